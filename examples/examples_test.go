@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	folder "github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -25,8 +26,8 @@ var quiet = slog.New(slog.DiscardHandler)
 func joined(t *testing.T, f *coordinatortest.Fleet, name string) string {
 	t.Helper()
 	dir := t.TempDir()
-	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: dir, Log: quiet,
-		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: dir, Log: quiet,
+		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
 	if err != nil {
 		t.Fatal(err)
 	}

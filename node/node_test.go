@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
@@ -47,8 +48,8 @@ type member struct {
 func join(t *testing.T, f *coordinatortest.Fleet, name string) *member {
 	t.Helper()
 	m := &member{f: f, dir: t.TempDir()}
-	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: m.dir, Log: quiet, Now: f.Clock,
-		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: m.dir, Log: quiet, Now: f.Clock,
+		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -34,7 +35,7 @@ func TestNewerFormat(t *testing.T) {
 	if !errors.Is(err, explain.NodeStateNewer) || !strings.Contains(err.Error(), "v9.1.0") {
 		t.Errorf("opened: %v", err)
 	}
-	if _, err := n.join(ByToken(f.token())); !errors.Is(err, explain.NodeStateNewer) {
+	if _, err := n.join(enroll.ByToken(f.token())); !errors.Is(err, explain.NodeStateNewer) {
 		t.Errorf("joined: %v", err)
 	}
 	if n.disk.Calls() != 0 || !bytes.Equal(n.read(dir.StoreName), data) {

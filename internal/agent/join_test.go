@@ -20,29 +20,31 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 func TestJoin(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
-	var steps []StepName
-	cfg := n.joinConfig(ByToken(f.token()))
-	cfg.Progress = func(s Step) {
+	var steps []enroll.StepName
+	cfg := n.joinConfig(enroll.ByToken(f.token()))
+	cfg.Progress = func(s enroll.Step) {
 		if s.Err != nil {
 			t.Errorf("step %s: %v", s.Name, s.Err)
 		}
 		steps = append(steps, s.Name)
 	}
-	r, err := Join(t.Context(), cfg)
+	r, err := enroll.Join(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []StepName{StepToken, StepReach, StepTrust, StepClock, StepProof, StepIdentity, StepSnapshot}; !slices.Equal(steps, want) {
+	if want := []enroll.StepName{enroll.StepToken, enroll.StepReach, enroll.StepTrust, enroll.StepClock, enroll.StepProof, enroll.StepIdentity, enroll.StepSnapshot}; !slices.Equal(steps, want) {
 		t.Errorf("steps %v, want %v", steps, want)
 	}
 	if r.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || r.ID.Kind() != identity.Data || r.Coordinator != coordinator || !slices.Equal(r.Coordinators, []string{coordinator}) {
@@ -65,10 +67,13 @@ func TestJoin(t *testing.T) {
 }
 
 // keyOf makes the proof by a key that the fleet's manifest would name.
-func (f *fleet) keyProof() Proof {
+func (f *fleet) keyProof() enroll.Proof { return f.keyProofOf(identity.KeyOf(f.root)) }
+
+// keyProofOf makes one that believes coordinators under the root of this pin.
+func (f *fleet) keyProofOf(pin identity.KeyID) enroll.Proof {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	f.must(err)
-	p, err := ByKey(testCluster, f.addresses(), identity.KeyOf(f.root), key)
+	p, err := enroll.ByKey(testCluster, f.addresses(), pin, key)
 	f.must(err)
 	return p
 }
@@ -93,7 +98,7 @@ func TestJoinByKey(t *testing.T) {
 		{"no pin", "prod", []string{"a:1"}, identity.KeyID{}, make([]byte, 64)},
 		{"no key", "prod", []string{"a:1"}, identity.KeyID{1}, nil},
 	} {
-		if _, err := ByKey(c.cluster, c.addresses, c.pin, c.key); !errors.Is(err, explain.BadValue) {
+		if _, err := enroll.ByKey(c.cluster, c.addresses, c.pin, c.key); !errors.Is(err, explain.BadValue) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -104,7 +109,7 @@ func TestJoinByKey(t *testing.T) {
 func TestJoinRepeatsItsKey(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
-	token := ByToken(f.token())
+	token := enroll.ByToken(f.token())
 	f.do(func() { f.loseJoins = 2 })
 	for range 2 {
 		if _, err := n.join(token); !errors.Is(err, explain.Unreachable) && !errors.Is(err, explain.NodeNoCoordinator) {
@@ -128,10 +133,10 @@ func TestJoinAnotherKeyForAnotherJoin(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
 	f.do(func() { f.loseJoins = 1 })
-	if _, err := n.join(ByToken(f.token())); err == nil {
+	if _, err := n.join(enroll.ByToken(f.token())); err == nil {
 		t.Fatal("joined without an answer")
 	}
-	r, err := n.join(ByToken(f.token()))
+	r, err := n.join(enroll.ByToken(f.token()))
 	if err != nil || r.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -147,47 +152,47 @@ func TestJoinAnotherKeyForAnotherJoin(t *testing.T) {
 func TestJoinRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		given func(f *fleet) Proof
+		given func(f *fleet) enroll.Proof
 		want  explain.Code
-		at    StepName
+		at    enroll.StepName
 	}{
-		{"refused by the coordinator", func(f *fleet) Proof {
+		{"refused by the coordinator", func(f *fleet) enroll.Proof {
 			f.refuseJoin = explain.New(explain.TokenSpent)
-			return ByToken(f.token())
-		}, explain.TokenSpent, StepProof},
-		{"refused for now", func(f *fleet) Proof {
+			return enroll.ByToken(f.token())
+		}, explain.TokenSpent, enroll.StepProof},
+		{"refused for now", func(f *fleet) enroll.Proof {
 			f.refuseJoin = explain.New(explain.RecoveryMode)
-			return ByToken(f.token())
-		}, explain.RecoveryMode, StepProof},
-		{"without a reason", func(f *fleet) Proof {
+			return enroll.ByToken(f.token())
+		}, explain.RecoveryMode, enroll.StepProof},
+		{"without a reason", func(f *fleet) enroll.Proof {
 			f.refuseJoin = status.Error(codes.Internal, "oops")
-			return ByToken(f.token())
-		}, explain.NodeNoCoordinator, StepProof},
-		{"clock ahead", func(f *fleet) Proof { f.skew = -3 * time.Minute; return ByToken(f.token()) }, explain.JoinClockWrong, StepClock},
-		{"clock behind", func(f *fleet) Proof { f.skew = 3 * time.Minute; return ByToken(f.token()) }, explain.JoinClockWrong, StepClock},
-		{"another root", func(f *fleet) Proof {
+			return enroll.ByToken(f.token())
+		}, explain.NodeNoCoordinator, enroll.StepProof},
+		{"clock ahead", func(f *fleet) enroll.Proof { f.skew = -3 * time.Minute; return enroll.ByToken(f.token()) }, explain.JoinClockWrong, enroll.StepClock},
+		{"clock behind", func(f *fleet) enroll.Proof { f.skew = 3 * time.Minute; return enroll.ByToken(f.token()) }, explain.JoinClockWrong, enroll.StepClock},
+		{"another root", func(f *fleet) enroll.Proof {
 			token := f.token()
 			token.Pin[0] ^= 1
-			return ByToken(token)
-		}, explain.TokenForeign, StepTrust},
-		{"another root, by key", func(f *fleet) Proof {
-			p := f.keyProof()
-			p.pin[0] ^= 1
-			return p
-		}, explain.PeerUntrusted, StepTrust},
-		{"nobody there", func(f *fleet) Proof { f.down["all"] = true; return ByToken(f.token()) }, explain.NodeNoCoordinator, StepReach},
+			return enroll.ByToken(token)
+		}, explain.TokenForeign, enroll.StepTrust},
+		{"another root, by key", func(f *fleet) enroll.Proof {
+			pin := identity.KeyOf(f.root)
+			pin[0] ^= 1
+			return f.keyProofOf(pin)
+		}, explain.PeerUntrusted, enroll.StepTrust},
+		{"nobody there", func(f *fleet) enroll.Proof { f.down["all"] = true; return enroll.ByToken(f.token()) }, explain.NodeNoCoordinator, enroll.StepReach},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)
 			n := newNode(f)
 			cfg := n.joinConfig(c.given(f))
-			failedAt := StepName("")
-			cfg.Progress = func(s Step) {
+			failedAt := enroll.StepName("")
+			cfg.Progress = func(s enroll.Step) {
 				if s.Err != nil {
 					failedAt = s.Name
 				}
 			}
-			_, err := Join(t.Context(), cfg)
+			_, err := enroll.Join(t.Context(), cfg)
 			if !errors.Is(err, c.want) {
 				t.Errorf("%v, want %s", err, c.want)
 			}
@@ -211,7 +216,7 @@ func TestJoinWithAClockThatIsOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
 			f.skew = skew
-			if _, err := newNode(f).join(ByToken(f.token())); err != nil {
+			if _, err := newNode(f).join(enroll.ByToken(f.token())); err != nil {
 				t.Error(err)
 			}
 		})
@@ -222,15 +227,15 @@ func TestJoinWithAClockThatIsOff(t *testing.T) {
 func TestJoinTriesEachAddress(t *testing.T) {
 	f := newFleet(t, "a.example:1", "b.example:2", "c.example:3")
 	f.down["a.example:1"], f.down["b.example:2"] = true, true
-	r, err := newNode(f).join(ByToken(f.token("a.example:1", "b.example:2", "c.example:3")))
+	r, err := newNode(f).join(enroll.ByToken(f.token("a.example:1", "b.example:2", "c.example:3")))
 	if err != nil || r.Coordinator != "c.example:3" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	f.down["c.example:3"] = true
-	_, err = newNode(f).join(ByToken(f.token("a.example:1", "b.example:2", "c.example:3")))
+	_, err = newNode(f).join(enroll.ByToken(f.token("a.example:1", "b.example:2", "c.example:3")))
 	var tried []string
 	for _, e := range flatten(err) {
-		if at, ok := e.(*AddressError); ok {
+		if at, ok := e.(*verdict.AddressError); ok {
 			tried = append(tried, at.Address)
 		}
 	}
@@ -247,7 +252,7 @@ func TestJoinTriesEachAddress(t *testing.T) {
 func TestJoinElsewhere(t *testing.T) {
 	f := newFleet(t, "old.example:1", "nat.example:2")
 	f.down["old.example:1"] = true
-	p, err := ByToken(f.token("old.example:1")).At([]string{"nat.example:2"}, "--coordinator")
+	p, err := enroll.ByToken(f.token("old.example:1")).At([]string{"nat.example:2"}, "--coordinator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +268,7 @@ func TestJoinElsewhere(t *testing.T) {
 		t.Errorf("a coordinator with another root: %v", err)
 	}
 	for _, bad := range [][]string{nil, {"nat.example"}} {
-		if _, err := ByToken(f.token()).At(bad, "--coordinator"); !errors.Is(err, explain.BadValue) {
+		if _, err := enroll.ByToken(f.token()).At(bad, "--coordinator"); !errors.Is(err, explain.BadValue) {
 			t.Errorf("addresses %q: %v", bad, err)
 		}
 	}
@@ -374,7 +379,7 @@ func TestJoinVerifiesTheGrant(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)
 			n := newNode(f)
-			token := ByToken(f.token())
+			token := enroll.ByToken(f.token())
 			f.do(func() { f.editGrant = func(g *fealtyv1.JoinGrant) { c.edit(f, g) } })
 			_, err := n.join(token)
 			refused, ok := errors.AsType[*state.GrantError](err)
@@ -402,21 +407,21 @@ func TestJoinExisting(t *testing.T) {
 	n := newNode(f)
 	n.mustJoin()
 	before := n.read(dir.SVIDName)
-	if _, err := n.join(ByToken(f.token())); !errors.Is(err, explain.NodeJoined) {
+	if _, err := n.join(enroll.ByToken(f.token())); !errors.Is(err, explain.NodeJoined) {
 		t.Fatalf("a join over an identity: %v", err)
 	}
 	other := newFleet(t)
-	cfg := n.joinConfig(ByToken(other.token()))
+	cfg := n.joinConfig(enroll.ByToken(other.token()))
 	cfg.Rejoin, cfg.Dial = true, other.dial
-	if _, err := Join(t.Context(), cfg); !errors.Is(err, explain.NodeJoined) {
+	if _, err := enroll.Join(t.Context(), cfg); !errors.Is(err, explain.NodeJoined) {
 		t.Fatalf("a rejoin to another root: %v", err)
 	}
 	if !bytes.Equal(before, n.read(dir.SVIDName)) {
 		t.Fatal("the identity changed")
 	}
-	cfg = n.joinConfig(ByToken(f.token()))
+	cfg = n.joinConfig(enroll.ByToken(f.token()))
 	cfg.Rejoin = true
-	r, err := Join(t.Context(), cfg)
+	r, err := enroll.Join(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,9 +442,9 @@ func TestRejoinKeepsMarks(t *testing.T) {
 	f.must(a.take(t.Context(), "", f.trustBundle().GetEnvelope()))
 	a.Close()
 	f.do(func() { f.version -= 1 })
-	cfg := n.joinConfig(ByToken(f.token()))
+	cfg := n.joinConfig(enroll.ByToken(f.token()))
 	cfg.Rejoin = true
-	_, err := Join(t.Context(), cfg)
+	_, err := enroll.Join(t.Context(), cfg)
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); !ok || rejected.Reason != snapshot.ReasonVersion {
 		t.Fatalf("an older bundle: %v", err)
 	}
@@ -459,9 +464,9 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	pending := a.next.Key.ID
 	a.Close()
 	f.do(func() { f.refuseJoin = explain.New(explain.TokenSpent) })
-	cfg := n.joinConfig(ByToken(f.token()))
+	cfg := n.joinConfig(enroll.ByToken(f.token()))
 	cfg.Rejoin = true
-	if _, err := Join(t.Context(), cfg); !errors.Is(err, explain.TokenSpent) {
+	if _, err := enroll.Join(t.Context(), cfg); !errors.Is(err, explain.TokenSpent) {
 		t.Fatal(err)
 	}
 	a = n.mustOpen()
@@ -501,9 +506,9 @@ func TestJoinKinds(t *testing.T) {
 	f := newFleet(t)
 	for _, kind := range identity.Kinds() {
 		n := newNode(f)
-		cfg := n.joinConfig(ByToken(f.token()))
+		cfg := n.joinConfig(enroll.ByToken(f.token()))
 		cfg.Kind = kind
-		_, err := Join(t.Context(), cfg)
+		_, err := enroll.Join(t.Context(), cfg)
 		switch kind {
 		case identity.Data, identity.Witness, identity.Shard, identity.Operator, identity.Provider:
 			if err != nil {
@@ -575,10 +580,10 @@ func fewerChecks(t *testing.T, checks string) {
 func TestJoinCrash(t *testing.T) {
 	f := newFleet(t)
 	var n *node
-	var token Proof
+	var token enroll.Proof
 	finished := 0
 	crash(t, []durabletest.After{durabletest.Synced}, func() (*durabletest.Disk, func() error) {
-		n, token = newNode(f), ByToken(f.token())
+		n, token = newNode(f), enroll.ByToken(f.token())
 		return n.disk, func() error { _, err := n.join(token); return err }
 	}, func(t *testing.T, done bool) {
 		journaled, asked := n.has(dir.JournalName), f.joins
@@ -615,24 +620,23 @@ func TestCommitCrash(t *testing.T) {
 	f := newFleet(t)
 	before := newNode(f)
 	old := before.mustJoin().ID
-	// The new identity, as a rejoin makes it.
+	// The new identity, as a rejoin writes it down.
 	f.trustChanged(func() {})
-	after := before.clone()
 	var entry state.Journal
-	cfg := after.joinConfig(ByToken(f.token()))
-	cfg.Rejoin = true
-	j, err := newJoiner(cfg)
-	f.must(err)
-	store, err := state.OpenStore(j.FS, dataDir)
-	f.must(err)
-	prior, _, err := j.prior(store)
-	f.must(err)
-	key, err := dir.NewKeyPair()
-	f.must(err)
-	got, _, err := j.pursue(t.Context(), state.Wanted{Cluster: testCluster, Kind: identity.Data, Pin: j.Proof.pin, Key: key, Beliefs: prior.beliefs})
-	f.must(err)
-	entry, err = journalOf(got, j.Proof.addresses, j.Now())
-	f.must(err)
+	for call := 1; entry.Anchor.ID.IsZero(); call++ {
+		after := before.clone()
+		cfg := after.joinConfig(enroll.ByToken(f.token()))
+		cfg.Rejoin = true
+		after.disk.FailAt(call, durabletest.ErrPowerCut)
+		_, err := enroll.Join(t.Context(), cfg)
+		if err == nil {
+			t.Fatal("no power cut left a journal")
+		}
+		after.disk.Restart(durabletest.Synced)
+		if after.has(dir.JournalName) {
+			f.must(dir.Unseal(after.read(dir.JournalName), &entry))
+		}
+	}
 
 	var n *node
 	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
@@ -643,7 +647,7 @@ func TestCommitCrash(t *testing.T) {
 				return err
 			}
 			defer store.Close()
-			store.Pin = j.Proof.pin
+			store.Pin = entry.Anchor.Pin
 			return store.CommitJoin(entry)
 		}
 	}, func(t *testing.T, done bool) {
@@ -674,7 +678,7 @@ func TestJoinDiskErrors(t *testing.T) {
 	f := newFleet(t)
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
 		for call := 1; ; call += everyNth(4) {
-			n, token := newNode(f), ByToken(f.token())
+			n, token := newNode(f), enroll.ByToken(f.token())
 			n.disk.FailAt(call, errno)
 			_, err := n.join(token)
 			if !n.disk.Failed() {
@@ -710,13 +714,13 @@ func TestExposedIdentity(t *testing.T) {
 func TestJoinCancelled(t *testing.T) {
 	f := newFleet(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	cfg := newNode(f).joinConfig(ByToken(f.token()))
-	cfg.Progress = func(s Step) {
-		if s.Name == StepReach {
+	cfg := newNode(f).joinConfig(enroll.ByToken(f.token()))
+	cfg.Progress = func(s enroll.Step) {
+		if s.Name == enroll.StepReach {
 			cancel()
 		}
 	}
-	if _, err := Join(ctx, cfg); !errors.Is(err, context.Canceled) {
+	if _, err := enroll.Join(ctx, cfg); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -41,11 +42,11 @@ func (a *Agent) leave(ctx context.Context) error {
 				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.me.ID.String()), slog.String("coordinator", address))
 				return nil
 			}
-			if e, ok := verdict(err); ok {
+			if e, ok := verdict.Of(err); ok {
 				return e
 			}
 			a.leaveSent = a.leaveSent || reached(err)
-			failures = append(failures, &AddressError{address, err})
+			failures = append(failures, &verdict.AddressError{Address: address, Err: err})
 			if ctx.Err() != nil {
 				break
 			}
@@ -57,7 +58,7 @@ func (a *Agent) leave(ctx context.Context) error {
 	if a.leaveSent {
 		return explain.Wrap(errors.Join(failures...), explain.OutcomeUnknown, "method", "the request to leave")
 	}
-	return summarize(a.me.Cluster, failures)
+	return verdict.Summarize(a.me.Cluster, failures)
 }
 
 // reached reports whether a call that failed with err may have been served.
@@ -65,7 +66,7 @@ func reached(err error) bool {
 	if _, ok := errors.AsType[*mesh.NoEndpointsError](err); ok {
 		return false
 	}
-	return !isWorded(err) // a coordinator that gives a reason did nothing
+	return !verdict.IsWorded(err) // a coordinator that gives a reason did nothing
 }
 
 // left reports whether err, what a request to leave came to, shows that the node is
@@ -79,7 +80,7 @@ func left(err error, sent, inDate bool) bool {
 		// Our keys are not accepted any more, and it was us who asked for that.
 		return sent && inDate && h.Reason == mesh.ClientRejected
 	}
-	if e, ok := explained(err); ok {
+	if e, ok := verdict.Explained(err); ok {
 		switch e.Code {
 		case explain.CallerBanned, explain.JoinBanned, explain.RenewEntryGone, explain.NotFound:
 			return true // our keys are banned, or there is no such member

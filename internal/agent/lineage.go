@@ -12,7 +12,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -80,8 +82,8 @@ func (a *Agent) linksAt(ctx context.Context, address string) error {
 func (a *Agent) unproven(ctx context.Context, address string, call func(context.Context, fealtyv1.RestoreServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := mesh.DialPinned(target(address), credential.Unproven(), mesh.Options{
-		Dialer: dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+	conn, err := mesh.DialPinned(enroll.Target(address), credential.Unproven(), mesh.Options{
+		Dialer: enroll.Dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 << 20))},
 	})
 	if err != nil {
@@ -89,7 +91,7 @@ func (a *Agent) unproven(ctx context.Context, address string, call func(context.
 	}
 	defer conn.Close()
 	if err := call(ctx, fealtyv1.NewRestoreServiceClient(conn)); err != nil {
-		return word(address, err)
+		return verdict.Word(address, err)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -97,7 +98,7 @@ func TestDamagedIdentity(t *testing.T) {
 		t.Errorf("without a certificate: %v", err)
 	}
 	// What the error tells a person to do works.
-	r, err := n.join(ByToken(f.token()))
+	r, err := n.join(enroll.ByToken(f.token()))
 	if err != nil {
 		t.Fatal(err)
 	}

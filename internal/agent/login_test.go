@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/mesh"
@@ -17,13 +18,15 @@ import (
 
 const loginDir = "/home/alice/.config/fealty"
 
-func (n *node) login(p Proof, kind identity.Kind) (Result, error) {
+func (n *node) login(p enroll.Proof, kind identity.Kind) (enroll.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return Login(ctx, LoginConfig{Dir: loginDir, Proof: p, Kind: kind, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial})
+	return enroll.Login(ctx, enroll.LoginConfig{Dir: loginDir, Proof: p, Kind: kind, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial})
 }
 
-func (n *node) loadLogin() (LoginIdentity, error) { return LoadLogin(n.disk.FS(), loginDir, n.f.clock) }
+func (n *node) loadLogin() (enroll.LoginIdentity, error) {
+	return enroll.LoadLogin(n.disk.FS(), loginDir, n.f.clock)
+}
 
 func TestLogin(t *testing.T) {
 	f := newFleet(t)
@@ -31,7 +34,7 @@ func TestLogin(t *testing.T) {
 	if _, err := n.loadLogin(); !errors.Is(err, explain.LoginNeeded) {
 		t.Fatalf("without a login: %v", err)
 	}
-	r, err := n.login(ByToken(f.token()), identity.Admin)
+	r, err := n.login(enroll.ByToken(f.token()), identity.Admin)
 	f.must(err)
 	got, err := n.loadLogin()
 	f.must(err)
@@ -39,7 +42,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("logged in as %+v, loaded %+v", r, got)
 	}
 	// It works: a coordinator knows who calls, and that a session does not renew.
-	conn, err := mesh.Dial(target(got.Addresses[0]), got.Source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Dialer: f.dial, Now: f.clock})
+	conn, err := mesh.Dial(enroll.Target(got.Addresses[0]), got.Source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Dialer: f.dial, Now: f.clock})
 	f.must(err)
 	defer conn.Close()
 	key, err := dir.NewKeyPair()
@@ -51,19 +54,19 @@ func TestLogin(t *testing.T) {
 
 	// A failed login leaves the old one; a good one replaces it.
 	f.do(func() { f.refuseJoin = explain.New(explain.TokenSpent) })
-	if _, err := n.login(ByToken(f.token()), identity.Admin); !errors.Is(err, explain.TokenSpent) {
+	if _, err := n.login(enroll.ByToken(f.token()), identity.Admin); !errors.Is(err, explain.TokenSpent) {
 		t.Fatal(err)
 	}
 	if again, err := n.loadLogin(); err != nil || again.ID != r.ID {
 		t.Errorf("after a failed login: %v, %v", again.ID, err)
 	}
 	f.do(func() { f.refuseJoin = nil })
-	second, err := n.login(ByToken(f.token()), "")
+	second, err := n.login(enroll.ByToken(f.token()), "")
 	f.must(err)
 	if again, err := n.loadLogin(); err != nil || again.ID != second.ID || second.ID.Kind() != identity.Readonly {
 		t.Errorf("after another login: %v, %v", again.ID, err)
 	}
-	if _, err := n.login(ByToken(f.token()), identity.Data); !errors.Is(err, explain.BadValue) {
+	if _, err := n.login(enroll.ByToken(f.token()), identity.Data); !errors.Is(err, explain.BadValue) {
 		t.Errorf("a node logs in: %v", err)
 	}
 }
@@ -71,7 +74,7 @@ func TestLogin(t *testing.T) {
 func TestLoginRepeatsItsKey(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
-	token := ByToken(f.token())
+	token := enroll.ByToken(f.token())
 	f.do(func() { f.loseJoins = 1 })
 	if _, err := n.login(token, identity.Admin); err == nil {
 		t.Fatal("logged in without an answer")
@@ -85,9 +88,9 @@ func TestLoginRepeatsItsKey(t *testing.T) {
 func TestLoginUnusable(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
-	_, err := n.login(ByToken(f.token()), identity.Readonly)
+	_, err := n.login(enroll.ByToken(f.token()), identity.Readonly)
 	f.must(err)
-	name := loginDir + "/" + LoginName
+	name := loginDir + "/" + enroll.LoginName
 	data, err := n.disk.FS().ReadSecret(name, 1<<20)
 	f.must(err)
 	for i := 0; i < len(data); i += 7 {

@@ -2,28 +2,14 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 
-	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// proverOf proves with what source holds at the time of each proof.
-func proverOf(source credential.Source) proof.Prover {
-	return proof.NewX509Prover(func(ctx context.Context) (proof.X509Credential, error) {
-		m, err := source.Current(ctx)
-		if err != nil {
-			return proof.X509Credential{}, err
-		}
-		return proof.X509Credential{Chain: m.Chain(), Key: m.Key()}, nil
-	})
-}
 
 // operatorChanged is closed when other files of the operator's PKI are in use. It is
 // nil, which blocks for ever, without any.
@@ -44,7 +30,7 @@ func (a *Agent) operatorChanged() <-chan struct{} {
 func (a *Agent) reenrol(ctx context.Context, key dir.KeyPair, graceOver error) error {
 	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", state.OneLine(graceOver)))
 	err := somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
-		return a.rejoinAt(ctx, address, proverOf(a.operator), key)
+		return a.rejoinAt(ctx, address, enroll.ProverOf(a.operator), key)
 	})
 	if err == nil {
 		a.log.LogAttrs(ctx, slog.LevelInfo, "the node is back by the operator's certificate", slog.String("incarnation", a.self().Incarnation.String()))
@@ -57,7 +43,7 @@ func (a *Agent) reenrol(ctx context.Context, key dir.KeyPair, graceOver error) e
 // a.activation.
 func (a *Agent) enrolAnew(ctx context.Context, got *state.Admitted) error {
 	got.After, _ = got.After.Pruned()
-	entry, err := journalOf(got, a.me.Addresses, a.now())
+	entry, err := enroll.JournalOf(got, a.me.Addresses, a.now())
 	if err != nil {
 		return err
 	}
@@ -99,17 +85,4 @@ func (a *Agent) enrolAnew(ctx context.Context, got *state.Admitted) error {
 	a.changed(state.Scopes[:]...)
 	a.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.SVID.Key.ID.String()), slog.Time("svid_not_after", got.Material.NotAfter()))
 	return nil
-}
-
-// subjectOf names what a certificate is for: the same for each certificate that takes
-// the place of another, whatever its key.
-func subjectOf(c *x509.Certificate) string {
-	h := sha256.New()
-	h.Write(c.RawSubject)
-	for _, e := range c.Extensions {
-		if e.Id.String() == "2.5.29.17" { // subject alternative names (RFC 5280 §4.2.1.6)
-			h.Write(e.Value)
-		}
-	}
-	return fmt.Sprintf("%.64q:%x", c.Subject.CommonName, h.Sum(nil)[:8])
 }

@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -195,7 +196,7 @@ func (s *coordinatorSource) From() state.Origin { return state.ByCoordinator }
 
 func (s *coordinatorSource) client() (fealtyv1.SnapshotServiceClient, error) {
 	if s.conn == nil {
-		conn, err := mesh.Dial(target(s.address), s.a.source, credential.AnyOfKind(identity.Coordinator), s.a.meshOptions())
+		conn, err := mesh.Dial(enroll.Target(s.address), s.a.source, credential.AnyOfKind(identity.Coordinator), s.a.meshOptions())
 		if err != nil {
 			return nil, err
 		}

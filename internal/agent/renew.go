@@ -14,39 +14,25 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Times of renewal.
 const (
-	defaultRenewEvery = 30 * time.Minute
-	renewSpread       = 0.1              // part of the interval, to either side
-	startSpread       = 10 * time.Second // machines that start together do not renew together
-	demandSpread      = 10 * time.Second // nor do those that are told to
-	clockLook         = time.Minute      // a timer does not see a clock that is set, or a machine that slept
-	callTimeout       = 15 * time.Second
-	leastCall         = 5 * time.Second // of a certificate that ends soon
-	outagePause       = 5 * time.Minute // before a new key is tried again that could not be recorded, or kept
+	renewSpread  = 0.1              // part of the interval, to either side
+	startSpread  = 10 * time.Second // machines that start together do not renew together
+	demandSpread = 10 * time.Second // nor do those that are told to
+	clockLook    = time.Minute      // a timer does not see a clock that is set, or a machine that slept
+	callTimeout  = 15 * time.Second
+	leastCall    = 5 * time.Second // of a certificate that ends soon
+	outagePause  = 5 * time.Minute // before a new key is tried again that could not be recorded, or kept
 )
-
-// renewEvery is the interval that the node is told, by its node_runtime or, until
-// there is one, its node_bootstrap.
-func renewEvery(b *state.Beliefs) time.Duration {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
-		if runtime, ok := h.Verified.NodeRuntime(); ok {
-			return runtime.RenewEvery
-		}
-	}
-	if boot, ok := b.Bootstrap(); ok && boot.RenewEvery > 0 {
-		return boot.RenewEvery
-	}
-	return defaultRenewEvery
-}
 
 // keepCertified renews until ctx ends. It never gives up: the working credential
 // stays in use whatever happens, and the reason of a failure is kept.
@@ -131,7 +117,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		a.metrics.renewals.WithLabelValues(act.String(), outcome(err)).Inc()
 		s, now = s.of(a), a.now()
 		again, _ := errors.AsType[*againError](err)
-		switch stuck = err != nil && lasting(err); {
+		switch stuck = err != nil && verdict.Lasting(err); {
 		case again != nil:
 			pause.reset()
 			refused.reset()
@@ -157,7 +143,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "not certified, the working credential stays", slog.String("action", act.String()),
 				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		}
-		if act == renewing && unwelcome(err) {
+		if act == renewing && verdict.Unwelcome(err) {
 			s.unwelcome = true
 		}
 		if strangeRoot(err) && a.askForChanges(ctx) {
@@ -171,7 +157,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 func (s schedule) of(a *Agent) schedule {
 	held := a.svid.Load()
 	s.notBefore, s.notAfter = held.Leaf().NotBefore, held.Leaf().NotAfter
-	s.every, s.pending = renewEvery(a.beliefs.Load()), a.next != nil && a.next.Key.ID != held.Key.ID
+	s.every, s.pending = enroll.RenewEvery(a.beliefs.Load()), a.next != nil && a.next.Key.ID != held.Key.ID
 	return s
 }
 
@@ -257,7 +243,7 @@ func (a *Agent) renew(ctx context.Context) error {
 		if err == nil {
 			return a.adoptRenewed(ctx, key, resp.GetChain())
 		}
-		if e, ok := explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull || e.Code == explain.StoreRefuses) {
+		if e, ok := verdict.Explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull || e.Code == explain.StoreRefuses) {
 			cannot = append(cannot, address)
 		}
 		return err
@@ -276,10 +262,10 @@ func (a *Agent) renew(ctx context.Context) error {
 		if again == nil {
 			return a.certifiedAgain(err, nil)
 		}
-		if e, ok := verdict(again); ok {
+		if e, ok := verdict.Of(again); ok {
 			return e
 		}
-		err = errors.Join(err, &AddressError{address, again})
+		err = errors.Join(err, &verdict.AddressError{Address: address, Err: again})
 	}
 	return err
 }
@@ -345,18 +331,18 @@ func (a *Agent) ask(ctx context.Context, f func(ctx context.Context, address str
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		if e, ok := verdict(err); ok {
+		if e, ok := verdict.Of(err); ok {
 			return e
 		}
-		if unwelcome(err) {
-			return word(address, err)
+		if verdict.Unwelcome(err) {
+			return verdict.Word(address, err)
 		}
 		if errors.Is(err, errEnough) {
 			break
 		}
-		failures = append(failures, &AddressError{address, err})
+		failures = append(failures, &verdict.AddressError{Address: address, Err: err})
 	}
-	return summarize(a.me.Cluster, failures)
+	return verdict.Summarize(a.me.Cluster, failures)
 }
 
 // askingTime bounds a call to one coordinator: who hangs must not use up what is left of
@@ -371,7 +357,7 @@ func (a *Agent) askingTime() time.Duration {
 func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(ctx, a.askingTime())
 	defer cancel()
-	conn, err := mesh.Dial(target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	conn, err := mesh.Dial(enroll.Target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
 	if err != nil {
 		return err
 	}
@@ -482,7 +468,7 @@ func (a *Agent) rejoinWith(ctx context.Context, held, key dir.KeyPair, mayBeCert
 	return somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
 		if mayBeCertified {
 			err := by(ctx, address, key)
-			if e, ok := explained(err); !ok || e.Code != explain.JoinUnauthorized {
+			if e, ok := verdict.Explained(err); !ok || e.Code != explain.JoinUnauthorized {
 				return err
 			} // that key was never certified
 		}
@@ -503,28 +489,28 @@ func somewhere(ctx context.Context, cluster string, addresses []string, f func(c
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		if e, ok := verdict(err); ok {
+		if e, ok := verdict.Of(err); ok {
 			return e
 		}
-		failures = append(failures, &AddressError{address, err})
+		failures = append(failures, &verdict.AddressError{Address: address, Err: err})
 	}
-	return summarize(cluster, failures)
+	return verdict.Summarize(cluster, failures)
 }
 
 // rejoinAt asks one coordinator for key to be certified for the member that this node is,
 // and for no other.
 func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prover, key dir.KeyPair) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, enroll.AttemptTimeout)
 	defer cancel()
 	pin, moved := a.self().Pin, a.moved.Load()
 	if moved != nil {
 		pin = moved.Root
 	}
-	h := handshake{
-		cluster: a.me.Cluster, kind: a.me.Kind, pin: pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
-		prover: prover, member: a.me.ID.Name(),
+	h := enroll.Handshake{
+		Cluster: a.me.Cluster, Kind: a.me.Kind, Pin: pin, Key: key, Now: a.now, Dial: a.dial, Failed: a.handshakeFailed,
+		Prover: prover, Member: a.me.ID.Name(),
 	}
-	grant, err := h.run(ctx, address)
+	grant, err := h.Run(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -537,7 +523,7 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prove
 	}
 	defer release()
 	me := a.self()
-	w := state.Wanted{Cluster: me.Cluster, Kind: me.Kind, Pin: h.pin, Key: h.key, Me: &me, Beliefs: a.beliefs.Load(), Moved: moved}
+	w := state.Wanted{Cluster: me.Cluster, Kind: me.Kind, Pin: h.Pin, Key: h.Key, Me: &me, Beliefs: a.beliefs.Load(), Moved: moved}
 	if moved != nil {
 		// Of what is signed under the old root the marks alone count.
 		w.Beliefs = &state.Beliefs{Ledger: state.Ledger{Marks: w.Beliefs.Marks}}

@@ -12,9 +12,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -116,8 +118,8 @@ func (a *Agent) askForChanges(ctx context.Context) bool {
 func (a *Agent) changesAt(ctx context.Context, address string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := mesh.DialPinned(target(address), credential.Unproven(), mesh.Options{
-		Dialer: dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+	conn, err := mesh.DialPinned(enroll.Target(address), credential.Unproven(), mesh.Options{
+		Dialer: enroll.Dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxRootChangesBytes))},
 	})
 	if err != nil {
@@ -130,7 +132,7 @@ func (a *Agent) changesAt(ctx context.Context, address string) ([][]byte, error)
 	}
 	resp, err := stream.Recv()
 	if err != nil {
-		return nil, word(address, err)
+		return nil, verdict.Word(address, err)
 	}
 	return resp.GetChanges().GetChanges(), nil
 }

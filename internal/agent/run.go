@@ -30,7 +30,7 @@ import (
 
 // Config says where an agent lives, and what it is given.
 type Config struct {
-	// DataDir is the folder that [Join] filled. Required.
+	// DataDir is the folder that enroll.Join filled. Required.
 	DataDir string
 	// Socket is where the local API is served. Blank means SocketName in DataDir. A
 	// unix socket's path is short: see mesh.CheckSocketPath.

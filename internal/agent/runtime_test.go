@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -197,7 +198,7 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	if trust := a.me.Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
 		t.Fatalf("roles %v", trust.Roles)
 	}
-	if got := renewEvery(b); got != 7*time.Second {
+	if got := enroll.RenewEvery(b); got != 7*time.Second {
 		t.Errorf("renewals every %v", got)
 	}
 	if got := state.MergeAddresses(b, a.me.Addresses); got[0] != "elsewhere:1" || len(got) < 2 {

@@ -20,8 +20,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -55,7 +57,7 @@ func (a *Agent) addresses() []string {
 
 func (a *Agent) meshOptions() mesh.Options {
 	return mesh.Options{
-		Dialer: dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+		Dialer: enroll.Dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
 		GRPC: []grpc.DialOption{
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshot.MaxSigned + 64<<10)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -105,7 +107,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		if strangeRoot(end.err) {
 			state.Poke(a.strange) // the cluster may have another root
 		}
-		if lasting(end.err) || end.unwelcome && lasting(a.status.View().Renewal) {
+		if verdict.Lasting(end.err) || end.unwelcome && verdict.Lasting(a.status.View().Renewal) {
 			wait, level = refused.next(), slog.LevelError
 		}
 		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", state.OneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
@@ -146,7 +148,7 @@ func (a *Agent) round(ctx context.Context) ending {
 	rejected := false
 	for _, address := range a.addresses() {
 		end := a.session(ctx, address)
-		end.unwelcome = unwelcome(end.err)
+		end.unwelcome = verdict.Unwelcome(end.err)
 		rejected = rejected || end.unwelcome
 		if ctx.Err() != nil {
 			a.status.Closed(nil)
@@ -155,19 +157,19 @@ func (a *Agent) round(ctx context.Context) ending {
 		if end.moved { // still in contact: the next session says so, or why not
 			return end
 		}
-		if e, ok := verdict(end.err); ok {
+		if e, ok := verdict.Of(end.err); ok {
 			end.err = e
 			a.status.Closed(e)
 			return end
 		}
 		if end.lived {
-			end.err = word(address, end.err)
+			end.err = verdict.Word(address, end.err)
 			a.status.Closed(end.err)
 			return end
 		}
-		failures = append(failures, &AddressError{address, end.err})
+		failures = append(failures, &verdict.AddressError{Address: address, Err: end.err})
 	}
-	err := summarize(a.me.Cluster, failures)
+	err := verdict.Summarize(a.me.Cluster, failures)
 	a.status.Closed(err)
 	return ending{err: err, unwelcome: rejected}
 }
@@ -185,7 +187,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		}
 		return ending{err: err}
 	}
-	conn, err := mesh.Dial(target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	conn, err := mesh.Dial(enroll.Target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
 	if err != nil {
 		return failed(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -291,7 +292,7 @@ func TestAddresses(t *testing.T) {
 	f := newFleet(t, "a.example:1", "b.example:2")
 	n := newNode(f)
 	token := f.token("b.example:2")
-	if _, err := n.join(ByToken(token)); err != nil {
+	if _, err := n.join(enroll.ByToken(token)); err != nil {
 		t.Fatal(err)
 	}
 	a := n.mustOpen()

@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -880,19 +881,19 @@ type node struct {
 
 func newNode(f *fleet) *node { return &node{f: f, disk: durabletest.NewDisk(), dir: dataDir} }
 
-func (n *node) joinConfig(p Proof) JoinConfig {
-	return JoinConfig{DataDir: n.dir, Proof: p, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial}
+func (n *node) joinConfig(p enroll.Proof) enroll.JoinConfig {
+	return enroll.JoinConfig{DataDir: n.dir, Proof: p, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial}
 }
 
-func (n *node) join(p Proof) (Result, error) {
+func (n *node) join(p enroll.Proof) (enroll.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return Join(ctx, n.joinConfig(p))
+	return enroll.Join(ctx, n.joinConfig(p))
 }
 
-func (n *node) mustJoin() Result {
+func (n *node) mustJoin() enroll.Result {
 	n.f.tb.Helper()
-	r, err := n.join(ByToken(n.f.token()))
+	r, err := n.join(enroll.ByToken(n.f.token()))
 	n.f.must(err)
 	return r
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -43,9 +44,9 @@ func tlsFiles(t *testing.T, pki *identitytest.PKI) (credential.FilePaths, func(c
 	}
 }
 
-func (f *fleet) byX509(source credential.Source) Proof {
+func (f *fleet) byX509(source credential.Source) enroll.Proof {
 	f.tb.Helper()
-	p, err := ByX509(f.tb.Context(), testCluster, []string{coordinator}, identity.KeyOf(f.root), source)
+	p, err := enroll.ByX509(f.tb.Context(), testCluster, []string{coordinator}, identity.KeyOf(f.root), source)
 	f.must(err)
 	return p
 }
@@ -67,7 +68,7 @@ func TestJoinByCertificateFiles(t *testing.T) {
 	p := f.byX509(files)
 	cfg := n.joinConfig(p)
 	cfg.Rejoin = true
-	again, err := Join(t.Context(), cfg)
+	again, err := enroll.Join(t.Context(), cfg)
 	if err != nil || again.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || again.ID != r.ID {
 		t.Fatalf("%+v, %v", again, err)
 	}
@@ -75,10 +76,10 @@ func TestJoinByCertificateFiles(t *testing.T) {
 	if err := os.WriteFile(paths.Key, []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Join(t.Context(), cfg); err != nil {
+	if _, err := enroll.Join(t.Context(), cfg); err != nil {
 		t.Errorf("a file that is being written: %v", err)
 	}
-	if out := p.what; strings.Contains(out, "PRIVATE") || !strings.Contains(out, "node-k") {
+	if out := p.String(); strings.Contains(out, "PRIVATE") || !strings.Contains(out, "node-k") {
 		t.Errorf("named %s", out)
 	}
 }
@@ -94,7 +95,7 @@ func TestCertificatePurpose(t *testing.T) {
 		write(name)
 		files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
 		f.must(err)
-		got = append(got, f.byX509(files).purpose(identity.Data))
+		got = append(got, f.byX509(files).Purpose(identity.Data))
 	}
 	if got[0] != got[1] || got[1] == got[2] {
 		t.Errorf("purposes %q", got)
@@ -137,7 +138,7 @@ func TestByX509Values(t *testing.T) {
 		"no material":   {testCluster, []string{coordinator}, pin, credential.Static(nil), credential.ErrNoMaterial},
 		"trust, no key": {testCluster, []string{coordinator}, pin, credential.Static(trust), explain.BadValue},
 	} {
-		if _, err := ByX509(t.Context(), tc.cluster, tc.addresses, tc.pin, tc.source); !errors.Is(err, tc.want) {
+		if _, err := enroll.ByX509(t.Context(), tc.cluster, tc.addresses, tc.pin, tc.source); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

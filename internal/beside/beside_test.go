@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/uplink"
@@ -27,8 +28,8 @@ var quiet = slog.New(slog.DiscardHandler)
 func joined(t *testing.T, f *coordinatortest.Fleet, name string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: folder, Log: quiet, Now: f.Clock,
-		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: folder, Log: quiet, Now: f.Clock,
+		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/cli/shell"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/settings"
@@ -197,7 +197,7 @@ type line struct {
 	timeout   time.Duration // of one call
 	answered  atomic.Int64  // index of the endpoint that answered last
 
-	login *agent.LoginIdentity // who asks; nil over a socket
+	login *enroll.LoginIdentity // who asks; nil over a socket
 }
 
 // refused gives a certificate that a coordinator did not accept, which it does not

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/logins"
 	"github.com/fealty-io/fealty/internal/output"
@@ -51,7 +51,7 @@ func (c *CLI) loginNames() ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool {
 		dir, err := c.logins().Dir(name)
 		if err == nil {
-			_, err = os.Stat(filepath.Join(dir, agent.LoginName))
+			_, err = os.Stat(filepath.Join(dir, enroll.LoginName))
 		}
 		return errors.Is(err, fs.ErrNotExist)
 	}), err
@@ -97,8 +97,8 @@ func (c *CLI) person(cfg *settings.Values) (person, error) {
 
 // load reads the identity. Its errors are those of [agent.LoadLogin], with the way to
 // log in again under the same name.
-func (p person) load(c *CLI) (agent.LoginIdentity, error) {
-	login, err := agent.LoadLogin(nil, p.dir, c.env.Now)
+func (p person) load(c *CLI) (enroll.LoginIdentity, error) {
+	login, err := enroll.LoadLogin(nil, p.dir, c.env.Now)
 	if e, ok := errors.AsType[*explain.Error](err); ok {
 		where := " --identity " + shell.Word(p.dir)
 		if p.context != "" {
@@ -131,7 +131,7 @@ func (c *CLI) loginPlace(cfg *settings.Values, cluster string) (person, error) {
 		return person{}, explain.Wrap(err, explain.BadValue, "name", "--identity", "value", "missing", "problem", err.Error(), "want", "--identity DIR, a folder of your own")
 	}
 	// A context is one cluster's: a slip must not end the login to another one.
-	if before, err := agent.LoadLogin(nil, at, c.env.Now); err == nil && before.ID.Cluster() != cluster {
+	if before, err := enroll.LoadLogin(nil, at, c.env.Now); err == nil && before.ID.Cluster() != cluster {
 		return person{}, explain.New(explain.BadValue, "name", "--context", "value", name, "problem", "it holds a login to cluster "+before.ID.Cluster()+", which would be lost", "want", "another name for the login to "+cluster)
 	}
 	return person{at, name, named.From, named.Rank}, nil
@@ -221,7 +221,7 @@ func (c *CLI) contextList() *cobra.Command {
 					mark = "●"
 				}
 				one := login{Context: name, Current: name == current, Dir: dir}
-				if is, err := agent.LoadLogin(nil, dir, c.env.Now); err == nil {
+				if is, err := enroll.LoadLogin(nil, dir, c.env.Now); err == nil {
 					id, until = is.ID.String(), amount.Relative(is.NotAfter, c.env.Now())
 					one.SpiffeID, one.SVIDNotAfter = id, output.Moment(is.NotAfter)
 				}

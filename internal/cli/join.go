@@ -14,10 +14,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -51,7 +51,7 @@ failure repeats the same request, whatever was lost.`,
 				return err
 			}
 			dir := cfg.Path("data")
-			got, err := c.join(ctx, wait, agent.JoinConfig{
+			got, err := c.join(ctx, wait, enroll.JoinConfig{
 				DataDir: dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Rejoin: rejoin,
 				Now: c.env.Now, Release: c.env.Release, Progress: c.step,
 				Log: slog.New(c.logHandler(c.env.Stderr, cfg.Text("log_format"), slog.LevelError)),
@@ -79,10 +79,10 @@ failure repeats the same request, whatever was lost.`,
 }
 
 // join joins, again and again while that may help and wait says so.
-func (c *CLI) join(ctx context.Context, wait waiting, cfg agent.JoinConfig) (agent.Result, error) {
+func (c *CLI) join(ctx context.Context, wait waiting, cfg enroll.JoinConfig) (enroll.Result, error) {
 	pause := time.Second
-	return until(ctx, wait, "the join", func(ctx context.Context) (agent.Result, bool, error) {
-		got, err := agent.Join(ctx, cfg)
+	return until(ctx, wait, "the join", func(ctx context.Context) (enroll.Result, bool, error) {
+		got, err := enroll.Join(ctx, cfg)
 		if err == nil || !mayPass(err) {
 			return got, true, err
 		}
@@ -106,7 +106,7 @@ func mayPass(err error) bool {
 }
 
 // joined shows what a join gave.
-func joined(r agent.Result, dir string) result {
+func joined(r enroll.Result, dir string) result {
 	outcome := enumWord(r.Outcome.Descriptor(), r.Outcome.Number())
 	data := object{
 		{"spiffe_id", r.ID.String()}, {"cluster", r.ID.Cluster()}, {"kind", string(r.ID.Kind())}, {"name", r.ID.Name()},
@@ -129,7 +129,7 @@ func joined(r agent.Result, dir string) result {
 }
 
 // step shows one step of a join.
-func (c *CLI) step(s agent.Step) {
+func (c *CLI) step(s enroll.Step) {
 	word, p, detail := "ok", term.Green, s.Detail
 	if s.Err != nil {
 		word, p = "FAILED", term.Red
@@ -157,10 +157,10 @@ func padded(s string, width int) string {
 
 // proof returns what a candidate shows: a certificate or a key if one is named, else
 // a token.
-func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (agent.Proof, error) {
+func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (enroll.Proof, error) {
 	files, err := c.tlsFiles(cfg)
 	if err != nil {
-		return agent.Proof{}, err
+		return enroll.Proof{}, err
 	}
 	key := cfg.Find("key")
 	named := key.From
@@ -169,27 +169,27 @@ func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (a
 	}
 	switch {
 	case files != nil && key.Text != "":
-		return agent.Proof{}, explain.New(explain.BadValue, "name", key.From, "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
+		return enroll.Proof{}, explain.New(explain.BadValue, "name", key.From, "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
 	case (files != nil || key.Text != "") && len(args) > 0:
-		return agent.Proof{}, explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
+		return enroll.Proof{}, explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
 	case files != nil:
 		pin, err := place(cfg, "certificate", "the three --tls flags")
 		if err != nil {
-			return agent.Proof{}, err
+			return enroll.Proof{}, err
 		}
-		return agent.ByX509(ctx, cfg.Text("cluster"), cfg.List("coordinator"), pin, files)
+		return enroll.ByX509(ctx, cfg.Text("cluster"), cfg.List("coordinator"), pin, files)
 	case key.Text != "":
 		return keyProof(cfg)
 	}
 	line, err := c.tokenLine(cfg, args)
 	if err != nil {
-		return agent.Proof{}, err
+		return enroll.Proof{}, err
 	}
 	t, err := proof.ParseJoinToken(line)
 	if err != nil {
-		return agent.Proof{}, failure.Translate(err)
+		return enroll.Proof{}, failure.Translate(err)
 	}
-	p := agent.ByToken(t)
+	p := enroll.ByToken(t)
 	if named := cfg.Find("coordinator"); named.Text != "" {
 		return p.At(cfg.List("coordinator"), named.From)
 	}
@@ -229,16 +229,16 @@ func place(cfg *settings.Values, proof, flags string) (identity.KeyID, error) {
 	return pin, nil
 }
 
-func keyProof(cfg *settings.Values) (agent.Proof, error) {
+func keyProof(cfg *settings.Values) (enroll.Proof, error) {
 	pin, err := place(cfg, "key", "--key FILE")
 	if err != nil {
-		return agent.Proof{}, err
+		return enroll.Proof{}, err
 	}
 	key, err := readKey(cfg.Path("key"))
 	if err != nil {
-		return agent.Proof{}, err
+		return enroll.Proof{}, err
 	}
-	return agent.ByKey(cfg.Text("cluster"), cfg.List("coordinator"), pin, key)
+	return enroll.ByKey(cfg.Text("cluster"), cfg.List("coordinator"), pin, key)
 }
 
 // tokenLine finds the line of the token. Of an argument, a file and a variable, the
@@ -305,7 +305,7 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 			if err != nil {
 				return err
 			}
-			got, err := agent.Login(ctx, agent.LoginConfig{
+			got, err := enroll.Login(ctx, enroll.LoginConfig{
 				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Now: c.env.Now, Progress: c.step,
 				Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
 			})
@@ -317,7 +317,7 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 					return err
 				}
 			}
-			if err := c.print(joined(got, filepath.Join(place.dir, agent.LoginName))); err != nil {
+			if err := c.print(joined(got, filepath.Join(place.dir, enroll.LoginName))); err != nil {
 				return err
 			}
 			if place.context != "" {

@@ -37,6 +37,7 @@ import (
 	"github.com/fealty-io/fealty/internal/devcluster/means"
 	"github.com/fealty-io/fealty/internal/devshard"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -495,7 +496,7 @@ func (c *Cluster) joinAs(ctx context.Context, kind identity.Kind, name string) (
 	begun := c.MemberDir(name) + tokenSuffix
 	if kept, ok := keptToken(begun); ok {
 		// Another start listens at another port.
-		p, err := agent.ByToken(kept).At(c.Addresses(), "fealty dev")
+		p, err := enroll.ByToken(kept).At(c.Addresses(), "fealty dev")
 		if err == nil {
 			err = c.joinBy(ctx, kind, name, p)
 		}
@@ -514,14 +515,14 @@ func (c *Cluster) joinAs(ctx context.Context, kind identity.Kind, name string) (
 	if err := keepToken(begun, tok); err != nil {
 		return false, err
 	}
-	if err := c.joinBy(ctx, kind, name, agent.ByToken(tok)); err != nil {
+	if err := c.joinBy(ctx, kind, name, enroll.ByToken(tok)); err != nil {
 		return false, err
 	}
 	return true, forgetToken(begun)
 }
 
-func (c *Cluster) joinBy(ctx context.Context, kind identity.Kind, name string, p agent.Proof) error {
-	_, err := agent.Join(ctx, agent.JoinConfig{
+func (c *Cluster) joinBy(ctx context.Context, kind identity.Kind, name string, p enroll.Proof) error {
+	_, err := enroll.Join(ctx, enroll.JoinConfig{
 		DataDir: c.MemberDir(name), Proof: p, Kind: kind,
 		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
 	})

@@ -11,7 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/enroll"
 )
 
 // deaf is a connection whose end hears nothing more, once it is told so.
@@ -62,14 +62,14 @@ func TestJoinThatWasCutOff(t *testing.T) {
 	}()
 	var hushed atomic.Bool
 	cut := ctx.Done()
-	_, err = agent.Join(ctx, agent.JoinConfig{
-		DataDir: c.MemberDir(name), Proof: agent.ByToken(tok), Kind: identity.Data, Log: slog.New(slog.DiscardHandler), Release: "test",
+	_, err = enroll.Join(ctx, enroll.JoinConfig{
+		DataDir: c.MemberDir(name), Proof: enroll.ByToken(tok), Kind: identity.Data, Log: slog.New(slog.DiscardHandler), Release: "test",
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 			return deaf{conn, &hushed, cut}, err
 		},
-		Progress: func(s agent.Step) {
-			if s.Name == agent.StepClock {
+		Progress: func(s enroll.Step) {
+			if s.Name == enroll.StepClock {
 				hushed.Store(true)
 			}
 		},

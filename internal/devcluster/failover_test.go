@@ -12,7 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -61,7 +61,7 @@ func TestJoinResumesElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.run.wire.loseAnswer(writes("member/"))
-	joined, err := agent.Join(ctx, agent.JoinConfig{DataDir: t.TempDir(), Proof: agent.ByToken(tok), Kind: identity.Data, Log: quiet()})
+	joined, err := enroll.Join(ctx, enroll.JoinConfig{DataDir: t.TempDir(), Proof: enroll.ByToken(tok), Kind: identity.Data, Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestJoinResumesElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := agent.Join(ctx, agent.JoinConfig{DataDir: t.TempDir(), Proof: agent.ByToken(tok), Kind: identity.Data, Log: quiet()}); !errors.Is(explain.Of(err), explain.TokenSpent) {
+	if _, err := enroll.Join(ctx, enroll.JoinConfig{DataDir: t.TempDir(), Proof: enroll.ByToken(tok), Kind: identity.Data, Log: quiet()}); !errors.Is(explain.Of(err), explain.TokenSpent) {
 		t.Errorf("a second machine with the same token: %v", err)
 	}
 	st, err := c.Status(ctx)
@@ -113,7 +113,7 @@ func TestBlackHole(t *testing.T) {
 	defer hole.Close() // what it has in its backlog nobody ever reads
 	tok.Addresses = append([]string{hole.Addr().String()}, c.Addresses()...)
 	began := time.Now()
-	if _, err := agent.Join(ctx, agent.JoinConfig{DataDir: t.TempDir(), Proof: agent.ByToken(tok), Kind: identity.Data, Log: quiet()}); err != nil {
+	if _, err := enroll.Join(ctx, enroll.JoinConfig{DataDir: t.TempDir(), Proof: enroll.ByToken(tok), Kind: identity.Data, Log: quiet()}); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > 15*time.Second {

@@ -31,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/devcluster/means"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
@@ -120,7 +121,7 @@ func memberProcess(dir, address string) error {
 		if _, err := os.Stat(filepath.Join(state, "identity", "anchor.json")); err == nil {
 			break
 		}
-		if _, err := agent.Join(ctx, agent.JoinConfig{DataDir: state, Proof: agent.ByToken(tok), Kind: identity.Data, Log: log}); err == nil {
+		if _, err := enroll.Join(ctx, enroll.JoinConfig{DataDir: state, Proof: enroll.ByToken(tok), Kind: identity.Data, Log: log}); err == nil {
 			break
 		}
 		time.Sleep(20 * time.Millisecond) // the coordinator is being killed meanwhile

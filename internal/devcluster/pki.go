@@ -12,9 +12,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/devcluster/pki"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
@@ -57,22 +57,22 @@ func (c *Cluster) setManifest(ctx context.Context, text []byte, reason string) e
 }
 
 // joinByFiles makes name a member by the certificate in files.
-func (c *Cluster) joinByFiles(ctx context.Context, name string, paths credential.FilePaths) (agent.Result, error) {
+func (c *Cluster) joinByFiles(ctx context.Context, name string, paths credential.FilePaths) (enroll.Result, error) {
 	st, err := c.Status(ctx)
 	if err != nil {
-		return agent.Result{}, err
+		return enroll.Result{}, err
 	}
 	if len(st.GetRootPin()) != len(identity.KeyID{}) {
-		return agent.Result{}, errors.New("the cluster has no root yet")
+		return enroll.Result{}, errors.New("the cluster has no root yet")
 	}
 	log := c.opts.Log.With("part", name)
 	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Log: log})
 	if err != nil {
-		return agent.Result{}, err
+		return enroll.Result{}, err
 	}
-	proof, err := agent.ByX509(ctx, c.id, c.Addresses(), identity.KeyID(st.GetRootPin()), files)
+	proof, err := enroll.ByX509(ctx, c.id, c.Addresses(), identity.KeyID(st.GetRootPin()), files)
 	if err != nil {
-		return agent.Result{}, err
+		return enroll.Result{}, err
 	}
-	return agent.Join(ctx, agent.JoinConfig{DataDir: c.MemberDir(name), Proof: proof, Kind: identity.Data, Log: log, Release: c.opts.Release})
+	return enroll.Join(ctx, enroll.JoinConfig{DataDir: c.MemberDir(name), Proof: proof, Kind: identity.Data, Log: log, Release: c.opts.Release})
 }

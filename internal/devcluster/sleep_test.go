@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -107,7 +108,7 @@ func TestNodeOnAFullDisk(t *testing.T) {
 	}
 	disk, dir := durabletest.NewDisk(), t.TempDir()
 	const state = "/state"
-	if _, err := agent.Join(ctx, agent.JoinConfig{DataDir: state, Proof: agent.ByToken(tok), Kind: identity.Data, Log: quiet(), Now: c.clock.now, FS: disk.FS()}); err != nil {
+	if _, err := enroll.Join(ctx, enroll.JoinConfig{DataDir: state, Proof: enroll.ByToken(tok), Kind: identity.Data, Log: quiet(), Now: c.clock.now, FS: disk.FS()}); err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "a.sock")

@@ -107,6 +107,8 @@ var levels = []struct {
 	{"internal/node/dir", 2, "files of a member's folder: identities and scopes"},
 	{"internal/node/guard", 2, "what a member may do by what was signed for it: a decision"},
 	{"internal/node/state", 3, "what a member accepted, in such a folder"},
+	{"internal/verdict", 4, "what errors of calls to coordinators mean for a member"},
+	{"internal/enroll", 5, "an identity from a coordinator, for a member's folder"},
 
 	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},

@@ -51,7 +51,7 @@ type exception struct {
 // exceptions only shrink: no figure grows above its ceiling, and whoever makes one
 // smaller writes the new one down.
 var exceptions = []exception{
-	{"internal/agent", code, 5410, node},
+	{"internal/agent", code, 4552, node},
 	{"internal/agent", fields, 57, node},
 	{"internal/agent", methods, 132, node},
 	{"internal/agent", knot, 24, node},
@@ -62,7 +62,7 @@ var exceptions = []exception{
 	{"internal/devcluster", fields, 21, story},
 	{"internal/devcluster", methods, 138, story},
 	{"internal/devcluster", knot, 16, story},
-	{"internal/agent", wide, 193, unwrapped},
+	{"internal/agent", wide, 165, unwrapped},
 	{"internal/auditlog", wide, 13, unwrapped},
 	{"internal/auditstore", wide, 11, unwrapped},
 	{"internal/authz", wide, 9, unwrapped},

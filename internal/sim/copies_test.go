@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -88,12 +89,12 @@ func (a *agentMachine) join(entry, name string) {
 		}
 		return err
 	})
-	var p agent.Proof
+	var p enroll.Proof
 	if err == nil {
-		p, err = agent.ByToken(tok).At([]string{a.f.coord[0].addr(), a.f.coord[1].addr()}, "the test")
+		p, err = enroll.ByToken(tok).At([]string{a.f.coord[0].addr(), a.f.coord[1].addr()}, "the test")
 	}
 	if err == nil {
-		_, err = agent.Join(context.Background(), agent.JoinConfig{
+		_, err = enroll.Join(context.Background(), enroll.JoinConfig{
 			DataDir: agentDir, Proof: p, Kind: identity.Data, Log: quiet(), FS: a.disk.FS(), Dial: a.dial,
 		})
 	}

@@ -1,4 +1,4 @@
-package agent
+package enroll
 
 import (
 	"context"
@@ -59,13 +59,16 @@ func Login(ctx context.Context, cfg LoginConfig) (Result, error) {
 		cfg.Kind = identity.Readonly
 	}
 	if cfg.Kind != identity.Admin && cfg.Kind != identity.Readonly {
-		return Result{}, explain.New(explain.BadValue, "name", "the kind", "value", string(cfg.Kind), "want", "admin or readonly")
+		return Result{}, explain.New(explain.BadValue, "name", "the kind", "value", string(cfg.Kind), "want",
+			"admin or readonly")
 	}
 	if cfg.Dir == "" {
-		return Result{}, explain.New(explain.BadValue, "name", "the identity folder", "value", "blank", "want", "a folder of your own")
+		return Result{}, explain.New(explain.BadValue, "name", "the identity folder", "value", "blank", "want",
+			"a folder of your own")
 	}
 	j, err := newJoiner(JoinConfig{
-		DataDir: cfg.Dir, Proof: cfg.Proof, Kind: cfg.Kind, FS: cfg.FS, Now: cfg.Now, Log: cfg.Log, Progress: cfg.Progress, Dial: cfg.Dial,
+		DataDir: cfg.Dir, Proof: cfg.Proof, Kind: cfg.Kind, FS: cfg.FS, Now: cfg.Now, Log: cfg.Log,
+		Progress: cfg.Progress, Dial: cfg.Dial,
 	})
 	if err != nil {
 		return Result{}, err
@@ -98,7 +101,8 @@ func Login(ctx context.Context, cfg LoginConfig) (Result, error) {
 		return Result{}, err
 	}
 	return Result{
-		ID: got.Me.ID, Outcome: got.Outcome, NotAfter: got.Material.NotAfter(), Coordinator: address, Coordinators: j.Proof.addresses,
+		ID: got.Me.ID, Outcome: got.Outcome, NotAfter: got.Material.NotAfter(), Coordinator: address,
+		Coordinators: j.Proof.addresses,
 	}, nil
 }
 
@@ -150,12 +154,15 @@ func LoadLogin(files durable.FS, folder string, now func() time.Time) (LoginIden
 	if err != nil {
 		return needed(err, err.Error())
 	}
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: s.Chain, Key: s.Key.Signer(), Bundle: trust, Now: now})
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: s.Chain, Key: s.Key.Signer(), Bundle: trust,
+		Now: now})
 	if errors.Is(err, identity.ErrExpired) {
-		return needed(err, fmt.Sprintf("its certificate is valid from %s to %s, and it is %s here", state.Stamp(s.Leaf().NotBefore), state.Stamp(s.Leaf().NotAfter), state.Stamp(now())))
+		return needed(err, fmt.Sprintf("its certificate is valid from %s to %s, and it is %s here",
+			state.Stamp(s.Leaf().NotBefore), state.Stamp(s.Leaf().NotAfter), state.Stamp(now())))
 	}
 	if err != nil {
 		return needed(err, err.Error())
 	}
-	return LoginIdentity{ID: m.ID(), NotAfter: m.NotAfter(), Addresses: file.Addresses, Source: credential.Static(m)}, nil
+	return LoginIdentity{ID: m.ID(), NotAfter: m.NotAfter(), Addresses: file.Addresses,
+		Source: credential.Static(m)}, nil
 }

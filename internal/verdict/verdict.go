@@ -1,4 +1,6 @@
-package agent
+// Package verdict says what an answer of a coordinator, or the want of one, means for a
+// member: which is final, which is no welcome, and what to tell a person.
+package verdict
 
 import (
 	"errors"
@@ -29,7 +31,7 @@ func (e *AddressError) Unwrap() error { return e.Err }
 // verdicts are the answers that are about us: every coordinator would give the
 // same, so that the first one ends the search. The lasting ones stay until a
 // person does something; they are incidents, and asked again seldom.
-var verdicts = map[explain.Code]struct{ lasting bool }{
+var verdicts = map[explain.Code]struct{ Lasting bool }{
 	explain.CallerBanned:      {true},
 	explain.CallerMismatch:    {true},
 	explain.CallerNoIdentity:  {true},
@@ -63,14 +65,14 @@ var verdicts = map[explain.Code]struct{ lasting bool }{
 	explain.MemberOwnsDomains: {false},
 }
 
-// explained returns the error that a coordinator gave a code, or that we did.
+// Explained returns the error that a coordinator gave a code, or that we did.
 // Handshake errors and cut connections travel in the same kind of detail: the
 // former are none, the latter get the code that says the same.
-func explained(err error) (*explain.Error, bool) {
+func Explained(err error) (*explain.Error, bool) {
 	if e, ok := errors.AsType[*explain.Error](err); ok {
 		return e, true
 	}
-	if isHandshake(err) {
+	if IsHandshake(err) {
 		return nil, false
 	}
 	e, ok := explain.FromStatus(err)
@@ -88,9 +90,9 @@ func explained(err error) (*explain.Error, bool) {
 	return e, true
 }
 
-// verdict returns what a coordinator decided about us, if err is that.
-func verdict(err error) (*explain.Error, bool) {
-	e, ok := explained(err)
+// Of returns what a coordinator decided about us, if err is that.
+func Of(err error) (*explain.Error, bool) {
+	e, ok := Explained(err)
 	if !ok {
 		return nil, false
 	}
@@ -98,21 +100,22 @@ func verdict(err error) (*explain.Error, bool) {
 	return e, ok
 }
 
-// lasting reports whether err will not go away by asking again soon.
-func lasting(err error) bool {
-	e, ok := explained(err)
-	return ok && verdicts[e.Code].lasting
+// Lasting reports whether err will not go away by asking again soon.
+func Lasting(err error) bool {
+	e, ok := Explained(err)
+	return ok && verdicts[e.Code].Lasting
 }
 
-// unwelcome reports whether err says that our certificate is not accepted, be it
+// Unwelcome reports whether err says that our certificate is not accepted, be it
 // expired, banned, or of an authority that is not known any more.
-func unwelcome(err error) bool {
+func Unwelcome(err error) bool {
 	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
 		return h.Reason == mesh.ClientRejected
 	}
-	if e, ok := explained(err); ok {
+	if e, ok := Explained(err); ok {
 		switch e.Code {
-		case explain.CallerBanned, explain.CallerExpired, explain.CallerOutlived, explain.Unauthenticated, explain.PeerRejectedUs:
+		case explain.CallerBanned, explain.CallerExpired, explain.CallerOutlived, explain.Unauthenticated,
+			explain.PeerRejectedUs:
 			return true
 		}
 		return false
@@ -120,9 +123,9 @@ func unwelcome(err error) bool {
 	return status.Code(err) == codes.Unauthenticated
 }
 
-// word turns what a coordinator at address caused into the error to show.
-func word(address string, err error) *explain.Error {
-	if e, ok := explained(err); ok {
+// Word turns what a coordinator at address caused into the error to show.
+func Word(address string, err error) *explain.Error {
+	if e, ok := Explained(err); ok {
 		return e
 	}
 	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
@@ -150,14 +153,16 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 		if m, ok := errors.AsType[*credential.MismatchError](h); ok {
 			got = m.Got.String()
 		}
-		return explain.Wrap(err, explain.PeerIdentityMismatch, "endpoint", h.Endpoint, "expected", h.Expected, "identity", got)
+		return explain.Wrap(err, explain.PeerIdentityMismatch, "endpoint", h.Endpoint, "expected", h.Expected,
+			"identity", got)
 	case mesh.NoIdentity:
 		return explain.Wrap(err, explain.PeerNoIdentity, "endpoint", h.Endpoint, "problem", problem)
 	case mesh.Expired:
 		if chain == nil {
 			return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint)
 		}
-		return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint, "not_before", state.Stamp(chain.NotBefore), "not_after", state.Stamp(chain.NotAfter), "now", state.Stamp(chain.Now))
+		return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint, "not_before",
+			state.Stamp(chain.NotBefore), "not_after", state.Stamp(chain.NotAfter), "now", state.Stamp(chain.Now))
 	case mesh.ClientRejected:
 		return explain.Wrap(err, explain.PeerRejectedUs, "endpoint", h.Endpoint)
 	case mesh.Protocol:
@@ -171,20 +176,20 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 	return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem", problem)
 }
 
-// summarize words the failures of all addresses as the one that says most: first
+// Summarize words the failures of all addresses as the one that says most: first
 // what a coordinator or we found out about the request, then a handshake, then
 // the network. All of them stay in its chain. Where nobody was reached, the values of
 // pairs are added.
-func summarize(cluster string, failures []error, pairs ...any) error {
+func Summarize(cluster string, failures []error, pairs ...any) error {
 	if len(failures) == 0 {
 		return explain.New(explain.NodeNoCoordinator, "cluster", cluster, "tried", "no address, since none is known,")
 	}
 	all := errors.Join(failures...)
 	rank := func(err error) int {
 		switch {
-		case isWorded(err):
+		case IsWorded(err):
 			return 0
-		case isHandshake(err):
+		case IsHandshake(err):
 			return 1
 		}
 		return 2
@@ -199,7 +204,7 @@ func summarize(cluster string, failures []error, pairs ...any) error {
 	if at, ok := errors.AsType[*AddressError](best); ok {
 		address = at.Address
 	}
-	e := word(address, best)
+	e := Word(address, best)
 	if rank(best) < 2 {
 		return explain.Wrap(all, e.Code, fieldPairs(e.Fields)...)
 	}
@@ -211,16 +216,18 @@ func summarize(cluster string, failures []error, pairs ...any) error {
 	}
 	last := failures[len(failures)-1]
 	return explain.Wrap(all, explain.NodeNoCoordinator, append(pairs, "cluster", cluster, "tried",
-		strings.Join(tried, ", "), "problem", word(address, last).Why)...)
+		strings.Join(tried, ", "), "problem", Word(address, last).Why)...)
 }
 
-func isHandshake(err error) bool {
+// IsHandshake reports whether err is of a handshake.
+func IsHandshake(err error) bool {
 	_, ok := errors.AsType[*mesh.HandshakeError](err)
 	return ok
 }
 
-func isWorded(err error) bool {
-	_, ok := explained(err)
+// IsWorded reports whether err has a code.
+func IsWorded(err error) bool {
+	_, ok := Explained(err)
 	return ok
 }
 
