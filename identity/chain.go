@@ -244,6 +244,24 @@ var acceptRules = []chainRule{
 		}
 		return "mesh CA key " + KeyOf(p.mesh()).String() + " is not accepted by the trust bundle"
 	}},
+	{rule{"voucher", "docs/explanation/workloads.md"}, "leaf", ReasonProfile, func(p *path) string {
+		if p.id.Kind() != Workload {
+			return ""
+		}
+		if _, _, err := voucherOf(p.leaf(), p.id); err != nil {
+			return err.Error()
+		}
+		return ""
+	}},
+	{rule{"voucher-banned", "docs/explanation/workloads.md"}, "leaf", ReasonBanned, func(p *path) string {
+		if p.id.Kind() != Workload {
+			return ""
+		}
+		if id, key, _ := voucherOf(p.leaf(), p.id); p.bundle.Banned(id, key) {
+			return "member " + clip(id.String()) + ", which vouches for it, is banned"
+		}
+		return ""
+	}},
 }
 
 func signedBy(child, issuer *x509.Certificate) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -127,6 +128,14 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
 	admin, _ := a.Issue(t, a.ID(t, identity.Admin, "alice"))
 	reader, _ := a.Issue(t, a.ID(t, identity.Readonly, "bob"))
+	vouched, _ := a.Issue(t, a.ID(t, identity.Workload, "billing/api"))
+	named := func(kind identity.Kind, name string) []*x509.Certificate {
+		chain, _ := a.Issue(t, a.ID(t, kind, "billing"), identitytest.WithTemplate(func(c *x509.Certificate) {
+			c.Subject = pkix.Name{CommonName: name}
+		}))
+		return chain
+	}
+	key := (identity.KeyID{1}).String()
 	// Another root took the place of ours.
 	succeeded := func(cfg *identity.BundleConfig) {
 		cfg.Roots, cfg.RetiredRoots = []*x509.Certificate{stranger.Root().Cert}, cfg.Roots
@@ -183,6 +192,22 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 		{"banned-key", "key of a retired root", identity.ErrBanned, w.chain(false), func(cfg *identity.BundleConfig) {
 			succeeded(cfg)
 			cfg.BannedKeys = []identity.KeyID{w.root.KeyID()}
+		}},
+		{"voucher", "workload that nobody vouches for", identity.ErrProfile, named(identity.Workload, ""), func(*identity.BundleConfig) {}},
+		{"voucher", "workload with another name", identity.ErrProfile, named(identity.Workload, "leaf"), func(*identity.BundleConfig) {}},
+		{"voucher", "workload without a key", identity.ErrProfile, named(identity.Workload, "data/n1"), func(*identity.BundleConfig) {}},
+		{"voucher", "workload with a key that is none", identity.ErrProfile, named(identity.Workload, "data/n1 "+key[1:]), func(*identity.BundleConfig) {}},
+		{"voucher", "workload of a member of no kind", identity.ErrProfile, named(identity.Workload, "king/n1 "+key), func(*identity.BundleConfig) {}},
+		{"voucher", "workload of a member without a name", identity.ErrProfile, named(identity.Workload, "data/ "+key), func(*identity.BundleConfig) {}},
+		{"voucher", "workload that another one vouches for", identity.ErrProfile, named(identity.Workload, "workload/w "+key), func(*identity.BundleConfig) {}},
+		{"voucher", "workload with two keys", identity.ErrProfile, named(identity.Workload, "data/n1 "+key+" "+key), func(*identity.BundleConfig) {}},
+		{"voucher", "workload with a second blank", identity.ErrProfile, named(identity.Workload, "data/n1  "+key), func(*identity.BundleConfig) {}},
+		{"voucher-banned", "member that vouches for a workload", identity.ErrBanned, vouched, func(cfg *identity.BundleConfig) {
+			cfg.BannedIDs = []identity.ID{a.ID(t, identity.Data, "voucher")}
+		}},
+		{"voucher-banned", "key of the member that vouches for a workload", identity.ErrBanned, vouched, ban(identity.KeyID{1})},
+		{"banned-id", "workload", identity.ErrBanned, vouched, func(cfg *identity.BundleConfig) {
+			cfg.BannedIDs = []identity.ID{a.ID(t, identity.Workload, "billing/api")}
 		}},
 		{"mesh-ca-accepted", "no mesh key", identity.ErrUntrusted, w.chain(false), func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil }},
 		{"mesh-ca-accepted", "another mesh key", identity.ErrUntrusted, w.chain(true), func(cfg *identity.BundleConfig) { cfg.MeshKeys = []identity.KeyID{second.KeyID()} }},

@@ -188,6 +188,11 @@ func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
 	for _, key := range c.issuers {
 		banned = banned || bundle.Banned(identity.ID{}, key)
 	}
+	if c.peer.ID.Kind() == identity.Workload {
+		// A workload goes with the member that vouches for it.
+		member, key, err := identity.VoucherOf(c.peer.Leaf)
+		banned = banned || err != nil || bundle.Banned(member, key)
+	}
 	switch {
 	case banned: // outweighs expiry, as in identity.Bundle.Verify
 		return &CutError{Reason: PeerBanned, ID: c.peer.ID}

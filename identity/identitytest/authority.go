@@ -203,10 +203,14 @@ func WithTemplate(edit func(*x509.Certificate)) IssueOption {
 }
 
 // Issue mints a leaf for id, of any cluster, and returns it with its mesh CA, and its key.
+// Member data/voucher vouches for a workload, with a key whose id is 01 and zeros.
 func (a *Authority) Issue(tb testing.TB, id identity.ID, opts ...IssueOption) ([]*x509.Certificate, crypto.Signer) {
 	tb.Helper()
 	return a.issue(tb, append([]IssueOption{WithTemplate(func(c *x509.Certificate) {
 		c.URIs = append(c.URIs, id.URL())
+		if id.Kind() == identity.Workload {
+			c.Subject.CommonName = identityform.VoucherName("data/voucher", (identity.KeyID{1}).String())
+		}
 	})}, opts...))
 }
 

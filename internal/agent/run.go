@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -43,6 +44,12 @@ type Config struct {
 	// in place of one at ConfigSocket, for whole agents in memory. Run closes them. Nil
 	// outside tests.
 	Local, LocalConfig net.Listener
+	// WorkloadSocket is where the SPIFFE Workload API is served to the processes of this
+	// machine, which need a folder that they can enter. Blank: it is not served.
+	WorkloadSocket string
+	// LocalWorkloads serves it in place of a unix socket there. Run closes it. Nil outside
+	// tests.
+	LocalWorkloads net.Listener
 	// Consumers are the users and groups that may use it beside the agent's own user and
 	// root; at most 64. Nil: nobody.
 	Consumers []Consumer
@@ -117,6 +124,7 @@ type Agent struct {
 	degraded guard.Periods
 	metrics  *metrics
 
+	workloads *host.Host
 	hooks     *hooks
 	trialKick chan struct{} // the trials changed
 
@@ -260,6 +268,9 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 		return nil, err
 	}
 	a.metrics = newMetrics(a, reloads)
+	if a.workloads, err = hostOf(a, cfg); err != nil {
+		return nil, err
+	}
 	kept, err := store.ReadPeriods()
 	if err != nil {
 		l.Notes = append(l.Notes, err)
@@ -408,6 +419,7 @@ func (a *Agent) live(ctx context.Context) error {
 	g.Go(func() error { return a.watchDegraded(loops) })
 	g.Go(func() error { return a.watchTrials(loops) })
 	g.Go(func() error { return a.runHooks(loops) })
+	g.Go(func() error { return a.workloads.Run(loops) })
 	defer close(a.stopped)
 	for {
 		select {

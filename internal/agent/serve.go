@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -35,7 +36,9 @@ const stopGrace = 2 * time.Second
 const maxLocalMessage = snapshotform.MaxSignedEmergency + 4<<10
 
 // Services are the services of an agent's own socket, by their full names.
-func Services() []string { return []string{fealtyv1.NodeService_ServiceDesc.ServiceName} }
+func Services() []string {
+	return []string{fealtyv1.NodeService_ServiceDesc.ServiceName, host.LocalService}
+}
 
 // serve starts the local socket and the metrics listener in g.
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
@@ -128,6 +131,7 @@ func (a *Agent) grpcServer() (*grpc.Server, error) {
 		grpc.MaxConcurrentStreams(16),
 	)
 	fealtyv1.RegisterNodeServiceServer(server, nodeServer{a: a})
+	a.workloads.RegisterLocal(server)
 	return server, table.CheckServer(server)
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net"
@@ -54,6 +55,10 @@ type Request struct {
 
 	// ID is the one identity, of the issuer's cluster. Required.
 	ID identity.ID
+
+	// Voucher is the common name of a workload's leaf: the member that vouches for it, by
+	// identityform.VoucherName. Required for a workload, and for nobody else.
+	Voucher string
 
 	// TTL is how long the leaf lives from now, in whole seconds: 1 to [MaxTTL]. The mesh
 	// CA's end cuts it.
@@ -120,6 +125,7 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 		URIs:                  []*url.URL{r.ID.URL()},
 		DNSNames:              r.DNSNames,
 		IPAddresses:           addresses(r.IPs),
+		Subject:               pkix.Name{CommonName: r.Voucher},
 	}
 	return sign(rand.Reader, template, mesh, r.PublicKey, leafGuard(i.mesh, r, now))
 }
@@ -147,6 +153,9 @@ func (i *Issuer) check(r Request) error {
 		return &RequestError{"ID", "is missing"}
 	case r.ID.Cluster() != i.cluster:
 		return &RequestError{"ID", fmt.Sprintf("is %v, of another cluster than %s", r.ID, i.cluster)}
+	case (r.ID.Kind() == identity.Workload) != (r.Voucher != ""):
+		return &RequestError{"Voucher", fmt.Sprintf("is %q for %v; a workload has one, and nobody else", r.Voucher,
+			r.ID)}
 	case r.TTL < time.Second || r.TTL > MaxTTL:
 		return &RequestError{"TTL", fmt.Sprintf("is %v, want at least 1s and at most %v", r.TTL, MaxTTL)}
 	}
@@ -230,9 +239,16 @@ var leafLints = []lintRule{
 		return ""
 	}},
 	{"no-subject", "X509-SVID §2", func(in lintInput) string {
-		// A name there identifies nobody, and someone would believe that it does.
-		if len(in.cert.Subject.Names) != 0 {
-			return "it has a subject"
+		// A name there identifies nobody, and someone would believe that it does. That of a
+		// workload says who vouches for it.
+		if len(in.cert.Subject.Names) != 0 && in.request.Voucher == "" ||
+			in.cert.Subject.CommonName != in.request.Voucher {
+			return "it has a subject that was not asked for"
+		}
+		if in.request.Voucher != "" {
+			if _, _, err := identity.VoucherOf(in.cert); err != nil {
+				return err.Error()
+			}
 		}
 		return ""
 	}},

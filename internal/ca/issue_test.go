@@ -304,6 +304,9 @@ func TestIssue(t *testing.T) {
 		for _, key := range []crypto.Signer{p256(t), identitytest.NewEd25519Key(t)} {
 			r := ca.Request{PublicKey: key.Public(), ID: mustID(t, kind, "node-a"), TTL: 25 * time.Hour,
 				DNSNames: []string{"node-a.example", "a"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("::ffff:10.0.0.2")}}
+			if kind == identity.Workload {
+				r.Voucher = identityform.VoucherName("data/n1", (identity.KeyID{1}).String())
+			}
 			leaf, err := issuer.Issue(r, now)
 			if err != nil {
 				t.Fatalf("%v: %v", r.ID, err)
@@ -432,6 +435,9 @@ func TestIssueRefuses(t *testing.T) {
 		"P-384":             {func(r *ca.Request) { r.PublicKey = p384.Public() }, ""},
 		"no identity":       {func(r *ca.Request) { r.ID = identity.ID{} }, "ID"},
 		"foreign identity":  {func(r *ca.Request) { r.ID = foreign }, "ID"},
+		"member's voucher":  {func(r *ca.Request) { r.Voucher = "data/n1 " + (identity.KeyID{1}).String() }, "Voucher"},
+		"no voucher":        {func(r *ca.Request) { r.ID = mustID(t, identity.Workload, "a") }, "Voucher"},
+		"malformed voucher": {func(r *ca.Request) { r.ID, r.Voucher = mustID(t, identity.Workload, "a"), "data/n1" }, "lint"},
 		"no TTL":            {func(r *ca.Request) { r.TTL = 0 }, "TTL"},
 		"negative TTL":      {func(r *ca.Request) { r.TTL = -time.Hour }, "TTL"},
 		"TTL below 1s":      {func(r *ca.Request) { r.TTL = time.Second - 1 }, "TTL"},
@@ -463,6 +469,10 @@ func TestIssueRefuses(t *testing.T) {
 		case test.field == "":
 			if !errors.Is(err, identity.ErrProfile) {
 				t.Errorf("%s: %v, want a refusal by the profile", name, err)
+			}
+		case test.field == "lint":
+			if !errors.Is(err, ca.ErrLint) {
+				t.Errorf("%s: %v, want a refusal by the lint", name, err)
 			}
 		case !errors.As(err, &refusal) || refusal.Field != test.field || !errors.Is(err, ca.ErrRequest):
 			t.Errorf("%s: %v, want a refusal of %s", name, err, test.field)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -25,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/wording"
+	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -307,7 +309,11 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *settings.Values) er
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.Text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), WorkloadSocket: cmp.Or(cfg.Path("workload_socket"),
+			filepath.Join(dir, host.SocketName)),
+		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
+		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg),
+		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

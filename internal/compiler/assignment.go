@@ -96,7 +96,7 @@ func (c *Compiler) assign(services []*config.Service, endpoints []snapshot.Endpo
 	for _, s := range services {
 		a.Services = append(a.Services, snapshot.Service{
 			Name: s.Name, Organization: s.Organization, Type: s.Type, Addresses: s.Addresses, QoS: s.QoS,
-			Resources: s.Resources, Secrets: s.Secrets, Parameters: parameters(s.Parameters),
+			Resources: s.Resources, Secrets: s.Secrets, Parameters: settings(s),
 		})
 	}
 	for _, r := range resources {
@@ -135,6 +135,16 @@ func (c *Compiler) needs(services []*config.Service) (resources []*config.Resour
 	slices.SortFunc(resources, func(a, b *config.Resource) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(secrets, func(a, b *config.Secret) int { return cmp.Compare(a.Name, b.Name) })
 	return resources, secrets
+}
+
+// settings are the parameters of a service, with what registers its workload.
+func settings(s *config.Service) []snapshot.Parameter {
+	out := parameters(s.Parameters)
+	if s.Workload != nil {
+		out = append(out, parameters(s.Workload.Settings())...)
+		slices.SortFunc(out, func(a, b snapshot.Parameter) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return out
 }
 
 func parameters(in []config.Parameter) []snapshot.Parameter {

@@ -63,6 +63,15 @@ resources: [orders-db]
 secrets: [db-password]
 parameters: {image: registry.example/web, replicas: "2"}
 expose: {address: "web.example:8080", protocol: http}
+workload:
+  id: shop/web
+  uid: 1001
+  gid: 1001
+  path: /usr/bin/shop-web
+  sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+  unit: shop-web.service
+  container: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
+  ttl: 30m
 ---
 kind: route
 name: shop

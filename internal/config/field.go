@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -257,6 +258,29 @@ func permissionNames() []string {
 	return out
 }
 
+// faultForm is the form that a fault of another package decides on.
+func faultForm(rule, takes string, fault func(string) string, do string) form {
+	return form{rule: rule, takes: takes, fault: func(s string) (string, string) {
+		if what := fault(s); what != "" {
+			return what, do
+		}
+		return "", ""
+	}}
+}
+
+// workloadForm is the name of a workload. How long an id may be is for a cluster of the longest
+// name.
+func workloadForm() form {
+	return form{rule: "workload-id", takes: "path of letters, digits, `. - _`, and slashes between its segments",
+		fault: func(s string) (string, string) {
+			if _, err := identity.New(strings.Repeat("a", 63), identity.Workload, s); err != nil || len(s) > MaxAddress {
+				return "is no name of a workload", fmt.Sprintf("write at most %d letters, digits, '.', '-', '_', "+
+					"with '/' between segments, as in billing/api", MaxAddress)
+			}
+			return "", ""
+		}}
+}
+
 // one is a string of a form.
 func one(v *string, f form) value {
 	return value{
@@ -391,6 +415,25 @@ func number[N int | uint64](v *N, least, most N) value {
 				return nil
 			}
 			return &node{Kind: document.Int, Text: fmt.Sprint(*v)}
+		},
+	}
+}
+
+// account is the number of a user or a group, for which 0 and not set are two things. The
+// highest one is nobody's: system calls take it for "leave as it is".
+func account(v **uint32) value {
+	const most = math.MaxUint32 - 1
+	return value{
+		takes: fmt.Sprintf("number from 0 to %d", most),
+		read: func(d *decoder, n *node, path string) {
+			id := uint32(d.Number(n, path, 0, most))
+			*v = &id
+		},
+		write: func() *node {
+			if *v == nil {
+				return nil
+			}
+			return &node{Kind: document.Int, Text: fmt.Sprint(**v)}
 		},
 	}
 }

@@ -2,9 +2,11 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/workload"
 )
 
 // commonFields are the fields of every record but those that its kind has no use for.
@@ -70,6 +72,53 @@ func (s *Service) fields() []field {
 		{name: "secrets", about: "The secrets that it uses, by the names of their records.", unset: none, value: refs(&s.Secrets, KindSecret)},
 		{name: "parameters", about: "Its settings. No place for a secret.", unset: none, value: parameters(&s.Parameters)},
 		{name: "expose", about: "The endpoint that an ingress forwards to.", unset: "no ingress forwards to it", value: nested(&s.Expose, (*Endpoint).fields, nil)},
+		{name: "workload", about: "The processes that get an identity of their own from their machine's agent, " +
+			"by the SPIFFE Workload API. One is meant if it fits all that is set.",
+			unset: "none", value: nested(&s.Workload, (*Workload).fields, (*Workload).faults)},
+	}
+}
+
+func (s *Service) faults(d *decoder) {
+	if s.Workload == nil {
+		return
+	}
+	settings := s.Workload.Settings()
+	for _, p := range s.Parameters {
+		if strings.HasPrefix(p.Name, workload.Prefix) {
+			d.Fault("workload-twice", document.Join("parameters", p.Name),
+				"the field workload says this, and a parameter says it too", "remove the parameter")
+		}
+	}
+	if n := len(s.Parameters) + len(settings); n > MaxItems {
+		d.Fault("too-many", "parameters", fmt.Sprintf("%d parameters and %d fields of workload, which travel "+
+			"together", len(s.Parameters), len(settings)), fmt.Sprintf("at most %d are allowed", MaxItems))
+	}
+}
+
+func (w *Workload) fields() []field {
+	return []field{
+		{name: "id", about: "The name in its identity, behind `spiffe://<cluster>/workload/`.",
+			unset: "the name of the service", value: one(&w.ID, workloadForm())},
+		{name: "uid", about: "The user that it runs as.", unset: "any", value: account(&w.UID)},
+		{name: "gid", about: "The group that it runs as.", unset: "any", value: account(&w.GID)},
+		{name: "path", about: "Its executable.", unset: "any", value: one(&w.Path, faultForm("path",
+			"absolute path", workload.PathFault, "write the whole path, as in /usr/bin/billing"))},
+		{name: "sha256", about: "The SHA-256 of its executable.", unset: "any", value: one(&w.SHA256,
+			faultForm("sha256", "64 lower-case hexadecimal digits", workload.HexFault, "write what sha256sum prints"))},
+		{name: "unit", about: "The systemd unit that it runs in.", unset: "any", value: one(&w.Unit,
+			faultForm("unit", "name of a unit", workload.UnitFault, "write it as systemctl prints it"))},
+		{name: "container", about: "The container that it runs in, by its whole id.", unset: "any",
+			value: one(&w.Container, faultForm("container", "64 lower-case hexadecimal digits", workload.HexFault,
+				"write the whole id, as podman ps --no-trunc prints it"))},
+		{name: "ttl", about: "How long its certificates live.", unset: document.FormatDuration(workload.DefaultTTL),
+			value: duration(&w.TTL, workload.MinTTL, workload.MaxTTL)},
+	}
+}
+
+func (w *Workload) faults(d *decoder, path string) {
+	if w.Selector().IsZero() {
+		d.Fault("workload-anybody", path, "it says nothing of the processes that it is for",
+			"add uid, path, sha256, unit or container")
 	}
 }
 

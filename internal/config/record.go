@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/workload"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -157,6 +158,34 @@ type Service struct {
 	Secrets    []string // secrets
 	Parameters []Parameter
 	Expose     *Endpoint // what an ingress forwards to; nil: nothing
+	// Workload says which processes get an identity of their own; nil: none.
+	Workload *Workload
+}
+
+// Workload says which processes of the members that run a service get the identity of a
+// workload, and for how long. A process is one if it fits all that is set.
+type Workload struct {
+	ID        string  // of the identity, behind its kind; "": the name of the service
+	UID, GID  *uint32 // that it runs as
+	Path      string  // of its executable
+	SHA256    string  // of its executable, in lower-case hexadecimal digits
+	Unit      string  // the systemd unit that it runs in
+	Container string  // the id of the container that it runs in
+	TTL       time.Duration
+}
+
+// Selector is what w says of processes.
+func (w *Workload) Selector() workload.Selector {
+	return workload.Selector{UID: w.UID, GID: w.GID, Path: w.Path, SHA256: w.SHA256, Unit: w.Unit, Container: w.Container}
+}
+
+// Settings are w as parameters of its service, which nodes read.
+func (w *Workload) Settings() []Parameter {
+	var out []Parameter
+	for _, p := range w.Selector().Settings(w.ID, w.TTL) {
+		out = append(out, Parameter{p.Name, p.Value})
+	}
+	return out
 }
 
 // Endpoint is where something is reached, and how it is spoken to.

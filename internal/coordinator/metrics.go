@@ -82,6 +82,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Admission.RegisterMetrics(reg)
 	c.rooms.Publication.RegisterMetrics(reg)
 	c.rooms.Delivery.RegisterMetrics(reg)
+	c.rooms.Workloads.RegisterMetrics(reg)
 	c.rooms.Fencing.Journals.RegisterMetrics(reg)
 	c.rooms.Fencing.Incidents.RegisterMetrics(reg)
 }

@@ -175,7 +175,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if !o.read {
 		desktest.WantOutage(t, "a member that is not known", err, o.code)
 	}
-	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read ||
 		!slices.ContainsFunc(st.GetFindings(),
@@ -231,7 +231,7 @@ func TestOutageEnds(t *testing.T) {
 	coordinatortest.WantOnly(t, "a member, too late", err, explain.StoreUnreachable)
 	_, err = desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	coordinatortest.WantOnly(t, "config, too late", err, explain.StoreUnreachable)
-	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
 		t.Errorf("status, too late: %v, %v", st, err)

@@ -305,6 +305,9 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"InstructionService.Instruct", "nothing: it is the same one by its id", nil},
 		{"InstructionService.AcknowledgeInstruction", "nothing: it ended", nil},
 		{"InstructionService.PollInstructions", gone, nil},
+		{"WorkloadService.CertifyWorkloads", "another certificate: none is recorded", nil},
+		{"WorkloadService.SignTokens", "another token: none is recorded", nil},
+		{"WorkloadService.TokenKeys", "the same keys", nil},
 		{"GrantService.Grant", "a newer grant", func(d *coordinatortest.Desk) func() error {
 			m := d.Joined("a")
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
@@ -343,6 +346,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ProviderService.DrainMachine", providers, nil},
 		{"ProviderService.DeleteMachine", providers, nil},
 		{"ShardService.Session", "asked of a shard: a roll-up that was reported changes nothing", nil},
+		{"LocalWorkloadService.CheckWorkload", agents, nil},
 		{"NodeService.LeaveCluster", agents, nil},
 		{"NodeService.ApplyNodeEmergency", agents, nil},
 		{"NodeService.RenewIdentity", agents, nil},

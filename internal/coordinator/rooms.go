@@ -44,6 +44,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/coordinator/turn"
 	"github.com/fealty-io/fealty/internal/coordinator/verification"
+	"github.com/fealty-io/fealty/internal/coordinator/workloads"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -83,7 +84,7 @@ type Rooms struct {
 	Fencing      Fencing
 	Publication  *publication.Publication
 	Delivery     *delivery.Delivery
-	Status       fealtyv1.StatusServiceServer // which lets everybody in
+	Workloads    *workloads.Workloads
 }
 
 // Secrets are the rooms from which the secrets of a head come, and to which they go.
@@ -99,6 +100,7 @@ type Secrets struct {
 type Shown struct {
 	Verification *verification.Verification
 	Backups      *backups.Backups
+	Status       fealtyv1.StatusServiceServer // which lets everybody in
 }
 
 // Fencing are the rooms that say by which numbers who may act, and keep what was done.
@@ -303,6 +305,8 @@ func (c *Coordinator) wire(o own) error {
 		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
 		Outside: o.outside, PublishDir: cfg.PublishDir,
 	})
+	r.Workloads = workloads.New(workloads.Config{Head: r.Head, Bundle: r.Bundle, Publication: r.Publication,
+		Asking: asking(cfg.Rates.perPoller(), "what workloads are given"), Log: c.log, Now: c.now})
 	r.Delivery = delivery.New(delivery.Config{
 		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, Trust: r.Trust, Admission: r.Admission,
 		Publication: r.Publication, Readers: c.readers, Failures: c.failures, Log: c.log, Now: c.now,
@@ -321,7 +325,7 @@ func (c *Coordinator) wire(o own) error {
 		r.Auditing.Alive,
 		r.Fencing.Journals.Alive,
 	}
-	r.Status = statusServer{c: c}
+	r.Shown.Status = statusServer{c: c}
 	c.conflicts()
 	return nil
 }

@@ -161,6 +161,7 @@ func Services() []string {
 		fealtyv1.TokenService_ServiceDesc.ServiceName,
 		fealtyv1.TrustService_ServiceDesc.ServiceName,
 		fealtyv1.VerifyService_ServiceDesc.ServiceName,
+		fealtyv1.WorkloadService_ServiceDesc.ServiceName,
 	}
 }
 
@@ -216,12 +217,13 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Shown.Backups.RegisterServices(to)
 	c.rooms.Shown.Verification.RegisterServices(to)
 	c.rooms.Fencing.Grants.RegisterServices(to)
+	c.rooms.Workloads.RegisterServices(to)
 	c.rooms.Fencing.Domains.RegisterServices(to)
 	c.rooms.Fencing.Registry.RegisterServices(to)
 	c.rooms.Fencing.Instructions.RegisterServices(to)
 	c.rooms.Fencing.Journals.RegisterServices(to)
 	c.rooms.Fencing.Incidents.RegisterServices(to)
-	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Status)
+	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Shown.Status)
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.

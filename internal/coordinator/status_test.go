@@ -104,7 +104,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)

@@ -32,7 +32,7 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	if s := d.State(); s.Phase != authority.Ready {
 		d.T.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
-	st, err := c.Rooms().Status.GetStatus(context.Background(),
+	st, err := c.Rooms().Shown.Status.GetStatus(context.Background(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil {
 		d.T.Fatalf("%s: status: %v", when, err)

@@ -75,3 +75,7 @@ func SubjectKeyID(pub crypto.PublicKey) ([]byte, error) {
 	sum := sha256.Sum256(spki.Key.Bytes)
 	return sum[:20], nil
 }
+
+// VoucherName is the common name of a workload's certificate: the member that vouches for it, as
+// "<kind>/<name>", and the id of the key that it asked with.
+func VoucherName(member, key string) string { return member + " " + key }

@@ -26,6 +26,7 @@ const (
 	purposeTransaction    = "transaction"      // Ed25519
 	purposeConfigRoot     = "config-root"      // Ed25519
 	purposeConfigSigning  = "config-signing/"  // Ed25519; followed by n in decimal, from 1
+	purposeTokenSigning   = "token-signing/"   // ECDSA P-256; followed by the n of the config signing key that it goes with
 	purposeRecordMAC      = "record-mac"       // 32 bytes
 	purposeStoreSeal      = "store-seal"       // 32 bytes
 	purposeWorkloadSecret = "workload-secret/" // 32 bytes; followed by the secret's id
@@ -105,6 +106,21 @@ func (k Keys) ConfigSigning(n uint32) Signer {
 		panic("keyring: config signing keys count from 1")
 	}
 	return k.ed25519(purposeConfigSigning + strconv.FormatUint(uint64(n), 10))
+}
+
+// TokenSigning is the P-256 key that signs JWT-SVIDs while the nth config signing key is in use.
+// It panics at 0, which no record holds.
+func (k Keys) TokenSigning(n uint32) Signer {
+	if n == 0 {
+		panic("keyring: token signing keys count from 1")
+	}
+	secret := k.expand(purposeTokenSigning + strconv.FormatUint(uint64(n), 10))
+	defer Wipe(secret)
+	key, err := keygen.ECDSA(elliptic.P256(), secret)
+	if err != nil {
+		panic(fmt.Sprintf("keyring: no key of P-256 from 32 bytes: %v", err)) // it takes them
+	}
+	return newSigner(key)
 }
 
 // RecordMAC is the HMAC-SHA256 key that authenticates records in the store. The

@@ -69,6 +69,10 @@ var purposes = []struct {
 		"ecbcef01648a57f02c2ce1f2230647f9313467b6b4f446ef5923b5895b03caf4"},
 	{"config signing 12", "fealty/v1/config-signing/12", func(k keyring.Keys) []byte { return spki(k.ConfigSigning(12)) }, edFromSecret,
 		"f206ed3ca42219ebde52e10c01aa8cb686cec9037334255b2c0381a45b6981a9"},
+	{"token signing 1", "fealty/v1/token-signing/1", func(k keyring.Keys) []byte { return spki(k.TokenSigning(1)) }, rootFromSecret,
+		"08ac76b62bd8d745c1e358c2e48ab816d7e4f2ebbf9a6c7edc7728f260b3638d"},
+	{"token signing 12", "fealty/v1/token-signing/12", func(k keyring.Keys) []byte { return spki(k.TokenSigning(12)) }, rootFromSecret,
+		"ade97f49c874da4a7befa50addf8c8d1d4f6681523757ac73c6a459ebbd30efc"},
 	{"record MAC", "fealty/v1/record-mac", func(k keyring.Keys) []byte { return sum(k.RecordMAC()) }, sum,
 		"f110edb53d545f2283935ee90840e0b86f5f07228f90d257c32bf1d8cdaaf1d0"},
 	{"store seal", "fealty/v1/store-seal", func(k keyring.Keys) []byte { return sum(k.StoreSeal()) }, sum,
@@ -258,6 +262,7 @@ func TestWipe(t *testing.T) {
 		"Transaction":   func() { copied.Transaction() },
 		"ConfigRoot":    func() { copied.ConfigRoot() },
 		"ConfigSigning": func() { copied.ConfigSigning(1) },
+		"TokenSigning":  func() { copied.TokenSigning(1) },
 		"RecordMAC":     func() { copied.RecordMAC() },
 	} {
 		func() {

@@ -285,6 +285,13 @@ func All() []*Setting {
 		{Key: "config_socket", Groups: []Group{Running}, Form: PathForm,
 			Help: "serve config to the services of this machine on this socket",
 			Zero: "config.sock in the data directory, which only the agent's own user and root can enter"},
+		{Key: "workload_socket", Groups: []Group{Running}, Form: PathForm,
+			Help: "serve the SPIFFE Workload API to the processes of this machine on this socket",
+			Zero: "spiffe.sock in the data directory, which only the agent's own user and root can enter",
+			More: "Programs that use SPIFFE are told of it by SPIFFE_ENDPOINT_SOCKET=unix:PATH. The kernel says " +
+				"which " +
+				"process calls, and a service's record which processes are its workload. The socket has to be in a " +
+				"folder that they can enter."},
 		{Key: "consumers", Groups: []Group{Running}, Form: ConsumersForm,
 			Help: "local users and groups that may read config there, such as app or @web:route_policy+peer_directory",
 			Zero: "only the agent's own user and root may",

@@ -99,6 +99,7 @@ const (
 	TypeRootChange      = "fealty/root-change/v1"      // a change of root
 	TypeEmergency       = "fealty/emergency/v1"        // an emergency statement
 	TypeAuditCheckpoint = "fealty/audit-checkpoint/v1" // what vouches for the audit log
+	TypeTokenKey        = "fealty/token-key/v1"        // a key that signs JWT-SVIDs
 )
 
 // The algorithms of signatures.

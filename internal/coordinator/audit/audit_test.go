@@ -88,7 +88,7 @@ func TestAuditAltered(t *testing.T) {
 			if len(desktest.BrokenLog(d)) != 1 {
 				t.Errorf("the leader found %v", desktest.BrokenLog(d))
 			}
-			status, err := d.C.Rooms().Status.GetStatus(
+			status, err := d.C.Rooms().Shown.Status.GetStatus(
 				t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
 				return f.GetCode() == string(explain.AuditBroken)

@@ -138,6 +138,9 @@ func (s *Secrets) ConfigSigningKey(n uint32) ed25519.PublicKey {
 	return public(s.keys.ConfigSigning(n))
 }
 
+// TokenSigning signs JWT-SVIDs, as the key beside the config signing key with number n.
+func (s *Secrets) TokenSigning(n uint32) keyring.Signer { return s.keys.TokenSigning(n) }
+
 // RootCA signs the root certificate, mesh CA certificates and root statements.
 func (s *Secrets) RootCA() keyring.Signer { return s.keys.RootCA() }
 

@@ -109,14 +109,25 @@ func (s *State) freshIssuer(now time.Time) (*ca.Issuer, error) {
 // Issue certifies publicKey for id until notAfter, and returns the chain that is
 // presented with it: leaf, mesh CA, root.
 func (s *State) Issue(publicKey any, id identity.ID, entry *manifest.Entry, notAfter, now time.Time) ([][]byte, error) {
+	return s.issue(ca.Request{
+		PublicKey: publicKey, ID: id, TTL: notAfter.Sub(now),
+		DNSNames: entry.DNSNames, IPs: entry.IPs,
+	}, now)
+}
+
+// IssueWorkload is Issue for a workload that voucher vouches for, as identityform.VoucherName
+// has it.
+func (s *State) IssueWorkload(publicKey any, id identity.ID, voucher string, notAfter, now time.Time) ([][]byte,
+	error) {
+	return s.issue(ca.Request{PublicKey: publicKey, ID: id, Voucher: voucher, TTL: notAfter.Sub(now)}, now)
+}
+
+func (s *State) issue(r ca.Request, now time.Time) ([][]byte, error) {
 	issuer, err := s.freshIssuer(now)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := issuer.Issue(ca.Request{
-		PublicKey: publicKey, ID: id, TTL: notAfter.Sub(now),
-		DNSNames: entry.DNSNames, IPs: entry.IPs,
-	}, now)
+	leaf, err := issuer.Issue(r, now)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +164,7 @@ func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *ca
 	}
 	s.Bundle = &bundle.Authority{
 		Manifest: s.Manifest, Head: s.Head, Root: root, MeshKey: s.MeshKey, Links: bundle.RecentLinks(v),
-		ConfigRoot: secrets.ConfigRoot, ConfigKey: secrets.ConfigSigning,
+		ConfigRoot: secrets.ConfigRoot, ConfigKey: secrets.ConfigSigning, TokenKey: secrets.TokenSigning,
 	}
 	if err := s.followReseeds(); err != nil {
 		return nil, err

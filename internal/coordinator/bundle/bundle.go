@@ -48,6 +48,8 @@ type Authority struct {
 	// of what they derive from. They panic once that was wiped.
 	ConfigRoot func() keyring.Signer
 	ConfigKey  func(n uint32) keyring.Signer
+	// TokenKey gives the key that signs JWT-SVIDs beside the nth config signing key.
+	TokenKey func(n uint32) keyring.Signer
 }
 
 // PublicRoot returns the public config root key.

@@ -3,6 +3,7 @@ package bundle
 import (
 	"bytes"
 	"crypto"
+	"crypto/x509"
 	"fmt"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -76,6 +78,37 @@ func (t *View) Signers(a *Authority, now time.Time) []crypto.Signer {
 		}
 	}
 	return out
+}
+
+// TokenSigner returns the key that signs JWT-SVIDs at now, and its kid. While the config signing
+// key is rotated it is the one beside the older, which everybody who verifies knows. nil: none
+// may sign.
+func (t *View) TokenSigner(a *Authority, now time.Time) (crypto.Signer, string, error) {
+	for _, k := range t.ConfigKeys {
+		if k.Signing(now) {
+			key := a.TokenKey(k.Number)
+			der, err := x509.MarshalPKIXPublicKey(key.Public())
+			return key, tokenkey.IDOf(der), err
+		}
+	}
+	return nil, "", nil
+}
+
+// TokenKeys are the statements of the config signing keys of the bundle over the keys that sign
+// JWT-SVIDs beside them, oldest first, without those that are revoked.
+func (t *View) TokenKeys(a *Authority) ([]tokenkey.Statement, error) {
+	var out []tokenkey.Statement
+	for _, k := range t.ConfigKeys {
+		if k.revoked() {
+			continue
+		}
+		s, err := tokenkey.Sign(a.Manifest.Cluster, a.TokenKey(k.Number).Public(), a.ConfigKey(k.Number))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 // AuditKeys are the config signing keys of the bundle, as who verifies the log has them.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -192,6 +193,9 @@ func Certified(t testing.TB, s *authority.State, uris ...string) ([]*x509.Certif
 			t.Fatal(err)
 		}
 		template.URIs = append(template.URIs, parsed)
+		if strings.Contains(u, "/"+string(identity.Workload)+"/") { // of which everybody wants to know who vouches
+			template.Subject.CommonName = identityform.VoucherName("data/voucher", (identity.KeyID{1}).String())
+		}
 	}
 	if len(uris) == 0 {
 		template.DNSNames = []string{"nobody.example"} // a leaf needs some name

@@ -109,7 +109,7 @@ func WantWholeAt(d *coordinatortest.Desk, t testing.TB, p *publication.View) {
 // FindingsAt returns the findings of a code that the desk's coordinator has.
 func FindingsAt(d *coordinatortest.Desk, t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
 	t.Helper()
-	st, err := d.C.Rooms().Status.GetStatus(
+	st, err := d.C.Rooms().Shown.Status.GetStatus(
 		context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)

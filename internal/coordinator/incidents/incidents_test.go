@@ -57,7 +57,7 @@ func mustTell(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine,
 // found are the findings of processes that were fenced.
 func found(t *testing.T, d *coordinatortest.Desk) (out []string) {
 	t.Helper()
-	st, err := d.C.Rooms().Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

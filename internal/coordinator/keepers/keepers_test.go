@@ -312,7 +312,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
 	status := func() string {
-		st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, "status", err, "")
 		return coordinatortest.KeeperFinding(st.GetFindings(), explain.KeeperUnopened)

@@ -116,7 +116,7 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)

@@ -65,7 +65,7 @@ func TestMembersComeInPages(t *testing.T) {
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
 	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := d.C.Rooms().Status.GetStatus(t.Context(),
+		resp, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 		coordinatortest.WantOnly(t, "status", err, "")
 		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
@@ -106,7 +106,7 @@ func TestMembersComeInPages(t *testing.T) {
 		_, err := d.Members().ListMembers(t.Context(), tc)
 		coordinatortest.WantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err,
 			explain.RequestField)
-		_, err = d.C.Rooms().Status.GetStatus(t.Context(),
+		_, err = d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
 		coordinatortest.WantOnly(t, "the same of a status", err, explain.RequestField)
 	}
@@ -232,7 +232,7 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 			"GetStatus": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := d.C.Rooms().Status.GetStatus(
+				resp, err := d.C.Rooms().Shown.Status.GetStatus(
 					t.Context(),
 					&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 				coordinatortest.WantOnly(t, "status", err, "")

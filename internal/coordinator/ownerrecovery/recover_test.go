@@ -550,7 +550,7 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	coordinatortest.BringBoth(t, d, alice, bob)
 	status := func() string {
 		t.Helper()
-		st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, "status", err, "")
 		var b strings.Builder

@@ -60,7 +60,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
-	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
+	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
 		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {

@@ -126,7 +126,7 @@ func (c *Succession) Fits(ctx context.Context, mv *transition.Move) error {
 		MeshKey: mv.Mesh.KeyID()}
 	after.Bundle = &bundle.Authority{
 		Manifest: after.Manifest, Head: after.Head, Root: after.Root, MeshKey: after.MeshKey,
-		ConfigRoot: mv.Secrets.ConfigRoot, ConfigKey: mv.Secrets.ConfigSigning,
+		ConfigRoot: mv.Secrets.ConfigRoot, ConfigKey: mv.Secrets.ConfigSigning, TokenKey: mv.Secrets.TokenSigning,
 	}
 	for _, fits := range c.cfg.Hooks.Fits {
 		if err := fits(ctx, mv.From, after); err != nil {

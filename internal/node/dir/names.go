@@ -24,6 +24,9 @@ const (
 	DegradedName   = "degraded.json"
 	StoreName      = "store.json"
 	StateName      = "state.json"
+
+	// WorkloadsName is the folder with keys and certificates of workloads.
+	WorkloadsName = "workloads"
 )
 
 // Limits on what is read back, in bytes.

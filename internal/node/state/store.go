@@ -497,7 +497,14 @@ func (s *Store) Wipe() error {
 		}
 		names = append(names, dir.CurrentName(scope))
 	}
-	err := s.Remove(append(names, dir.MarksAName, dir.MarksBName, dir.RefusalsName, dir.ClockName, dir.BehindName,
+	workloads, err := s.FS.ReadDir(s.Path(dir.WorkloadsName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range workloads {
+		names = append(names, dir.WorkloadsName+"/"+name)
+	}
+	err = s.Remove(append(names, dir.MarksAName, dir.MarksBName, dir.RefusalsName, dir.ClockName, dir.BehindName,
 		dir.DegradedName, dir.StateName, dir.StoreName, dir.EmergencyAName, dir.EmergencyBName)...)
 	if err != nil || noted != nil {
 		return err // a full disk keeps nobody from leaving

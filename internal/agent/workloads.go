@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/workload/host"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// hostOf returns what gives the processes of the node their identities.
+func hostOf(a *Agent, cfg Config) (*host.Host, error) {
+	return host.New(host.Config{
+		Me: a.me.ID, FS: cfg.FS, Dir: cfg.DataDir, Socket: cfg.WorkloadSocket, Listener: cfg.LocalWorkloads,
+		Registry: a.metrics.registry, Now: a.now, Log: a.log,
+		Node: host.Node{
+			Services: func() ([]snapshot.Service, error) {
+				v, err := a.use(snapshot.ScopeServiceAssignment)
+				if err != nil {
+					return nil, err
+				}
+				assignment, _ := v.ServiceAssignment()
+				return assignment.Services, nil
+			},
+			Trust:      func() *identity.Bundle { return a.beliefs.Load().Contact },
+			ConfigKeys: func() []snapshot.ConfigKey { return configKeysOf(a.beliefs.Load()) },
+			Changed:    a.news.Wait,
+			Ask: func(ctx context.Context, f func(context.Context, grpc.ClientConnInterface) error) error {
+				return a.ask(ctx, func(ctx context.Context, _ string,
+					conn grpc.ClientConnInterface) error {
+					return f(ctx, conn)
+				})
+			},
+		},
+	})
+}
+
+// configKeysOf returns the config signing keys that the trust bundle in use lists. Those that an
+// emergency statement revokes are revoked.
+func configKeysOf(b *state.Beliefs) []snapshot.ConfigKey {
+	h := b.Held[snapshot.ScopeTrustBundle]
+	if h == nil {
+		return nil
+	}
+	bundle, ok := h.Verified.TrustBundle()
+	if !ok {
+		return nil
+	}
+	keys := bundle.ConfigKeys
+	for i := range keys {
+		for _, e := range b.Emergencies {
+			keys[i].Revoked = keys[i].Revoked || slices.Contains(e.ConfigKeys, snapshot.DigestOf(keys[i].Key))
+		}
+	}
+	return keys
+}

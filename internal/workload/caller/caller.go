@@ -1,0 +1,306 @@
+// Package caller tells which workloads the process is that calls on a local socket.
+//
+// A connection is held to the process that opened it. The kernel is asked about it at every call,
+// and again before everything that a stream sends: a process that ended, or became another
+// program, gets nothing more, whoever else holds its connection.
+package caller
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/workload"
+	"github.com/fealty-io/fealty/internal/workload/process"
+)
+
+// Limits of the socket.
+const (
+	// MaxConnections are open at a time, and MaxUserConnections of one user.
+	MaxConnections     = 8192
+	MaxUserConnections = 4096
+	// MaxStreams are the calls under way on one connection.
+	MaxStreams = 128
+	// MaxMessage bounds what a caller sends at a time, in bytes.
+	MaxMessage = 64 << 10
+)
+
+// Set is what is registered on a node. It is immutable.
+type Set struct {
+	Registrations []workload.Registration
+	// Hash: one of them asks for the hash of an executable.
+	Hash bool
+}
+
+// NewSet returns the set of registrations, which it keeps.
+func NewSet(registrations []workload.Registration) *Set {
+	s := &Set{Registrations: registrations}
+	for _, r := range registrations {
+		s.Hash = s.Hash || r.SHA256 != ""
+	}
+	return s
+}
+
+// Roots are what certificates of the cluster are verified by. They are immutable.
+type Roots struct {
+	Cluster      string
+	Certificates []*x509.Certificate
+}
+
+// Source is what a node knows of its workloads. It may be asked concurrently.
+type Source interface {
+	// Set is what is registered now; nil: nothing may be used of it.
+	Set() *Set
+	// SVID certifies a workload, in date. The error says why it has none yet.
+	SVID(identity.ID) (*dir.SVID, error)
+	// Roots are those of the trust bundle in use. The same roots are the same pointer.
+	Roots() *Roots
+	// Changed returns a channel that is closed when one of the others may answer otherwise.
+	Changed() <-chan struct{}
+}
+
+// Reasons why a caller gets nothing: labels of a metric.
+const (
+	ReasonHeader       = "no_header"
+	ReasonGone         = "process_gone"
+	ReasonOther        = "other_program"
+	ReasonUnregistered = "unregistered"
+	ReasonPending      = "not_certified"
+	ReasonRequest      = "bad_request"
+)
+
+// Config is what Callers are made of. All fields are required.
+type Config struct {
+	Source Source
+	Log    *slog.Logger
+	// Refused counts a refusal by its reason.
+	Refused func(reason string)
+}
+
+// Callers tell who calls. They are the transport credentials of a server on a unix socket. Make
+// them with [New].
+type Callers struct {
+	cfg    Config
+	hashes process.Hashes
+	log    *flowcontrol.LogSampler
+
+	mu    sync.Mutex
+	taken map[uint32]int // open connections by user; guarded by mu
+	all   int            // guarded by mu
+}
+
+// New returns Callers of cfg.Source.
+func New(cfg Config) *Callers {
+	return &Callers{cfg: cfg, log: flowcontrol.NewLogSampler(), taken: make(map[uint32]int)}
+}
+
+// Source is what they were made with.
+func (c *Callers) Source() Source { return c.cfg.Source }
+
+// info is what is known of a connection.
+type info struct {
+	credentials.CommonAuthInfo
+	process *process.Process
+}
+
+// AuthType names how a caller is known.
+func (info) AuthType() string { return "local-process" }
+
+// connection gives the process and its place back when it closes.
+type connection struct {
+	net.Conn
+	close func() error
+}
+
+func (c *connection) Close() error { return errors.Join(c.Conn.Close(), c.close()) }
+
+// ServerHandshake shakes no hands: the kernel says who is on the other end.
+func (c *Callers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	p, err := process.Open(raw, &c.hashes)
+	if err != nil {
+		c.refuse(ReasonGone, 0, err)
+		raw.Close()
+		return nil, nil, err
+	}
+	if err := c.take(p.UID()); err != nil {
+		raw.Close()
+		p.Close()
+		return nil, nil, err
+	}
+	free := sync.OnceValue(func() error {
+		c.free(p.UID())
+		return p.Close()
+	})
+	return &connection{raw, free}, info{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, process: p,
+	}, nil
+}
+
+func (c *Callers) take(uid uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= MaxConnections || c.taken[uid] >= MaxUserConnections {
+		return fmt.Errorf("workloads: %d connections are open, %d of user %d; at most %d and %d may be", c.all,
+			c.taken[uid], uid, MaxConnections, MaxUserConnections)
+	}
+	c.all++
+	c.taken[uid]++
+	return nil
+}
+
+func (c *Callers) free(uid uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.taken[uid]--; c.taken[uid] == 0 {
+		delete(c.taken, uid)
+	}
+}
+
+// ClientHandshake refuses: these are a server's.
+func (c *Callers) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("workloads: these credentials are for a server")
+}
+
+// Info says that nothing is encrypted, as nothing leaves the kernel.
+func (c *Callers) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "local"}
+}
+
+// Clone returns c, which holds nothing that a server changes.
+func (c *Callers) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName does nothing.
+func (c *Callers) OverrideServerName(string) error { return nil }
+
+// Identity is one workload that a caller is, certified.
+type Identity struct {
+	ID      identity.ID
+	Service string // that registers it
+	SVID    *dir.SVID
+}
+
+// Caller is who calls, as far as it is known now.
+type Caller struct {
+	Facts workload.Facts
+	// IDs are the workloads that it is, each once, sorted; at least one. Services are those that
+	// register them, in the same order.
+	IDs      []identity.ID
+	Services []string
+}
+
+// Identify asks the kernel, and returns the caller. The error is for the caller: it says nothing of what is registered.
+func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
+	set := c.cfg.Source.Set()
+	facts, err := c.Facts(ctx, set != nil && set.Hash)
+	if err != nil {
+		return nil, err
+	}
+	out := &Caller{Facts: facts}
+	if set != nil {
+		out.IDs, out.Services = set.Of(facts)
+	}
+	if len(out.IDs) == 0 {
+		c.refuse(ReasonUnregistered, facts.PID, fmt.Errorf("no service of this node registers it: fealty "+
+			"workload test --pid %d says why", facts.PID), slog.Uint64("uid", uint64(facts.UID)),
+			slog.String("path", facts.Path))
+		// As go-spiffe and others expect it of an agent that has none for them.
+		return nil, status.Error(codes.PermissionDenied, "no identity issued")
+	}
+	return out, nil
+}
+
+// Of returns the workloads that a process is, each once, sorted, and the services that register
+// them.
+func (s *Set) Of(f workload.Facts) (ids []identity.ID, services []string) {
+	for i := range s.Registrations {
+		r := &s.Registrations[i]
+		if r.Mismatch(f) != "" || len(ids) > 0 && ids[len(ids)-1] == r.ID {
+			continue
+		}
+		ids, services = append(ids, r.ID), append(services, r.Service)
+	}
+	return ids, services
+}
+
+// Facts returns what the kernel says now of the process that calls.
+func (c *Callers) Facts(ctx context.Context, hash bool) (workload.Facts, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return workload.Facts{}, status.Error(codes.Unauthenticated, "nobody is known on this connection")
+	}
+	i, ok := p.AuthInfo.(info)
+	if !ok {
+		return workload.Facts{}, status.Error(codes.Unauthenticated, "nobody is known on this connection")
+	}
+	facts, err := i.process.Facts(ctx, hash)
+	switch {
+	case err == nil:
+		return facts, nil
+	case errors.Is(err, process.ErrGone):
+		c.refuse(ReasonGone, i.process.PID(), err)
+		return facts, status.Error(codes.PermissionDenied, process.ErrGone.Error())
+	case errors.Is(err, process.ErrOther):
+		c.refuse(ReasonOther, i.process.PID(), err)
+		return facts, status.Error(codes.PermissionDenied, process.ErrOther.Error()+": connect again")
+	}
+	return facts, status.FromContextError(err).Err()
+}
+
+// Identities returns what certifies the caller now. Those without a certificate are left out; if
+// none has one, the error says so to the caller, and pending is set.
+func (c *Callers) Identities(who *Caller) (all []Identity, pending bool, err error) {
+	var why error
+	for n, id := range who.IDs {
+		svid, err := c.cfg.Source.SVID(id)
+		if err != nil {
+			why = err
+			continue
+		}
+		all = append(all, Identity{id, who.Services[n], svid})
+	}
+	if len(all) == 0 {
+		return nil, true, status.Error(codes.Unavailable, why.Error())
+	}
+	return all, false, nil
+}
+
+// Refuse counts and logs that a caller got nothing.
+func (c *Callers) Refuse(ctx context.Context, reason string, err error) {
+	pid := int32(0)
+	if p, ok := peer.FromContext(ctx); ok {
+		if i, ok := p.AuthInfo.(info); ok {
+			pid = i.process.PID()
+		}
+	}
+	c.refuse(reason, pid, err)
+}
+
+func (c *Callers) refuse(reason string, pid int32, err error, more ...slog.Attr) {
+	c.cfg.Refused(reason)
+	c.log.Log(context.Background(), c.cfg.Log, slog.LevelWarn, "a local process gets no identity", append([]slog.Attr{
+		slog.String("reason", reason), slog.Int64("pid", int64(pid)), slog.String("err", err.Error())}, more...)...)
+}
+
+// Look returns what the kernel says of a running process, with the hash of its executable. Errors
+// are those of package process.
+func (c *Callers) Look(ctx context.Context, pid int32) (workload.Facts, error) {
+	p, err := process.Find(pid, &c.hashes)
+	if err != nil {
+		return workload.Facts{}, err
+	}
+	defer p.Close()
+	return p.Facts(ctx, true)
+}

@@ -1,0 +1,328 @@
+// Package host gives the processes of a node their identities: it follows what is assigned to the
+// node, keeps it certified, and serves it on a socket for local processes.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"crypto/x509"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/tokenkey"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/workload"
+	"github.com/fealty-io/fealty/internal/workload/caller"
+	"github.com/fealty-io/fealty/internal/workload/issuance"
+	"github.com/fealty-io/fealty/internal/workload/spiffe"
+	"github.com/fealty-io/fealty/internal/workload/tokens"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// SocketName is the file of the socket, unless it is put elsewhere. It is no longer than those of
+// the other sockets, so that a folder that has room for them has room for it.
+const SocketName = "spiffe.sock"
+
+// stopGrace is how long calls under way may go on when the agent ends.
+const stopGrace = 2 * time.Second
+
+// Node is what a node knows, and whom it may ask. All fields are required.
+type Node struct {
+	// Services are what is assigned to the node and may be used now. The error says why nothing
+	// may be.
+	Services func() ([]snapshot.Service, error)
+	// Trust is the trust bundle in use; nil: there is none. ConfigKeys are the config signing
+	// keys that it lists, with those revoked that an emergency statement revokes.
+	Trust      func() *identity.Bundle
+	ConfigKeys func() []snapshot.ConfigKey
+	// Changed returns a channel that is closed when one of these may answer otherwise.
+	Changed func() <-chan struct{}
+	// Ask calls f with connections to coordinators, until one answers.
+	Ask func(ctx context.Context, f func(ctx context.Context, conn grpc.ClientConnInterface) error) error
+}
+
+// Config is what a Host is made of.
+type Config struct {
+	Node Node
+	// Me is the node.
+	Me identity.ID
+	// FS and Dir are the folder of the node, which this process has locked.
+	FS  durable.FS
+	Dir string
+	// Socket is where the Workload API is served. Blank: nowhere.
+	Socket string
+	// Listener serves it in place of a socket there; nil: that is made.
+	Listener net.Listener
+	Registry prometheus.Registerer
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// Host gives processes their identities. Make it with [New], and run it with [Host.Run].
+type Host struct {
+	cfg     Config
+	issuer  *issuance.Issuer
+	callers *caller.Callers
+	tokens  *tokens.Tokens
+	changed watch.Signal
+
+	set    atomic.Pointer[caller.Set]   // nil: nothing may be used
+	roots  atomic.Pointer[caller.Roots] // nil: there is no bundle
+	faults atomic.Pointer[[]workload.Fault]
+	print  [32]byte // of the bundle that roots are of; owned by look
+}
+
+// New returns a Host that serves nobody yet.
+func New(cfg Config) (*Host, error) {
+	h := &Host{cfg: cfg}
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_workload_refused_total", Help: "Calls of local processes that got no identity, by reason.",
+	}, []string{"reason"})
+	cfg.Registry.MustRegister(refused)
+	h.issuer = issuance.New(issuance.Config{
+		FS: cfg.FS, Dir: filepath.Join(cfg.Dir, dir.WorkloadsName), Certify: h.certify, Now: cfg.Now, Log: cfg.Log,
+		Verify: func(chain []*x509.Certificate) (identity.Verified, error) {
+			return cfg.Node.Trust().Verify(chain, cfg.Now())
+		},
+	})
+	h.callers = caller.New(caller.Config{Source: h, Log: cfg.Log,
+		Refused: func(reason string) { refused.WithLabelValues(reason).Inc() }})
+	var err error
+	h.tokens, err = tokens.New(tokens.Config{
+		Sign: h.sign, Statements: h.statements, Trusted: cfg.Node.ConfigKeys, Changed: cfg.Node.Changed,
+		Banned:  func(id identity.ID, key identity.KeyID) bool { return cfg.Node.Trust().Banned(id, key) },
+		Cluster: cfg.Me.Cluster(), FS: cfg.FS, Dir: filepath.Join(cfg.Dir, dir.WorkloadsName), Now: cfg.Now,
+		Log: cfg.Log,
+	})
+	return h, err
+}
+
+// Socket is where the Workload API is served; blank: nowhere.
+func (h *Host) Socket() string { return h.cfg.Socket }
+
+// Set implements [caller.Source].
+func (h *Host) Set() *caller.Set { return h.set.Load() }
+
+// SVID implements [caller.Source].
+func (h *Host) SVID(id identity.ID) (*dir.SVID, error) { return h.issuer.SVID(id) }
+
+// Roots implements [caller.Source].
+func (h *Host) Roots() *caller.Roots { return h.roots.Load() }
+
+// Changed implements [caller.Source].
+func (h *Host) Changed() <-chan struct{} { return h.changed.Wait() }
+
+// Run follows, certifies and serves until ctx ends, and returns its error then.
+func (h *Host) Run(ctx context.Context) error {
+	if h.cfg.Socket == "" && h.cfg.Listener == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	h.look() // what is on disk is served from the first call on
+	l, err := h.listen()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	api := spiffe.New(h.callers, h.tokens, ctx.Done())
+	server := grpc.NewServer(
+		grpc.Creds(h.callers),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+			handler grpc.UnaryHandler) (any, error) {
+			if err := api.Demand(ctx); err != nil {
+				return nil, err
+			}
+			return handler(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+			handler grpc.StreamHandler) error {
+			if err := api.Demand(stream.Context()); err != nil {
+				return err
+			}
+			return handler(srv, stream)
+		}),
+		grpc.MaxRecvMsgSize(caller.MaxMessage), grpc.MaxConcurrentStreams(caller.MaxStreams),
+		grpc.MaxHeaderListSize(16<<10),
+		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096), // callers are many, and say little
+	)
+	api.Register(server)
+	g.Go(func() error {
+		if err := server.Serve(l); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve the Workload API on %s: %w", h.cfg.Socket, err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		stop(server)
+		return ctx.Err()
+	})
+	g.Go(func() error { return h.issuer.Run(ctx) })
+	g.Go(func() error { return h.tokens.Run(ctx) })
+	g.Go(func() error { return h.relay(ctx) })
+	g.Go(func() error { return h.follow(ctx) })
+	h.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the Workload API is served", slog.String("socket", h.cfg.Socket))
+	return g.Wait()
+}
+
+func stop(server *grpc.Server) {
+	done := make(chan struct{})
+	go func() { server.GracefulStop(); close(done) }()
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		server.Stop()
+		<-done
+	}
+}
+
+// listen opens the socket to every user: the kernel says who calls, and the folder who may.
+func (h *Host) listen() (net.Listener, error) {
+	if h.cfg.Listener != nil {
+		return h.cfg.Listener, nil
+	}
+	if err := mesh.CheckSocketPath(h.cfg.Socket); err != nil {
+		return nil, err
+	}
+	l, err := mesh.ListenLocal(h.cfg.Socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(h.cfg.Socket, 0o666); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s to the processes of this machine: %w", h.cfg.Socket, err),
+			l.Close())
+	}
+	return l, nil
+}
+
+// relay tells callers of new certificates.
+func (h *Host) relay(ctx context.Context) error {
+	changed := h.issuer.Changed()
+	for {
+		if err := watch.Event(ctx, changed); err != nil {
+			return err
+		}
+		changed = h.issuer.Changed() // before callers look
+		h.changed.Notify()
+	}
+}
+
+// follow keeps up with what is assigned and trusted.
+func (h *Host) follow(ctx context.Context) error {
+	for {
+		changed := h.cfg.Node.Changed()
+		h.look()
+		if err := watch.Event(ctx, changed); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *Host) look() {
+	if bundle := h.cfg.Node.Trust(); bundle == nil {
+		h.roots.Store(nil)
+	} else if print := bundle.Fingerprint(); h.roots.Load() == nil || print != h.print {
+		h.print = print
+		// Retired roots still vouch for members, and so for what these vouch for.
+		h.roots.Store(&caller.Roots{Cluster: bundle.Cluster(), Certificates: append(bundle.Roots(),
+			bundle.RetiredRoots()...)})
+		h.issuer.Recheck()
+	}
+	services, err := h.cfg.Node.Services()
+	if err != nil {
+		// Nothing is given to anybody; what is certified stays, for when it may be used again.
+		h.set.Store(nil)
+		h.changed.Notify()
+		return
+	}
+	registrations, faults := workload.Registrations(h.cfg.Me.Cluster(), services)
+	if old := h.faults.Load(); len(faults) > 0 && (old == nil || len(*old) == 0) {
+		h.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
+			"the workload of a service cannot be read, and registers nobody",
+			slog.String("service", faults[0].Service), slog.String("reason", faults[0].Problem),
+			slog.Int("services", len(faults)))
+	}
+	h.faults.Store(&faults)
+	h.issuer.Register(registrations)
+	h.set.Store(caller.NewSet(registrations))
+	h.changed.Notify()
+}
+
+// certify asks a coordinator.
+func (h *Host) certify(ctx context.Context, asks []issuance.Ask) ([]issuance.Answer, error) {
+	req := &fealtyv1.CertifyWorkloadsRequest{Name: h.cfg.Me.Name()}
+	for _, a := range asks {
+		req.Workloads = append(req.Workloads, &fealtyv1.WorkloadRequest{Workload: a.Registration.ID.Name(), Csr: a.CSR})
+	}
+	var resp *fealtyv1.CertifyWorkloadsResponse
+	err := h.cfg.Node.Ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		resp, err = fealtyv1.NewWorkloadServiceClient(conn).CertifyWorkloads(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []issuance.Answer
+	for _, c := range resp.GetCertificates() {
+		out = append(out, issuance.Answer{Chain: c.GetChain(), Refusal: c.GetRefusal()})
+	}
+	return out, nil
+}
+
+// sign asks a coordinator for tokens.
+func (h *Host) sign(ctx context.Context, asks []tokens.Ask) ([]tokens.Answer, error) {
+	req := &fealtyv1.SignTokensRequest{Name: h.cfg.Me.Name()}
+	for _, a := range asks {
+		req.Tokens = append(req.Tokens, &fealtyv1.TokenRequest{Workload: a.ID.Name(), Audience: a.Audience})
+	}
+	var resp *fealtyv1.SignTokensResponse
+	err := h.cfg.Node.Ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		resp, err = fealtyv1.NewWorkloadServiceClient(conn).SignTokens(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []tokens.Answer
+	for _, t := range resp.GetTokens() {
+		out = append(out, tokens.Answer{Token: t.GetToken(), Expires: t.GetExpiresAt().AsTime(),
+			Refusal: t.GetRefusal()})
+	}
+	return out, nil
+}
+
+// statements asks a coordinator for the keys that verify tokens.
+func (h *Host) statements(ctx context.Context) ([]tokenkey.Statement, error) {
+	var resp *fealtyv1.TokenKeysResponse
+	err := h.cfg.Node.Ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		resp, err = fealtyv1.NewWorkloadServiceClient(conn).TokenKeys(ctx,
+			&fealtyv1.TokenKeysRequest{Name: h.cfg.Me.Name()})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []tokenkey.Statement
+	for _, k := range resp.GetKeys() {
+		out = append(out, tokenkey.Statement{Key: k.GetKey(), Signer: k.GetSigner(), Signature: k.GetSignature()})
+	}
+	return out, nil
+}
