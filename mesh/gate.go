@@ -17,6 +17,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/fealty-io/fealty/internal/crowd"
+	"github.com/fealty-io/fealty/internal/frames"
+	"github.com/fealty-io/fealty/internal/turns"
 )
 
 // Limits that a [GateConfig] leaves at zero.
@@ -88,7 +90,7 @@ type Gate struct {
 	sockets, hellos, handshakes, strangers *crowd.Line
 
 	begins  *begins
-	turns   *turns
+	turns   *turns.Turns
 	members *handed
 	others  *handed
 }
@@ -116,7 +118,7 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 			Bytes: cmp.Or(cfg.AllStrangersBytes, defaultAllStrangersBytes)}),
 		begins: newBegins(cmp.Or(cfg.HandshakeRate, defaultHandshakeRate),
 			cmp.Or(cfg.HandshakeBurst, defaultHandshakeBurst)),
-		turns:   newTurns(turnsPerCPU * runtime.GOMAXPROCS(0)),
+		turns:   turns.New(turnsPerCPU * runtime.GOMAXPROCS(0)),
 		members: newHanded(l.Addr()), others: newHanded(l.Addr()),
 	}, nil
 }
@@ -274,7 +276,7 @@ func (c *coming) secure(ctx context.Context) (*shaken, error) {
 	}
 	begun.settled = true
 	conn := info.conn
-	conn.frames = new(frames)
+	conn.frames = new(frames.Counter)
 	if info.Peer.Leaf != nil {
 		free, err := g.guard.admit(info.Peer, begun)
 		if err != nil {
@@ -350,7 +352,7 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 	}
 	late := time.NewTimer(turnTime)
 	defer late.Stop()
-	turn := g.turns.ask(network)
+	turn := g.turns.Ask(network)
 	select {
 	case <-turn:
 	case <-late.C:
@@ -361,10 +363,10 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 		err = ctx.Err()
 	}
 	if err != nil {
-		g.turns.withdraw(network, turn)
+		g.turns.Withdraw(network, turn)
 		return nil, err
 	}
-	done = sync.OnceFunc(g.turns.giveBack)
+	done = sync.OnceFunc(g.turns.GiveBack)
 	if err := c.enter(g.handshakes, g.cfg.MaxHandshakes, true); err != nil {
 		done()
 		return nil, err

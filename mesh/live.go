@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/crowd"
+	"github.com/fealty-io/fealty/internal/frames"
 	"golang.org/x/time/rate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -82,11 +83,11 @@ type liveConn struct {
 	read     atomic.Bool       // gRPC has taken the connection over
 
 	// Of a connection that came through a Gate; else nil.
-	frames    *frames       // owned by who reads
-	resets    *rate.Limiter // calls that it gives up
-	place     *crowd.Place  // of a stranger
-	allowance atomic.Int64  // what a stranger may have sent of calls that are open
-	heard     atomic.Int64  // what it did send
+	frames    *frames.Counter // owned by who reads
+	resets    *rate.Limiter   // calls that it gives up
+	place     *crowd.Place    // of a stranger
+	allowance atomic.Int64    // what a stranger may have sent of calls that are open
+	heard     atomic.Int64    // what it did send
 
 	mu      sync.Mutex
 	cut     *CutError              // set once; guarded by mu
@@ -140,7 +141,7 @@ var (
 
 // count counts what was read. It returns why the connection is to end.
 func (c *liveConn) count(p []byte) error {
-	held, resets := c.frames.read(p)
+	held, resets := c.frames.Read(p)
 	if resets > 0 && !c.resets.AllowN(time.Now(), resets) {
 		return errResets
 	}

@@ -58,6 +58,8 @@ var levels = []struct {
 	{"internal/domain", 0, "who owns what next: a decision"},
 	{"internal/quarantine", 0, "what is believed at once: a decision"},
 	{"internal/crowd", 0, "a decision about addresses"},
+	{"internal/turns", 0, "whose turn it is: a decision"},
+	{"internal/frames", 0, "bytes of HTTP/2, counted"},
 	{"internal/hostinfo", 0, "what a machine says of itself"},
 	{"internal/explain", 0, "texts and their gRPC form"},
 	{"api", 0, "generated messages, which decide nothing"},
@@ -267,8 +269,8 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/durable", "internal/document", "internal/crowd", "internal/identityform", "internal/labels",
-	"internal/manifestform", "internal/snapshotdoor", "internal/snapshotform",
+	"internal/durable", "internal/document", "internal/crowd", "internal/frames", "internal/identityform",
+	"internal/labels", "internal/manifestform", "internal/snapshotdoor", "internal/snapshotform", "internal/turns",
 }
 
 // nodeMay are those that the package for programs on a member is made of beside: it opens what

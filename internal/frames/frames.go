@@ -1,4 +1,5 @@
-package mesh
+// Package frames counts what a client sends over HTTP/2, as it is read.
+package frames
 
 import "encoding/binary"
 
@@ -12,9 +13,9 @@ const (
 	frameContinued   = 0x9
 )
 
-// frames counts what a client sends on one connection, as it is read. The zero value
+// Counter counts what a client sends on one connection. The zero value
 // stands before the preface.
-type frames struct {
+type Counter struct {
 	begun  bool
 	skip   int  // bytes of the preface or of the payload under way that are yet to come
 	counts bool // the payload under way is one that a server keeps
@@ -22,9 +23,9 @@ type frames struct {
 	have   int // of head
 }
 
-// read goes on with p. held is how many bytes of it are headers and data of calls, which
+// Read goes on with p. held is how many bytes of it are headers and data of calls, which
 // a server keeps until somebody read them; resets is how many calls were given up.
-func (f *frames) read(p []byte) (held int64, resets int) {
+func (f *Counter) Read(p []byte) (held int64, resets int) {
 	if !f.begun {
 		f.begun, f.skip = true, prefaceBytes
 	}

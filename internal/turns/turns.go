@@ -1,26 +1,28 @@
-package mesh
+// Package turns lets so many compute at once, and networks take turns: many who wait in one hold
+// up nobody of another.
+package turns
 
 import (
 	"slices"
 	"sync"
 )
 
-// turns are held by handshakes that compute. Networks take turns, so that many who wait
-// in one hold up nobody of another; within one it is first come, first served.
-type turns struct {
+// Turns are held by who computes. Within one network it is first come, first served.
+type Turns struct {
 	mu      sync.Mutex
 	free    int                        // guarded by mu
 	waiting map[string][]chan struct{} // by network, none of them empty; guarded by mu
 	order   []string                   // of these networks, the next one first; guarded by mu
 }
 
-func newTurns(n int) *turns {
-	return &turns{free: n, waiting: make(map[string][]chan struct{})}
+// New returns turns that n may have at once.
+func New(n int) *Turns {
+	return &Turns{free: n, waiting: make(map[string][]chan struct{})}
 }
 
-// ask asks for a turn for network. The channel is closed when it is there; who does not
+// Ask asks for a turn for network. The channel is closed when it is there; who does not
 // want it any more withdraws, and who had it gives it back.
-func (t *turns) ask(network string) (turn chan struct{}) {
+func (t *Turns) Ask(network string) (turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	turn = make(chan struct{})
@@ -36,13 +38,13 @@ func (t *turns) ask(network string) (turn chan struct{}) {
 	return turn
 }
 
-// withdraw ends the wait for a turn, or gives it back if it came meanwhile.
-func (t *turns) withdraw(network string, turn chan struct{}) {
+// Withdraw ends the wait for a turn, or gives it back if it came meanwhile.
+func (t *Turns) Withdraw(network string, turn chan struct{}) {
 	t.mu.Lock()
 	i := slices.Index(t.waiting[network], turn)
 	if i < 0 {
 		t.mu.Unlock()
-		t.giveBack()
+		t.GiveBack()
 		return
 	}
 	defer t.mu.Unlock()
@@ -52,8 +54,8 @@ func (t *turns) withdraw(network string, turn chan struct{}) {
 	}
 }
 
-// giveBack hands a turn to who is next.
-func (t *turns) giveBack() {
+// GiveBack hands a turn to who is next.
+func (t *Turns) GiveBack() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.order) == 0 {
