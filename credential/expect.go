@@ -69,6 +69,11 @@ func (e Expect) Check(id identity.ID) error {
 	return &MismatchError{Expected: e, Got: id}
 }
 
+// Equal reports whether e and other expect the same.
+func (e Expect) Equal(other Expect) bool {
+	return slices.Equal(e.ids, other.ids) && (len(e.ids) > 0 || e.kind == other.kind)
+}
+
 // maxShown bounds how many identities the text form of an Expect lists.
 const maxShown = 8
 

@@ -23,6 +23,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -31,6 +32,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/endpoints"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -53,6 +55,13 @@ type Options struct {
 	// OnFailure is told of each handshake that failed. It is called from several
 	// goroutines and must not block. Nil: nobody is told.
 	OnFailure func(*HandshakeError)
+
+	// Log gets one line when an endpoint is rejected, or for another reason than
+	// before, when it is healed, and when the endpoints that are left out change; at
+	// most 64 at once and one a second. Nil means slog.Default() for a [Pool] and for
+	// [ClientOptions], whose calls may go well meanwhile, and no line for [Dial],
+	// whose calls fail and say why.
+	Log *slog.Logger
 }
 
 // complete fills in what is nil.
@@ -67,6 +76,14 @@ func (o Options) complete() Options {
 		o.Now = time.Now
 	}
 	return o
+}
+
+// journal returns what writes to Log; nil without one.
+func (o Options) journal() *endpoints.Journal {
+	if o.Log == nil {
+		return nil
+	}
+	return endpoints.NewJournal(o.Log)
 }
 
 // ErrClosed is what calls get after [Conn.Close].
@@ -84,12 +101,19 @@ type Conn struct {
 	opts   Options
 	live   *liveSet
 
+	journal  *endpoints.Journal // of endpoints' rejections; nil: nobody reads one
+	balanced bool               // calls go to each endpoint that is ready; else to the first
+	shared   *Conn              // what runs the calls of one that a Pool gave out; else nil
+
 	roll chan struct{} // buffered, 1: held by who changes generations; a channel, because the source may do I/O
 
 	mu      sync.Mutex
 	current *generation   // nil before the first call; guarded by mu
 	retired []*generation // superseded, with calls that run; guarded by mu
 	closed  bool          // guarded by mu
+	pool    *Pool         // whose it is: it ends when nobody holds it and no call runs; else nil; set once
+	key     poolKey       // within the pool; set once
+	holders int           // guarded by mu
 
 	stop context.CancelFunc
 	done chan struct{} // closed when watch has returned
@@ -100,21 +124,34 @@ type generation struct {
 	c          *Conn
 	cc         *grpc.ClientConn
 	material   *credential.Material // nil if pinned
-	attempts   attempts
-	superseded chan struct{} // closed when a fresher generation took over
+	attempts   endpoints.Record
+	superseded chan struct{} // closed when a fresher generation took over; nil: a client that has but this one
 
-	calls int // that run; guarded by Conn.mu
+	mark  atomic.Pointer[[32]byte] // the last fingerprint, of a client that has but this one
+	calls int                      // that run; guarded by Conn.mu
 }
 
-// Dial returns a client of target, a gRPC target such as host:port. The server
-// must prove expect under the bundle of src; the address counts for nothing. It
-// connects on the first call. Close it when done: it runs a goroutine.
+// Dial returns a client of target, a gRPC target such as host:port, or a list,
+// static:///host:port,host:port, of which it uses the first good one; a [Pool]
+// uses all of them. The server must prove expect under the bundle of src; the
+// address counts for nothing. It connects on the first call. Close it when done:
+// it runs a goroutine.
 //
 // Errors: credential.ErrNoExpectation, or an expectation that can never be met.
 // A source without material yet is none; calls fail until it has some.
 func Dial(target string, src credential.Source, expect credential.Expect, opts Options) (*Conn, error) {
+	c, err := newClient(target, src, expect, opts)
+	if err != nil {
+		return nil, err
+	}
+	c.start()
+	return c, nil
+}
+
+// newClient returns what Dial does, and does not start it.
+func newClient(target string, src credential.Source, expect credential.Expect, opts Options) (*Conn, error) {
 	if src == nil {
-		return nil, errors.New("mesh: Dial needs a source: without a bundle nobody can be verified")
+		return nil, errors.New("mesh: a client needs a source: without a bundle nobody can be verified")
 	}
 	cluster := ""
 	if m, err := src.Current(context.Background()); err == nil && m.Bundle() != nil {
@@ -124,8 +161,7 @@ func Dial(target string, src credential.Source, expect credential.Expect, opts O
 		return nil, err
 	}
 	c := newConn(target, opts)
-	c.src, c.expect = src, expect
-	c.start()
+	c.src, c.expect, c.journal = src, expect, c.opts.journal()
 	return c, nil
 }
 
@@ -166,7 +202,7 @@ func (c *Conn) watch(ctx context.Context) {
 		}
 		c.live.sweep(c.opts.Now(), bundle, 0)
 		c.reap()
-		if !c.live.nap(ctx, c.opts.Now, changed) {
+		if c.abandoned() || !c.live.nap(ctx, c.opts.Now, changed) {
 			return
 		}
 	}
@@ -268,22 +304,33 @@ func (c *Conn) generation(m *credential.Material) (*generation, error) {
 	} else if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	cc, err := grpc.NewClient(c.target, append([]grpc.DialOption{
-		// What discovery says is a hint; a service config from DNS would be an order.
-		grpc.WithDisableServiceConfig(),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 10 * time.Second},
-			MinConnectTimeout: 5 * time.Second,
-		}),
-		grpc.WithTransportCredentials(clientCredentials{g}),
-		// A dialer of our own also keeps gRPC from using a proxy of the environment.
-		grpc.WithContextDialer(g.dial),
-	}, c.opts.GRPC...)...)
+	cc, err := grpc.NewClient(c.target, append(g.options(), c.opts.GRPC...)...)
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "mesh: target %s: %v", c.target, err)
 	}
 	g.cc = cc
 	return g, nil
+}
+
+// options returns how gRPC makes the connections of g.
+func (g *generation) options() []grpc.DialOption {
+	options := []grpc.DialOption{
+		// What discovery says is a hint; a service config from DNS would be an order.
+		grpc.WithDisableServiceConfig(),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 10 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithTransportCredentials(clientCredentials{g}),
+		// A dialer of our own also keeps gRPC from using a proxy of the environment.
+		grpc.WithContextDialer(g.dial),
+		grpc.WithResolvers(endpoints.Static{}),
+	}
+	if g.c.balanced {
+		options = append(options, grpc.WithDefaultServiceConfig(endpoints.ServiceConfig))
+	}
+	return options
 }
 
 func (c *Conn) tlsConfig(m *credential.Material, onVerified func(identity.Verified)) (*tls.Config, error) {
@@ -332,7 +379,7 @@ func (c *Conn) release(g *generation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g.calls--
-	if g.calls == 0 && g != c.current {
+	if g.calls == 0 && (g != c.current || c.pool != nil && c.holders == 0) {
 		c.live.wake()
 	}
 }
@@ -354,8 +401,13 @@ func (c *Conn) reap() {
 	}
 }
 
-// Close ends all calls and waits for the goroutine of c.
+// Close ends all calls and waits for the goroutine of c. One that a [Pool] gave out is left
+// instead: it begins no more calls, and those that run go on.
 func (c *Conn) Close() error {
+	if c.shared != nil {
+		c.leave()
+		return nil
+	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -382,6 +434,12 @@ func (c *Conn) Close() error {
 // Invoke runs a unary call. When no endpoint could be used, its error is a
 // [*NoEndpointsError].
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if c.shared != nil {
+		if c.left() {
+			return ErrClosed
+		}
+		return c.shared.Invoke(ctx, method, args, reply, opts...)
+	}
 	g, err := c.acquire(ctx)
 	if err != nil {
 		return err
@@ -389,12 +447,18 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	defer c.release(g)
 	var p peer.Peer
 	err = g.cc.Invoke(ctx, method, args, reply, append(slices.Clip(opts), grpc.Peer(&p))...)
-	return g.explain(err, &p)
+	return g.explain(err, &p, c.target)
 }
 
 // NewStream opens a stream. Its context tells by [FromContext] which connection
 // it runs on and when to leave it. Errors are those of [Conn.Invoke].
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if c.shared != nil {
+		if c.left() {
+			return nil, ErrClosed
+		}
+		return c.shared.NewStream(ctx, desc, method, opts...)
+	}
 	g, err := c.acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -404,17 +468,18 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	s, err := g.cc.NewStream(ctx, desc, method, append(slices.Clip(opts), grpc.Peer(&p), grpc.OnFinish(func(error) { release() }))...)
 	if err != nil {
 		release()
-		return nil, g.explain(err, &p)
+		return nil, g.explain(err, &p, c.target)
 	}
-	return &clientStream{s, g, &p}, nil
+	return &clientStream{s, g, &p, c.target}, nil
 }
 
 // clientStream explains the errors of a stream whose connection was lost before
 // the server saw it, and that found no other.
 type clientStream struct {
 	grpc.ClientStream
-	g *generation
-	p *peer.Peer // filled by gRPC when the stream ends, which precedes each error below
+	g      *generation
+	p      *peer.Peer // filled by gRPC when the stream ends, which precedes each error below
+	target string
 }
 
 func (s *clientStream) RecvMsg(m any) error {
@@ -422,12 +487,12 @@ func (s *clientStream) RecvMsg(m any) error {
 	if err == nil {
 		return nil
 	}
-	return s.g.explain(err, s.p)
+	return s.g.explain(err, s.p, s.target)
 }
 
 // explain adds to an error of a call what is known about the endpoints, if the
 // call reached none of them.
-func (g *generation) explain(err error, p *peer.Peer) error {
+func (g *generation) explain(err error, p *peer.Peer, target string) error {
 	if err == nil || p.Addr != nil {
 		return err
 	}
@@ -435,11 +500,11 @@ func (g *generation) explain(err error, p *peer.Peer) error {
 	if code != codes.Unavailable && code != codes.DeadlineExceeded {
 		return err
 	}
-	failures := g.attempts.failures()
+	failures := g.attempts.Failures()
 	if len(failures) == 0 {
 		return err
 	}
-	return &NoEndpointsError{Target: g.c.target, Failures: failures, code: code}
+	return &NoEndpointsError{Target: target, Failures: failures, code: code}
 }
 
 // dial opens one connection and remembers how that went.
@@ -449,7 +514,7 @@ func (g *generation) dial(ctx context.Context, addr string) (net.Conn, error) {
 		g.failed(ctx, addr, err)
 		return nil, err
 	}
-	g.attempts.dialed(addr, conn.RemoteAddr())
+	g.attempts.Dialed(addr, conn)
 	return conn, nil
 }
 
@@ -457,14 +522,15 @@ func (g *generation) dial(ctx context.Context, addr string) (net.Conn, error) {
 // for a network failure is err.
 func (g *generation) failed(ctx context.Context, endpoint string, err error) error {
 	if h, ok := errors.AsType[*HandshakeError](err); ok {
-		g.attempts.ended(endpoint, h)
+		g.attempts.Ended(endpoint, h)
+		h.note(g.c.journal)
 		if f := g.c.opts.OnFailure; f != nil {
 			f(h)
 		}
 		return h
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) { // else it was us who gave up
-		g.attempts.ended(endpoint, &EndpointError{endpoint, err})
+		g.attempts.Ended(endpoint, &EndpointError{endpoint, err})
 	}
 	return err
 }
@@ -488,7 +554,7 @@ func (c clientCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.Auth
 // ClientHandshake shakes hands and checks who is there.
 func (c clientCredentials) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	g := c.g
-	endpoint := g.attempts.at(raw.RemoteAddr())
+	endpoint := g.attempts.Take(raw)
 	conn, info, err := g.secure(ctx, raw, endpoint)
 	if err != nil {
 		raw.Close()
@@ -500,6 +566,10 @@ func (c clientCredentials) ClientHandshake(ctx context.Context, _ string, raw ne
 func (g *generation) secure(ctx context.Context, raw net.Conn, endpoint string) (net.Conn, *Info, error) {
 	// The freshest, not the generation's: a generation that is still being used
 	// after it was superseded must not open a connection on what is going away.
+	var superseded <-chan struct{} = g.superseded
+	if g.superseded == nil {
+		superseded = g.c.src.Changed() // before the source is asked
+	}
 	m, err := g.c.material(ctx)
 	if err != nil {
 		m = g.material
@@ -522,7 +592,7 @@ func (g *generation) secure(ctx context.Context, raw net.Conn, endpoint string) 
 		Peer:           identity.Peer{ID: verified.ID, Err: verified.IDErr, Leaf: verified.Leaf, Key: verified.Key, Addr: endpoint},
 		state:          state,
 		secured:        true,
-		superseded:     g.superseded,
+		superseded:     superseded,
 	}
 	live := &liveConn{raw: raw, peer: info.Peer}
 	live.Conn = &answeredConn{Conn: conn, first: func(err error) error { return g.answered(endpoint, err) }}
@@ -535,7 +605,9 @@ func (g *generation) secure(ctx context.Context, raw net.Conn, endpoint string) 
 		info.expires = sooner(info.expires, m.NotAfter())
 	}
 	info.conn = live
-	g.c.live.add(live, g.c.opts.Now())
+	if g.c.live.add(live, g.c.opts.Now()) && g.superseded == nil {
+		go g.c.live.follow(g.c.src, g.c.opts.Now)
+	}
 	g.c.live.wake() // a ban may have come, and been acted on, while we shook hands
 	return live, info, nil
 }
@@ -546,7 +618,8 @@ func (g *generation) secure(ctx context.Context, raw net.Conn, endpoint string) 
 // to pass on.
 func (g *generation) answered(endpoint string, err error) error {
 	if err == nil {
-		g.attempts.ended(endpoint, nil)
+		g.attempts.Ended(endpoint, nil)
+		g.c.journal.Healed(endpoint)
 		return nil
 	}
 	if isAlert(err) {

@@ -2,10 +2,7 @@ package mesh
 
 import (
 	"fmt"
-	"net"
-	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -13,7 +10,8 @@ import (
 )
 
 // EndpointError is a plain network failure of one endpoint: it was not reached,
-// or it went away before it had answered.
+// or it went away before it had answered. One that advertises that it speaks no
+// TLS is not tried, and has one too.
 type EndpointError struct {
 	Endpoint string
 	Err      error
@@ -68,70 +66,4 @@ func (e *NoEndpointsError) GRPCStatus() *status.Status {
 		}
 	}
 	return withDetails(status.New(e.code, e.Error()), details...)
-}
-
-// maxEndpoints bounds what is remembered about endpoints, whose number
-// discovery decides.
-const maxEndpoints = 1024
-
-// attempts remembers how the latest attempt at each endpoint went. gRPC reports
-// a connection's failure to the calls that wait for it as text; this keeps the
-// error itself.
-//
-// An attempt replaces what is known when it ends, not when it starts: meanwhile
-// gRPC still fails calls for the attempt before.
-type attempts struct {
-	mu       sync.Mutex
-	failed   map[string]error  // by endpoint; guarded by mu
-	endpoint map[string]string // by remote address: a name may lead to several; guarded by mu
-}
-
-// dialed notes that endpoint was reached under a remote address.
-func (a *attempts) dialed(endpoint string, remote net.Addr) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.endpoint == nil || len(a.endpoint) >= maxEndpoints {
-		a.endpoint = make(map[string]string)
-	}
-	a.endpoint[remote.String()] = endpoint
-}
-
-// at returns the endpoint that was dialed to reach remote.
-func (a *attempts) at(remote net.Addr) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if e, ok := a.endpoint[remote.String()]; ok {
-		return e
-	}
-	return remote.String()
-}
-
-// ended notes how an attempt ended; nil is success.
-func (a *attempts) ended(endpoint string, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err == nil {
-		delete(a.failed, endpoint)
-		return
-	}
-	if a.failed == nil || len(a.failed) >= maxEndpoints {
-		a.failed = make(map[string]error)
-	}
-	a.failed[endpoint] = err
-}
-
-// failures returns what failed, sorted by endpoint.
-func (a *attempts) failures() []error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	endpoints := make([]string, 0, len(a.failed))
-	for e := range a.failed {
-		endpoints = append(endpoints, e)
-	}
-	slices.Sort(endpoints)
-	errs := make([]error, len(endpoints))
-	for i, e := range endpoints {
-		errs[i] = a.failed[e]
-	}
-	return errs
 }

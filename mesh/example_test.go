@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"testing"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 )
 
@@ -98,3 +101,115 @@ type exampleTB struct{ testing.TB }
 func (exampleTB) Helper()                   {}
 func (exampleTB) Fatal(args ...any)         { panic(fmt.Sprint(args...)) }
 func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
+
+// exampleServer is a server of coordinator/NAME that answers health checks.
+func exampleServer(authority *identitytest.Authority, name string) (addr string, stop func()) {
+	tb := exampleTB{}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Coordinator, name)})
+	if err != nil {
+		panic(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := grpc.NewServer(guard.ServerOptions()...)
+	healthpb.RegisterHealthServer(server, health{})
+	go server.Serve(listener)
+	return listener.Addr().String(), server.Stop
+}
+
+func exampleSource(authority *identitytest.Authority, kind identity.Kind, name string) credential.Source {
+	tb := exampleTB{}
+	chain, key := authority.Issue(tb, authority.ID(tb, kind, name))
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
+	if err != nil {
+		panic(err)
+	}
+	return credential.Static(m)
+}
+
+// quietLog drops what a program would keep.
+var quietLog = slog.New(slog.DiscardHandler)
+
+// Calls go to the endpoint that proves itself; why the other one is not used is in the log, and,
+// were there no other, in the error.
+func ExamplePool() {
+	authority, foreign := identitytest.NewAuthority(exampleTB{}, "prod.example"), identitytest.NewAuthority(exampleTB{}, "prod.example")
+	good, stopGood := exampleServer(authority, "c0")
+	bad, stopBad := exampleServer(foreign, "c0")
+	defer stopBad()
+
+	pool := mesh.Pool{Options: mesh.Options{Log: quietLog}}
+	defer pool.Close()
+	self := exampleSource(authority, identity.Data, "node-a")
+	call := func(target string) {
+		conn, err := pool.Dial(target, self, credential.AnyOfKind(identity.Coordinator))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer conn.Close() // leaves it to whoever else asked for the same
+		_, err = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		if none, ok := errors.AsType[*mesh.NoEndpointsError](err); ok {
+			failed, _ := errors.AsType[*mesh.HandshakeError](none)
+			fmt.Println(len(none.Failures), "failed:", failed.Reason)
+			return
+		}
+		fmt.Println(status.Code(err))
+	}
+	call("static:///" + bad + "," + good)
+	call("static:///" + bad)
+	stopGood()
+	// Output:
+	// OK
+	// 1 failed: PeerUntrusted
+}
+
+// A client of grpc.NewClient calls by identity too.
+func ExampleClientOptions() {
+	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	addr, stop := exampleServer(authority, "c0")
+	defer stop()
+
+	options, err := mesh.ClientOptions(exampleSource(authority, identity.Data, "node-a"),
+		credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	conn, err := grpc.NewClient("dns:///"+addr, options...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	_, err = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	fmt.Println(status.Code(err))
+	// Output: OK
+}
+
+// A resolver of your own passes on what its registry says of TLS; what has none is not dialed.
+func ExampleMarkSecure() {
+	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	addr, stop := exampleServer(authority, "c0")
+	defer stop()
+	at := func(addr string) resolver.Endpoint {
+		return resolver.Endpoint{Addresses: []resolver.Address{{Addr: addr}}}
+	}
+	registry := manual.NewBuilderWithScheme("registry")
+	registry.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
+		mesh.MarkSecure(at("127.0.0.1:80"), false), mesh.MarkSecure(at(addr), true)}})
+
+	pool := mesh.Pool{Options: mesh.Options{Log: quietLog, GRPC: []grpc.DialOption{grpc.WithResolvers(registry)}}}
+	defer pool.Close()
+	conn, err := pool.Dial("registry:///coordinators", exampleSource(authority, identity.Data, "node-a"),
+		credential.AnyOfKind(identity.Coordinator))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	fmt.Println(status.Code(err))
+	// Output: OK
+}

@@ -68,3 +68,16 @@ const (
 )
 
 var FromStatus = fromStatus
+
+// Shared is what runs the calls of one that a pool gave out.
+func (c *Conn) Shared() *Conn { return c.shared }
+
+// Len returns how many connections of a pool did not end.
+func (p *Pool) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+// MaxPooled bounds a pool.
+const MaxPooled = maxPooled

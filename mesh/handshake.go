@@ -15,6 +15,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/endpoints"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -112,6 +113,15 @@ func (e *HandshakeError) detail() *errdetails.ErrorInfo {
 		meta["rule"] = e.Rule
 	}
 	return &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: meta}
+}
+
+// note has j say that the endpoint is rejected.
+func (e *HandshakeError) note(j *endpoints.Journal) {
+	details := []any{"expected", e.Expected}
+	if e.Rule != "" {
+		details = append(details, "rule", e.Rule)
+	}
+	j.Rejected(e.Endpoint, string(e.Reason), details...)
 }
 
 // fromStatus returns the handshake errors that a status carries in its details,

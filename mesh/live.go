@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/crowd"
 	"github.com/fealty-io/fealty/internal/frames"
@@ -427,6 +428,23 @@ func (s *liveSet) sweep(now time.Time, bundle *identity.Bundle, grace time.Durat
 	s.next = sooner(s.next, next)
 	s.mu.Unlock()
 	return cuts
+}
+
+// follow ends connections when their time comes or src changes, until none stands.
+func (s *liveSet) follow(src credential.Source, now func() time.Time) {
+	ctx := context.Background() // connections end it, and nothing else may
+	var bundle *identity.Bundle
+	for {
+		changed := src.Changed() // before the source is asked
+		if m, err := src.Current(ctx); err == nil {
+			bundle = m.Bundle() // else the last good one
+		}
+		s.sweep(now(), bundle, 0)
+		if s.unwatched() {
+			return
+		}
+		s.nap(ctx, now, changed)
+	}
 }
 
 // longestNap bounds how long a sweep that is due by the wall clock can be late

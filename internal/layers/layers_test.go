@@ -64,6 +64,7 @@ var levels = []struct {
 	{"internal/explain", 0, "texts and their gRPC form"},
 	{"api", 0, "generated messages, which decide nothing"},
 
+	{"internal/endpoints", 1, "which endpoints a client uses, as a balancer and resolvers of gRPC"},
 	{"internal/instruction", 1, "what becomes of an instruction: a decision"},
 	{"fence/durable", 1, "fence on disk"},
 	{"fence/fencegrpc", 1, "fence at both ends of gRPC"},
@@ -269,8 +270,9 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/durable", "internal/document", "internal/crowd", "internal/frames", "internal/identityform",
-	"internal/labels", "internal/manifestform", "internal/snapshotdoor", "internal/snapshotform", "internal/turns",
+	"internal/durable", "internal/document", "internal/crowd", "internal/endpoints", "internal/frames",
+	"internal/identityform", "internal/labels", "internal/manifestform", "internal/snapshotdoor",
+	"internal/snapshotform", "internal/turns",
 }
 
 // nodeMay are those that the package for programs on a member is made of beside: it opens what

@@ -1,0 +1,191 @@
+package mesh_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/mesh"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+)
+
+// spot is an endpoint where a good server stands, but for what is wrong with it until it is
+// mended.
+type spot struct {
+	*service
+	name   string
+	addr   string
+	want   mesh.Reason // why it is rejected; none: it is good
+	wrong  atomic.Pointer[func(net.Conn)]
+	shaken atomic.Int64 // handshakes that were begun
+	served atomic.Int64 // calls of Who
+	guard  *mesh.Guard
+	stop   func()
+}
+
+func (s *spot) mend() { s.wrong.Store(nil) }
+
+// spotCredentials are those of the guard, but for what is wrong.
+type spotCredentials struct {
+	credentials.TransportCredentials
+	at *spot
+}
+
+func (c spotCredentials) Clone() credentials.TransportCredentials { return c }
+
+func (c spotCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c.at.shaken.Add(1)
+	if wrong := c.at.wrong.Load(); wrong != nil {
+		raw.SetDeadline(time.Now().Add(30 * time.Second))
+		(*wrong)(raw)
+		raw.Close()
+		return nil, nil, credentials.ErrConnDispatched
+	}
+	return c.TransportCredentials.ServerHandshake(raw)
+}
+
+// withTLS is wrong in what it shows.
+func withTLS(cfg *tls.Config) func(net.Conn) {
+	return func(raw net.Conn) {
+		if s := tls.Server(raw, cfg); s.Handshake() == nil {
+			io.Copy(io.Discard, s)
+		}
+	}
+}
+
+// withoutTLS speaks first, and no TLS.
+func withoutTLS(raw net.Conn) {
+	io.WriteString(raw, "220 mail.example ESMTP\r\n")
+	io.Copy(io.Discard, raw)
+}
+
+// newSpot runs one until the test ends. wrong may be nil.
+func newSpot(tb testing.TB, name string, cfg mesh.GuardConfig, want mesh.Reason, wrong func(net.Conn)) *spot {
+	tb.Helper()
+	g, err := mesh.NewGuard(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ln := loopback(tb)
+	s := &spot{service: newService(), name: name, addr: ln.Addr().String(), want: want, guard: g}
+	s.onWho = func(context.Context) { s.served.Add(1) }
+	if wrong != nil {
+		s.wrong.Store(&wrong)
+	}
+	server := grpc.NewServer(grpc.Creds(spotCredentials{g.Credentials(), s}),
+		grpc.ChainUnaryInterceptor(g.Unary), grpc.ChainStreamInterceptor(g.Stream))
+	server.RegisterService(&desc, s.service)
+	var running sync.WaitGroup
+	running.Go(func() { server.Serve(ln) })
+	s.stop = sync.OnceFunc(func() {
+		s.unblock()
+		server.Stop()
+		running.Wait()
+	})
+	tb.Cleanup(s.stop)
+	return s
+}
+
+// badSpots are endpoints of c1, one for each way to be wrong.
+func badSpots(tb testing.TB, a *identitytest.Authority, cfg mesh.GuardConfig) []*spot {
+	tb.Helper()
+	c1 := a.ID(tb, identity.Coordinator, "c1")
+	foreign := identitytest.NewAuthority(tb, cluster)
+	shows := func(by *identitytest.Authority, edit func(*x509.Certificate), opts ...identitytest.IssueOption) func(net.Conn) {
+		return withTLS(serverCert(tb, by, edit, opts...))
+	}
+	return []*spot{
+		newSpot(tb, "wrong CA", cfg, mesh.PeerUntrusted, shows(foreign, sans(c1))),
+		newSpot(tb, "wrong identity", cfg, mesh.IdentityMismatch, shows(a, sans(a.ID(tb, identity.Coordinator, "c2")))),
+		newSpot(tb, "expired", cfg, mesh.Expired, shows(a, sans(c1), identitytest.Expired())),
+		newSpot(tb, "no SAN", cfg, mesh.NoIdentity, shows(a, sans())),
+		newSpot(tb, "two SANs", cfg, mesh.NoIdentity, shows(a, sans(c1, c1))),
+		newSpot(tb, "no TLS", cfg, mesh.Protocol, withoutTLS),
+	}
+}
+
+// static is the target of these endpoints.
+func static(spots ...*spot) string {
+	var addrs []string
+	for _, s := range spots {
+		addrs = append(addrs, s.addr)
+	}
+	return "static:///" + strings.Join(addrs, ",")
+}
+
+// lines keeps what is logged.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// with returns the lines that have each of these texts.
+func (l *lines) with(texts ...string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.buf.String()) {
+		all := true
+		for _, text := range texts {
+			all = all && strings.Contains(line, text)
+		}
+		if all {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// pooled asks pool for a client until the test ends.
+func pooled(tb testing.TB, pool *mesh.Pool, target string, src credential.Source, expect credential.Expect) *mesh.Conn {
+	tb.Helper()
+	c, err := pool.Dial(target, src, expect)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { c.Close() })
+	return c
+}
+
+// newPool returns a pool that is closed when the test ends.
+func newPool(tb testing.TB, opts mesh.Options) *mesh.Pool {
+	tb.Helper()
+	p := &mesh.Pool{Options: opts}
+	tb.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return p
+}
+
+// until calls do until it is true, for as long as a loaded machine may need.
+func until(tb testing.TB, what string, do func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(40 * time.Second); !do(); {
+		if time.Now().After(end) {
+			tb.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(time.Millisecond) // between two looks at what others do
+	}
+}
