@@ -58,10 +58,15 @@ type Options struct {
 
 	// Log gets one line when an endpoint is rejected, or for another reason than
 	// before, when it is healed, and when the endpoints that are left out change; at
-	// most 64 at once and one a second. Nil means slog.Default() for a [Pool] and for
-	// [ClientOptions], whose calls may go well meanwhile, and no line for [Dial],
-	// whose calls fail and say why.
+	// most 64 at once and one a second. Nil means slog.Default() for a [Pool], for
+	// [ClientOptions] and for an [HTTPTransport], whose calls may go well meanwhile,
+	// and no line for [Dial], whose calls fail and say why.
 	Log *slog.Logger
+
+	// Lookup returns the endpoints, each host:port, that a host:port of a URL leads
+	// to. It is for an [HTTPTransport] alone: gRPC has resolvers. Nil means DNS, or,
+	// with a Dialer, that one knows.
+	Lookup func(ctx context.Context, addr string) ([]string, error)
 }
 
 // complete fills in what is nil.

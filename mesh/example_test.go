@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"testing"
 
 	"github.com/fealty-io/fealty/credential"
@@ -212,4 +214,49 @@ func ExampleMarkSecure() {
 	_, err = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
 	fmt.Println(status.Code(err))
 	// Output: OK
+}
+
+// The host of a URL may lead to several endpoints, of which one that proves itself answers. The
+// server has the guard as a middleware.
+func ExampleNewHTTPTransport() {
+	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	source := exampleSource(authority, identity.Coordinator, "c0")
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: source})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := &http.Server{
+		TLSConfig: credential.ServerTLS(source, credential.ServerOptions{NextProtos: []string{"http/1.1"}}),
+		Handler: guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, "hello ", identity.FromContext(r.Context()).ID)
+		})),
+	}
+	defer server.Close()
+	go server.ServeTLS(listener, "", "")
+	other, stop := exampleServer(identitytest.NewAuthority(exampleTB{}, "prod.example"), "c0")
+	defer stop()
+
+	transport, err := mesh.NewHTTPTransport(exampleSource(authority, identity.Data, "node-a"),
+		credential.AnyOfKind(identity.Coordinator), mesh.Options{Log: quietLog,
+			Lookup: func(context.Context, string) ([]string, error) { return []string{other, listener.Addr().String()}, nil }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer transport.CloseIdleConnections()
+	answer, err := (&http.Client{Transport: transport}).Get("https://greeter/")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(answer.Body)
+	fmt.Printf("%s\n", body)
+	// Output: hello spiffe://prod.example/data/node-a
 }

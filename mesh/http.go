@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/identity"
 	"google.golang.org/grpc/codes"
 )
 
@@ -96,32 +97,99 @@ func (g *Guard) httpHandler(handler http.Handler) http.Handler {
 			http.Error(w, "mesh: this connection did not come through the guard", http.StatusInternalServerError)
 			return
 		}
-		ctx, done, err := g.enterOn(r.Context(), info, true)
-		if err != nil {
-			w.Header().Set("Connection", "close")
-			http.Error(w, err.Error(), statusOf(err))
-			return
-		}
-		defer done()
-		if info.Peer.Leaf == nil {
-			end := time.Now().Add(httpStrangerRequest)
-			c := http.NewResponseController(w)
-			if c.SetReadDeadline(end) != nil || c.SetWriteDeadline(end) != nil {
-				return // it is gone
-			}
-		}
-		r = r.WithContext(ctx)
-		state := info.state
-		r.TLS = &state
-		// net/http removes the files of its own request alone, and this is a copy.
-		defer func() {
-			if r.MultipartForm != nil {
-				_ = r.MultipartForm.RemoveAll()
-			}
-		}()
-		handler.ServeHTTP(w, r)
+		g.serveHTTP(w, r, info, handler)
 	})
 }
+
+// serveHTTP serves one request, unless the connection that it came on may not be served.
+func (g *Guard) serveHTTP(w http.ResponseWriter, r *http.Request, info *Info, handler http.Handler) {
+	ctx, done, err := g.enterOn(r.Context(), info, true)
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		http.Error(w, err.Error(), statusOf(err))
+		return
+	}
+	defer done()
+	if info.Peer.Leaf == nil {
+		end := time.Now().Add(httpStrangerRequest)
+		c := http.NewResponseController(w)
+		if c.SetReadDeadline(end) != nil || c.SetWriteDeadline(end) != nil {
+			return // it is gone
+		}
+	}
+	r = r.WithContext(ctx)
+	if info.secured {
+		state := info.state
+		r.TLS = &state
+	}
+	// net/http removes the files of its own request alone, and this is a copy.
+	defer func() {
+		if r.MultipartForm != nil {
+			_ = r.MultipartForm.RemoveAll()
+		}
+	}()
+	handler.ServeHTTP(w, r)
+}
+
+// Handler returns next behind g, for a server that listens itself. Its TLS configuration is to be
+// [credential.ServerTLS] of the guard's source; whatever it is, the chain of each request's client
+// is verified here, under the bundle of now. next finds who is calling by [identity.FromContext] in
+// the request's context. A request of a peer that is not trusted, is banned, or whose certificate
+// ended, is answered 403 or 401 before next; one that runs has its context ended then, with a
+// [*CutError] as its cause. A client without a certificate, or without TLS, is served as
+// [ServeHTTP] does: next decides what that means. The connections are the server's: their number
+// and their limits are not g's business.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if info, ok := r.Context().Value(infoKey{}).(*Info); ok { // it came through ServeHTTP
+			g.serveHTTP(w, r, info, next)
+			return
+		}
+		info, err := g.request(r)
+		if err != nil {
+			code := http.StatusForbidden
+			if errors.Is(err, identity.ErrExpired) {
+				code = http.StatusUnauthorized
+			}
+			http.Error(w, err.Error(), code)
+			return
+		}
+		g.stand(info.conn)
+		defer info.conn.forget()
+		g.serveHTTP(w, r, info, next)
+	})
+}
+
+// request is what is known of a request's connection, which is for the guard as if it were there
+// for this request alone.
+func (g *Guard) request(r *http.Request) (*Info, error) {
+	info := &Info{Peer: identity.Peer{Addr: r.RemoteAddr}, conn: &liveConn{raw: ofServer{}}}
+	info.conn.read.Store(true)
+	if r.TLS == nil {
+		return info, nil
+	}
+	info.state, info.secured = *r.TLS, true
+	if chain := r.TLS.PeerCertificates; len(chain) > 0 {
+		v, err := g.beliefs(r.Context()).Verify(chain, g.cfg.Now())
+		if err != nil {
+			err = classify(err, serverSide, r.RemoteAddr, "")
+			if failed, ok := errors.AsType[*HandshakeError](err); ok {
+				g.failed(failed)
+			}
+			return nil, err
+		}
+		info.Peer.ID, info.Peer.Err, info.Peer.Leaf, info.Peer.Key = v.ID, v.IDErr, v.Leaf, v.Key
+		info.conn.expires, info.conn.issuers = earliest(chain), keysOf(chain[1:])
+		info.expires = info.conn.expires
+	}
+	info.conn.peer = info.Peer
+	return info, nil
+}
+
+// ofServer is a connection that its server closes, not the guard.
+type ofServer struct{ net.Conn }
+
+func (ofServer) Close() error { return nil }
 
 // statusOf returns the status of a refusal: what [CutError.GRPCStatus] says, in HTTP.
 func statusOf(err error) int {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/endpoints"
+	"google.golang.org/grpc/codes"
 )
 
 // HTTPTransport sends requests of net/http to servers that prove one identity. It is an
@@ -20,6 +23,9 @@ type HTTPTransport struct {
 	opts   Options
 	live   *liveSet
 
+	journal *endpoints.Journal
+	order   endpoints.Order
+
 	mu   sync.Mutex
 	base *http.Transport      // whose connections were made with last; guarded by mu
 	last *credential.Material // nil before the first request; guarded by mu
@@ -27,6 +33,12 @@ type HTTPTransport struct {
 
 // NewHTTPTransport returns a transport whose connections are kept only if the server proves
 // expect under the bundle of src. The host in a URL is where it is dialed, and proves nothing.
+//
+// A host may lead to several endpoints, by DNS or Options.Lookup. A connection is made to one of
+// them, in turn. One whose handshake fails is skipped, and for a second, or at last for 30, tried
+// after all others. A request fails with a [*NoEndpointsError] when each was tried, once, for nothing. One
+// whose body cannot be sent again (http.Request.GetBody) fails at the first endpoint that does not
+// accept our certificate, which shows when it was sent.
 //
 // It follows its source as [Dial] does: a request takes a connection that was made with the
 // material of now, and a connection ends when the bundle bans its server, or with the server's
@@ -41,7 +53,11 @@ func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Opti
 	if _, err := credential.ClientTLS(src, expect, credential.ClientOptions{}); err != nil {
 		return nil, err // each connection would fail so
 	}
-	t := &HTTPTransport{src: src, expect: expect, opts: opts.complete(), live: newLiveSet()}
+	t := &HTTPTransport{src: src, expect: expect, opts: opts.complete().told(), live: newLiveSet()}
+	t.journal = t.opts.journal()
+	if t.opts.Lookup == nil && opts.Dialer == nil {
+		t.opts.Lookup = endpoints.Lookup
+	}
 	t.base = &http.Transport{
 		DialTLSContext:         t.dial,
 		MaxConnsPerHost:        maxHTTPConns, // further requests wait
@@ -60,17 +76,37 @@ var errPlain = errors.New("mesh: a request has to go to an https URL: over http 
 
 // RoundTrip sends a request. Its errors are said by [NewHTTPTransport].
 func (t *HTTPTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	base, err := t.current(r.Context())
-	if r.URL == nil || r.URL.Scheme != "https" {
-		err = errPlain
-	}
-	if err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close() // a RoundTripper always closes it
+	tried, ctx := endpoints.NewAttempt(r.Context())
+	next := r.WithContext(ctx)
+	for {
+		base, err := t.current(r.Context())
+		if r.URL == nil || r.URL.Scheme != "https" {
+			err = errPlain
 		}
-		return nil, err
+		if err != nil {
+			if next.Body != nil {
+				_ = next.Body.Close() // a RoundTripper always closes it
+			}
+			return nil, err
+		}
+		answer, err := base.RoundTrip(next)
+		// A server that does not accept our certificate has read nothing of the request.
+		h, ok := errors.AsType[*HandshakeError](err)
+		if !ok || h.Reason != ClientRejected || errors.As(err, new(*NoEndpointsError)) || !tried.First(h.Endpoint, h) {
+			return answer, err
+		}
+		if r.Body != nil && r.Body != http.NoBody {
+			if r.GetBody == nil {
+				return answer, err
+			}
+			again, problem := r.GetBody()
+			if problem != nil {
+				return answer, err
+			}
+			next = next.WithContext(next.Context())
+			next.Body = again
+		}
 	}
-	return base.RoundTrip(r)
 }
 
 // CloseIdleConnections closes the connections on which no request runs.
@@ -102,9 +138,41 @@ func (t *HTTPTransport) current(ctx context.Context) (*http.Transport, error) {
 	return t.base, nil
 }
 
-// dial makes one connection, with the freshest material.
+// dial makes one connection to an endpoint of addr that was not tried for the request.
 func (t *HTTPTransport) dial(ctx context.Context, _, addr string) (net.Conn, error) {
-	raw, err := t.opts.Dialer(ctx, addr)
+	set, err := []string{addr}, error(nil)
+	if t.opts.Lookup != nil {
+		if set, err = t.opts.Lookup(ctx, addr); err != nil {
+			return nil, err
+		}
+	}
+	conn, failed := t.order.Connect(ctx, set, t.opts.Now, func(ctx context.Context, at string) (net.Conn, error) {
+		return t.connect(ctx, at, len(set) > 1)
+	})
+	switch {
+	case conn != nil:
+		return conn, nil
+	case len(set) == 1:
+		return nil, failed[set[0]]
+	case len(failed) == 0:
+		return nil, fmt.Errorf("mesh: %s leads to no endpoint", addr)
+	}
+	for at, err := range failed {
+		if _, ok := errors.AsType[*HandshakeError](err); !ok {
+			failed[at] = &EndpointError{at, err}
+		}
+	}
+	return nil, &NoEndpointsError{Target: addr, Failures: endpoints.ByEndpoint(failed), code: codes.Unavailable}
+}
+
+// connect makes a connection to one endpoint, with the freshest material.
+func (t *HTTPTransport) connect(ctx context.Context, addr string, others bool) (net.Conn, error) {
+	dialing, cancel := ctx, context.CancelFunc(func() {})
+	if others {
+		dialing, cancel = context.WithTimeout(ctx, endpoints.ReachTimeout)
+	}
+	defer cancel()
+	raw, err := t.opts.Dialer(dialing, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +186,11 @@ func (t *HTTPTransport) dial(ctx context.Context, _, addr string) (net.Conn, err
 
 // failed tells about a handshake that failed, and returns why.
 func (t *HTTPTransport) failed(err error) error {
-	if h, ok := errors.AsType[*HandshakeError](err); ok && t.opts.OnFailure != nil {
-		t.opts.OnFailure(h)
+	if h, ok := errors.AsType[*HandshakeError](err); ok {
+		h.note(t.journal)
+		if t.opts.OnFailure != nil {
+			t.opts.OnFailure(h)
+		}
 	}
 	return err
 }
@@ -146,42 +217,22 @@ func (t *HTTPTransport) secure(ctx context.Context, raw net.Conn, addr string) (
 	live.Conn = &answeredConn{Conn: conn, first: func(err error) error {
 		switch {
 		case err == nil:
+			t.order.Good(addr)
+			t.journal.Healed(addr)
 			return nil
 		case isAlert(err):
 			err = &HandshakeError{Reason: ClientRejected, Endpoint: addr, Expected: t.expect.String()}
 		default:
 			err = classify(err, clientSide, addr, t.expect.String())
 		}
+		t.order.Failed(addr, t.opts.Now())
 		return t.failed(err)
 	}}
 	if t.live.add(live, t.opts.Now()) {
-		go t.watch()
+		go t.live.follow(t.src, t.opts.Now)
 	}
 	t.live.wake() // a ban may have come, and been acted on, while we shook hands
 	return cutConnection{live}, nil
-}
-
-// watch ends connections when their time comes or the source changes, until none stands.
-func (t *HTTPTransport) watch() {
-	ctx := context.Background() // connections end it, and nothing else may
-	for {
-		changed := t.src.Changed() // before the source is asked
-		m, err := t.src.Current(ctx)
-		if err != nil {
-			t.mu.Lock()
-			m = t.last
-			t.mu.Unlock()
-		}
-		var bundle *identity.Bundle
-		if m != nil {
-			bundle = m.Bundle()
-		}
-		t.live.sweep(t.opts.Now(), bundle, 0)
-		if t.live.unwatched() {
-			return
-		}
-		t.live.nap(ctx, t.opts.Now, changed)
-	}
 }
 
 // cutConnection says why its connection was ended, where it was.
