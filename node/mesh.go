@@ -11,11 +11,24 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// Dial returns a gRPC client of target, which is host:port or another target of gRPC. The server
-// there has to prove expect; the address counts for nothing. It is [mesh.Dial] with the node's
-// source: close it when done.
+// Dial returns a gRPC client of target, which is host:port, a target of [Node.PeerDirectory] or
+// another one of gRPC. The server there has to prove expect; the address counts for nothing. It is
+// [mesh.Dial] with the node's source: close it when done.
 func (n *Node) Dial(target string, expect credential.Expect) (*mesh.Conn, error) {
-	return mesh.Dial(target, n.Source(), expect, mesh.Options{Now: n.now})
+	return mesh.Dial(target, n.Source(), expect, n.meshOptions())
+}
+
+// NewPool returns a pool that knows the targets of [Node.PeerDirectory] and says in the node's log
+// which endpoints are rejected, and why. Give [mesh.Pool.Dial] the node's [Node.Source]; close it
+// when done.
+func (n *Node) NewPool() *mesh.Pool {
+	options := n.meshOptions()
+	options.Log = n.log
+	return &mesh.Pool{Options: options}
+}
+
+func (n *Node) meshOptions() mesh.Options {
+	return mesh.Options{Now: n.now, GRPC: []grpc.DialOption{grpc.WithResolvers(n.PeerDirectory())}}
 }
 
 // NewServer returns a gRPC server that is this member to its clients, and stands behind a
@@ -35,7 +48,7 @@ func (n *Node) NewServer(options ...grpc.ServerOption) (*grpc.Server, error) {
 // NewHTTPTransport returns an [http.RoundTripper] to servers that prove expect, whatever the
 // host in the URL. See [mesh.NewHTTPTransport].
 func (n *Node) NewHTTPTransport(expect credential.Expect) (*mesh.HTTPTransport, error) {
-	return mesh.NewHTTPTransport(n.Source(), expect, mesh.Options{Now: n.now})
+	return mesh.NewHTTPTransport(n.Source(), expect, mesh.Options{Now: n.now, Log: n.log})
 }
 
 // ServeHTTP serves s on l as this member until ctx ends, behind a [mesh.Guard]: a handler finds

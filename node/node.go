@@ -5,8 +5,8 @@
 //
 //   - is that member to others: [Node.Source] follows each renewal, and each ban that the agent
 //     accepted, within five seconds;
-//   - calls and serves by identity: [Node.Dial], [Node.NewServer], [Node.NewHTTPTransport] and
-//     [Node.ServeHTTP];
+//   - calls and serves by identity: [Node.Dial], [Node.NewPool], [Node.NewServer],
+//     [Node.NewHTTPTransport] and [Node.ServeHTTP];
 //   - reads config that the agent verified, and asks whether an action is permitted while the
 //     node has no news: [Node.Snapshot], [Node.Watch], [Node.Permit];
 //   - verifies signed content itself, from wherever it came, without anybody: [Node.Verify].
@@ -52,8 +52,8 @@ type Options struct {
 	// Now is the clock that certificates are compared with. Nil: time.Now.
 	Now func() time.Time
 
-	// Log is told, once for each reason, that what the agent keeps cannot be taken over. Nil:
-	// slog.Default().
+	// Log is told, once for each reason, that what the agent keeps cannot be taken over, and which
+	// endpoints of a pool or an HTTP transport are rejected. Nil: slog.Default().
 	Log *slog.Logger
 }
 
@@ -62,6 +62,7 @@ type Options struct {
 type Node struct {
 	dir    string
 	now    func() time.Time
+	log    *slog.Logger
 	beside *beside.Agent
 	config *grpc.ClientConn
 	socket string
@@ -98,8 +99,8 @@ func Open(dir string, options Options) (*Node, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
 	ended.Go(func() { _ = who.Run(ctx) }) // ends with ctx
-	return &Node{dir: dir, now: options.Now, beside: who, config: config, socket: options.ConfigSocket, ctx: ctx,
-		close: sync.OnceValue(func() error {
+	return &Node{dir: dir, now: options.Now, log: options.Log, beside: who, config: config,
+		socket: options.ConfigSocket, ctx: ctx, close: sync.OnceValue(func() error {
 			stop()
 			ended.Wait()
 			return config.Close()

@@ -47,9 +47,15 @@ type member struct {
 
 func join(t *testing.T, f *coordinatortest.Fleet, name string) *member {
 	t.Helper()
+	return joinUnder(t, f, "pool", name)
+}
+
+// joinUnder is join under an entry of the manifest.
+func joinUnder(t *testing.T, f *coordinatortest.Fleet, entry, name string) *member {
+	t.Helper()
 	m := &member{f: f, dir: t.TempDir()}
 	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: m.dir, Log: quiet, Now: f.Clock,
-		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: entry, Name: name}))})
 	if err != nil {
 		t.Fatal(err)
 	}
