@@ -96,6 +96,7 @@ var levels = []struct {
 	{"internal/workload/tokens", 3, "tokens of workloads, by keys of tokens"},
 	{"internal/workload/caller", 3, "a process, and what it is"},
 	{"internal/workload/spiffe", 4, "identities and tokens for a caller"},
+	{"internal/workload/sds", 4, "certificates for a caller that is Envoy"},
 	{"internal/workload/host", 5, "all of that, for one node"},
 	{"internal/ca", 2, "certificates for identities"},
 	{"internal/compiler", 2, "contents of snapshots, from config"},

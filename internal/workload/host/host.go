@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -28,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/workload"
 	"github.com/fealty-io/fealty/internal/workload/caller"
 	"github.com/fealty-io/fealty/internal/workload/issuance"
+	"github.com/fealty-io/fealty/internal/workload/sds"
 	"github.com/fealty-io/fealty/internal/workload/spiffe"
 	"github.com/fealty-io/fealty/internal/workload/tokens"
 	"github.com/fealty-io/fealty/mesh"
@@ -142,16 +146,18 @@ func (h *Host) Run(ctx context.Context) error {
 	api := spiffe.New(h.callers, h.tokens, ctx.Done())
 	server := grpc.NewServer(
 		grpc.Creds(h.callers),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
-			handler grpc.UnaryHandler) (any, error) {
-			if err := api.Demand(ctx); err != nil {
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+			handler grpc.UnaryHandler) (resp any, err error) {
+			defer h.survive(ctx, info.FullMethod, &err)
+			if err := demand(ctx, api, info.FullMethod); err != nil {
 				return nil, err
 			}
 			return handler(ctx, req)
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
-			handler grpc.StreamHandler) error {
-			if err := api.Demand(stream.Context()); err != nil {
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			handler grpc.StreamHandler) (err error) {
+			defer h.survive(stream.Context(), info.FullMethod, &err)
+			if err := demand(stream.Context(), api, info.FullMethod); err != nil {
 				return err
 			}
 			return handler(srv, stream)
@@ -162,6 +168,7 @@ func (h *Host) Run(ctx context.Context) error {
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096), // callers are many, and say little
 	)
 	api.Register(server)
+	sds.New(h.callers, ctx.Done(), h.cfg.Log).Register(server)
 	g.Go(func() error {
 		if err := server.Serve(l); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("serve the Workload API on %s: %w", h.cfg.Socket, err)
@@ -179,6 +186,23 @@ func (h *Host) Run(ctx context.Context) error {
 	g.Go(func() error { return h.follow(ctx) })
 	h.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the Workload API is served", slog.String("socket", h.cfg.Socket))
 	return g.Wait()
+}
+
+// demand wants the header of the Workload API on each of its calls; Envoy has none.
+func demand(ctx context.Context, api *spiffe.Server, method string) error {
+	if sds.Serves(method) {
+		return nil
+	}
+	return api.Demand(ctx)
+}
+
+// survive keeps a handler that panics from ending the agent.
+func (h *Host) survive(ctx context.Context, method string, err *error) {
+	if p := recover(); p != nil {
+		h.cfg.Log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p),
+			slog.String("stack", string(debug.Stack())))
+		*err = status.Error(codes.Internal, "a defect of the agent: its log has the details")
+	}
 }
 
 func stop(server *grpc.Server) {

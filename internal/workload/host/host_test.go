@@ -157,6 +157,15 @@ type lines struct {
 	s *bufio.Scanner
 }
 
+// next reads one line.
+func (l *lines) next() string {
+	l.t.Helper()
+	if !l.s.Scan() {
+		l.t.Fatalf("the program said nothing more: %v", l.s.Err())
+	}
+	return l.s.Text()
+}
+
 // until reads lines until one has all of the words, and returns it.
 func (l *lines) until(words ...string) string {
 	l.t.Helper()
