@@ -71,7 +71,7 @@ func encode(certs []*x509.Certificate) []byte {
 	return out.Bytes()
 }
 
-// Write puts a set in place of what dir has. Whatever fails, the set before stays whole. Dir is
+// Write puts a set in place of what dir has. If it fails the set before stays whole. Dir is
 // made with mode 0700 if it is missing; the files have mode 0600. A file of dir that is none of
 // ours is not replaced: that is an error before anything is written.
 func Write(dir string, set *Set) error {

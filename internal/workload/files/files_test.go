@@ -52,7 +52,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// Whatever was there and is not ours stays, and nothing is written beside it.
+// A file that is not ours stays, and nothing is written beside it.
 func TestForeignFilesStay(t *testing.T) {
 	for _, name := range []string{files.Certificate, files.Key, files.Bundle} {
 		dir := t.TempDir()
