@@ -24,8 +24,11 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -42,8 +45,8 @@ const (
 	auditShown    = 1000
 )
 
-func (c *CLI) auditCommand() *cobra.Command {
-	return noun("audit", "see who did what, and that nobody altered the log of it", c.auditList(), c.auditFollow(), c.auditVerify())
+func auditCommand(c *CLI) *cobra.Command {
+	return noun("audit", "see who did what, and that nobody altered the log of it", auditList(c), auditFollow(c), auditVerify(c))
 }
 
 // auditWanted are the flags that say which entries are wanted.
@@ -80,7 +83,7 @@ func (w *auditWanted) request(now time.Time) (*fealtyv1.GetAuditRequest, error) 
 	return req, nil
 }
 
-func (c *CLI) auditList() *cobra.Command {
+func auditList(c *CLI) *cobra.Command {
 	var wanted auditWanted
 	var limit int
 	var export string
@@ -103,11 +106,11 @@ have none yet. Entries of a release before that are marked: nothing vouches for 
 			if limit < 1 || limit > maxAuditShown {
 				return explain.New(explain.BadValue, "name", "--limit", "value", fmt.Sprint(limit), "problem", "it is out of range", "want", fmt.Sprintf("1 to %d", maxAuditShown))
 			}
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				if export != "" {
-					return c.exportAudit(ctx, s, export, cfg.Within(export))
+					return exportAudit(ctx, c, s, export, cfg.Within(export))
 				}
-				return c.listAudit(ctx, s, req, limit)
+				return listAudit(ctx, c, s, req, limit)
 			})
 		},
 	})
@@ -120,9 +123,9 @@ have none yet. Entries of a release before that are marked: nothing vouches for 
 }
 
 // auditStream asks for the log, and returns what comes after whose it is.
-func (s *services) auditStream(ctx context.Context, req *fealtyv1.GetAuditRequest) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], *fealtyv1.AuditHead, context.CancelFunc, error) {
-	stream, first, end, err := firstOf(ctx, s.line, "GetAudit", func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], error) {
-		return s.audit.GetAudit(ctx, req)
+func auditStream(ctx context.Context, s *line.Services, req *fealtyv1.GetAuditRequest) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], *fealtyv1.AuditHead, context.CancelFunc, error) {
+	stream, first, end, err := line.FirstOf(ctx, s.Line, "GetAudit", func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], error) {
+		return s.Audit.GetAudit(ctx, req)
 	})
 	if err != nil {
 		return nil, nil, nil, err
@@ -135,8 +138,8 @@ func (s *services) auditStream(ctx context.Context, req *fealtyv1.GetAuditReques
 	return stream, head, end, nil
 }
 
-func (c *CLI) listAudit(ctx context.Context, s *services, req *fealtyv1.GetAuditRequest, limit int) error {
-	stream, _, end, err := s.auditStream(ctx, req)
+func listAudit(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetAuditRequest, limit int) error {
+	stream, _, end, err := auditStream(ctx, s, req)
 	if err != nil {
 		return err
 	}
@@ -149,7 +152,7 @@ func (c *CLI) listAudit(ctx context.Context, s *services, req *fealtyv1.GetAudit
 			break
 		}
 		if err != nil {
-			return s.line.ofStream(ctx, err, "GetAudit")
+			return s.Line.OfStream(ctx, err, "GetAudit")
 		}
 		if e := part.GetEntry(); e != nil {
 			if len(entries) < limit {
@@ -164,23 +167,44 @@ func (c *CLI) listAudit(ctx context.Context, s *services, req *fealtyv1.GetAudit
 		entries = slices.Concat(entries[n%limit:], entries[:n%limit])
 		c.talk("%d older entries are left out: name a larger --limit, or a later --since", n-limit)
 	}
-	data := make(list, 0, len(entries))
+	data := make([]auditEntry, 0, len(entries))
 	for _, e := range entries {
 		data = append(data, auditData(e))
 	}
-	return c.print(result{object{{"entries", data}}, func(p *term.Page) error { return p.Table(auditTable(entries)) }})
+	return c.print(result{auditEntries{data}, func(p *term.Page) error { return p.Table(auditTable(entries)) }})
 }
 
-func auditData(e *fealtyv1.AuditEntry) object {
-	var fields object
+// auditEntries is what fealty audit list prints.
+type auditEntries struct {
+	Entries []auditEntry `json:"entries"`
+}
+
+// auditEntry is one entry: of before there were chains, or with its place in one.
+type auditEntry struct {
+	At           output.Moment `json:"at"`
+	Actor        string        `json:"actor"`
+	Action       string        `json:"action"`
+	Target       string        `json:"target"`
+	Reason       string        `json:"reason"`
+	Fields       output.Object `json:"fields"` // in the order of the entry
+	BeforeChains bool          `json:"before_chains,omitempty"`
+	Chain        string        `json:"chain,omitempty"`
+	Number       string        `json:"number,omitempty"`
+	Checkpoint   string        `json:"checkpoint,omitempty"`
+}
+
+func auditData(e *fealtyv1.AuditEntry) auditEntry {
+	out := auditEntry{At: output.Moment(e.GetAt().AsTime()), Actor: e.GetActor(), Action: e.GetAction(),
+		Target: e.GetTarget(), Reason: e.GetReason()}
 	for _, f := range e.GetFields() {
-		fields = fields.with(f.GetName(), f.GetValue())
+		out.Fields = append(out.Fields, output.Member{Name: f.GetName(), Value: f.GetValue()})
 	}
-	out := object{{"at", stamp(e.GetAt().AsTime())}, {"actor", e.GetActor()}, {"action", e.GetAction()}, {"target", e.GetTarget()}, {"reason", e.GetReason()}, {"fields", fields}}
 	if e.GetChain() == "" {
-		return out.with("before_chains", true)
+		out.BeforeChains = true
+		return out
 	}
-	return out.with("chain", e.GetChain()).with("number", number(e.GetNumber())).with("checkpoint", number(e.GetCheckpoint()))
+	out.Chain, out.Number, out.Checkpoint = e.GetChain(), number(e.GetNumber()), number(e.GetCheckpoint())
+	return out
 }
 
 // checkpointOf says in one word what vouches for an entry.
@@ -207,7 +231,7 @@ func auditTable(entries []*fealtyv1.AuditEntry) *term.Table {
 	return t
 }
 
-func (c *CLI) auditFollow() *cobra.Command {
+func auditFollow(c *CLI) *cobra.Command {
 	var wanted auditWanted
 	cmd := c.command(spec{
 		use: "follow", short: "print entries as they are written, until interrupted",
@@ -222,15 +246,15 @@ are there already. With -o json each is one object.`,
 				return err
 			}
 			req.Follow, req.OnlyNew = true, req.Since == nil
-			return c.asking(cfg, func(s *services) error { return c.followAudit(ctx, s, req) })
+			return c.asking(cfg, func(s *line.Services) error { return followAudit(ctx, c, s, req) })
 		},
 	})
 	wanted.flags(cmd, "", "begin with entries since a time, or how long ago (default with new ones)")
 	return cmd
 }
 
-func (c *CLI) followAudit(ctx context.Context, s *services, req *fealtyv1.GetAuditRequest) error {
-	stream, head, end, err := s.auditStream(ctx, req)
+func followAudit(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetAuditRequest) error {
+	stream, head, end, err := auditStream(ctx, s, req)
 	if err != nil {
 		return err
 	}
@@ -241,7 +265,7 @@ func (c *CLI) followAudit(ctx context.Context, s *services, req *fealtyv1.GetAud
 			return explain.New(explain.Unreachable, "endpoint", "the coordinator", "problem", "it ended the stream: follow again")
 		}
 		if err != nil {
-			return s.line.ofStream(ctx, err, "GetAudit")
+			return s.Line.OfStream(ctx, err, "GetAudit")
 		}
 		if part.GetFollowing() != nil {
 			c.talk("following the audit log of cluster %s", head.GetClusterId())
@@ -280,17 +304,24 @@ type exportedHead struct {
 	TrustBundle []byte `json:"trust_bundle"`
 }
 
-func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) error {
+// exportedAudit is what fealty audit export prints.
+type exportedAudit struct {
+	File    string `json:"file"`
+	Cluster string `json:"cluster"`
+	Records string `json:"records"`
+}
+
+func exportAudit(ctx context.Context, c *CLI, s *line.Services, file, path string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "an audit log")
 	}
-	stream, head, end, err := s.auditStream(ctx, &fealtyv1.GetAuditRequest{Exact: true})
+	stream, head, end, err := auditStream(ctx, s, &fealtyv1.GetAuditRequest{Exact: true})
 	if err != nil {
 		return err
 	}
 	defer end()
 	n := uint64(0)
-	err = createStream(path, 0o600, "an audit log", func(w io.Writer) error {
+	err = keyfile.CreateStream(path, 0o600, "an audit log", func(w io.Writer) error {
 		out := json.NewEncoder(w)
 		if err := out.Encode(exportedHead{auditSchema, head.GetClusterId(), c.env.Now().UTC(), head.GetTrustBundle()}); err != nil {
 			return err
@@ -301,7 +332,7 @@ func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) e
 				return nil
 			}
 			if err != nil {
-				return s.line.ofStream(ctx, err, "GetAudit")
+				return s.Line.OfStream(ctx, err, "GetAudit")
 			}
 			if r := part.GetRecord(); r != nil {
 				n++
@@ -314,7 +345,7 @@ func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) e
 	if err != nil {
 		return err
 	}
-	return c.print(result{object{{"file", file}, {"cluster", head.GetClusterId()}, {"records", number(n)}},
+	return c.print(result{exportedAudit{File: file, Cluster: head.GetClusterId(), Records: number(n)},
 		func(p *term.Page) error {
 			p.Line("%s of the audit log of cluster %s are in %s", amount.Plural(int(n), "record", "records"), head.GetClusterId(), file)
 			return nil
@@ -324,7 +355,7 @@ func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) e
 // auditAnchor says whom audit verify believes.
 type auditAnchor struct{ trust, configRoot, root, statement string }
 
-func (c *CLI) auditVerify() *cobra.Command {
+func auditVerify(c *CLI) *cobra.Command {
 	var a auditAnchor
 	var known string
 	cmd := c.command(spec{
@@ -354,9 +385,9 @@ the next time.`,
 				knows = append(knows, k)
 			}
 			if len(args) > 0 {
-				return c.verifyAuditFile(cfg, args[0], &a, knows)
+				return verifyAuditFile(c, cfg, args[0], &a, knows)
 			}
-			return c.asking(cfg, func(s *services) error { return c.verifyAuditOf(ctx, cfg, s, &a, knows) })
+			return c.asking(cfg, func(s *line.Services) error { return verifyAuditOf(ctx, c, cfg, s, &a, knows) })
 		},
 	})
 	f := cmd.Flags()
@@ -385,7 +416,7 @@ func (a *auditAnchor) keys(c *CLI, cfg *settings.Values, came []byte) (cluster s
 	name, raw := a.trust, came
 	if name == "" {
 		name = "the trust bundle in the file"
-	} else if raw, err = c.readBounded(cfg, a.trust, "trust bundle", snapshot.MaxSigned); err != nil {
+	} else if raw, err = readBounded(c, cfg, a.trust, "trust bundle", snapshot.MaxSigned); err != nil {
 		return "", nil, err
 	}
 	bundle, err := readingOf(name, raw)
@@ -401,7 +432,7 @@ func (a *auditAnchor) keys(c *CLI, cfg *settings.Values, came []byte) (cluster s
 		return "", nil, command.Missing("--root-statement",
 			"the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
 	}
-	key, err := c.rootKey(cfg, bundle, a.configRoot, a.root, a.statement)
+	key, err := rootKey(c, cfg, bundle, a.configRoot, a.root, a.statement)
 	if err != nil {
 		return "", nil, err
 	}
@@ -426,7 +457,7 @@ func bundleKeys(bundle *reading, root ed25519.PublicKey) (auditlog.Keys, error) 
 	return content.ConfigKeys, nil
 }
 
-func (c *CLI) verifyAuditFile(cfg *settings.Values, file string, a *auditAnchor, known []auditlog.Known) error {
+func verifyAuditFile(c *CLI, cfg *settings.Values, file string, a *auditAnchor, known []auditlog.Known) error {
 	var in io.Reader = c.env.Stdin
 	if file != "-" {
 		f, err := os.Open(cfg.Within(file))
@@ -472,10 +503,10 @@ func (c *CLI) verifyAuditFile(cfg *settings.Values, file string, a *auditAnchor,
 	if a.trust != "" {
 		by = "trust bundle " + a.trust
 	}
-	return c.auditReport(v.Close(), by, nil)
+	return auditReport(c, v.Close(), by, nil)
 }
 
-func (c *CLI) verifyAuditOf(ctx context.Context, cfg *settings.Values, s *services, a *auditAnchor, known []auditlog.Known) error {
+func verifyAuditOf(ctx context.Context, c *CLI, cfg *settings.Values, s *line.Services, a *auditAnchor, known []auditlog.Known) error {
 	var cluster string
 	var keys auditlog.Keys
 	var err error
@@ -486,7 +517,7 @@ func (c *CLI) verifyAuditOf(ctx context.Context, cfg *settings.Values, s *servic
 		}
 		by = "trust bundle " + a.trust
 	}
-	stream, head, end, err := s.auditStream(ctx, &fealtyv1.GetAuditRequest{Exact: true})
+	stream, head, end, err := auditStream(ctx, s, &fealtyv1.GetAuditRequest{Exact: true})
 	if err != nil {
 		return err
 	}
@@ -511,10 +542,10 @@ func (c *CLI) verifyAuditOf(ctx context.Context, cfg *settings.Values, s *servic
 	for {
 		part, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return c.auditReport(v.Close(), by, head.GetConfigRootKey())
+			return auditReport(c, v.Close(), by, head.GetConfigRootKey())
 		}
 		if err != nil {
-			return s.line.ofStream(ctx, err, "GetAudit")
+			return s.Line.OfStream(ctx, err, "GetAudit")
 		}
 		if r := part.GetRecord(); r != nil {
 			v.Add(r.GetKey(), r.GetValue())
@@ -522,20 +553,43 @@ func (c *CLI) verifyAuditOf(ctx context.Context, cfg *settings.Values, s *servic
 	}
 }
 
+// auditProblem is a rule of the audit log that is not kept.
+type auditProblem struct {
+	Rule       string `json:"rule"`
+	Checkpoint string `json:"checkpoint"`
+	Chain      string `json:"chain"`
+	Number     string `json:"number"`
+	Problem    string `json:"problem"`
+}
+
+// verifiedAudit is what fealty audit verify prints.
+type verifiedAudit struct {
+	Cluster         string         `json:"cluster"`
+	VerifiedWith    string         `json:"verified_with"`
+	ConfigRootKey   string         `json:"config_root_key"`
+	FirstCheckpoint string         `json:"first_checkpoint"`
+	LastCheckpoint  string         `json:"last_checkpoint"`
+	Covered         string         `json:"covered"`
+	Uncovered       string         `json:"uncovered"`
+	BeforeChains    string         `json:"before_chains"`
+	Wrong           string         `json:"wrong"`
+	Problems        []auditProblem `json:"problems"`
+}
+
 // auditReport shows what a verifier found. It is an error if something is wrong. root is the
 // config root key, where a coordinator named it.
-func (c *CLI) auditReport(r *auditlog.Report, by string, root []byte) error {
+func auditReport(c *CLI, r *auditlog.Report, by string, root []byte) error {
 	last := ""
 	if r.Last.Number > 0 {
 		last = fmt.Sprintf("%d:%s", r.Last.Number, r.Last.Hash)
 	}
-	problems := make(list, 0, len(r.Problems))
+	problems := make([]auditProblem, 0, len(r.Problems))
 	for _, p := range r.Problems {
-		problems = append(problems, object{{"rule", string(p.Rule)}, {"checkpoint", number(p.Checkpoint)}, {"chain", p.Chain}, {"number", number(p.Number)}, {"problem", p.Problem}})
+		problems = append(problems, auditProblem{Rule: string(p.Rule), Checkpoint: number(p.Checkpoint), Chain: p.Chain, Number: number(p.Number), Problem: p.Problem})
 	}
-	data := object{
-		{"cluster", r.Cluster}, {"verified_with", by}, {"config_root_key", hex.EncodeToString(root)}, {"first_checkpoint", number(r.First)}, {"last_checkpoint", last},
-		{"covered", number(r.Covered)}, {"uncovered", number(r.Uncovered)}, {"before_chains", number(r.Unchained)}, {"wrong", number(r.Wrong)}, {"problems", problems},
+	data := verifiedAudit{
+		Cluster: r.Cluster, VerifiedWith: by, ConfigRootKey: hex.EncodeToString(root), FirstCheckpoint: number(r.First), LastCheckpoint: last,
+		Covered: number(r.Covered), Uncovered: number(r.Uncovered), BeforeChains: number(r.Unchained), Wrong: number(r.Wrong), Problems: problems,
 	}
 	err := c.print(result{data, func(p *term.Page) error {
 		var f term.Facts

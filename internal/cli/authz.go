@@ -8,12 +8,29 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/reference"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) authzCommand() *cobra.Command {
+// callRule says who may call a method.
+type callRule struct {
+	Method    string       `json:"method"`
+	Kinds     output.Texts `json:"kinds"`
+	Open      bool         `json:"open"`
+	Local     bool         `json:"local"`
+	Consumers bool         `json:"consumers"`
+	Bind      string       `json:"bind"`
+	Why       string       `json:"why"`
+}
+
+// callRules is what fealty authz prints.
+type callRules struct {
+	Rules []callRule `json:"rules"`
+}
+
+func authzCommand(c *CLI) *cobra.Command {
 	var kind string
 	cmd := c.command(spec{
 		use: "authz", short: "show who may call what",
@@ -30,7 +47,7 @@ func (c *CLI) authzCommand() *cobra.Command {
 			}
 			t := &term.Table{Columns: []term.Column{{Title: "METHOD"}, {Title: "CALLERS", Least: 12},
 				{Title: "BOUND TO"}, {Title: "SOCKET"}, {Title: "WHY", Least: 24}}}
-			items := list{}
+			items := []callRule{}
 			for _, r := range rules {
 				callers := reference.KindNames(r)
 				if kind != "" && !r.Open && !strings.Contains(" "+strings.Join(callers, " ")+" ", " "+kind+" ") {
@@ -38,9 +55,9 @@ func (c *CLI) authzCommand() *cobra.Command {
 				}
 				t.Add(term.Txt(reference.MethodName(r)), term.Txt(reference.Callers(r)), term.Txt(command.Dash(r.Bind)),
 					term.Txt(reference.Socket(r)), term.Txt(r.Why))
-				items = append(items, object{{"method", r.Method}, {"kinds", texts(callers)}, {"open", r.Open}, {"local", r.Local}, {"consumers", r.Consumers}, {"bind", r.Bind}, {"why", r.Why}})
+				items = append(items, callRule{Method: r.Method, Kinds: callers, Open: r.Open, Local: r.Local, Consumers: r.Consumers, Bind: r.Bind, Why: r.Why})
 			}
-			return c.print(result{object{{"rules", items}}, func(p *term.Page) error { return p.Table(t) }})
+			return c.print(result{callRules{Rules: items}, func(p *term.Page) error { return p.Table(t) }})
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only what this kind may call")

@@ -21,19 +21,22 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) backupCommand() *cobra.Command {
-	return noun("backup", "keep what the cluster can be restored from, and restore it", c.backupCreate(), c.backupCheck(), c.backupRestore(), c.backupSign())
+func backupCommand(c *CLI) *cobra.Command {
+	return noun("backup", "keep what the cluster can be restored from, and restore it", backupCreate(c), backupCheck(c), backupRestore(c), backupSign(c))
 }
 
-func (c *CLI) backupCreate() *cobra.Command {
+func backupCreate(c *CLI) *cobra.Command {
 	var recipients []string
 	var dry bool
 	cmd := c.command(spec{
@@ -49,7 +52,7 @@ of it is lost or altered: fealty backup check says so.`,
   fealty backup create prod.backup --recipient age1…`,
 		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.asking(cfg, func(s *services) error { return c.createBackup(ctx, cfg, s, args[0], recipients, dry) })
+			return c.asking(cfg, func(s *line.Services) error { return createBackup(ctx, c, cfg, s, args[0], recipients, dry) })
 		},
 	})
 	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "encrypt it to this age or SSH public key as well; once for each")
@@ -57,13 +60,13 @@ of it is lost or altered: fealty backup check says so.`,
 	return cmd
 }
 
-func (c *CLI) createBackup(ctx context.Context, cfg *settings.Values, s *services, file string, recipients []string, dry bool) error {
+func createBackup(ctx context.Context, c *CLI, cfg *settings.Values, s *line.Services, file string, recipients []string, dry bool) error {
 	path := cfg.Within(file)
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
 	}
-	stream, first, end, err := firstOf(ctx, s.line, "CreateBackup", func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.CreateBackupResponse], error) {
-		return s.backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
+	stream, first, end, err := line.FirstOf(ctx, s.Line, "CreateBackup", func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.CreateBackupResponse], error) {
+		return s.Backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
 	})
 	if err != nil {
 		return err
@@ -78,12 +81,12 @@ func (c *CLI) createBackup(ctx context.Context, cfg *settings.Values, s *service
 		return c.print(backupResult(file, head, nil))
 	}
 	var last *fealtyv1.BackupEnd
-	err = createStream(path, 0o600, "a backup", func(w io.Writer) error {
+	err = keyfile.CreateStream(path, 0o600, "a backup", func(w io.Writer) error {
 		sum, n := sha256.New(), uint64(0)
 		for {
 			part, err := stream.Recv()
 			if err != nil {
-				return s.line.ofStream(ctx, err, "CreateBackup")
+				return s.Line.OfStream(ctx, err, "CreateBackup")
 			}
 			if last = part.GetEnd(); last != nil {
 				break
@@ -116,15 +119,41 @@ func readersOf(head *fealtyv1.BackupHead) string {
 	return strings.Join(head.GetOwners(), " or ")
 }
 
+// createdBackup is what fealty backup create prints; of a dry run without what the file has.
+type createdBackup struct {
+	File           string        `json:"file"`
+	Cluster        string        `json:"cluster"`
+	CreatedAt      output.Moment `json:"created_at"`
+	Revision       string        `json:"revision"`
+	HistoryIndex   string        `json:"history_index"`
+	AuthorityEpoch string        `json:"authority_epoch"`
+	Head           string        `json:"head"`
+	Owners         output.Texts  `json:"owners"`
+	Members        string        `json:"members"`
+	Bans           string        `json:"bans"`
+	TokensLeftOut  string        `json:"tokens_left_out"`
+	Entries        string        `json:"entries"`
+	*backupEnd
+}
+
+// backupEnd is what a file of a backup came to.
+type backupEnd struct {
+	Bytes  string `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	Digest string `json:"digest"`
+}
+
 func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) result {
-	data := object{
-		{"file", file}, {"cluster", head.GetClusterId()}, {"created_at", stamp(head.GetCreatedAt().AsTime())}, {"revision", number(head.GetRevision())},
-		{"history_index", number(head.GetHistoryIndex())}, {"authority_epoch", number(head.GetAuthorityEpoch())}, {"head", hex.EncodeToString(head.GetHead())},
-		{"owners", texts(head.GetOwners())}, {"members", number(head.GetMembers())}, {"bans", number(head.GetBans())}, {"tokens_left_out", number(head.GetTokens())},
-		{"entries", number(head.GetEntries())},
+	data := createdBackup{
+		File: file, Cluster: head.GetClusterId(), CreatedAt: output.Moment(head.GetCreatedAt().AsTime()),
+		Revision: number(head.GetRevision()), HistoryIndex: number(head.GetHistoryIndex()),
+		AuthorityEpoch: number(head.GetAuthorityEpoch()), Head: hex.EncodeToString(head.GetHead()),
+		Owners: head.GetOwners(), Members: number(head.GetMembers()), Bans: number(head.GetBans()),
+		TokensLeftOut: number(head.GetTokens()), Entries: number(head.GetEntries()),
 	}
 	if end != nil {
-		data = data.with("bytes", number(end.GetBytes())).with("sha256", hex.EncodeToString(end.GetSha256())).with("digest", hex.EncodeToString(end.GetDigest()))
+		data.backupEnd = &backupEnd{number(end.GetBytes()), hex.EncodeToString(end.GetSha256()),
+			hex.EncodeToString(end.GetDigest())}
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
@@ -160,7 +189,7 @@ func (in *backupFlags) add(cmd *cobra.Command) {
 	f.StringVar(&in.transactionKey, "transaction-key", "", "the SHA-256 of the key that has to have signed it, as fealty manifest verify-history shows it")
 }
 
-func (c *CLI) backupCheck() *cobra.Command {
+func backupCheck(c *CLI) *cobra.Command {
 	var in backupFlags
 	cmd := c.command(spec{
 		use: "check FILE", short: "verify a backup here, all of it, without a coordinator",
@@ -172,7 +201,7 @@ it with --transaction-key.`,
 		sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
 		args:   command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			found, key, err := c.checkBackup(ctx, cfg, args[0], in)
+			found, key, err := checkBackup(ctx, c, cfg, args[0], in)
 			if err != nil {
 				return err
 			}
@@ -184,7 +213,7 @@ it with --transaction-key.`,
 }
 
 // checkBackup verifies the backup in file, and returns the name of its transaction key.
-func (c *CLI) checkBackup(ctx context.Context, cfg *settings.Values, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
+func checkBackup(ctx context.Context, c *CLI, cfg *settings.Values, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
 	var key, want identity.KeyID
 	if in.transactionKey != "" {
 		var err error
@@ -192,7 +221,7 @@ func (c *CLI) checkBackup(ctx context.Context, cfg *settings.Values, file string
 			return nil, key, explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value", in.transactionKey, "problem", "it is not 64 lower-case hex digits", "want", "the SHA-256 that fealty manifest verify-history shows")
 		}
 	}
-	ids, err := c.backupKeys(ctx, cfg, in)
+	ids, err := backupKeys(ctx, c, cfg, in)
 	if err != nil {
 		return nil, key, err
 	}
@@ -214,12 +243,12 @@ func (c *CLI) checkBackup(ctx context.Context, cfg *settings.Values, file string
 	return found, key, nil
 }
 
-func (c *CLI) backupKeys(ctx context.Context, cfg *settings.Values, in backupFlags) ([]age.Identity, error) {
+func backupKeys(ctx context.Context, c *CLI, cfg *settings.Values, in backupFlags) ([]age.Identity, error) {
 	if len(in.keys) == 0 {
 		return nil, command.Missing("--share-key", "a backup is encrypted to the owners of the seed",
 			"--share-key FILE, the age key file or SSH key whose public half the manifest names")
 	}
-	return c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
+	return readShareKeys(ctx, c, cfg, in.keys, in.passphraseFile)
 }
 
 func openBackup(cfg *settings.Values, file string) (*os.File, error) {
@@ -242,17 +271,39 @@ func ofBackup(file string, err error) error {
 	return explain.Wrap(err, explain.BackupUnusable, "file", file, "problem", problem)
 }
 
+// backupHead is the head of a history in a backup.
+type backupHead struct {
+	Hash           string `json:"hash"`
+	Index          string `json:"index"`
+	AuthorityEpoch string `json:"authority_epoch"`
+}
+
+// checkedBackup is what fealty backup verify prints.
+type checkedBackup struct {
+	File           string         `json:"file"`
+	Valid          bool           `json:"valid"`
+	Cluster        string         `json:"cluster"`
+	CreatedAt      output.Moment  `json:"created_at"`
+	Release        string         `json:"release"`
+	Revision       string         `json:"revision"`
+	Head           backupHead     `json:"head"`
+	Transitions    int            `json:"transitions"`
+	TransactionKey string         `json:"transaction_key"`
+	Pinned         bool           `json:"pinned"`
+	Owners         output.Texts   `json:"owners"`
+	Digest         string         `json:"digest"`
+	Entries        string         `json:"entries"`
+	Families       map[string]int `json:"families"`
+	Bytes          string         `json:"bytes"`
+}
+
 func contentsResult(file string, found *backup.Contents, key identity.KeyID, pinned bool) result {
 	h, head := found.Header, found.History.Current()
-	families := object{}
-	for _, name := range sortedKeys(found.Families) {
-		families = families.with(name, found.Families[name])
-	}
-	data := object{
-		{"file", file}, {"valid", true}, {"cluster", h.Cluster}, {"created_at", stamp(h.CreatedAt)}, {"release", h.Release}, {"revision", number(uint64(h.Revision))},
-		{"head", object{{"hash", head.Hash.String()}, {"index", number(head.Index)}, {"authority_epoch", number(head.AuthorityEpoch)}}},
-		{"transitions", len(found.History.Links())}, {"transaction_key", key.String()}, {"pinned", pinned}, {"owners", texts(h.Owners)},
-		{"digest", hex.EncodeToString(found.Trailer.Digest[:])}, {"entries", number(found.Trailer.Entries)}, {"families", families}, {"bytes", number(found.Bytes)},
+	data := checkedBackup{
+		File: file, Valid: true, Cluster: h.Cluster, CreatedAt: output.Moment(h.CreatedAt), Release: h.Release, Revision: number(uint64(h.Revision)),
+		Head:        backupHead{Hash: head.Hash.String(), Index: number(head.Index), AuthorityEpoch: number(head.AuthorityEpoch)},
+		Transitions: len(found.History.Links()), TransactionKey: key.String(), Pinned: pinned, Owners: h.Owners,
+		Digest: hex.EncodeToString(found.Trailer.Digest[:]), Entries: number(found.Trailer.Entries), Families: found.Families, Bytes: number(found.Bytes),
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts

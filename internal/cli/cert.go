@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -26,8 +27,8 @@ const (
 	maxCerts     = 64
 )
 
-func (c *CLI) certCommand() *cobra.Command {
-	return noun("cert", "read and verify certificates", c.certShow(), c.certVerify())
+func certCommand(c *CLI) *cobra.Command {
+	return noun("cert", "read and verify certificates", certShow(c), certVerify(c))
 }
 
 // certFile is what a PEM file holds. Keys are counted and not kept.
@@ -37,7 +38,7 @@ type certFile struct {
 	keys  int
 }
 
-func (c *CLI) readCerts(cfg *settings.Values, file string) (*certFile, error) {
+func readCerts(c *CLI, cfg *settings.Values, file string) (*certFile, error) {
 	var data []byte
 	var err error
 	if file == "-" {
@@ -77,14 +78,14 @@ func (c *CLI) readCerts(cfg *settings.Values, file string) (*certFile, error) {
 	return out, nil
 }
 
-func (c *CLI) certShow() *cobra.Command {
+func certShow(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "show FILE", short: "show the certificates in a PEM file",
 		long:   "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for standard input. Private keys are never shown.",
 		sample: "  fealty cert show /var/lib/fealty/agent/identity/svid.pem",
 		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *settings.Values, args []string) error {
-			f, err := c.readCerts(cfg, args[0])
+			f, err := readCerts(c, cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -93,12 +94,19 @@ func (c *CLI) certShow() *cobra.Command {
 	})
 }
 
+// shownCerts is what fealty cert show prints.
+type shownCerts struct {
+	File         string      `json:"file"`
+	Certificates []shownCert `json:"certificates"`
+	PrivateKeys  int         `json:"private_keys"`
+}
+
 func (f *certFile) result(now time.Time) result {
-	items := make(list, 0, len(f.certs))
+	items := make([]shownCert, 0, len(f.certs))
 	for _, cert := range f.certs {
 		items = append(items, ofCert(cert, now))
 	}
-	return result{object{{"file", f.name}, {"certificates", items}, {"private_keys", f.keys}},
+	return result{shownCerts{File: f.name, Certificates: items, PrivateKeys: f.keys},
 		func(p *term.Page) error {
 			for i, cert := range f.certs {
 				if i > 0 {
@@ -132,13 +140,30 @@ func sortOf(cert *x509.Certificate) (sort, id, problem string) {
 	return "leaf", got.String(), ""
 }
 
-func ofCert(cert *x509.Certificate, now time.Time) object {
+// shownCert is one certificate.
+type shownCert struct {
+	Sort            string        `json:"sort"`
+	SpiffeID        string        `json:"spiffe_id"`
+	IdentityProblem string        `json:"identity_problem"`
+	Subject         string        `json:"subject"`
+	Issuer          string        `json:"issuer"`
+	Serial          string        `json:"serial"`
+	KeyID           string        `json:"key_id"`
+	KeyType         string        `json:"key_type"`
+	NotBefore       output.Moment `json:"not_before"`
+	NotAfter        output.Moment `json:"not_after"`
+	InDate          bool          `json:"in_date"`
+	DNSNames        output.Texts  `json:"dns_names"`
+	ProfileProblem  string        `json:"profile_problem"`
+}
+
+func ofCert(cert *x509.Certificate, now time.Time) shownCert {
 	sort, id, problem := sortOf(cert)
-	return object{
-		{"sort", sort}, {"spiffe_id", id}, {"identity_problem", problem}, {"subject", cert.Subject.String()}, {"issuer", cert.Issuer.String()},
-		{"serial", cert.SerialNumber.Text(16)}, {"key_id", identity.KeyOf(cert).String()}, {"key_type", cert.PublicKeyAlgorithm.String()},
-		{"not_before", stamp(cert.NotBefore)}, {"not_after", stamp(cert.NotAfter)}, {"in_date", inDate(cert, now)},
-		{"dns_names", texts(cert.DNSNames)}, {"profile_problem", profileProblem(cert, sort, now)},
+	return shownCert{
+		Sort: sort, SpiffeID: id, IdentityProblem: problem, Subject: cert.Subject.String(), Issuer: cert.Issuer.String(),
+		Serial: cert.SerialNumber.Text(16), KeyID: identity.KeyOf(cert).String(), KeyType: cert.PublicKeyAlgorithm.String(),
+		NotBefore: output.Moment(cert.NotBefore), NotAfter: output.Moment(cert.NotAfter), InDate: inDate(cert, now),
+		DNSNames: cert.DNSNames, ProfileProblem: profileProblem(cert, sort, now),
 	}
 }
 
@@ -190,7 +215,18 @@ func certFacts(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
 	return f
 }
 
-func (c *CLI) certVerify() *cobra.Command {
+// verifiedCert is what fealty cert verify prints.
+type verifiedCert struct {
+	File          string        `json:"file"`
+	Verified      bool          `json:"verified"`
+	SpiffeID      string        `json:"spiffe_id"`
+	KeyID         string        `json:"key_id"`
+	NotAfter      output.Moment `json:"not_after"`
+	MeshCAChecked bool          `json:"mesh_ca_checked"`
+	BansChecked   bool          `json:"bans_checked"`
+}
+
+func certVerify(c *CLI) *cobra.Command {
 	var root, bundle, cluster string
 	cmd := c.command(spec{
 		use: "verify FILE", short: "verify a certificate chain as a member would",
@@ -209,11 +245,11 @@ neither: a trust bundle of the cluster says who is banned.`,
 				return command.Missing("--root", "it has to be said whom to believe, in one way",
 					"--root FILE or --bundle FILE")
 			}
-			f, err := c.readCerts(cfg, args[0])
+			f, err := readCerts(c, cfg, args[0])
 			if err != nil {
 				return err
 			}
-			trust, err := c.readTrust(cfg, f, root, bundle, cluster)
+			trust, err := readTrust(c, cfg, f, root, bundle, cluster)
 			if err != nil {
 				return err
 			}
@@ -224,9 +260,9 @@ neither: a trust bundle of the cluster says who is banned.`,
 			if err != nil {
 				return refusedCert(args[0], err)
 			}
-			return c.print(result{object{
-				{"file", args[0]}, {"verified", true}, {"spiffe_id", v.ID.String()}, {"key_id", v.Key.String()},
-				{"not_after", stamp(v.Leaf.NotAfter)}, {"mesh_ca_checked", bundle != ""}, {"bans_checked", false},
+			return c.print(result{verifiedCert{
+				File: args[0], Verified: true, SpiffeID: v.ID.String(), KeyID: v.Key.String(),
+				NotAfter: output.Moment(v.Leaf.NotAfter), MeshCAChecked: bundle != "", BansChecked: false,
 			}, func(p *term.Page) error {
 				var out term.Facts
 				out.Paint("verified", term.Green, "● "+v.ID.String())
@@ -252,12 +288,12 @@ func refusedCert(name string, err error) error {
 
 // readTrust makes a bundle of the roots and mesh CAs in a file. Without accepted
 // mesh CAs those of the chain itself are.
-func (c *CLI) readTrust(cfg *settings.Values, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
+func readTrust(c *CLI, cfg *settings.Values, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
 	file, flag := root, "--root"
 	if bundle != "" {
 		file, flag = bundle, "--bundle"
 	}
-	anchors, err := c.readCerts(cfg, file)
+	anchors, err := readCerts(c, cfg, file)
 	if err != nil {
 		return nil, err
 	}

@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/store/etcd"
@@ -24,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func (c *CLI) checkCommand() *cobra.Command {
+func checkCommand(c *CLI) *cobra.Command {
 	var data, listen, store, manifestFile string
 	cmd := c.command(spec{
 		use: "check [pre|node|coordinator|store]", short: "look whether things are as they should be, and what to do",
@@ -49,7 +51,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				}
 				groups = args[:1]
 			}
-			s := c.site(ctx, cfg)
+			s := site(ctx, c, cfg)
 			s.Listen, s.Store = listen, store
 			if store != "" && !strings.HasPrefix(store, settings.SqliteScheme) && !strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
 				c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
@@ -65,7 +67,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				if manifestFile == "" {
 					return nil, doctor.ErrNotAsked
 				}
-				_, m, err := c.readManifest(cfg, manifestFile, manifest.Parse)
+				_, m, err := readManifest(c, cfg, manifestFile, manifest.Parse)
 				if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
 					err = invalidManifest(manifestFile, e)
 				}
@@ -95,7 +97,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 }
 
 // site is this machine, and whom the settings name.
-func (c *CLI) site(ctx context.Context, cfg *settings.Values) *doctor.Environment {
+func site(ctx context.Context, c *CLI, cfg *settings.Values) *doctor.Environment {
 	s := &doctor.Environment{Now: c.env.Now(), Free: doctor.FreeSpace, Limit: doctor.ResourceLimit, FileSystem: sqlite.CheckFilesystem}
 	timeout := cfg.Duration("timeout")
 	s.Dial = func(address string) error {
@@ -126,7 +128,7 @@ func (c *CLI) site(ctx context.Context, cfg *settings.Values) *doctor.Environmen
 		if s.Data == "" {
 			return nil, doctor.ErrNotAsked
 		}
-		l, err := dialSocket(agentSocket(s.Data), timeout)
+		l, err := line.Dial(agentSocket(s.Data), timeout)
 		if err != nil {
 			return nil, err
 		}
@@ -192,10 +194,23 @@ func checkResult(results []doctor.Checked) result {
 	}}
 }
 
+// explainedCheck is what one check looks at.
+type explainedCheck struct {
+	ID    string       `json:"id"`
+	Title string       `json:"title"`
+	About string       `json:"about"`
+	Needs output.Texts `json:"needs"`
+}
+
+// explainedChecks is what fealty explain check prints.
+type explainedChecks struct {
+	Checks []explainedCheck `json:"checks"`
+}
+
 // explainCheck explains one check, or lists all of them.
 func explainCheck(id string) (result, error) {
 	var b strings.Builder
-	items := list{}
+	items := []explainedCheck{}
 	for _, k := range doctor.All() {
 		if id != "" && k.ID != id {
 			continue
@@ -205,7 +220,7 @@ func explainCheck(id string) (result, error) {
 		} else {
 			b.WriteString(k.Page())
 		}
-		items = append(items, object{{"id", k.ID}, {"title", k.Title}, {"about", k.About}, {"needs", texts(k.Needs)}})
+		items = append(items, explainedCheck{ID: k.ID, Title: k.Title, About: k.About, Needs: k.Needs})
 	}
 	if len(items) == 0 {
 		var ids []string
@@ -214,5 +229,5 @@ func explainCheck(id string) (result, error) {
 		}
 		return result{}, noPage("check", "check."+id, ids)
 	}
-	return pageOf(object{{"checks", items}}, b.String()), nil
+	return pageOf(explainedChecks{Checks: items}, b.String()), nil
 }

@@ -144,7 +144,7 @@ func Main() int {
 // is to say was written.
 func (c *CLI) Run(ctx context.Context) int {
 	c.format = c.formatOf(c.env.Args)
-	root := c.root()
+	root := root(c)
 	if c.env.Program != programName {
 		c.commands = commandsIn(names(root))
 	}
@@ -159,11 +159,11 @@ func (c *CLI) Run(ctx context.Context) int {
 // Tree returns the commands, for who describes them.
 //
 //go:generate go run ./genreference ../../docs/reference
-func Tree() *cobra.Command { return New(Env{Release: "reference"}).root() }
+func Tree() *cobra.Command { return root(New(Env{Release: "reference"})) }
 
 // root returns the tree of commands. It is made for each invocation: cobra keeps
 // what was parsed in it.
-func (c *CLI) root() *cobra.Command {
+func root(c *CLI) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fealty",
 		Short: "A control plane for fleets of machines",
@@ -204,20 +204,20 @@ node may do, and what happens when the control plane is gone.`,
 			groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
 			run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 				return r.Run(ctx, actuation.World{Within: cfg.Within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
-					JSON: c.format == output.JSON || c.format == output.YAML, Log: func() *slog.Logger { return c.logger(cfg) },
-					Metrics: func() (net.Listener, error) { return c.listenMetrics(ctx, cfg) }})
+					JSON: c.format == output.JSON || c.format == output.YAML, Log: func() *slog.Logger { return logger(c, cfg) },
+					Metrics: func() (net.Listener, error) { return listenMetrics(ctx, c, cfg) }})
 			}})
 		r.Flags(cmd.Flags())
 		return cmd
 	}
-	conformance := c.conformanceCommand()
+	conformance := conformanceCommand(c)
 	conformance.AddCommand(room(actuation.Conformance()))
-	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand(), room(actuation.Shard()),
+	add("processes", devCommand(c), coordinatorCommand(c), agentCommand(c), room(actuation.Shard()),
 		noun("provider", actuation.Short, append(below(c, registrycmd.Providers()), room(actuation.Process()))...))
-	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
-	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), conformance)
+	add("node", joinCommand(c), leaveCommand(c), loginCommand(c), whoamiCommand(c), contextCommand(c))
+	add("fleet", statusCommand(c), checkCommand(c), manifestCommand(c), configCommand(c), tokenCommand(c), memberCommand(c), trustCommand(c), leaderCommand(c), auditCommand(c), recoverCommand(c), verifyCommand(c), backupCommand(c), conformance)
 	add("fleet", fencingCommands(c)...)
-	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
+	add("read", certCommand(c), snapshotCommand(c), authzCommand(c), explainCommand(c), completionCommand(c), versionCommand(c))
 	root.SetHelpCommand(helpCommand())
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {

@@ -20,6 +20,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -216,7 +217,7 @@ func TestStreamElsewhere(t *testing.T) {
 // to be changed is not tried twice.
 func TestStoreElsewhere(t *testing.T) {
 	for _, changes := range []bool{false, true} {
-		if got := (&line{}).elsewhere(true, changes, explain.New(explain.StoreUnreachable)); got == changes {
+		if got := (&line.Line{}).Elsewhere(true, changes, explain.New(explain.StoreUnreachable)); got == changes {
 			t.Errorf("changes %v: %v", changes, got)
 		}
 	}
@@ -263,14 +264,14 @@ func TestElsewhere(t *testing.T) {
 		{"a change that was lost", true, true, explain.New(explain.Unreachable), false},
 		{"a question that was lost", true, false, explain.New(explain.Unreachable), true},
 	} {
-		if got := (&line{}).elsewhere(tt.sent, tt.changes, tt.err); got != tt.want {
+		if got := (&line.Line{}).Elsewhere(tt.sent, tt.changes, tt.err); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 	// A change that was sent is made again after two answers alone: those of a coordinator
 	// which did nothing.
 	for _, code := range explain.Codes() {
-		if got := (&line{}).elsewhere(true, true, explain.New(code)); got != (code == explain.RecoveryMode || code == explain.HeadNotFollowed) {
+		if got := (&line.Line{}).Elsewhere(true, true, explain.New(code)); got != (code == explain.RecoveryMode || code == explain.HeadNotFollowed) {
 			t.Errorf("after %s a change is made again elsewhere: %v", code, got)
 		}
 	}

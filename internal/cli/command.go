@@ -12,11 +12,13 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/domaincmd"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instructcmd"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/registrycmd"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -271,15 +273,15 @@ type surroundings struct {
 }
 
 func (s surroundings) Ask(do func(grpc.ClientConnInterface) error) error {
-	return s.c.asking(s.cfg, func(all *services) error { return do(all.line) })
+	return s.c.asking(s.cfg, func(all *line.Services) error { return do(all.Line) })
 }
 
 func (s surroundings) Print(r command.Result) error {
-	return s.c.print(result{ofMessage(r.Data), r.Show})
+	return s.c.print(result{message.Of(r.Data), r.Show})
 }
 
 func (s surroundings) PrintList(names []string, r command.Result) error {
-	return s.c.printList(names, result{ofMessage(r.Data), r.Show})
+	return s.c.printList(names, result{message.Of(r.Data), r.Show})
 }
 
 func (s surroundings) Say(text string, args ...any) { s.c.talk(text, args...) }

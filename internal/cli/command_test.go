@@ -26,7 +26,7 @@ func commands() []*cobra.Command {
 			walk(sub)
 		}
 	}
-	walk(New(Env{Release: "test"}).root())
+	walk(root(New(Env{Release: "test"})))
 	return out
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
@@ -57,9 +58,9 @@ func (c *CLI) completeSettings(cmd *cobra.Command, groups ...settings.Group) {
 }
 
 // memberNames are the members, as KIND/NAME.
-func (c *CLI) memberNames(ctx context.Context, cfg *settings.Values) (out []string) {
-	_ = c.asking(cfg, func(s *services) error {
-		resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
+func memberNames(ctx context.Context, c *CLI, cfg *settings.Values) (out []string) {
+	_ = c.asking(cfg, func(s *line.Services) error {
+		resp, err := listMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
 		for _, m := range resp.GetMembers() {
 			out = append(out, m.GetKind()+"/"+m.GetName())
 		}
@@ -69,16 +70,16 @@ func (c *CLI) memberNames(ctx context.Context, cfg *settings.Values) (out []stri
 }
 
 // entryNames are the entries of the manifest in force.
-func (c *CLI) entryNames(ctx context.Context, cfg *settings.Values) (out []string) {
-	_ = c.asking(cfg, func(s *services) (err error) {
+func entryNames(ctx context.Context, c *CLI, cfg *settings.Values) (out []string) {
+	_ = c.asking(cfg, func(s *line.Services) (err error) {
 		out, err = entriesOf(ctx, s)
 		return err
 	})
 	return out
 }
 
-func entriesOf(ctx context.Context, s *services) (out []string, err error) {
-	resp, err := s.manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{})
+func entriesOf(ctx context.Context, s *line.Services) (out []string, err error) {
+	resp, err := s.Manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +93,7 @@ func entriesOf(ctx context.Context, s *services) (out []string, err error) {
 	return out, nil
 }
 
-func (c *CLI) completionCommand() *cobra.Command {
+func completionCommand(c *CLI) *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
 	return c.command(spec{
 		use: "completion bash|zsh|fish", short: "print the completion script of a shell",
@@ -102,7 +103,7 @@ func (c *CLI) completionCommand() *cobra.Command {
   fealty completion fish > ~/.config/fish/completions/fealty.fish`,
 		words: shells, args: command.Exactly("SHELL"),
 		run: func(_ context.Context, _ *settings.Values, args []string) error {
-			root := c.root()
+			root := root(c)
 			switch args[0] {
 			case "bash":
 				return root.GenBashCompletionV2(c.env.Stdout, true)

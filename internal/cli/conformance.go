@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/conformance"
@@ -19,11 +20,11 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) conformanceCommand() *cobra.Command {
-	return noun("conformance", "does what a cluster relies on keep its promises", c.conformanceStore())
+func conformanceCommand(c *CLI) *cobra.Command {
+	return noun("conformance", "does what a cluster relies on keep its promises", conformanceStore(c))
 }
 
-func (c *CLI) conformanceStore() *cobra.Command {
+func conformanceStore(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "store URL", short: "hold a live, empty store to the promises that a cluster relies on",
 		long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a cluster: atomic
@@ -42,12 +43,12 @@ exit status is 10 if a promise was not kept.`,
 			if problem := settings.CheckStore(args[0]); problem != "" {
 				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&settings.Setting{Form: settings.StoreForm}).Want())
 			}
-			return c.checkConformance(ctx, cfg, args[0])
+			return checkConformance(ctx, c, cfg, args[0])
 		},
 	})
 }
 
-func (c *CLI) checkConformance(ctx context.Context, cfg *settings.Values, text string) error {
+func checkConformance(ctx context.Context, c *CLI, cfg *settings.Values, text string) error {
 	name := settings.ShownStore(text)
 	v := settings.Value{Setting: &settings.Setting{Key: "store"}, From: "the URL", Rank: settings.FromEnvironment, Text: text}
 	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) && postgres.HasPassword(text) {
@@ -56,7 +57,7 @@ func (c *CLI) checkConformance(ctx context.Context, cfg *settings.Values, text s
 	target := conformance.Target{
 		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
 		Open: func(ctx context.Context, retain int) (store.Store, error) {
-			st, _, err := c.openStoreAt(ctx, cfg, v, slog.New(slog.DiscardHandler), retain)
+			st, _, err := openStoreAt(ctx, c, cfg, v, slog.New(slog.DiscardHandler), retain)
 			return st, err
 		},
 	}
@@ -86,8 +87,25 @@ func (c *CLI) checkConformance(ctx context.Context, cfg *settings.Values, text s
 	return nil
 }
 
+// conformanceCase is how one case of the suite went.
+type conformanceCase struct {
+	Case    string       `json:"case"`
+	Promise string       `json:"promise"`
+	Result  string       `json:"result"`
+	TookMs  int64        `json:"took_ms"`
+	Log     output.Texts `json:"log"`
+}
+
+// conformanceReport is what fealty conformance prints.
+type conformanceReport struct {
+	Store  string            `json:"store"`
+	Kept   int               `json:"kept"`
+	Failed int               `json:"failed"`
+	Cases  []conformanceCase `json:"cases"`
+}
+
 func conformanceResult(name string, results []conformance.Result) result {
-	items := list{}
+	items := []conformanceCase{}
 	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CASE"}, {Title: "TOOK"}, {Title: "PROMISE",
 		Least: 30}}}
 	kept := 0
@@ -99,10 +117,10 @@ func conformanceResult(name string, results []conformance.Result) result {
 			outcome = doctor.Failed
 		}
 		took := r.Took.Round(time.Millisecond)
-		items = append(items, object{{"case", r.Name}, {"promise", r.Promise}, {"result", string(outcome)}, {"took_ms", took.Milliseconds()}, {"log", texts(r.Log)}})
+		items = append(items, conformanceCase{Case: r.Name, Promise: r.Promise, Result: string(outcome), TookMs: took.Milliseconds(), Log: r.Log})
 		t.Add(shapeOf(outcome).cell(), term.Txt(r.Name), term.Txt(took.String()), term.Txt(r.Promise))
 	}
-	return result{object{{"store", name}, {"kept", kept}, {"failed", len(results) - kept}, {"cases", items}},
+	return result{conformanceReport{Store: name, Kept: kept, Failed: len(results) - kept, Cases: items},
 		func(p *term.Page) error {
 			if err := p.Table(t); err != nil {
 				return err

@@ -95,7 +95,7 @@ func (c *CLI) person(cfg *settings.Values) (person, error) {
 	return person{at, name, "the current context", settings.FromDefault}, nil
 }
 
-// load reads the identity. Its errors are those of [agent.LoadLogin], with the way to
+// load reads the identity. Its errors are those of [enroll.LoadLogin], with the way to
 // log in again under the same name.
 func (p person) load(c *CLI) (enroll.LoginIdentity, error) {
 	login, err := enroll.LoadLogin(nil, p.dir, c.env.Now)
@@ -115,7 +115,7 @@ func (p person) load(c *CLI) (enroll.LoginIdentity, error) {
 
 // loginPlace decides where a new login goes: the folder of --identity, else a context
 // by the name of --context, else by that of the cluster.
-func (c *CLI) loginPlace(cfg *settings.Values, cluster string) (person, error) {
+func loginPlace(c *CLI, cfg *settings.Values, cluster string) (person, error) {
 	dir, named := cfg.Find("identity"), cfg.Find("context")
 	name := named.Text
 	if dir.Text != "" || name != "" {
@@ -137,7 +137,20 @@ func (c *CLI) loginPlace(cfg *settings.Values, cluster string) (person, error) {
 	return person{at, name, named.From, named.Rank}, nil
 }
 
-func (c *CLI) whoamiCommand() *cobra.Command {
+// self is what fealty whoami prints.
+type self struct {
+	SpiffeID     string        `json:"spiffe_id"`
+	Cluster      string        `json:"cluster"`
+	Kind         string        `json:"kind"`
+	Name         string        `json:"name"`
+	SVIDNotAfter output.Moment `json:"svid_not_after"`
+	Coordinators output.Texts  `json:"coordinators"`
+	Context      string        `json:"context"`
+	Dir          string        `json:"dir"`
+	From         string        `json:"from"`
+}
+
+func whoamiCommand(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "whoami", short: "say as whom commands ask, and whom",
 		long: `Say as whom commands ask here: identity, cluster, until when the login is good, and the coordinators that it
@@ -160,9 +173,9 @@ remembers. Nobody is asked for it.`,
 				asked = named
 			}
 			id := login.ID
-			data := object{
-				{"spiffe_id", id.String()}, {"cluster", id.Cluster()}, {"kind", string(id.Kind())}, {"name", id.Name()},
-				{"svid_not_after", stamp(login.NotAfter)}, {"coordinators", texts(asked)}, {"context", p.context}, {"dir", p.dir}, {"from", p.from},
+			data := self{
+				SpiffeID: id.String(), Cluster: id.Cluster(), Kind: string(id.Kind()), Name: id.Name(),
+				SVIDNotAfter: output.Moment(login.NotAfter), Coordinators: asked, Context: p.context, Dir: p.dir, From: p.from,
 			}
 			return c.print(result{data, func(pg *term.Page) error {
 				var f term.Facts
@@ -178,8 +191,8 @@ remembers. Nobody is asked for it.`,
 	})
 }
 
-func (c *CLI) contextCommand() *cobra.Command {
-	return noun("context", "show and choose among your logins", c.contextList(), c.contextUse())
+func contextCommand(c *CLI) *cobra.Command {
+	return noun("context", "show and choose among your logins", contextList(c), contextUse(c))
 }
 
 // loginList is what fealty context list prints.
@@ -195,7 +208,7 @@ type login struct {
 	SVIDNotAfter output.Moment `json:"svid_not_after"` // null then
 }
 
-func (c *CLI) contextList() *cobra.Command {
+func contextList(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "list", short: "list your logins, and which one commands take",
 		names: true,
@@ -234,7 +247,12 @@ func (c *CLI) contextList() *cobra.Command {
 	})
 }
 
-func (c *CLI) contextUse() *cobra.Command {
+// usedContext is what fealty context use prints.
+type usedContext struct {
+	Context string `json:"context"`
+}
+
+func contextUse(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "use NAME", short: "take this login where nothing else is named",
 		args: command.Exactly("NAME"), complete: func(context.Context, *settings.Values) []string {
@@ -252,7 +270,7 @@ func (c *CLI) contextUse() *cobra.Command {
 			if err := c.logins().Use(args[0]); err != nil {
 				return err
 			}
-			return c.print(result{object{{"context", args[0]}},
+			return c.print(result{usedContext{Context: args[0]},
 				func(p *term.Page) error { p.Line("%s is the current context", args[0]); return nil }})
 		},
 	})

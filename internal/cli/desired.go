@@ -17,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	desired "github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/document"
@@ -29,8 +30,8 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func (c *CLI) configCommand() *cobra.Command {
-	return noun("config", "put, read and delete the desired config", c.configPut(), c.configGet(), c.configList(), c.configDelete())
+func configCommand(c *CLI) *cobra.Command {
+	return noun("config", "put, read and delete the desired config", configPut(c), configGet(c), configList(c), configDelete(c))
 }
 
 func kindWords() []string {
@@ -41,7 +42,7 @@ func kindWords() []string {
 	return out
 }
 
-func (c *CLI) configPut() *cobra.Command {
+func configPut(c *CLI) *cobra.Command {
 	var file string
 	var dry bool
 	var version uint64
@@ -63,7 +64,7 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 				return command.Missing("--file", "there is nothing to put",
 					"--file FILE, a folder, or - for standard input")
 			}
-			docs, err := c.readRecords(cfg, file)
+			docs, err := readRecords(c, cfg, file)
 			if err != nil {
 				return err
 			}
@@ -71,12 +72,12 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 			for _, d := range docs {
 				req.Records = append(req.Records, desired.Encode(d.Record))
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.config.PutConfig(ctx, req)
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Config.PutConfig(ctx, req)
 				if err != nil {
 					return placed(err, docs)
 				}
-				return c.printChanges(resp.GetChanges(), resp.GetVersion(), dry)
+				return printChanges(c, resp.GetChanges(), resp.GetVersion(), dry)
 			})
 		},
 	})
@@ -90,7 +91,20 @@ func expectVersion(cmd *cobra.Command, version *uint64) {
 	cmd.Flags().Uint64Var(version, "expect-version", 0, "change nothing unless the config is at this version, as get and list show it (default: any)")
 }
 
-func (c *CLI) configGet() *cobra.Command {
+// shownConfig is what fealty config get prints as JSON, and listedConfig what list does. A
+// record has the fields of its kind.
+type (
+	shownConfig struct {
+		Version uint64        `json:"version"`
+		Record  output.Object `json:"record"`
+	}
+	listedConfig struct {
+		Version uint64 `json:"version"`
+		Records []any  `json:"records"`
+	}
+)
+
+func configGet(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "get KIND NAME", short: "print a record of the desired config",
 		long: `Print a record of the desired config, as YAML that fealty config put takes. With --output json it stands in an object
@@ -102,8 +116,8 @@ beside the version of the config.`,
 			if err := checkKind(args[0]); err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.config.GetConfig(ctx, &fealtyv1.GetConfigRequest{Kind: args[0], Name: args[1]})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Config.GetConfig(ctx, &fealtyv1.GetConfigRequest{Kind: args[0], Name: args[1]})
 				if err != nil {
 					return err
 				}
@@ -112,16 +126,16 @@ beside the version of the config.`,
 					return err
 				}
 				if c.format == output.JSON {
-					return c.print(result{data: object{{"version", resp.GetVersion()}, {"record", record}}})
+					return c.print(result{data: shownConfig{resp.GetVersion(), record}})
 				}
 				// Without the mark that other output has: it is to be put again.
-				return writeYAML(c.env.Stdout, record)
+				return output.WriteYAML(c.env.Stdout, record)
 			})
 		},
 	})
 }
 
-func (c *CLI) configList() *cobra.Command {
+func configList(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "list [KIND]", short: "list the records of the desired config",
 		sample: `  fealty config list
@@ -135,13 +149,13 @@ func (c *CLI) configList() *cobra.Command {
 				}
 				req.Kind = args[0]
 			}
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				records, version, err := listConfig(ctx, s, req)
 				if err != nil {
 					return err
 				}
 				var recordNames []string
-				items := list{}
+				items := []any{}
 				t := &term.Table{Columns: []term.Column{{Title: "KIND"}, {Title: "NAME", Least: 8},
 					{Title: "ORGANIZATION"}, {Title: "ROLES"}, {Title: "SHA-256", Wide: true}}}
 				for _, m := range records {
@@ -155,7 +169,7 @@ func (c *CLI) configList() *cobra.Command {
 					t.Add(term.Txt(m.GetKind()), term.Txt(m.GetName()), term.Txt(command.Dash(base.Organization)),
 						term.Txt(command.Dash(strings.Join(base.Roles, ","))), term.Txt(sum(m.GetRecord())))
 				}
-				return c.printList(recordNames, result{object{{"version", version}, {"records", items}},
+				return c.printList(recordNames, result{listedConfig{version, items},
 					func(p *term.Page) error {
 						if err := p.Table(t); err != nil {
 							return err
@@ -176,14 +190,14 @@ func sum(record []byte) string {
 
 // listConfig reads all pages. Pages of several versions are not one config, so it
 // begins again if a write comes in between.
-func listConfig(ctx context.Context, s *services, req *fealtyv1.ListConfigRequest) ([]*fealtyv1.ConfigRecord, uint64, error) {
+func listConfig(ctx context.Context, s *line.Services, req *fealtyv1.ListConfigRequest) ([]*fealtyv1.ConfigRecord, uint64, error) {
 	const tries = 5
 	for range tries {
 		var out []*fealtyv1.ConfigRecord
 		var version uint64
 		req.PageToken = ""
 		for {
-			resp, err := s.config.ListConfig(ctx, req)
+			resp, err := s.Config.ListConfig(ctx, req)
 			if err != nil {
 				return nil, 0, err
 			}
@@ -200,7 +214,7 @@ func listConfig(ctx context.Context, s *services, req *fealtyv1.ListConfigReques
 	return nil, 0, explain.New(explain.StoreBusy, "what", "list the config", "tries", tries)
 }
 
-func (c *CLI) configDelete() *cobra.Command {
+func configDelete(c *CLI) *cobra.Command {
 	var dry bool
 	var version uint64
 	cmd := c.command(spec{
@@ -224,12 +238,12 @@ deleted; the message names those.`,
 			for _, name := range args[1:] {
 				req.Records = append(req.Records, &fealtyv1.ConfigRecord{Kind: args[0], Name: name})
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.config.DeleteConfig(ctx, req)
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Config.DeleteConfig(ctx, req)
 				if err != nil {
 					return err
 				}
-				return c.printChanges(resp.GetChanges(), resp.GetVersion(), dry)
+				return printChanges(c, resp.GetChanges(), resp.GetVersion(), dry)
 			})
 		},
 	})
@@ -255,7 +269,7 @@ type sourceRecord struct {
 
 // readRecords reads all records of a file, a folder or standard input. The error is
 // of the first file that is not right.
-func (c *CLI) readRecords(cfg *settings.Values, name string) ([]sourceRecord, error) {
+func readRecords(c *CLI, cfg *settings.Values, name string) ([]sourceRecord, error) {
 	files := []string{name}
 	if name != "-" {
 		path := cfg.Within(name)
@@ -284,7 +298,7 @@ func (c *CLI) readRecords(cfg *settings.Values, name string) ([]sourceRecord, er
 		}
 		docs, err := desired.Decode(data)
 		if invalid, ok := errors.AsType[*desired.InvalidError](err); ok {
-			return nil, c.invalidRecords(file, invalid)
+			return nil, invalidRecords(c, file, invalid)
 		}
 		if err != nil {
 			return nil, err
@@ -323,7 +337,7 @@ func recordFiles(dir string) ([]string, error) {
 }
 
 // invalidRecords shows every problem of a file, and returns the error of the first.
-func (c *CLI) invalidRecords(file string, e *desired.InvalidError) error {
+func invalidRecords(c *CLI, file string, e *desired.InvalidError) error {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
 		lines[i] = recordProblem(file, p)
@@ -373,14 +387,14 @@ func readRecord(raw []byte) (desired.Record, error) {
 	return r, nil
 }
 
-func recordObject(raw []byte) (object, error) {
+func recordObject(raw []byte) (output.Object, error) {
 	r, err := readRecord(raw)
 	if err != nil {
 		return nil, err
 	}
 	// Kind and name first, as people write them.
-	o := nodeValue(desired.Node(r)).(object)
-	slices.SortStableFunc(o, func(a, b member) int { return cmp.Compare(headOrder(a.name), headOrder(b.name)) })
+	o := nodeValue(desired.Node(r)).(output.Object)
+	slices.SortStableFunc(o, func(a, b output.Member) int { return cmp.Compare(headOrder(a.Name), headOrder(b.Name)) })
 	return o, nil
 }
 
@@ -395,13 +409,13 @@ func headOrder(name string) int {
 func nodeValue(n *document.Node) any {
 	switch n.Kind {
 	case document.Object:
-		out := object{}
+		out := output.Object{}
 		for _, f := range n.Fields {
-			out = out.with(f.Name, nodeValue(f.Value))
+			out = append(out, output.Member{Name: f.Name, Value: nodeValue(f.Value)})
 		}
 		return out
 	case document.List:
-		out := list{}
+		out := []any{}
 		for _, item := range n.Items {
 			out = append(out, nodeValue(item))
 		}
@@ -424,9 +438,30 @@ type recordChange struct {
 // A fieldChange is a value before and after; blank: there is none.
 type fieldChange struct{ field, before, after string }
 
-func (c *CLI) printChanges(changes []*fealtyv1.ConfigChange, version uint64, dry bool) error {
+// changedField is a field of a record before and after a change.
+type changedField struct {
+	Field  string `json:"field"`
+	Before string `json:"before"`
+	After  string `json:"after"`
+}
+
+// changedRecord is what a change does to a record.
+type changedRecord struct {
+	Record string         `json:"record"`
+	Action string         `json:"action"`
+	Fields []changedField `json:"fields"`
+}
+
+// configChanges is what changes of the config print.
+type configChanges struct {
+	Version uint64          `json:"version"`
+	Changed bool            `json:"changed"`
+	Changes []changedRecord `json:"changes"`
+}
+
+func printChanges(c *CLI, changes []*fealtyv1.ConfigChange, version uint64, dry bool) error {
 	var all []recordChange
-	items := list{}
+	items := []changedRecord{}
 	n := 0
 	for _, m := range changes {
 		x, err := changeOf(m)
@@ -437,16 +472,16 @@ func (c *CLI) printChanges(changes []*fealtyv1.ConfigChange, version uint64, dry
 			n++
 		}
 		all = append(all, x)
-		fields := list{}
+		fields := []changedField{}
 		for _, f := range x.fields {
-			fields = append(fields, object{{"field", f.field}, {"before", f.before}, {"after", f.after}})
+			fields = append(fields, changedField{Field: f.field, Before: f.before, After: f.after})
 		}
-		items = append(items, object{{"record", x.record}, {"action", x.action}, {"fields", fields}})
+		items = append(items, changedRecord{Record: x.record, Action: x.action, Fields: fields})
 	}
 	if dry {
 		c.planned(amount.Plural(n, "record", "records") + " would change")
 	}
-	return c.print(result{object{{"version", version}, {"changed", n > 0}, {"changes", items}},
+	return c.print(result{configChanges{Version: version, Changed: n > 0, Changes: items},
 		func(p *term.Page) error {
 			for _, x := range all {
 				p.Line("%s %s", x.action, x.record)
@@ -516,11 +551,11 @@ func flatten(n *document.Node, path string, out map[string]string) {
 	case n.Kind == document.List:
 		var items []string
 		for _, item := range n.Items {
-			items = append(items, quoted(item.Text))
+			items = append(items, output.Quote(item.Text))
 		}
 		out[path] = "[" + strings.Join(items, ", ") + "]"
 	case n.Kind == document.String:
-		out[path] = quoted(n.Text)
+		out[path] = output.Quote(n.Text)
 	default:
 		out[path] = n.Text
 	}

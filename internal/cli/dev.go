@@ -24,7 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) devCommand() *cobra.Command {
+func devCommand(c *CLI) *cobra.Command {
 	var story, exit bool
 	cmd := c.command(spec{
 		use: "dev", short: "run a whole cluster on this machine, for trying things out",
@@ -52,19 +52,19 @@ fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it
 				return explain.New(explain.BadValue, "name", "--exit", "value", "without --story", "problem", "there is nothing that could end", "want", "--story --exit")
 			}
 			if story {
-				return c.devStory(ctx, exit)
+				return devStory(ctx, c, exit)
 			}
-			return c.dev(ctx, cfg)
+			return dev(ctx, c, cfg)
 		},
 	})
-	cmd.AddCommand(c.breakCommand(), c.healCommand())
+	cmd.AddCommand(breakCommand(c), healCommand(c))
 	cmd.Flags().BoolVar(&story, "story", false, "tell the product's story live, on a cluster of its own")
 	cmd.Flags().BoolVar(&exit, "exit", false, "with --story: end after the last step, and fail if one failed")
 	return cmd
 }
 
 // dev runs the cluster until ctx ends.
-func (c *CLI) dev(ctx context.Context, cfg *settings.Values) (err error) {
+func dev(ctx context.Context, c *CLI, cfg *settings.Values) (err error) {
 	started := time.Now()
 	program, err := os.Executable()
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *CLI) dev(ctx context.Context, cfg *settings.Values) (err error) {
 		return interruptedOr(ctx, err)
 	}
 	defer func() { err = errors.Join(err, cluster.Close()) }()
-	if err := c.introduce(ctx, cluster, started, logFile); err != nil {
+	if err := introduce(ctx, c, cluster, started, logFile); err != nil {
 		return interruptedOr(ctx, err)
 	}
 	select {
@@ -114,7 +114,7 @@ func interruptedOr(ctx context.Context, err error) error {
 }
 
 // introduce prints what runs, and what to try next.
-func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, started time.Time, logFile string) error {
+func introduce(ctx context.Context, c *CLI, cluster *devcluster.Cluster, started time.Time, logFile string) error {
 	st, err := cluster.Status(ctx)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 }
 
 // devStory tells the story on a cluster of its own.
-func (c *CLI) devStory(ctx context.Context, exit bool) (err error) {
+func devStory(ctx context.Context, c *CLI, exit bool) (err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program, which is started for shards: %w", err)

@@ -10,21 +10,22 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // breakCommand is fealty dev break, which does harm to a dev cluster that runs.
-func (c *CLI) breakCommand() *cobra.Command {
-	leader := c.harmCommand(spec{
+func breakCommand(c *CLI) *cobra.Command {
+	leader := harmCommand(c, spec{
 		use: "leader", short: "kill the coordinator that leads",
 		long: `Kill the coordinator that leads, as kill -9 would: it takes no leave, and what it had in memory is gone. Another
 one leads in about a second, in a later term. What the killed one had sent to the store, and arrives later,
 fails there.`,
 		sample: `  fealty dev break leader`,
 	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakLeader} })
-	coordinator := c.harmCommand(spec{
+	coordinator := harmCommand(c, spec{
 		use: "coordinator NAME", short: "kill one coordinator",
 		long: `Kill one coordinator, as kill -9 would. The others serve, and its members go to them. When it is started again
 it gets its secrets back from another one.`,
@@ -34,7 +35,7 @@ it gets its secrets back from another one.`,
 		return devcluster.Harm{Kind: devcluster.BreakCoordinator, Name: args[0]}
 	})
 	var member string
-	network := c.harmCommand(spec{
+	network := harmCommand(c, spec{
 		use: "network", short: "cut a member off from all coordinators",
 		long: `Cut a member off from all coordinators. It goes on by what it holds, within the manifest's policy for that, and
 comes back by itself when the network does.`,
@@ -44,7 +45,7 @@ comes back by itself when the network does.`,
 	})
 	network.Flags().StringVar(&member, "member", "", "the member, such as node-a")
 	var by time.Duration
-	clock := c.harmCommand(spec{
+	clock := harmCommand(c, spec{
 		use: "clock NAME", short: "set the clock of a coordinator or member wrong",
 		long:   `Set the clock of one coordinator or one member, by --by from what is right: ahead, or behind if that is negative.`,
 		sample: `  fealty dev break clock node-a --by 20m`,
@@ -53,7 +54,7 @@ comes back by itself when the network does.`,
 		return devcluster.Harm{Kind: devcluster.BreakClock, Name: args[0], By: by}
 	})
 	clock.Flags().DurationVar(&by, "by", time.Hour, "how far, such as 20m or -1h")
-	shard := c.harmCommand(spec{
+	shard := harmCommand(c, spec{
 		use: "shard", short: "stop the shard where it stands, and start its successor",
 		long: `Stop the process of the shard where it stands (SIGSTOP), and start another one with its identity, which
 works: its tenant wants another number of machines. fealty dev heal wakes the stopped one. It is a zombie: it
@@ -66,8 +67,8 @@ believes that it is in charge, and its provider refuses what it tries.`,
 		shard)
 }
 
-func (c *CLI) healCommand() *cobra.Command {
-	return c.harmCommand(spec{
+func healCommand(c *CLI) *cobra.Command {
+	return harmCommand(c, spec{
 		use: "heal", short: "undo all harm that was done to a dev cluster",
 		long: `Undo all that fealty dev break did: coordinators that were killed start again, networks are whole, clocks
 are right, and shards that were stopped go on, as zombies. It returns when every coordinator is ready.`,
@@ -75,8 +76,15 @@ are right, and shards that were stopped go on, as zombies. It returns when every
 	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.Heal} })
 }
 
+// harmDone is what fealty dev break and heal print.
+type harmDone struct {
+	Did    string       `json:"did"`
+	Watch  output.Texts `json:"watch"`
+	DryRun bool         `json:"dry_run"`
+}
+
 // harmCommand is a command that has a dev cluster do what harm says.
-func (c *CLI) harmCommand(s spec, harm func(args []string) devcluster.Harm) *cobra.Command {
+func harmCommand(c *CLI, s spec, harm func(args []string) devcluster.Harm) *cobra.Command {
 	var dry bool
 	s.long += `
 
@@ -107,7 +115,7 @@ runs it can do that.`
 			c.planned("no harm is done or undone")
 			did = "would say: " + did
 		}
-		return c.print(result{object{{"did", done.Did}, {"watch", texts(done.Watch)}, {"dry_run", dry}},
+		return c.print(result{harmDone{Did: done.Did, Watch: done.Watch, DryRun: dry},
 			func(p *term.Page) error {
 				p.Advise("%s", did)
 				for _, w := range done.Watch {

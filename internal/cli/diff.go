@@ -10,15 +10,18 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func (c *CLI) manifestDiff() *cobra.Command {
+func manifestDiff(c *CLI) *cobra.Command {
 	var code bool
 	cmd := c.command(spec{
 		use: "diff [OLD] NEW", short: "show what a manifest changes in effect",
@@ -41,11 +44,11 @@ diff; then nothing is on standard error, as it is for an error.`,
 			return command.Exactly("NEW")(cmd, args)
 		},
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			e, err := c.diffManifest(ctx, cfg, args)
+			e, err := diffManifest(ctx, c, cfg, args)
 			if err != nil {
 				return err
 			}
-			if err := c.print(result{e.object(), e.show}); err != nil {
+			if err := c.print(result{e.data(), e.show}); err != nil {
 				return err
 			}
 			if code && !e.changes.Empty() {
@@ -58,9 +61,9 @@ diff; then nothing is on standard error, as it is for an error.`,
 	return cmd
 }
 
-func (c *CLI) diffManifest(ctx context.Context, cfg *settings.Values, args []string) (*effect, error) {
+func diffManifest(ctx context.Context, c *CLI, cfg *settings.Values, args []string) (*effect, error) {
 	read := func(file string, parse func([]byte) (*manifest.Manifest, error)) (*manifest.Manifest, error) {
-		_, m, err := c.readManifest(cfg, file, parse)
+		_, m, err := readManifest(c, cfg, file, parse)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 			return nil, invalidManifest(file, problems)
 		}
@@ -78,7 +81,7 @@ func (c *CLI) diffManifest(ctx context.Context, cfg *settings.Values, args []str
 		return &effect{old: old, changes: manifest.Diff(old, next)}, nil
 	}
 	var e *effect
-	err = c.asking(cfg, func(s *services) error {
+	err = c.asking(cfg, func(s *line.Services) error {
 		e, err = preview(ctx, s, next)
 		return err
 	})
@@ -94,8 +97,8 @@ type effect struct {
 }
 
 // preview asks the coordinator what next would do to who is there.
-func preview(ctx context.Context, s *services, next *manifest.Manifest) (*effect, error) {
-	resp, err := s.manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: next.Bytes()})
+func preview(ctx context.Context, s *line.Services, next *manifest.Manifest) (*effect, error) {
+	resp, err := s.Manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: next.Bytes()})
 	if err != nil {
 		return nil, err
 	}
@@ -110,25 +113,55 @@ func preview(ctx context.Context, s *services, next *manifest.Manifest) (*effect
 	return &effect{old, history.Hash(hash), manifest.Diff(old, next), resp}, nil
 }
 
-func (e *effect) object() object {
-	changes := make(list, 0, len(e.changes.List))
+// effectChange is one change of a manifest, and what it means.
+type effectChange struct {
+	Class    string `json:"class"`
+	Subject  string `json:"subject"`
+	Before   string `json:"before"`
+	After    string `json:"after"`
+	Means    string `json:"means"`
+	Wider    bool   `json:"wider"`
+	Narrower bool   `json:"narrower"`
+}
+
+// effectReport is what fealty manifest diff prints.
+type effectReport struct {
+	Differs        bool           `json:"differs"`
+	Wider          bool           `json:"wider"`
+	Narrower       bool           `json:"narrower"`
+	AuthorityMoves []string       `json:"authority_moves"`
+	Changes        []effectChange `json:"changes"`
+	*feltEffect                   // nil: no coordinator was asked
+}
+
+// feltEffect is who is there to feel it.
+type feltEffect struct {
+	Members      []output.Object `json:"members"`
+	MembersTotal uint32          `json:"members_total"`
+	Tokens       []output.Object `json:"tokens"`
+	TokensTotal  uint32          `json:"tokens_total"`
+	Current      string          `json:"current"`
+}
+
+func (e *effect) data() effectReport {
+	changes := make([]effectChange, 0, len(e.changes.List))
 	for _, x := range e.changes.List {
-		changes = append(changes, object{{"class", x.Class}, {"subject", x.Subject}, {"before", x.Before}, {"after", x.After},
-			{"means", x.Means}, {"wider", x.Wider}, {"narrower", x.Narrower}})
+		changes = append(changes, effectChange{Class: x.Class, Subject: x.Subject, Before: x.Before, After: x.After,
+			Means: x.Means, Wider: x.Wider, Narrower: x.Narrower})
 	}
-	authority := make(list, 0, len(e.changes.Authority))
-	for _, x := range e.changes.Authority {
-		authority = append(authority, x)
-	}
-	out := object{{"differs", !e.changes.Empty()}, {"wider", e.changes.Wider()}, {"narrower", e.changes.Narrower()}, {"authority_moves", authority}, {"changes", changes}}
+	out := effectReport{Differs: !e.changes.Empty(), Wider: e.changes.Wider(), Narrower: e.changes.Narrower(),
+		AuthorityMoves: append([]string{}, e.changes.Authority...), Changes: changes}
 	if e.preview != nil {
-		p := ofMessage(e.preview)
-		for _, f := range p {
-			if f.name != "manifest" && f.name != "transition" {
-				out = out.with(f.name, f.value)
-			}
+		felt := &feltEffect{Members: []output.Object{}, MembersTotal: e.preview.GetMembersTotal(),
+			Tokens: []output.Object{}, TokensTotal: e.preview.GetTokensTotal(),
+			Current: hex.EncodeToString(e.preview.GetTransition().GetHash())}
+		for _, m := range e.preview.GetMembers() {
+			felt.Members = append(felt.Members, message.Of(m))
 		}
-		out = out.with("current", hex.EncodeToString(e.preview.GetTransition().GetHash()))
+		for _, t := range e.preview.GetTokens() {
+			felt.Tokens = append(felt.Tokens, message.Of(t))
+		}
+		out.feltEffect = felt
 	}
 	return out
 }

@@ -14,9 +14,13 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -25,9 +29,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (c *CLI) emergencyCommand() *cobra.Command {
+func emergencyCommand(c *CLI) *cobra.Command {
 	return noun("emergency", "revoke on the word of the signers, without a coordinator",
-		c.emergencyNew(), c.emergencySign(), c.emergencyShow(), c.emergencyApply())
+		emergencyNew(c), emergencySign(c), emergencyShow(c), emergencyApply(c))
 }
 
 // emergencyFlags are what a statement says.
@@ -37,7 +41,7 @@ type emergencyFlags struct {
 	configKeys, keys, members, revoked []string
 }
 
-func (c *CLI) emergencyNew() *cobra.Command {
+func emergencyNew(c *CLI) *cobra.Command {
 	var in emergencyFlags
 	cmd := c.command(spec{
 		use: "new", short: "write an emergency statement, to be signed",
@@ -158,7 +162,7 @@ func writeEmergency(cfg *settings.Values, file string, s *snapshot.SignedEmergen
 	if err != nil {
 		return err
 	}
-	return createFile(cfg.Within(file), raw, 0o644, "an emergency statement")
+	return keyfile.Create(cfg.Within(file), raw, 0o644, "an emergency statement")
 }
 
 // readEmergency reads one file, or copies of one statement that were signed apart.
@@ -194,7 +198,7 @@ func decoded(file string, s *snapshot.SignedEmergency) (*snapshot.Emergency, err
 	return e, nil
 }
 
-func (c *CLI) emergencySign() *cobra.Command {
+func emergencySign(c *CLI) *cobra.Command {
 	var keyFile, out string
 	cmd := c.command(spec{
 		use: "sign FILE", short: "sign an emergency statement, apart from any coordinator",
@@ -213,7 +217,7 @@ signatures that FILE had, and this one. Compare what it says with what you were 
 			if err != nil {
 				return err
 			}
-			key, err := readKey(cfg.Within(keyFile))
+			key, err := keyfile.Read(cfg.Within(keyFile))
 			if err != nil {
 				return err
 			}
@@ -232,7 +236,7 @@ signatures that FILE had, and this one. Compare what it says with what you were 
 	return cmd
 }
 
-func (c *CLI) emergencyShow() *cobra.Command {
+func emergencyShow(c *CLI) *cobra.Command {
 	var file string
 	cmd := c.command(spec{
 		use: "show FILE", short: "show what an emergency statement does, and who signed it",
@@ -247,7 +251,7 @@ signers are, and whether they are enough. Several files of one statement count a
 			}
 			var m *manifest.Manifest
 			if file != "" {
-				if _, m, err = c.readManifest(cfg, file, manifest.ParseAccepted); err != nil {
+				if _, m, err = readManifest(c, cfg, file, manifest.ParseAccepted); err != nil {
 					return wordManifest(file, err)
 				}
 			}
@@ -258,7 +262,7 @@ signers are, and whether they are enough. Several files of one statement count a
 	return cmd
 }
 
-func (c *CLI) emergencyApply() *cobra.Command {
+func emergencyApply(c *CLI) *cobra.Command {
 	var dir string
 	var dry, yes bool
 	cmd := c.command(spec{
@@ -289,17 +293,17 @@ more. Several files of one statement, signed apart, count as one.`,
 				}
 			}
 			if dir != "" {
-				return c.applyOnNode(ctx, cfg, dir, raw, dry)
+				return applyOnNode(ctx, c, cfg, dir, raw, dry)
 			}
-			return c.asking(cfg, func(services *services) error {
-				resp, err := services.trust.ApplyEmergency(ctx, &fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
+			return c.asking(cfg, func(services *line.Services) error {
+				resp, err := services.Trust.ApplyEmergency(ctx, &fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
 					c.planned("the statement would be applied")
 				}
-				return c.print(result{ofMessage(resp), func(p *term.Page) error {
+				return c.print(result{message.Of(resp), func(p *term.Page) error {
 					switch {
 					case !resp.GetChanged():
 						p.Line("statement %d was in force before", e.Number)
@@ -318,8 +322,8 @@ more. Several files of one statement, signed apart, count as one.`,
 	return cmd
 }
 
-func (c *CLI) applyOnNode(ctx context.Context, cfg *settings.Values, dir string, raw []byte, dry bool) error {
-	l, err := dialSocket(agentSocket(cfg.Within(dir)), cfg.Duration("timeout"))
+func applyOnNode(ctx context.Context, c *CLI, cfg *settings.Values, dir string, raw []byte, dry bool) error {
+	l, err := line.Dial(agentSocket(cfg.Within(dir)), cfg.Duration("timeout"))
 	if err != nil {
 		return err
 	}
@@ -331,7 +335,7 @@ func (c *CLI) applyOnNode(ctx context.Context, cfg *settings.Values, dir string,
 	if dry {
 		c.planned("the node would act on the statement")
 	}
-	return c.print(result{ofMessage(resp), func(p *term.Page) error {
+	return c.print(result{message.Of(resp), func(p *term.Page) error {
 		switch {
 		case !resp.GetChanged():
 			p.Line("the statement was in force on this node before")
@@ -343,6 +347,25 @@ func (c *CLI) applyOnNode(ctx context.Context, cfg *settings.Values, dir string,
 		}
 		return nil
 	}})
+}
+
+// shownStatement is what fealty trust emergency show prints.
+type shownStatement struct {
+	Statement  string        `json:"statement"`
+	Cluster    string        `json:"cluster"`
+	Root       string        `json:"root"`
+	Number     uint64        `json:"number"`
+	IssuedAt   output.Moment `json:"issued_at"`
+	Reason     string        `json:"reason"`
+	ConfigKeys output.Texts  `json:"config_keys"`
+	Keys       output.Texts  `json:"keys"`
+	Members    output.Texts  `json:"members"`
+	Revoked    output.Texts  `json:"revoked"`
+	Signatures output.Texts  `json:"signatures"`
+
+	// Of a manifest that was named: how many signatures it wants, and how many of these count.
+	Threshold *int `json:"threshold,omitempty"`
+	Counted   *int `json:"counted,omitempty"`
 }
 
 // emergencyResult shows a statement. Without a manifest nobody knows whose signatures
@@ -369,12 +392,12 @@ func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *mani
 		}
 		signers = append(signers, name)
 	}
-	data := object{
-		{"statement", s.Digest().String()}, {"cluster", e.ClusterID}, {"root", e.Root.String()}, {"number", e.Number}, {"issued_at", stamp(e.IssuedAt)}, {"reason", e.Reason},
-		{"config_keys", texts(configKeys)}, {"keys", texts(keys)}, {"members", texts(nodes)}, {"revoked", texts(things)}, {"signatures", texts(signers)},
+	data := shownStatement{
+		Statement: s.Digest().String(), Cluster: e.ClusterID, Root: e.Root.String(), Number: e.Number, IssuedAt: output.Moment(e.IssuedAt), Reason: e.Reason,
+		ConfigKeys: configKeys, Keys: keys, Members: nodes, Revoked: things, Signatures: signers,
 	}
 	if m != nil {
-		data = data.with("threshold", m.Signers.Threshold).with("counted", good)
+		data.Threshold, data.Counted = &m.Signers.Threshold, &good
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts

@@ -10,13 +10,14 @@ import (
 
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/reference"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) explainCommand() *cobra.Command {
+func explainCommand(c *CLI) *cobra.Command {
 	words := []string{}
 	for _, t := range reference.Topics() {
 		words = append(words, t.Name)
@@ -44,6 +45,26 @@ func (c *CLI) explainCommand() *cobra.Command {
 	})
 }
 
+// codePage explains an error code.
+type codePage struct {
+	Code      string `json:"code"`
+	Title     string `json:"title"`
+	What      string `json:"what"`
+	Why       string `json:"why"`
+	Do        string `json:"do"`
+	Exit      int    `json:"exit"`
+	ExitWords string `json:"exit_words"`
+	GRPC      string `json:"grpc"`
+	Page      string `json:"page"`
+}
+
+// wordPage explains a word, or a field of one.
+type wordPage struct {
+	Word   string      `json:"word"`
+	Text   string      `json:"text"`
+	Fields []wordField `json:"fields"`
+}
+
 // explainOne finds what a word names.
 func explainOne(word string) (result, error) {
 	if code := explain.Code(strings.ToUpper(word)); strings.HasPrefix(string(code), "FE-") {
@@ -51,9 +72,9 @@ func explainOne(word string) (result, error) {
 		if !ok {
 			return result{}, noPage("code", word, codeTexts())
 		}
-		return pageOf(object{
-			{"code", string(e.Code)}, {"title", e.Title}, {"what", e.What}, {"why", e.Why}, {"do", e.Do},
-			{"exit", int(e.Exit)}, {"exit_words", e.Exit.String()}, {"grpc", e.GRPC.String()}, {"page", strings.TrimSpace(e.Page)},
+		return pageOf(codePage{
+			Code: string(e.Code), Title: e.Title, What: e.What, Why: e.Why, Do: e.Do,
+			Exit: int(e.Exit), ExitWords: e.Exit.String(), GRPC: e.GRPC.String(), Page: strings.TrimSpace(e.Page),
 		}, e.Text()), nil
 	}
 	noun, field, dotted := strings.Cut(strings.ToLower(word), ".")
@@ -73,12 +94,12 @@ func explainOne(word string) (result, error) {
 	}
 	t := reference.Topics()[i]
 	if !dotted {
-		return pageOf(object{{"word", t.Name}, {"text", t.Text}, {"fields", fieldList(t)}}, t.Page()), nil
+		return pageOf(wordPage{Word: t.Name, Text: t.Text, Fields: fieldList(t)}, t.Page()), nil
 	}
 	for _, f := range t.Fields {
 		if f.Name == field {
 			text := fmt.Sprintf("# %s.%s\n\n%s\n", t.Name, f.Name, f.Text)
-			return pageOf(object{{"word", t.Name + "." + f.Name}, {"text", f.Text}, {"fields", list{}}}, text), nil
+			return pageOf(wordPage{Word: t.Name + "." + f.Name, Text: f.Text, Fields: []wordField{}}, text), nil
 		}
 	}
 	var names []string
@@ -88,10 +109,15 @@ func explainOne(word string) (result, error) {
 	return result{}, noPage("field", word, names)
 }
 
+// settingPages explains settings.
+type settingPages struct {
+	Settings []settingPage `json:"settings"`
+}
+
 // explainSetting explains one setting, or all of them.
 func explainSetting(key string) (result, error) {
 	var b strings.Builder
-	items := list{}
+	items := []settingPage{}
 	key = strings.ReplaceAll(key, "-", "_")
 	for _, s := range settings.All() {
 		if key != "" && s.Key != key {
@@ -111,10 +137,24 @@ func explainSetting(key string) (result, error) {
 		}
 		return result{}, noPage("setting", "config."+key, keys)
 	}
-	return pageOf(object{{"settings", items}}, b.String()), nil
+	return pageOf(settingPages{Settings: items}, b.String()), nil
 }
 
-func settingData(s *settings.Setting) object {
+// settingPage explains one setting.
+type settingPage struct {
+	Key         string `json:"key"`
+	For         string `json:"for"`
+	Flag        string `json:"flag"`
+	Environment string `json:"environment"`
+	File        string `json:"file"`
+	Takes       string `json:"takes"`
+	Default     string `json:"default"`
+	NotSet      string `json:"not_set"`
+	Help        string `json:"help"`
+	More        string `json:"more"`
+}
+
+func settingData(s *settings.Setting) settingPage {
 	flag, key := "", ""
 	if s.HasFlag() {
 		flag = "--" + s.Flag()
@@ -122,9 +162,9 @@ func settingData(s *settings.Setting) object {
 	if s.InFile() {
 		key = s.Key
 	}
-	return object{
-		{"key", s.Key}, {"for", string(s.Groups[0])}, {"flag", flag}, {"environment", s.Env()}, {"file", key}, {"takes", s.Want()},
-		{"default", s.Init}, {"not_set", s.Zero}, {"help", s.Help}, {"more", s.More},
+	return settingPage{
+		Key: s.Key, For: string(s.Groups[0]), Flag: flag, Environment: s.Env(), File: key, Takes: s.Want(),
+		Default: s.Init, NotSet: s.Zero, Help: s.Help, More: s.More,
 	}
 }
 
@@ -148,7 +188,7 @@ func codeTexts() []string {
 }
 
 // pageOf shows Markdown as it is: it is made to be read.
-func pageOf(data object, text string) result {
+func pageOf(data any, text string) result {
 	return result{data, func(p *term.Page) error {
 		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
 			p.Advise("%s", line)
@@ -157,9 +197,22 @@ func pageOf(data object, text string) result {
 	}}
 }
 
+// listedCode is an error code in the list of all.
+type listedCode struct {
+	Code  string `json:"code"`
+	Title string `json:"title"`
+	Exit  int    `json:"exit"`
+}
+
+// explainable is all that can be explained.
+type explainable struct {
+	Words output.Texts `json:"words"`
+	Codes []listedCode `json:"codes"`
+}
+
 // explainAll lists what can be explained.
 func explainAll() result {
-	codes, words := list{}, list{}
+	codes, words := []listedCode{}, output.Texts{}
 	t := &term.Table{Columns: []term.Column{{Title: "WORD"}, {Title: "WHAT IT IS", Least: 30}}}
 	for _, x := range reference.Topics() {
 		first, _, _ := strings.Cut(x.Text, "\n")
@@ -169,9 +222,9 @@ func explainAll() result {
 	words = append(words, "config", "check")
 	for _, code := range explain.Codes() {
 		e, _ := explain.Lookup(code)
-		codes = append(codes, object{{"code", string(code)}, {"title", e.Title}, {"exit", int(e.Exit)}})
+		codes = append(codes, listedCode{Code: string(code), Title: e.Title, Exit: int(e.Exit)})
 	}
-	return result{object{{"words", words}, {"codes", codes}}, func(p *term.Page) error {
+	return result{explainable{Words: words, Codes: codes}, func(p *term.Page) error {
 		t.Add(term.Txt("config"), term.Txt(p.Called("The settings: fealty explain config lists them.")))
 		t.Add(term.Txt("check"), term.Txt(p.Called("What fealty check looks at: fealty explain check lists it.")))
 		if err := p.Table(t); err != nil {
@@ -194,10 +247,16 @@ func explainAll() result {
 	}}
 }
 
-func fieldList(t reference.Topic) list {
-	out := list{}
+// wordField is a field of what a word names.
+type wordField struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+func fieldList(t reference.Topic) []wordField {
+	out := []wordField{}
 	for _, f := range t.Fields {
-		out = append(out, object{{"name", f.Name}, {"text", f.Text}})
+		out = append(out, wordField{Name: f.Name, Text: f.Text})
 	}
 	return out
 }

@@ -19,15 +19,18 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) manifestHistory() *cobra.Command {
+func manifestHistory(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "history", short: "show how the manifest came about",
 		long: `Show the signed chain of transitions, newest last. With -o json it is the whole of it, which can be kept and
@@ -35,12 +38,12 @@ verified elsewhere: fealty manifest verify-history --file FILE.`,
 		sample: "  fealty manifest history -o json > history.json",
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp), func(p *term.Page) error {
+				return c.print(result{message.Of(resp), func(p *term.Page) error {
 					t := &term.Table{Columns: []term.Column{{Title: "INDEX", Right: true}, {Title: "EPOCH",
 						Right: true}, {Title: "KIND"}, {Title: "MANIFEST"},
 						{Title: "REASON", Least: 12}, {Title: "TRANSITION", Wide: true}, {Title: "MESH CA", Wide: true}}}
@@ -56,7 +59,7 @@ verified elsewhere: fealty manifest verify-history --file FILE.`,
 	})
 }
 
-func (c *CLI) manifestVerifyHistory() *cobra.Command {
+func manifestVerifyHistory(c *CLI) *cobra.Command {
 	var file, key string
 	cmd := c.command(spec{
 		use: "verify-history", short: "replay the history here, and say what was checked",
@@ -75,18 +78,18 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 				}
 			}
 			if file != "" {
-				resp, err := c.readHistory(cfg, file)
+				resp, err := readHistory(c, cfg, file)
 				if err != nil {
 					return err
 				}
-				return c.verifyHistory(resp, want)
+				return verifyHistory(c, resp, want)
 			}
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				resp, err := wholeHistory(ctx, s)
 				if err != nil {
 					return err
 				}
-				return c.verifyHistory(resp, want)
+				return verifyHistory(c, resp, want)
 			})
 		},
 	})
@@ -117,7 +120,7 @@ func (b *base64Bytes) UnmarshalText(text []byte) (err error) {
 // maxExportBytes bounds an exported history: base64 and JSON around the largest.
 const maxExportBytes = 2 * history.MaxHistoryBytes
 
-func (c *CLI) readHistory(cfg *settings.Values, file string) (*fealtyv1.GetHistoryResponse, error) {
+func readHistory(c *CLI, cfg *settings.Values, file string) (*fealtyv1.GetHistoryResponse, error) {
 	var data []byte
 	var err error
 	if file == "-" {
@@ -132,8 +135,8 @@ func (c *CLI) readHistory(cfg *settings.Values, file string) (*fealtyv1.GetHisto
 	if err := json.Unmarshal(data, &in); err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the file is not JSON of an exported history")
 	}
-	if in.Schema != schema {
-		return nil, explain.New(explain.HistoryInvalid, "problem", fmt.Sprintf("the file is of schema %q, want %q: make it with fealty manifest history -o json", in.Schema, schema))
+	if in.Schema != output.Schema {
+		return nil, explain.New(explain.HistoryInvalid, "problem", fmt.Sprintf("the file is of schema %q, want %q: make it with fealty manifest history -o json", in.Schema, output.Schema))
 	}
 	out := &fealtyv1.GetHistoryResponse{Head: in.Head, TransactionKey: in.TransactionKey}
 	for _, t := range in.Transitions {
@@ -154,7 +157,7 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 }
 
 // verifyHistory replays a history, and shows what was checked.
-func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.KeyID) error {
+func verifyHistory(c *CLI, resp *fealtyv1.GetHistoryResponse, want identity.KeyID) error {
 	refused := func(err error, index, problem string) error {
 		pairs := []any{"problem", problem}
 		if index != "" {
@@ -192,18 +195,44 @@ func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.Key
 	return c.print(checked(v, keyID, want))
 }
 
+// historyRule is a rule that a history keeps.
+type historyRule struct {
+	Rule         string `json:"rule"`
+	ProtectsFrom string `json:"protects_from"`
+	Section      string `json:"section"`
+}
+
+// historyHead is the head of a history.
+type historyHead struct {
+	Hash           string `json:"hash"`
+	Index          uint64 `json:"index"`
+	AuthorityEpoch uint64 `json:"authority_epoch"`
+}
+
+// verifiedHistory is what fealty manifest verify-history prints.
+type verifiedHistory struct {
+	Verified             bool          `json:"verified"`
+	Cluster              string        `json:"cluster"`
+	Transitions          int           `json:"transitions"`
+	Head                 historyHead   `json:"head"`
+	ManifestHash         string        `json:"manifest_hash"`
+	TransactionKey       string        `json:"transaction_key"`
+	TransactionKeyPinned bool          `json:"transaction_key_pinned"`
+	Rules                []historyRule `json:"rules"`
+}
+
 // checked says what a verified history was checked for.
 func checked(v *history.Verified, key, want identity.KeyID) result {
 	pinned := !want.IsZero()
 	head := v.Head()
-	rules := make(list, 0, len(history.Rules()))
+	rules := make([]historyRule, 0, len(history.Rules()))
 	for _, r := range history.Rules() {
-		rules = append(rules, object{{"rule", r.Name}, {"protects_from", r.Why}, {"section", r.Section}})
+		rules = append(rules, historyRule{Rule: r.Name, ProtectsFrom: r.Why, Section: r.Section})
 	}
-	data := object{
-		{"verified", true}, {"cluster", v.Manifest().Cluster}, {"transitions", len(v.Links())},
-		{"head", object{{"hash", head.Hash.String()}, {"index", head.Index}, {"authority_epoch", head.AuthorityEpoch}}},
-		{"manifest_hash", v.Manifest().Hash().String()}, {"transaction_key", key.String()}, {"transaction_key_pinned", pinned}, {"rules", rules},
+	data := verifiedHistory{
+		Verified: true, Cluster: v.Manifest().Cluster, Transitions: len(v.Links()),
+		Head:         historyHead{Hash: head.Hash.String(), Index: head.Index, AuthorityEpoch: head.AuthorityEpoch},
+		ManifestHash: v.Manifest().Hash().String(), TransactionKey: key.String(), TransactionKeyPinned: pinned, Rules: rules,
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts

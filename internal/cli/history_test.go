@@ -15,6 +15,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -83,7 +85,7 @@ func TestVerifyHistory(t *testing.T) {
 		tt.alter(h)
 		var out strings.Builder
 		c := New(Env{Stdout: &out})
-		err := c.verifyHistory(h, identity.KeyID{})
+		err := verifyHistory(c, h, identity.KeyID{})
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, explain.HistoryInvalid) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -94,11 +96,11 @@ func TestVerifyHistory(t *testing.T) {
 	h := signedHistory(t)
 	key := identity.KeyID(sha256.Sum256(h.GetTransactionKey()))
 	var out strings.Builder
-	if err := New(Env{Stdout: &out}).verifyHistory(h, key); err != nil || !strings.Contains(out.String(), key.String()+", the one that was given") {
+	if err := verifyHistory(New(Env{Stdout: &out}), h, key); err != nil || !strings.Contains(out.String(), key.String()+", the one that was given") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	key[0] ^= 1
-	if err := New(Env{}).verifyHistory(h, key); !errors.Is(err, explain.HistoryInvalid) {
+	if err := verifyHistory(New(Env{}), h, key); !errors.Is(err, explain.HistoryInvalid) {
 		t.Errorf("another key than the pinned one: %v", err)
 	}
 }
@@ -106,7 +108,7 @@ func TestVerifyHistory(t *testing.T) {
 // What is exported can be verified from its file.
 func TestExportedHistory(t *testing.T) {
 	var b strings.Builder
-	if err := writeJSON(&b, stamped(ofMessage(signedHistory(t)))); err != nil {
+	if err := output.Write(&b, output.JSON, message.Of(signedHistory(t))); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -116,10 +118,10 @@ func TestExportedHistory(t *testing.T) {
 		says string
 	}{
 		"as exported":     {b.String(), 0, ""},
-		"another schema":  {strings.Replace(b.String(), schema, "fealty.cli/v2", 1), explain.ExitRefused, `schema "fealty.cli/v2"`},
+		"another schema":  {strings.Replace(b.String(), output.Schema, "fealty.cli/v2", 1), explain.ExitRefused, `schema "fealty.cli/v2"`},
 		"not JSON":        {"x", explain.ExitRefused, "not JSON"},
 		"not base64":      {strings.Replace(b.String(), `"head": "`, `"head": "*`, 1), explain.ExitRefused, "FE-H107"},
-		"something else":  {`{"schema": "` + schema + `"}`, explain.ExitRefused, "FE-H107"},
+		"something else":  {`{"schema": "` + output.Schema + `"}`, explain.ExitRefused, "FE-H107"},
 		"more than JSON":  {b.String() + "{}", explain.ExitRefused, "not JSON"},
 		"words for a key": {strings.Replace(b.String(), `"transaction_key": "`, `"transaction_key": 7, "x": "`, 1), explain.ExitRefused, "FE-H107"},
 	} {

@@ -19,9 +19,21 @@ func (c *CLI) load(cmd *cobra.Command, groups ...settings.Group) (*settings.Valu
 	return cfg, nil
 }
 
+// inForce is a setting in force.
+type inForce struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	From  string `json:"from"`
+}
+
+// allInForce is what --print-config prints.
+type allInForce struct {
+	Settings []inForce `json:"settings"`
+}
+
 // printConfig shows what is in force.
 func (c *CLI) printConfig(cfg *settings.Values) error {
-	items := make(list, 0, len(cfg.InForce))
+	items := make([]inForce, 0, len(cfg.InForce))
 	t := &term.Table{Columns: []term.Column{{Title: "SETTING"}, {Title: "VALUE", Least: 20}, {Title: "FROM"},
 		{Title: "MEANING", Wide: true}}}
 	for _, v := range cfg.InForce {
@@ -31,7 +43,7 @@ func (c *CLI) printConfig(cfg *settings.Values) error {
 			shown, meaning = "-", v.Zero
 		}
 		t.Add(term.Txt(v.Key), term.Txt(shown), term.Txt(v.From), term.Txt(meaning))
-		items = append(items, object{{"key", v.Key}, {"value", text}, {"from", v.From}})
+		items = append(items, inForce{Key: v.Key, Value: text, From: v.From})
 	}
-	return c.print(result{object{{"settings", items}}, func(p *term.Page) error { return p.Table(t) }})
+	return c.print(result{allInForce{Settings: items}, func(p *term.Page) error { return p.Table(t) }})
 }

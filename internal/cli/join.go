@@ -15,19 +15,23 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
-func (c *CLI) joinCommand() *cobra.Command {
+func joinCommand(c *CLI) *cobra.Command {
 	var run, rejoin bool
 	var wait waiting
 	cmd := c.command(spec{
@@ -46,15 +50,15 @@ failure repeats the same request, whatever was lost.`,
 		groups: []settings.Group{settings.Agent, settings.Candidate, settings.Certified, settings.Join, settings.Addresses, settings.Running, settings.Process},
 		args:   command.AtMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			p, err := c.proof(ctx, cfg, args)
+			p, err := proofOf(ctx, c, cfg, args)
 			if err != nil {
 				return err
 			}
 			dir := cfg.Path("data")
-			got, err := c.join(ctx, wait, enroll.JoinConfig{
+			got, err := join(ctx, c, wait, enroll.JoinConfig{
 				DataDir: dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Rejoin: rejoin,
-				Now: c.env.Now, Release: c.env.Release, Progress: c.step,
-				Log: slog.New(c.logHandler(c.env.Stderr, cfg.Text("log_format"), slog.LevelError)),
+				Now: c.env.Now, Release: c.env.Release, Progress: func(s enroll.Step) { step(c, s) },
+				Log: slog.New(logHandler(c, c.env.Stderr, cfg.Text("log_format"), slog.LevelError)),
 			})
 			if err != nil {
 				return err
@@ -66,7 +70,7 @@ failure repeats the same request, whatever was lost.`,
 				c.talk("without a coordinator this node can work for %s", amount.Span(got.Autonomy))
 			}
 			if run {
-				return c.runAgent(ctx, dir, cfg)
+				return runAgent(ctx, c, dir, cfg)
 			}
 			c.talk("next: fealty agent --data %s", dir)
 			return nil
@@ -79,7 +83,7 @@ failure repeats the same request, whatever was lost.`,
 }
 
 // join joins, again and again while that may help and wait says so.
-func (c *CLI) join(ctx context.Context, wait waiting, cfg enroll.JoinConfig) (enroll.Result, error) {
+func join(ctx context.Context, c *CLI, wait waiting, cfg enroll.JoinConfig) (enroll.Result, error) {
 	pause := time.Second
 	return until(ctx, wait, "the join", func(ctx context.Context) (enroll.Result, bool, error) {
 		got, err := enroll.Join(ctx, cfg)
@@ -105,13 +109,27 @@ func mayPass(err error) bool {
 	return false
 }
 
+// newIdentity is what fealty join and fealty login print.
+type newIdentity struct {
+	SpiffeID     string        `json:"spiffe_id"`
+	Cluster      string        `json:"cluster"`
+	Kind         string        `json:"kind"`
+	Name         string        `json:"name"`
+	Outcome      string        `json:"outcome"`
+	SVIDNotAfter output.Moment `json:"svid_not_after"`
+	Autonomy     string        `json:"autonomy"`
+	Coordinator  string        `json:"coordinator"`
+	Coordinators output.Texts  `json:"coordinators"`
+	Dir          string        `json:"dir"`
+}
+
 // joined shows what a join gave.
 func joined(r enroll.Result, dir string) result {
-	outcome := enumWord(r.Outcome.Descriptor(), r.Outcome.Number())
-	data := object{
-		{"spiffe_id", r.ID.String()}, {"cluster", r.ID.Cluster()}, {"kind", string(r.ID.Kind())}, {"name", r.ID.Name()},
-		{"outcome", outcome}, {"svid_not_after", stamp(r.NotAfter)}, {"autonomy", r.Autonomy.String()},
-		{"coordinator", r.Coordinator}, {"coordinators", texts(r.Coordinators)}, {"dir", dir},
+	outcome := message.Word(r.Outcome.Descriptor(), r.Outcome.Number())
+	data := newIdentity{
+		SpiffeID: r.ID.String(), Cluster: r.ID.Cluster(), Kind: string(r.ID.Kind()), Name: r.ID.Name(),
+		Outcome: outcome, SVIDNotAfter: output.Moment(r.NotAfter), Autonomy: r.Autonomy.String(),
+		Coordinator: r.Coordinator, Coordinators: r.Coordinators, Dir: dir,
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
@@ -129,7 +147,7 @@ func joined(r enroll.Result, dir string) result {
 }
 
 // step shows one step of a join.
-func (c *CLI) step(s enroll.Step) {
+func step(c *CLI, s enroll.Step) {
 	word, p, detail := "ok", term.Green, s.Detail
 	if s.Err != nil {
 		word, p = "FAILED", term.Red
@@ -157,8 +175,8 @@ func padded(s string, width int) string {
 
 // proof returns what a candidate shows: a certificate or a key if one is named, else
 // a token.
-func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (enroll.Proof, error) {
-	files, err := c.tlsFiles(cfg)
+func proofOf(ctx context.Context, c *CLI, cfg *settings.Values, args []string) (enroll.Proof, error) {
+	files, err := tlsFiles(c, cfg)
 	if err != nil {
 		return enroll.Proof{}, err
 	}
@@ -181,7 +199,7 @@ func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (e
 	case key.Text != "":
 		return keyProof(cfg)
 	}
-	line, err := c.tokenLine(cfg, args)
+	line, err := tokenLine(c, cfg, args)
 	if err != nil {
 		return enroll.Proof{}, err
 	}
@@ -198,13 +216,13 @@ func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (e
 
 // tlsFiles follows the three files of an operator's PKI; nil if none is named. Some
 // of the three are an error.
-func (c *CLI) tlsFiles(cfg *settings.Values) (*credential.Files, error) {
+func tlsFiles(c *CLI, cfg *settings.Values) (*credential.Files, error) {
 	paths := tlsPaths(cfg)
 	if paths.IsZero() {
 		return nil, nil
 	}
 	return tlsfiles.Open(credential.FilesConfig{
-		Paths: paths, Now: c.env.Now, Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
+		Paths: paths, Now: c.env.Now, Log: slog.New(logHandler(c, c.env.Stderr, "text", slog.LevelError)),
 	})
 }
 
@@ -234,7 +252,7 @@ func keyProof(cfg *settings.Values) (enroll.Proof, error) {
 	if err != nil {
 		return enroll.Proof{}, err
 	}
-	key, err := readKey(cfg.Path("key"))
+	key, err := keyfile.Read(cfg.Path("key"))
 	if err != nil {
 		return enroll.Proof{}, err
 	}
@@ -243,7 +261,7 @@ func keyProof(cfg *settings.Values) (enroll.Proof, error) {
 
 // tokenLine finds the line of the token. Of an argument, a file and a variable, the
 // first one that is given counts; two that were typed are a mistake.
-func (c *CLI) tokenLine(cfg *settings.Values, args []string) (string, error) {
+func tokenLine(c *CLI, cfg *settings.Values, args []string) (string, error) {
 	file := cfg.Find("token_file")
 	if len(args) > 0 && file.Rank == settings.FromFlag {
 		return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with --token-file", "problem", "one token is shown", "want", "one of them")
@@ -284,7 +302,7 @@ func readLine(r io.Reader, from string) (string, error) {
 	return string(data), nil
 }
 
-func (c *CLI) loginCommand() *cobra.Command {
+func loginCommand(c *CLI) *cobra.Command {
 	cmd := c.command(spec{
 		use: "login [TOKEN]", short: "get a short-lived identity for a person or a tool",
 		long: `Get a short-lived identity for a person or a tool, and keep it where commands find it: under --context NAME, by
@@ -297,17 +315,17 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 		groups: []settings.Group{settings.Candidate, settings.Certified, settings.Login, settings.Addresses, settings.Identities},
 		args:   command.AtMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			p, err := c.proof(ctx, cfg, args)
+			p, err := proofOf(ctx, c, cfg, args)
 			if err != nil {
 				return err
 			}
-			place, err := c.loginPlace(cfg, p.Cluster())
+			place, err := loginPlace(c, cfg, p.Cluster())
 			if err != nil {
 				return err
 			}
 			got, err := enroll.Login(ctx, enroll.LoginConfig{
-				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Now: c.env.Now, Progress: c.step,
-				Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
+				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Now: c.env.Now, Progress: func(s enroll.Step) { step(c, s) },
+				Log: slog.New(logHandler(c, c.env.Stderr, "text", slog.LevelError)),
 			})
 			if err != nil {
 				return err
@@ -331,7 +349,12 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 	return cmd
 }
 
-func (c *CLI) leaveCommand() *cobra.Command {
+// leftCluster is what fealty leave prints.
+type leftCluster struct {
+	Left string `json:"left"`
+}
+
+func leaveCommand(c *CLI) *cobra.Command {
 	var yes bool
 	cmd := c.command(spec{
 		use: "leave", short: "end the membership of this machine",
@@ -340,7 +363,7 @@ identity and snapshots. The agent has to run, and ends.`,
 		sample: `  fealty leave --data /var/lib/fealty/agent`,
 		groups: []settings.Group{settings.Agent, settings.Timeouts},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			l, err := dialSocket(agentSocket(cfg.Path("data")), cfg.Duration("timeout"))
+			l, err := line.Dial(agentSocket(cfg.Path("data")), cfg.Duration("timeout"))
 			if err != nil {
 				return err
 			}
@@ -356,7 +379,7 @@ identity and snapshots. The agent has to run, and ends.`,
 			if _, err := node.LeaveCluster(ctx, &fealtyv1.LeaveClusterRequest{}); err != nil {
 				return err
 			}
-			return c.print(result{object{{"left", n.GetSpiffeId()}}, func(p *term.Page) error {
+			return c.print(result{leftCluster{Left: n.GetSpiffeId()}, func(p *term.Page) error {
 				p.Line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.Path("data"))
 				return nil
 			}})

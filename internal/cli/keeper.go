@@ -8,16 +8,18 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) manifestKeeper() *cobra.Command {
-	return noun("keeper", "look after the keys of the seed's keepers", c.manifestKeeperForget())
+func manifestKeeper(c *CLI) *cobra.Command {
+	return noun("keeper", "look after the keys of the seed's keepers", manifestKeeperForget(c))
 }
 
-func (c *CLI) manifestKeeperForget() *cobra.Command {
+func manifestKeeperForget(c *CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
 	cmd := c.command(spec{
@@ -33,21 +35,21 @@ The last copy that a coordinator opens is kept.`,
   fealty manifest keeper forget host 9d6e7f12d9fd22fe --dry-run`,
 		groups: []settings.Group{settings.Client}, args: command.Exactly("NAME", "KEYID"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				if !dry {
 					risk := fmt.Sprintf("what keeper %s sealed under key %s opens for nobody any more, also if its file is found", args[0], args[1])
 					if err := c.confirm(ctx, "fealty manifest keeper forget", risk, yes); err != nil {
 						return err
 					}
 				}
-				resp, err := s.manifest.ForgetKeeperKey(ctx, &fealtyv1.ForgetKeeperKeyRequest{Keeper: args[0], KeyId: args[1], Reason: reason, DryRun: dry})
+				resp, err := s.Manifest.ForgetKeeperKey(ctx, &fealtyv1.ForgetKeeperKeyRequest{Keeper: args[0], KeyId: args[1], Reason: reason, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
 					c.planned(fmt.Sprintf("what keeper %s sealed under key %s would be removed", args[0], args[1]))
 				}
-				if err := c.print(result{ofMessage(resp), func(p *term.Page) error { return nil }}); err != nil || dry {
+				if err := c.print(result{message.Of(resp), func(p *term.Page) error { return nil }}); err != nil || dry {
 					return err
 				}
 				if len(resp.GetKeyIds()) > 0 {
@@ -66,7 +68,7 @@ The last copy that a coordinator opens is kept.`,
 }
 
 // tellOfKeys says which keys of keepers were made, and where: now is the time for a backup.
-func (c *CLI) tellOfKeys(made []*fealtyv1.KeeperKey) {
+func tellOfKeys(c *CLI, made []*fealtyv1.KeeperKey) {
 	for _, k := range made {
 		c.talk("made key %s of keeper %s: the file %s on the machine of %s. Back it up now, and copy it to each machine that is to have this keeper",
 			k.GetKeyId(), k.GetKeeper(), k.GetFile(), k.GetCoordinator())

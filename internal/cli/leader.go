@@ -9,17 +9,20 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) leaderCommand() *cobra.Command {
-	return noun("leader", "show and change which coordinator leads", c.leaderShow(), c.leaderTransfer())
+func leaderCommand(c *CLI) *cobra.Command {
+	return noun("leader", "show and change which coordinator leads", leaderShow(c), leaderTransfer(c))
 }
 
-func (c *CLI) leaderShow() *cobra.Command {
+func leaderShow(c *CLI) *cobra.Command {
 	var wait waiting
 	cmd := c.command(spec{
 		use: "show", short: "show which coordinator leads, under which term, and since when",
@@ -29,10 +32,10 @@ ends rotations and prunes; everything else is served by every coordinator that i
   fealty leader show --wait=30s -o json`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				pause := time.Second / 20
 				resp, err := until(ctx, wait, "a leader", func(ctx context.Context) (*fealtyv1.GetLeaderResponse, bool, error) {
-					resp, err := s.leader.GetLeader(ctx, &fealtyv1.GetLeaderRequest{})
+					resp, err := s.Leader.GetLeader(ctx, &fealtyv1.GetLeaderRequest{})
 					if err != nil {
 						return nil, !mayPass(explain.Of(err)), err
 					}
@@ -41,7 +44,7 @@ ends rotations and prunes; everything else is served by every coordinator that i
 				if err != nil {
 					return err
 				}
-				return c.print(c.leaderResult(ofMessage(resp), resp.GetLeader()))
+				return c.print(leaderResult(c, message.Of(resp), resp.GetLeader()))
 			})
 		},
 	})
@@ -50,7 +53,7 @@ ends rotations and prunes; everything else is served by every coordinator that i
 }
 
 // leaderResult shows who leads.
-func (c *CLI) leaderResult(data object, l *fealtyv1.Leader) result {
+func leaderResult(c *CLI, data output.Object, l *fealtyv1.Leader) result {
 	now := c.env.Now()
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
@@ -78,7 +81,7 @@ func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
 	}
 }
 
-func (c *CLI) leaderTransfer() *cobra.Command {
+func leaderTransfer(c *CLI) *cobra.Command {
 	var to, reason string
 	var dry bool
 	cmd := c.command(spec{
@@ -92,8 +95,8 @@ A coordinator that is stopped hands over by itself. Nothing is lost by a transfe
   fealty leader transfer --to coordinator-2 --reason "maintenance of host 1"`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.leader.TransferLeader(ctx, &fealtyv1.TransferLeaderRequest{To: to, Reason: reason, DryRun: dry})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Leader.TransferLeader(ctx, &fealtyv1.TransferLeaderRequest{To: to, Reason: reason, DryRun: dry})
 				if err != nil {
 					return err
 				}
@@ -105,7 +108,7 @@ A coordinator that is stopped hands over by itself. Nothing is lost by a transfe
 					}
 					c.planned(fmt.Sprintf("%s, which leads under term %d, would hand over to %s", before.GetName(), before.GetTerm(), next))
 				}
-				if err := c.print(c.leaderResult(ofMessage(resp), now)); err != nil || dry {
+				if err := c.print(leaderResult(c, message.Of(resp), now)); err != nil || dry {
 					return err
 				}
 				switch {

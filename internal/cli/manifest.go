@@ -18,12 +18,16 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -31,10 +35,10 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-func (c *CLI) manifestCommand() *cobra.Command {
+func manifestCommand(c *CLI) *cobra.Command {
 	return noun("manifest", "write, check, set and read the trust policy",
-		c.manifestInit(), c.manifestVerify(), c.manifestDiff(), c.manifestSign(), c.manifestSet(), c.manifestReshare(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory(),
-		c.manifestReseed(), c.manifestSignReseed(), c.manifestKeeper())
+		manifestInit(c), manifestVerify(c), manifestDiff(c), manifestSign(c), manifestSet(c), manifestReshare(c), manifestShares(c), manifestGet(c), manifestHistory(c), manifestVerifyHistory(c),
+		manifestReseed(c), manifestSignReseed(c), manifestKeeper(c))
 }
 
 // initFlags are what manifest init is told.
@@ -47,7 +51,7 @@ type initFlags struct {
 	seedThreshold            int
 }
 
-func (c *CLI) manifestInit() *cobra.Command {
+func manifestInit(c *CLI) *cobra.Command {
 	var in initFlags
 	cmd := c.command(spec{
 		use: "init", short: "write a manifest to start from",
@@ -64,7 +68,7 @@ Without --coordinator-key the coordinator that the settings name is asked for it
     --signers-threshold 2 --signer alice=ed25519:… --signer bob=ed25519:… --signer carol=ed25519:…`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.initManifest(ctx, cfg, in)
+			return initManifest(ctx, c, cfg, in)
 		},
 	})
 	f := cmd.Flags()
@@ -80,7 +84,7 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 	return cmd
 }
 
-func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFlags) error {
+func initManifest(ctx context.Context, c *CLI, cfg *settings.Values, in initFlags) error {
 	if in.cluster == "" {
 		return command.Missing("--cluster", "a cluster needs a name of its own", "--cluster ID, such as prod.example")
 	}
@@ -93,7 +97,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFla
 			"--keeper file:PATH or exec:PATH, or --owner NAME=RECIPIENT")
 	}
 	if len(in.coordinators) == 0 {
-		key, err := c.enrolmentKey(ctx, cfg)
+		key, err := enrolmentKey(ctx, c, cfg)
 		if err != nil {
 			return err
 		}
@@ -114,10 +118,10 @@ func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFla
 	// than a key which no manifest names.
 	if key != nil {
 		path := cfg.Within(in.signerKeyOut)
-		if err := createFile(path, keyFile, 0o600, "the key of a signer"); err != nil {
+		if err := keyfile.Create(path, keyFile, 0o600, "the key of a signer"); err != nil {
 			return err
 		}
-		public, err := publicKey(key)
+		public, err := keyfile.Public(key)
 		if err != nil {
 			return err
 		}
@@ -128,7 +132,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFla
 		return err
 	}
 	path := cfg.Within(in.out)
-	if err := createFile(path, text, 0o644, "a manifest"); err != nil {
+	if err := keyfile.Create(path, text, 0o644, "a manifest"); err != nil {
 		return err
 	}
 	c.talk("wrote %s; next: fealty manifest set %s", path, path)
@@ -136,9 +140,9 @@ func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFla
 }
 
 // enrolmentKey asks the coordinator that the settings name for its own key.
-func (c *CLI) enrolmentKey(ctx context.Context, cfg *settings.Values) (key string, err error) {
-	err = c.asking(cfg, func(s *services) error {
-		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
+func enrolmentKey(ctx context.Context, c *CLI, cfg *settings.Values) (key string, err error) {
+	err = c.asking(cfg, func(s *line.Services) error {
+		st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		if err == nil {
 			key = st.GetEnrolmentKey()
 			c.talk("taking the enrolment key of the coordinator that was asked: %s", key)
@@ -179,10 +183,10 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 		opts.Signers = append(opts.Signers, manifest.Signer{Name: name, Key: k})
 	}
 	if in.signerKeyOut != "" {
-		if key, keyFile, err = newKey(); err != nil {
+		if key, keyFile, err = keyfile.New(); err != nil {
 			return opts, nil, nil, err
 		}
-		k, err := publicKey(key)
+		k, err := keyfile.Public(key)
 		if err != nil {
 			return opts, nil, nil, err
 		}
@@ -200,13 +204,13 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 	return opts, key, keyFile, nil
 }
 
-func (c *CLI) manifestVerify() *cobra.Command {
+func manifestVerify(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "verify FILE", short: "check a manifest offline, and show all its problems",
 		sample: "  fealty manifest verify manifest.yaml",
 		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *settings.Values, args []string) error {
-			_, m, err := c.readManifest(cfg, args[0], manifest.Parse)
+			_, m, err := readManifest(c, cfg, args[0], manifest.Parse)
 			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 				if err := c.print(problemList(args[0], problems)); err != nil {
 					return err
@@ -219,14 +223,14 @@ func (c *CLI) manifestVerify() *cobra.Command {
 			if err := c.print(validManifest(args[0], m)); err != nil {
 				return err
 			}
-			c.advise(m)
+			advise(c, m)
 			return nil
 		},
 	})
 }
 
 // readManifest reads and parses a manifest; FILE may be - for standard input.
-func (c *CLI) readManifest(cfg *settings.Values, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
+func readManifest(c *CLI, cfg *settings.Values, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
 	var data []byte
 	var err error
 	if file == "-" {
@@ -262,17 +266,44 @@ func problemLine(file string, p *manifest.Problem) string {
 	return out
 }
 
+// manifestProblem is what is wrong with a manifest, and where.
+type manifestProblem struct {
+	Rule   string `json:"rule"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Field  string `json:"field"`
+	What   string `json:"what"`
+	Do     string `json:"do"`
+}
+
+// refusedManifest is what fealty manifest validate prints of one that is not valid.
+type refusedManifest struct {
+	File     string            `json:"file"`
+	Valid    bool              `json:"valid"`
+	Problems []manifestProblem `json:"problems"`
+}
+
 func problemList(file string, e *manifest.InvalidError) result {
-	items := make(list, 0, len(e.Problems))
+	items := make([]manifestProblem, 0, len(e.Problems))
 	for _, p := range e.Problems {
-		items = append(items, object{{"rule", p.Rule}, {"line", p.Line}, {"column", p.Column}, {"field", p.Field}, {"what", p.What}, {"do", p.Do}})
+		items = append(items, manifestProblem{Rule: p.Rule, Line: p.Line, Column: p.Column, Field: p.Field, What: p.What, Do: p.Do})
 	}
-	return result{object{{"file", file}, {"valid", false}, {"problems", items}}, func(p *term.Page) error {
+	return result{refusedManifest{File: file, Valid: false, Problems: items}, func(p *term.Page) error {
 		for _, x := range e.Problems {
 			p.Line("%s", problemLine(file, x))
 		}
 		return nil
 	}}
+}
+
+// acceptedManifest is what fealty manifest validate prints of one that is.
+type acceptedManifest struct {
+	File     string            `json:"file"`
+	Valid    bool              `json:"valid"`
+	Problems []manifestProblem `json:"problems"`
+	Cluster  string            `json:"cluster"`
+	Hash     string            `json:"hash"`
+	Entries  int               `json:"entries"`
 }
 
 func validManifest(file string, m *manifest.Manifest) result {
@@ -284,7 +315,7 @@ func validManifest(file string, m *manifest.Manifest) result {
 	for _, k := range sortedKeys(kinds) {
 		entries = append(entries, fmt.Sprintf("%d %s", kinds[k], k))
 	}
-	data := object{{"file", file}, {"valid", true}, {"problems", list{}}, {"cluster", m.Cluster}, {"hash", m.Hash().String()}, {"entries", len(m.Admit)}}
+	data := acceptedManifest{File: file, Valid: true, Problems: []manifestProblem{}, Cluster: m.Cluster, Hash: m.Hash().String(), Entries: len(m.Admit)}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("manifest", term.Green, file+" is valid")
@@ -326,7 +357,7 @@ func (in *changeFlags) add(cmd *cobra.Command) {
 	command.DryRun(cmd.Flags(), &in.dry)
 }
 
-func (c *CLI) manifestSet() *cobra.Command {
+func manifestSet(c *CLI) *cobra.Command {
 	var in changeFlags
 	cmd := c.command(spec{
 		use: "set FILE", short: "make a manifest the one in force",
@@ -345,7 +376,7 @@ person: --shares-out writes them to files.`,
   fealty manifest set manifest.yaml --setup-token-file setup-token`,
 		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.changeManifest(ctx, cfg, args[0], history.KindSet, in)
+			return changeManifest(ctx, c, cfg, args[0], history.KindSet, in)
 		},
 	})
 	in.add(cmd)
@@ -353,7 +384,7 @@ person: --shares-out writes them to files.`,
 	return cmd
 }
 
-func (c *CLI) manifestReshare() *cobra.Command {
+func manifestReshare(c *CLI) *cobra.Command {
 	var in changeFlags
 	cmd := c.command(spec{
 		use: "reshare FILE", short: "give the seed other owners, another threshold or new shares",
@@ -368,7 +399,7 @@ reshare does not take it back.`,
   fealty manifest reshare manifest.yaml --signature alice.sig --signature bob.sig --dry-run`,
 		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.changeManifest(ctx, cfg, args[0], history.KindReshare, in)
+			return changeManifest(ctx, c, cfg, args[0], history.KindReshare, in)
 		},
 	})
 	in.add(cmd)
@@ -376,8 +407,8 @@ reshare does not take it back.`,
 }
 
 // changeManifest brings the manifest in file into force by a transition of kind.
-func (c *CLI) changeManifest(ctx context.Context, cfg *settings.Values, file string, kind history.Kind, in changeFlags) error {
-	data, m, err := c.readManifest(cfg, file, manifest.Parse)
+func changeManifest(ctx context.Context, c *CLI, cfg *settings.Values, file string, kind history.Kind, in changeFlags) error {
+	data, m, err := readManifest(c, cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		for _, p := range problems.Problems {
 			c.talk("%s", problemLine(file, p))
@@ -398,15 +429,15 @@ func (c *CLI) changeManifest(ctx context.Context, cfg *settings.Values, file str
 			return explain.New(explain.BadValue, "name", "--sign-with", "value", "given together with --setup-token-file",
 				"problem", "a setup token is for the first manifest, which nobody signs", "want", "one of them")
 		}
-		resp, err := c.firstSet(ctx, cfg, in.setupFile, req)
+		resp, err := firstSet(ctx, c, cfg, in.setupFile, req)
 		if err != nil {
 			return err
 		}
-		if err := c.wasSet(resp, m, in.dry, true, nil); err != nil {
+		if err := wasSet(c, resp, m, in.dry, true, nil); err != nil {
 			return err
 		}
-		c.tellOfKeys(resp.GetKeysMade())
-		return c.tellOfShares(cfg, in.sharesOut, resp.GetShares())
+		tellOfKeys(c, resp.GetKeysMade())
+		return tellOfShares(c, cfg, in.sharesOut, resp.GetShares())
 	}
 	keys, err := readKeys(cfg, in.keys)
 	if err != nil {
@@ -416,20 +447,20 @@ func (c *CLI) changeManifest(ctx context.Context, cfg *settings.Values, file str
 	if err != nil {
 		return err
 	}
-	return c.asking(cfg, func(s *services) error {
-		resp, err := c.setManifest(ctx, s, req, m, keys, signatures)
+	return c.asking(cfg, func(s *line.Services) error {
+		resp, err := setManifest(ctx, c, s, req, m, keys, signatures)
 		if err != nil {
 			return err
 		}
-		c.tellOfKeys(resp.GetKeysMade())
-		return c.tellOfShares(cfg, in.sharesOut, resp.GetShares())
+		tellOfKeys(c, resp.GetKeysMade())
+		return tellOfShares(c, cfg, in.sharesOut, resp.GetShares())
 	})
 }
 
 func readKeys(cfg *settings.Values, files []string) ([]ed25519.PrivateKey, error) {
 	var out []ed25519.PrivateKey
 	for _, f := range files {
-		key, err := readKey(cfg.Within(f))
+		key, err := keyfile.Read(cfg.Within(f))
 		if err != nil {
 			return nil, err
 		}
@@ -440,8 +471,8 @@ func readKeys(cfg *settings.Values, files []string) ([]ed25519.PrivateKey, error
 
 // setManifest signs for the head that the coordinator has, adds the signatures that
 // were made elsewhere, and sends.
-func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keys []ed25519.PrivateKey, files []signatureFile) (*fealtyv1.SetManifestResponse, error) {
-	st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
+func setManifest(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keys []ed25519.PrivateKey, files []signatureFile) (*fealtyv1.SetManifestResponse, error) {
+	st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -470,24 +501,24 @@ func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetMan
 			req.Signatures = append(req.Signatures, &fealtyv1.ManifestSignature{Key: f.Signature.Key.String(), Signature: f.Signature.Signature[:]})
 		}
 	}
-	resp, err := s.manifest.SetManifest(ctx, req)
+	resp, err := s.Manifest.SetManifest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if !req.GetDryRun() {
 		effect = nil
 	}
-	return resp, c.wasSet(resp, m, req.GetDryRun(), first, effect)
+	return resp, wasSet(c, resp, m, req.GetDryRun(), first, effect)
 }
 
 // wasSet shows the transition of a set, and what it does if effect is not nil.
-func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool, effect *effect) error {
+func wasSet(c *CLI, resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool, effect *effect) error {
 	if dry {
 		c.planned("manifest " + short(m.Hash().String()) + " would be set")
 	}
-	data := ofMessage(resp)
+	data := message.Of(resp)
 	if effect != nil {
-		data = data.with("effect", effect.object())
+		data = append(data, output.Member{Name: "effect", Value: effect.data()})
 	}
 	if err := c.print(result{data, func(p *term.Page) error {
 		if err := p.Facts(transitionFacts(resp.GetTransition(), dry)); err != nil || effect == nil {
@@ -498,7 +529,7 @@ func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, d
 	}}); err != nil {
 		return err
 	}
-	c.advise(m)
+	advise(c, m)
 	if first && !dry {
 		c.talk("cluster %s has its first manifest", m.Cluster)
 		for _, e := range m.Admit {
@@ -531,7 +562,7 @@ func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
 // firstSet sets the first manifest from another machine: the setup token is proven
 // over the very connection that carries the manifest, to the coordinator whose key
 // the token names.
-func (c *CLI) firstSet(ctx context.Context, cfg *settings.Values, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
+func firstSet(ctx context.Context, c *CLI, cfg *settings.Values, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
 	data, err := failure.ReadFile(cfg.Within(file), proof.MaxLineBytes+2)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
@@ -545,7 +576,7 @@ func (c *CLI) firstSet(ctx context.Context, cfg *settings.Values, file string, r
 	var first error
 	for _, addr := range token.Addresses {
 		sent := false
-		resp, err := c.firstSetAt(ctx, addr, token, req, &sent)
+		resp, err := firstSetAt(ctx, c, addr, token, req, &sent)
 		if err == nil {
 			return resp, nil
 		}
@@ -560,7 +591,7 @@ func (c *CLI) firstSet(ctx context.Context, cfg *settings.Values, file string, r
 	return nil, first
 }
 
-func (c *CLI) firstSetAt(ctx context.Context, addr string, token proof.SetupToken, req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
+func firstSetAt(ctx context.Context, c *CLI, addr string, token proof.SetupToken, req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
 	conn, err := mesh.DialPinned(addr, credential.LeafPin(token.KeyHash), mesh.Options{Now: c.env.Now})
 	if err != nil {
 		return nil, err
@@ -620,7 +651,13 @@ func firstSetParts(req *fealtyv1.SetManifestRequest, evidence []byte, most int) 
 	return out
 }
 
-func (c *CLI) manifestGet() *cobra.Command {
+// shownManifest is what fealty manifest get prints as JSON.
+type shownManifest struct {
+	Transition output.Object `json:"transition"`
+	Manifest   string        `json:"manifest"`
+}
+
+func manifestGet(c *CLI) *cobra.Command {
 	var index uint64
 	cmd := c.command(spec{
 		use: "get", short: "print the manifest in force, byte for byte",
@@ -628,8 +665,8 @@ func (c *CLI) manifestGet() *cobra.Command {
 		sample: "  fealty manifest get > manifest.yaml",
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{Index: index})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{Index: index})
 				if err != nil {
 					return err
 				}
@@ -642,7 +679,7 @@ func (c *CLI) manifestGet() *cobra.Command {
 				if h := m.Hash(); !bytes.Equal(h[:], resp.GetTransition().GetManifestHash()) {
 					return explain.New(explain.HistoryInvalid, "index", resp.GetTransition().GetIndex(), "problem", "the manifest that was sent is not the one that the transition names")
 				}
-				data := object{{"transition", ofMessage(resp.GetTransition())}, {"manifest", string(resp.GetManifest())}}
+				data := shownManifest{message.Of(resp.GetTransition()), string(resp.GetManifest())}
 				return c.print(result{data, func(p *term.Page) error {
 					_, err := p.W.Write(resp.GetManifest())
 					return err

@@ -28,7 +28,7 @@ type marks struct {
 
 // marksIn returns the folder that the flag names or, without it, that of the user:
 // below XDG_CONFIG_HOME, else .config in HOME.
-func (c *CLI) marksIn(cfg *settings.Values, named string) marks {
+func marksIn(c *CLI, cfg *settings.Values, named string) marks {
 	if named != "" {
 		return marks{cfg.Within(named)}
 	}
@@ -90,7 +90,7 @@ func (m marks) keep(before, now recovery.Mark) error {
 
 // keepSeen keeps a mark of a history whose share was verified. A person who brings
 // the cluster back is not held up by a full disk: it is said, and no more.
-func (c *CLI) keepSeen(m marks, before recovery.Mark, v *history.Verified, root [32]byte) {
+func keepSeen(c *CLI, m marks, before recovery.Mark, v *history.Verified, root [32]byte) {
 	now := recovery.Mark{Cluster: v.Manifest().Cluster, SeenHead: v.Seen(), TransactionKey: v.TransactionKey()}
 	if len(v.Reseeds()) == 0 {
 		now.Root = root

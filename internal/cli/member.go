@@ -14,18 +14,21 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (c *CLI) memberCommand() *cobra.Command {
+func memberCommand(c *CLI) *cobra.Command {
 	return noun("member", "show and change the membership",
-		c.memberList(), c.memberShow(), c.memberWait(), c.memberDrain(), c.memberUndrain(), c.memberReplace(), c.memberRemove(), c.memberBan(), c.memberUnban())
+		memberList(c), memberShow(c), memberWait(c), memberDrain(c), memberUndrain(c), memberReplace(c), memberRemove(c), memberBan(c), memberUnban(c))
 }
 
 // memberArg reads KIND/NAME, or the SPIFFE id of a member.
@@ -69,7 +72,7 @@ func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, req 
 	}
 }
 
-func (c *CLI) memberList() *cobra.Command {
+func memberList(c *CLI) *cobra.Command {
 	var kind, host string
 	var labels []string
 	cmd := c.command(spec{
@@ -85,8 +88,8 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				_, _, err := memberArg(kind + "/x")
 				return err
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := listMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
 					Labels: labels, PageSize: command.PageSize})
 				if err != nil {
 					return err
@@ -98,7 +101,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				for _, m := range resp.GetMembers() {
 					names = append(names, m.GetKind()+"/"+m.GetName())
 				}
-				return c.printList(names, result{ofMessage(resp),
+				return c.printList(names, result{message.Of(resp),
 					func(p *term.Page) error { return p.Table(memberTable(resp.GetMembers(), c.env.Now())) }})
 			})
 		},
@@ -319,29 +322,29 @@ func periodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
 		"; refused: ", strings.Join(refused, ", "))
 }
 
-func (c *CLI) memberShow() *cobra.Command {
+func memberShow(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "show MEMBER", short: "show a member, named as KIND/NAME",
 		sample: "  fealty member show data/node-c",
-		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
+		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.members.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: kind, Name: name})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Members.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: kind, Name: name})
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp),
+				return c.print(result{message.Of(resp),
 					func(p *term.Page) error { return p.Facts(memberFacts(resp.GetMember(), c.env.Now())) }})
 			})
 		},
 	})
 }
 
-func (c *CLI) memberWait() *cobra.Command {
+func memberWait(c *CLI) *cobra.Command {
 	var what string
 	wait := waiting{defaultWait}
 	states := []string{"joined", "connected", "drained", "gone"}
@@ -349,7 +352,7 @@ func (c *CLI) memberWait() *cobra.Command {
 		use: "wait MEMBER", short: "wait until a member joined, is connected, is drained, or is gone",
 		sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
+		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -358,8 +361,8 @@ func (c *CLI) memberWait() *cobra.Command {
 			if !slices.Contains(states, what) {
 				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem", joinText("nothing can be waited for by that name", slip.Guess(what, states)), "want", "one of "+strings.Join(states, ", "))
 			}
-			return c.asking(cfg, func(s *services) error {
-				return c.waitFor(ctx, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, what, wait)
+			return c.asking(cfg, func(s *line.Services) error {
+				return waitFor(ctx, c, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, what, wait)
 			})
 		},
 	})
@@ -369,14 +372,24 @@ func (c *CLI) memberWait() *cobra.Command {
 	return cmd
 }
 
+// waitedMember is what it prints of a member that is there.
+type waitedMember struct {
+	Member output.Object `json:"member"`
+}
+
+// goneMember is what fealty member wait --for gone prints.
+type goneMember struct {
+	Gone string `json:"gone"`
+}
+
 // waitFor asks for a member each second, and says when its state changes.
-func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberRequest, what string, wait waiting) error {
+func waitFor(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetMemberRequest, what string, wait waiting) error {
 	path := req.GetKind() + "/" + req.GetName()
 	said := ""
 	pause := time.Second
 	m, err := until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
 		pause = time.Second / 2
-		resp, err := s.members.GetMember(ctx, req)
+		resp, err := s.Members.GetMember(ctx, req)
 		state := "not a member"
 		switch {
 		case err == nil:
@@ -408,13 +421,13 @@ func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberR
 		return err
 	}
 	if m == nil {
-		return c.print(result{object{{"gone", path}}, func(p *term.Page) error {
+		return c.print(result{goneMember{Gone: path}, func(p *term.Page) error {
 			p.Line("%s is no member",
 				path)
 			return nil
 		}})
 	}
-	return c.print(result{object{{"member", ofMessage(m)}}, func(p *term.Page) error {
+	return c.print(result{waitedMember{message.Of(m)}, func(p *term.Page) error {
 		return p.Facts(memberFacts(m,
 			c.env.Now()))
 	}})
@@ -429,7 +442,7 @@ type memberChange struct {
 	// risk says what confirming it means; blank: it is not dangerous.
 	risk string
 	done string // said afterwards
-	call func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error)
+	call func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error)
 
 	reason, reasonRequired bool
 	// force says what confirming it with --force means; blank: there is no --force.
@@ -444,12 +457,12 @@ type memberArgs struct {
 	dry, force         bool
 }
 
-func (c *CLI) memberChange(m memberChange) *cobra.Command {
+func changeMember(c *CLI, m memberChange) *cobra.Command {
 	var dry, yes, forced bool
 	var reason string
 	var wait waiting
 	cmd := c.command(spec{
-		use: m.use, short: m.short, long: m.long, groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
+		use: m.use, short: m.short, long: m.long, groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -469,7 +482,7 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 					return err
 				}
 			}
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				data, member, more, err := m.call(ctx, s, memberArgs{kind: kind, name: name, reason: reason, dry: dry, force: forced})
 				if err != nil {
 					return err
@@ -478,7 +491,7 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 					c.planned(path + " would be " + m.done)
 				}
 				if !dry && wait.d > 0 {
-					return c.waitFor(ctx, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, m.until, wait)
+					return waitFor(ctx, c, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, m.until, wait)
 				}
 				return c.print(result{data, func(p *term.Page) error {
 					if dry {
@@ -509,15 +522,15 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	return cmd
 }
 
-func (c *CLI) memberDrain() *cobra.Command {
-	return c.memberChange(memberChange{
+func memberDrain(c *CLI) *cobra.Command {
+	return changeMember(c, memberChange{
 		use: "drain MEMBER", short: "take a member out of service before it goes",
 		long: `Mark a member that is to go. It works on as before and keeps its domains until they have moved; it gets no new
 ones, and no longer counts in the resilience baseline. The mark stays when it restarts, renews, rejoins, or is
 replaced. With --wait the command ends when the member owns nothing any more. Draining twice changes nothing.`,
 		done: "draining", reason: true, until: "drained",
-		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
+			resp, err := s.Members.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
 			if err != nil {
 				return nil, nil, "", err
 			}
@@ -528,64 +541,64 @@ replaced. With --wait the command ends when the member owns nothing any more. Dr
 			if !resp.GetChanged() {
 				more = command.JoinWords("it was already", "; ", more)
 			}
-			return ofMessage(resp), resp.GetMember(), more, nil
+			return message.Of(resp), resp.GetMember(), more, nil
 		},
 	})
 }
 
-func (c *CLI) memberUndrain() *cobra.Command {
-	return c.memberChange(memberChange{
+func memberUndrain(c *CLI) *cobra.Command {
+	return changeMember(c, memberChange{
 		use: "undrain MEMBER", short: "put a member that drains back into service",
 		long: "Take the mark of fealty member drain away: the member counts again, and may get domains again.",
 		done: "in service",
-		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
+			resp, err := s.Members.UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
 			more := ""
 			if err == nil && !resp.GetChanged() {
 				more = "it was not draining"
 			}
-			return ofMessage(resp), resp.GetMember(), more, err
+			return message.Of(resp), resp.GetMember(), more, err
 		},
 	})
 }
 
-func (c *CLI) memberRemove() *cobra.Command {
-	return c.memberChange(memberChange{
+func memberRemove(c *CLI) *cobra.Command {
+	return changeMember(c, memberChange{
 		use: "remove MEMBER", short: "remove a member that owns nothing",
 		long: `Remove the record of a member that owns nothing. Its certificate ends at once, its keys are banned, and its name is
 free. A member that is at work is refused, as its name may be a slip: drain it first, or use --force.`,
 		risk: "%s will be a member no more: its connections end at once, and it has to join as at first", done: "removed", reason: true,
 		force: "%s is removed even if it is at work: its connections end at once, and it has to join as at first",
-		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry, Force: a.force, Reason: a.reason})
-			return ofMessage(resp), resp.GetMember(), "", err
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
+			resp, err := s.Members.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry, Force: a.force, Reason: a.reason})
+			return message.Of(resp), resp.GetMember(), "", err
 		},
 	})
 }
 
-func (c *CLI) memberReplace() *cobra.Command {
-	return c.memberChange(memberChange{
+func memberReplace(c *CLI) *cobra.Command {
+	return changeMember(c, memberChange{
 		use: "replace MEMBER", short: "let another machine take a member's name",
 		long: "Ban the keys of a member and let the next proof take its name and record: for a machine that was replaced.",
 		risk: "the machine that is %s now is cut off at once, and the next one with a proof takes its name", done: "free for its next machine", reason: true,
-		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
-			return ofMessage(resp), resp.GetMember(), "make a token with its name: fealty token create --entry " + resp.GetMember().GetEntry() + " --name " + a.name, err
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
+			resp, err := s.Members.ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
+			return message.Of(resp), resp.GetMember(), "make a token with its name: fealty token create --entry " + resp.GetMember().GetEntry() + " --name " + a.name, err
 		},
 	})
 }
 
-func (c *CLI) memberBan() *cobra.Command {
-	return c.memberChange(memberChange{
+func memberBan(c *CLI) *cobra.Command {
+	return changeMember(c, memberChange{
 		use: "ban MEMBER", short: "forbid an identity and its keys, at once and everywhere",
 		long: "Forbid an identity and all keys that it had, at once and everywhere. A name that is no member yet can be banned too.",
 		risk: "%s is cut off at once, everywhere, and cannot come back under this name or with any key that it had", done: "banned", reason: true, reasonRequired: true,
-		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
+			resp, err := s.Members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
 			if err == nil && resp.GetMember() == nil {
 				c.talk("no member %s/%s is known: check the name; banning it keeps it from joining", a.kind, a.name)
 			}
-			return ofMessage(resp), resp.GetMember(), endedWhere(resp), err
+			return message.Of(resp), resp.GetMember(), endedWhere(resp), err
 		},
 	})
 }
@@ -618,14 +631,14 @@ func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 	return strings.Join(parts, "; ")
 }
 
-func (c *CLI) memberUnban() *cobra.Command {
-	return c.memberChange(memberChange{
+func memberUnban(c *CLI) *cobra.Command {
+	return changeMember(c, memberChange{
 		use: "unban MEMBER", short: "lift the ban of an identity; its keys stay banned",
 		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as at first.",
 		done: "banned no more",
-		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
-			return ofMessage(resp), nil, "its old keys stay refused for " + amount.Span(resp.GetKeysBannedFor().AsDuration()), err
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
+			resp, err := s.Members.UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
+			return message.Of(resp), nil, "its old keys stay refused for " + amount.Span(resp.GetKeysBannedFor().AsDuration()), err
 		},
 	})
 }

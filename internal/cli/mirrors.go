@@ -14,7 +14,7 @@ import (
 
 // mirrors returns the mirrors that the settings name, and what opens others, which
 // are at https URLs alone: who compiles config names no files of this machine.
-func (c *CLI) mirrors(cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
+func mirrors(c *CLI, cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
 	places, v := cfg.List("snapshot_source"), cfg.Find("snapshot_source")
 	bad := func(value, problem, want string) error {
 		return explain.New(explain.BadValue, "name", v.From, "value", value, "problem", problem, "want", want)
@@ -22,7 +22,7 @@ func (c *CLI) mirrors(cfg *settings.Values) (named []mirror.Source, open func(st
 	if len(places) > agent.MaxMirrors {
 		return nil, nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round", fmt.Sprintf("%d at most", agent.MaxMirrors))
 	}
-	ca, err := c.mirrorCA(cfg)
+	ca, err := mirrorCA(c, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,12 +49,12 @@ func openMirror(cfg *settings.Values, place string, ca *x509.CertPool) (mirror.S
 }
 
 // mirrorCA returns the roots for servers of mirrors; nil for those of the system.
-func (c *CLI) mirrorCA(cfg *settings.Values) (*x509.CertPool, error) {
+func mirrorCA(c *CLI, cfg *settings.Values) (*x509.CertPool, error) {
 	file := cfg.Text("snapshot_ca")
 	if file == "" {
 		return nil, nil
 	}
-	certs, err := c.readCerts(cfg, file)
+	certs, err := readCerts(c, cfg, file)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -40,7 +39,7 @@ func (c *CLI) formatOf(args []string) output.Format {
 }
 
 // A result is what a command found out: a struct for programs, which is encoded as JSON
-// has it, or an object, and how to show it to people.
+// has it, and how to show it to people.
 type result struct {
 	data any
 	show func(p *term.Page) error
@@ -51,10 +50,8 @@ func (c *CLI) print(r result) error {
 	w := bufio.NewWriter(c.env.Stdout)
 	var err error
 	switch c.format {
-	case output.JSON:
-		err = writeStamped(w, r.data, writeJSON)
-	case output.YAML:
-		err = writeStamped(w, r.data, writeYAML)
+	case output.JSON, output.YAML:
+		err = output.Write(w, c.format, r.data)
 	default:
 		err = r.show(&term.Page{W: w, Wide: c.format == output.Wide, Colour: c.coloured(c.env.Stdout), Width: c.width(),
 			Called: c.called})
@@ -75,17 +72,6 @@ func (c *CLI) printList(names []string, r result) error {
 		fmt.Fprintln(w, term.Sanitize(name))
 	}
 	return w.Flush()
-}
-
-func stamped(o object) object { return append(object{{"schema", schema}}, o...) }
-
-// writeStamped writes data, which is an object as JSON, with the schema before it.
-func writeStamped(w io.Writer, data any, write func(io.Writer, any) error) error {
-	tree, err := treeOf(data)
-	if err != nil {
-		return err
-	}
-	return write(w, stamped(tree.(object)))
 }
 
 // exitError ends a command that printed all there is to say with a status that is
@@ -111,10 +97,8 @@ func (c *CLI) fail(cmd *cobra.Command, err error) int {
 // printError writes an error as three lines, or as one object.
 func (c *CLI) printError(e *explain.Error) {
 	switch c.format {
-	case output.JSON:
-		_ = writeJSON(c.env.Stderr, errorObject(e))
-	case output.YAML:
-		_ = writeYAML(c.env.Stderr, errorObject(e))
+	case output.JSON, output.YAML:
+		_ = output.Write(c.env.Stderr, c.format, errorOf(e))
 	default:
 		colour := c.coloured(c.env.Stderr)
 		for i, line := range e.Lines() {
@@ -127,14 +111,26 @@ func (c *CLI) printError(e *explain.Error) {
 	}
 }
 
-func errorObject(e *explain.Error) object {
-	fields := object{}
-	for _, name := range sortedKeys(e.Fields) {
-		fields = fields.with(name, e.Fields[name])
-	}
+// failedWith is why it did.
+type failedWith struct {
+	Code      string            `json:"code"`
+	What      string            `json:"what"`
+	Why       string            `json:"why"`
+	Do        string            `json:"do"`
+	Fields    map[string]string `json:"fields"`
+	Exit      int               `json:"exit"`
+	ExitWords string            `json:"exit_words"`
+}
+
+// failed is what a command prints that failed.
+type failed struct {
+	Error failedWith `json:"error"`
+}
+
+func errorOf(e *explain.Error) failed {
 	exit := explain.ExitCode(e)
-	return stamped(object{{"error", object{
-		{"code", string(e.Code)}, {"what", e.What}, {"why", e.Why}, {"do", e.Do}, {"fields", fields},
-		{"exit", int(exit)}, {"exit_words", exit.String()},
-	}}})
+	return failed{Error: failedWith{
+		Code: string(e.Code), What: e.What, Why: e.Why, Do: e.Do, Fields: e.Fields,
+		Exit: int(exit), ExitWords: exit.String(),
+	}}
 }

@@ -19,12 +19,14 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -46,7 +48,7 @@ type recoverFlags struct {
 	wait           waiting
 }
 
-func (c *CLI) recoverCommand() *cobra.Command {
+func recoverCommand(c *CLI) *cobra.Command {
 	var in recoverFlags
 	cmd := c.command(spec{
 		use: "recover", short: "bring a share of the seed, when every coordinator is lost",
@@ -74,7 +76,7 @@ secret leaves this machine, and nothing of a share is shown.`,
   fealty recover --drill --share alice.share --share bob.share --share-key alice.key --share-key bob.key --history history.json`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.recover(ctx, cfg, in)
+			return recover(ctx, c, cfg, in)
 		},
 	})
 	f := cmd.Flags()
@@ -93,7 +95,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 	return cmd
 }
 
-func (c *CLI) recover(ctx context.Context, cfg *settings.Values, in recoverFlags) error {
+func recover(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags) error {
 	if len(in.shares) == 0 {
 		return command.Missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares on the coordinator's machine")
 	}
@@ -115,7 +117,7 @@ func (c *CLI) recover(ctx context.Context, cfg *settings.Values, in recoverFlags
 	if in.dry && in.wait.d > 0 {
 		return explain.New(explain.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem", "a dry run changes nothing to wait for", "want", "one of them")
 	}
-	files, err := c.openShares(ctx, cfg, in)
+	files, err := openShares(ctx, c, cfg, in)
 	if err != nil {
 		return err
 	}
@@ -125,22 +127,22 @@ func (c *CLI) recover(ctx context.Context, cfg *settings.Values, in recoverFlags
 		}
 	}()
 	if in.drill {
-		return c.drill(ctx, cfg, in, files)
+		return drill(ctx, c, cfg, in, files)
 	}
 	expect, err := in.expect(c, cfg)
 	if err != nil {
 		return err
 	}
-	addrs, err := c.recovering(ctx, cfg)
+	addrs, err := recovering(ctx, c, cfg)
 	if err != nil {
 		return err
 	}
-	return c.bringShares(ctx, cfg, in, files, expect, addrs)
+	return bringShares(ctx, c, cfg, in, files, expect, addrs)
 }
 
 // readShareKeys reads the private keys of owners. The passphrase of one that has one
 // is asked for.
-func (c *CLI) readShareKeys(ctx context.Context, cfg *settings.Values, names []string, passphraseFile string) ([]age.Identity, error) {
+func readShareKeys(ctx context.Context, c *CLI, cfg *settings.Values, names []string, passphraseFile string) ([]age.Identity, error) {
 	var keys []age.Identity
 	for _, name := range names {
 		path := cfg.Within(name)
@@ -148,7 +150,7 @@ func (c *CLI) readShareKeys(ctx context.Context, cfg *settings.Values, names []s
 		if err != nil {
 			return nil, failure.OfPrivateFile(name, err)
 		}
-		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(ctx, cfg, passphraseFile, name) })
+		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return askPassphrase(ctx, c, cfg, passphraseFile, name) })
 		keyring.Wipe(raw)
 		if err != nil {
 			if e, ok := errors.AsType[*explain.Error](err); ok {
@@ -170,8 +172,8 @@ func (c *CLI) readShareKeys(ctx context.Context, cfg *settings.Values, names []s
 
 // openShares opens the share files, with their names for errors. Nobody is asked
 // for a passphrase while a coordinator waits.
-func (c *CLI) openShares(ctx context.Context, cfg *settings.Values, in recoverFlags) ([]keyring.ShareFile, error) {
-	keys, err := c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
+func openShares(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags) ([]keyring.ShareFile, error) {
+	keys, err := readShareKeys(ctx, c, cfg, in.keys, in.passphraseFile)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +197,7 @@ const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
 
 // passphrase reads the passphrase of a private key, from a file or a terminal. It
 // is never an argument: every user of the machine sees those.
-func (c *CLI) passphrase(ctx context.Context, cfg *settings.Values, file, key string) ([]byte, error) {
+func askPassphrase(ctx context.Context, c *CLI, cfg *settings.Values, file, key string) ([]byte, error) {
 	if file != "" {
 		path := cfg.Within(file)
 		read := func() ([]byte, error) { return failure.ReadFile(path, maxPassphraseBytes) }
@@ -218,12 +220,12 @@ func (c *CLI) passphrase(ctx context.Context, cfg *settings.Values, file, key st
 	if !ok || !c.env.IsTerminal(c.env.Stdin) {
 		return nil, explain.New(explain.KeyFileLocked, "file", key, "problem", "there is no terminal to ask for its passphrase on")
 	}
-	return c.askSecret(ctx, int(f.Fd()), "passphrase of "+key)
+	return askSecret(ctx, c, int(f.Fd()), "passphrase of "+key)
 }
 
 // askSecret asks on a terminal, and does not show the answer. The terminal is left
 // as it was found, also if ctx ends first.
-func (c *CLI) askSecret(ctx context.Context, fd int, what string) ([]byte, error) {
+func askSecret(ctx context.Context, c *CLI, fd int, what string) ([]byte, error) {
 	before, err := terminal.GetState(fd)
 	if err != nil {
 		return nil, err
@@ -259,7 +261,7 @@ func (in recoverFlags) expect(c *CLI, cfg *settings.Values) (recovery.Expect, er
 		out.Pin = pin
 	}
 	if in.manifest != "" {
-		_, m, err := c.readManifest(cfg, in.manifest, manifest.ParseAccepted)
+		_, m, err := readManifest(c, cfg, in.manifest, manifest.ParseAccepted)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 			return out, invalidManifest(in.manifest, problems)
 		}
@@ -273,7 +275,7 @@ func (in recoverFlags) expect(c *CLI, cfg *settings.Values) (recovery.Expect, er
 
 // recovering returns where the coordinators are: as named or, of one that has a
 // socket here, as it says.
-func (c *CLI) recovering(ctx context.Context, cfg *settings.Values) ([]string, error) {
+func recovering(ctx context.Context, c *CLI, cfg *settings.Values) ([]string, error) {
 	if named := cfg.List("coordinator"); len(named) > 0 {
 		return named, nil
 	}
@@ -285,8 +287,8 @@ func (c *CLI) recovering(ctx context.Context, cfg *settings.Values) ([]string, e
 		return login.Addresses, err
 	}
 	var addrs []string
-	err := c.asking(cfg, func(s *services) error {
-		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
+	err := c.asking(cfg, func(s *line.Services) error {
+		st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		addrs = st.GetAddresses()
 		for _, r := range st.GetReplicas() {
 			for _, a := range r.GetAddresses() {
@@ -313,8 +315,8 @@ type broughtOne struct {
 
 // bringShares brings each share, until all are taken or, with --wait, the
 // coordinator is ready.
-func (c *CLI) bringShares(ctx context.Context, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
-	kept := c.marksIn(cfg, in.marks)
+func bringShares(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
+	kept := marksIn(c, cfg, in.marks)
 	var so bringing
 	told := "" // the progress that was told last
 	var agreed [sha256.Size]byte
@@ -324,13 +326,13 @@ func (c *CLI) bringShares(ctx context.Context, cfg *settings.Values, in recoverF
 			if expect.Seen, err = kept.read(f.Cluster); err != nil {
 				return nil, true, err
 			}
-			b, err := c.bringShare(ctx, cfg, in, f, expect, addrs, agreed, so.last == nil)
+			b, err := bringShare(ctx, c, cfg, in, f, expect, addrs, agreed, so.last == nil)
 			if unagreed, ok := errors.AsType[*recovery.UnagreedError](err); ok {
-				if err := c.agree(ctx, in, f.Cluster, unagreed.Restore); err != nil {
+				if err := agree(ctx, c, in, f.Cluster, unagreed.Restore); err != nil {
 					return nil, true, err
 				}
 				agreed = unagreed.Restore.ID
-				b, err = c.bringShare(ctx, cfg, in, f, expect, addrs, agreed, so.last == nil)
+				b, err = bringShare(ctx, c, cfg, in, f, expect, addrs, agreed, so.last == nil)
 			}
 			if err := so.take(b, err); err != nil {
 				return nil, fatalToOwner(err), err
@@ -381,7 +383,7 @@ func (b *bringing) take(one *broughtOne, err error) error {
 }
 
 // agree shows an owner the restore that the share is for, and asks.
-func (c *CLI) agree(ctx context.Context, in recoverFlags, cluster string, r *recovery.Restore) error {
+func agree(ctx context.Context, c *CLI, in recoverFlags, cluster string, r *recovery.Restore) error {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	c.talk("a restore of %s waits for its seed. It goes back to the backup of %s, at index %d of authority epoch %d, head %s",
 		cluster, at(r.BackupAt), r.Back.Index, r.Back.AuthorityEpoch, short(r.Back.Hash.String()))
@@ -408,11 +410,11 @@ func fatalToOwner(err error) bool {
 }
 
 // bringShare brings one share to the first address that is reached.
-func (c *CLI) bringShare(ctx context.Context, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
+func bringShare(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
 	var first error
 	for _, addr := range addrs {
 		b := &broughtOne{owner: file.Owner}
-		err := c.bringAt(ctx, cfg, in, file, expect, addr, agreed, tell, b)
+		err := bringAt(ctx, c, cfg, in, file, expect, addr, agreed, tell, b)
 		if err == nil {
 			return b, nil
 		}
@@ -430,7 +432,7 @@ func (c *CLI) bringShare(ctx context.Context, cfg *settings.Values, in recoverFl
 	return nil, first
 }
 
-func (c *CLI) bringAt(ctx context.Context, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
+func bringAt(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
 	if err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
@@ -444,7 +446,7 @@ func (c *CLI) bringAt(ctx context.Context, cfg *settings.Values, in recoverFlags
 			b.seen, b.sent = v, !in.dry
 			// What was seen stays seen until the restore is a link of the history.
 			if !in.dry && v.Restore == nil {
-				c.keepSeen(c.marksIn(cfg, in.marks), expect.Seen, v.History, file.RootPin)
+				keepSeen(c, marksIn(c, cfg, in.marks), expect.Seen, v.History, file.RootPin)
 			}
 			if !tell {
 				return
@@ -476,6 +478,22 @@ func progressText(p recovery.Progress) string {
 	return text
 }
 
+// recoveryReport is what fealty recover prints.
+type recoveryReport struct {
+	Cluster        string       `json:"cluster"`
+	Owner          string       `json:"owner"`
+	Sent           bool         `json:"sent"`
+	Coordinator    string       `json:"coordinator"`
+	Attempt        string       `json:"attempt"`
+	Needed         int          `json:"needed"`
+	Brought        output.Texts `json:"brought"`
+	Missing        output.Texts `json:"missing"`
+	Recovered      bool         `json:"recovered"`
+	AuthorityEpoch uint64       `json:"authority_epoch"`
+	Head           string       `json:"head"`
+	ManifestHash   string       `json:"manifest_hash"`
+}
+
 func (b *broughtOne) result() result {
 	head := b.seen.History.Head()
 	hash, epoch := head.Hash, head.AuthorityEpoch
@@ -483,10 +501,10 @@ func (b *broughtOne) result() result {
 		hash, epoch = b.progress.Head, b.progress.Epoch
 	}
 	m := b.seen.History.Manifest()
-	data := object{
-		{"cluster", m.Cluster}, {"owner", b.owner}, {"sent", b.sent}, {"coordinator", b.seen.Coordinator}, {"attempt", b.seen.Attempt},
-		{"needed", b.progress.Needed}, {"brought", texts(b.progress.Brought)}, {"missing", texts(b.progress.Missing)},
-		{"recovered", b.progress.Recovered}, {"authority_epoch", epoch}, {"head", hash.String()}, {"manifest_hash", m.Hash().String()},
+	data := recoveryReport{
+		Cluster: m.Cluster, Owner: b.owner, Sent: b.sent, Coordinator: b.seen.Coordinator, Attempt: b.seen.Attempt,
+		Needed: b.progress.Needed, Brought: b.progress.Brought, Missing: b.progress.Missing,
+		Recovered: b.progress.Recovered, AuthorityEpoch: epoch, Head: hash.String(), ManifestHash: m.Hash().String(),
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
@@ -523,13 +541,13 @@ type drilled struct {
 
 // drill compares shares with the history. A history comes from a ready
 // coordinator or a file, and is verified under the key in each share file.
-func (c *CLI) drill(ctx context.Context, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile) error {
+func drill(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile) error {
 	var resp *fealtyv1.GetHistoryResponse
 	var err error
 	if in.history != "" {
-		resp, err = c.readHistory(cfg, in.history)
+		resp, err = readHistory(c, cfg, in.history)
 	} else {
-		err = c.asking(cfg, func(s *services) error {
+		err = c.asking(cfg, func(s *line.Services) error {
 			resp, err = wholeHistory(ctx, s)
 			return err
 		})
@@ -538,7 +556,7 @@ func (c *CLI) drill(ctx context.Context, cfg *settings.Values, in recoverFlags, 
 		return err
 	}
 	h := historyOf(resp)
-	kept := c.marksIn(cfg, in.marks)
+	kept := marksIn(c, cfg, in.marks)
 	var head *recovery.Head
 	var found []drilled
 	good := make(map[string]bool)
@@ -560,7 +578,7 @@ func (c *CLI) drill(ctx context.Context, cfg *settings.Values, in recoverFlags, 
 			}
 			head = recovery.NewHead(v.Links(), v.Manifest())
 			if err = head.Check(f.Owner, f.Share); err == nil {
-				c.keepSeen(kept, seen, v, f.RootPin)
+				keepSeen(c, kept, seen, v, f.RootPin)
 			}
 		}
 		if err != nil {
@@ -581,22 +599,48 @@ func (c *CLI) drill(ctx context.Context, cfg *settings.Values, in recoverFlags, 
 	return nil
 }
 
+// drilledShare is how one share of a drill is.
+type drilledShare struct {
+	File    string `json:"file"`
+	Owner   string `json:"owner"`
+	Good    bool   `json:"good"`
+	Code    string `json:"code"`
+	Problem string `json:"problem"`
+}
+
+// drillReport is what fealty recover --drill prints, and drillHead what the shares are of; nil
+// if none could be opened.
+type drillReport struct {
+	Shares []drilledShare `json:"shares"`
+	Good   int            `json:"good"`
+	*drillHead
+	Enough bool `json:"enough"`
+}
+
+type drillHead struct {
+	Needed  int          `json:"needed"`
+	Cluster string       `json:"cluster"`
+	Head    string       `json:"head"`
+	Index   uint64       `json:"index"`
+	Owners  output.Texts `json:"owners"`
+}
+
 func drillResult(found []drilled, good map[string]bool, head *recovery.Head) result {
-	items := make(list, 0, len(found))
+	items := make([]drilledShare, 0, len(found))
 	for _, d := range found {
 		code, problem := "", ""
 		if d.err != nil {
 			code, problem = string(d.err.Code), d.err.What+": "+d.err.Why
 		}
-		items = append(items, object{{"file", d.file}, {"owner", d.owner}, {"good", d.err == nil}, {"code", code}, {"problem", problem}})
+		items = append(items, drilledShare{File: d.file, Owner: d.owner, Good: d.err == nil, Code: code, Problem: problem})
 	}
-	data := object{{"shares", items}, {"good", len(good)}}
+	data := drillReport{Shares: items, Good: len(good)}
 	enough := false
 	if head != nil {
 		enough = len(good) >= head.Threshold
-		data = append(data, member{"needed", head.Threshold}, member{"cluster", head.Cluster}, member{"head", head.Hash.String()}, member{"index", head.Index}, member{"owners", texts(head.Owners())})
+		data.drillHead = &drillHead{head.Threshold, head.Cluster, head.Hash.String(), head.Index, head.Owners()}
 	}
-	data = append(data, member{"enough", enough})
+	data.Enough = enough
 	return result{data, func(p *term.Page) error {
 		t := &term.Table{Columns: []term.Column{{Title: "FILE"}, {Title: "OWNER"}, {Title: "SHARE", Least: 12}}}
 		for _, d := range found {
@@ -620,11 +664,11 @@ func drillResult(found []drilled, good map[string]bool, head *recovery.Head) res
 }
 
 // wholeHistory asks for the history, page by page.
-func wholeHistory(ctx context.Context, s *services) (*fealtyv1.GetHistoryResponse, error) {
+func wholeHistory(ctx context.Context, s *line.Services) (*fealtyv1.GetHistoryResponse, error) {
 	var out *fealtyv1.GetHistoryResponse
 	from := uint64(0)
 	for {
-		resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{From: from})
+		resp, err := s.Manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{From: from})
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,7 @@ import (
 // registry and in a message of the program, with its flags.
 func TestRemediesExist(t *testing.T) {
 	t.Parallel()
-	root := New(Env{Release: "test"}).root()
+	root := root(New(Env{Release: "test"}))
 	found := 0
 	look := func(where, text string) {
 		for _, line := range commandLines(text) {
@@ -66,7 +66,7 @@ func TestRemediesExist(t *testing.T) {
 
 // The scan finds what it is for.
 func TestResolve(t *testing.T) {
-	root := New(Env{Release: "test"}).root()
+	root := root(New(Env{Release: "test"}))
 	for line, ok := range map[string]bool{
 		"member drain {member|MEMBER} --wait, then remove it": true,
 		"status":                                 true,

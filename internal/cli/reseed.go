@@ -13,9 +13,12 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -34,7 +37,7 @@ type reseedFlags struct {
 	dry        bool
 }
 
-func (c *CLI) manifestReseed() *cobra.Command {
+func manifestReseed(c *CLI) *cobra.Command {
 	var in reseedFlags
 	cmd := c.command(spec{
 		use: "reseed [FILE]", short: "give the cluster a new seed, and so new keys for everything",
@@ -57,7 +60,7 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
   fealty manifest reseed --commit reseed.json --signature alice.sig --signature bob.sig`,
 		groups: []settings.Group{settings.Client}, args: command.AtMostOne("FILE"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.reseedCluster(ctx, cfg, in, args)
+			return reseedCluster(ctx, c, cfg, in, args)
 		},
 	})
 	f := cmd.Flags()
@@ -73,7 +76,7 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
 // maxSignatureFile bounds the file of one signature.
 const maxSignatureFile = 1 << 10
 
-func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseedFlags, args []string) error {
+func reseedCluster(ctx context.Context, c *CLI, cfg *settings.Values, in reseedFlags, args []string) error {
 	switch {
 	case in.prepare != "" && (in.commit != "" || len(in.keys)+len(in.signatures) > 0):
 		return conflictingFlags("--prepare", "given together with what commits", "--prepare alone; then sign, then --commit")
@@ -87,7 +90,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 	}
 	var set []byte
 	if len(args) > 0 {
-		data, _, err := c.readManifest(cfg, args[0], manifest.ParseAccepted)
+		data, _, err := readManifest(c, cfg, args[0], manifest.ParseAccepted)
 		if err != nil {
 			return wordManifest(args[0], err)
 		}
@@ -100,7 +103,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 	if in.prepare != "" && !in.dry {
 		// Before a seed takes the place of one that is being signed.
 		if _, err := os.Lstat(cfg.Within(in.prepare)); err == nil {
-			return createFile(cfg.Within(in.prepare), nil, 0o644, "what signers have to sign")
+			return keyfile.Create(cfg.Within(in.prepare), nil, 0o644, "what signers have to sign")
 		}
 	}
 	req := &fealtyv1.CommitReseedRequest{Reason: in.reason, DryRun: in.dry}
@@ -116,9 +119,9 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
 		}
 	}
-	return c.asking(cfg, func(s *services) error {
+	return c.asking(cfg, func(s *line.Services) error {
 		if in.commit == "" {
-			p, err := s.reseed.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: set, DryRun: in.dry})
+			p, err := s.Reseed.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: set, DryRun: in.dry})
 			if err != nil {
 				return err
 			}
@@ -132,7 +135,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 			}
 			if in.prepare != "" {
 				path := cfg.Within(in.prepare)
-				if err := createFile(path, p.GetChange(), 0o644, "what signers have to sign"); err != nil {
+				if err := keyfile.Create(path, p.GetChange(), 0o644, "what signers have to sign"); err != nil {
 					return err
 				}
 				if err := c.print(preparedResult(p, change)); err != nil {
@@ -151,7 +154,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 			}
 			req.Signatures = append(req.Signatures, sigs...)
 		}
-		resp, err := s.reseed.CommitReseed(ctx, req)
+		resp, err := s.Reseed.CommitReseed(ctx, req)
 		if err != nil {
 			return err
 		}
@@ -163,8 +166,8 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 		}
 		c.talk("the old seed signs nothing that counts any more; members follow by themselves, and fealty status shows who is connected")
 		c.talk("join tokens are void: make new ones. People log in again with --pin %x", resp.GetRootKey())
-		c.tellOfKeys(resp.GetKeysMade())
-		return c.tellOfShares(cfg, "", resp.GetShares())
+		tellOfKeys(c, resp.GetKeysMade())
+		return tellOfShares(c, cfg, "", resp.GetShares())
 	})
 }
 
@@ -192,7 +195,7 @@ func signReseed(change []byte, keys []ed25519.PrivateKey) ([]*fealtyv1.ManifestS
 	}
 	var out []*fealtyv1.ManifestSignature
 	for _, key := range keys {
-		public, err := publicKey(key)
+		public, err := keyfile.Public(key)
 		if err != nil {
 			return nil, err
 		}
@@ -233,7 +236,7 @@ func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignatu
 	return &fealtyv1.ManifestSignature{Key: in.Key, Signature: raw}, nil
 }
 
-func (c *CLI) manifestSignReseed() *cobra.Command {
+func manifestSignReseed(c *CLI) *cobra.Command {
 	var keyFile, out string
 	cmd := c.command(spec{
 		use: "sign-reseed FILE", short: "sign a prepared seed, apart from any coordinator",
@@ -266,14 +269,14 @@ roots and manifest with what you were told on another way.`,
 			if err != nil {
 				return err
 			}
-			if err := createFile(cfg.Within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
+			if err := keyfile.Create(cfg.Within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
 				return err
 			}
 			parsed, err := snapshotauthor.DecodeRootChange(change)
 			if err != nil {
 				return err
 			}
-			return c.print(result{changeObject(parsed),
+			return c.print(result{changeOfRoot(parsed),
 				func(p *term.Page) error { return p.Facts(changeFacts(parsed)) }})
 		},
 	})
@@ -283,11 +286,30 @@ roots and manifest with what you were told on another way.`,
 	return cmd
 }
 
-func changeObject(r snapshot.RootChange) object {
-	return object{
-		{"cluster", r.ClusterID}, {"seed_epoch", r.SeedEpoch}, {"authority_epoch", r.AuthorityEpoch}, {"index", r.Index},
-		{"previous_transition", r.Previous.String()}, {"manifest_hash", r.Manifest.String()},
-		{"previous_root", r.PreviousRoot.String()}, {"root", r.Root.String()},
+// plannedReseed is what a new seed would change, and for how many.
+type plannedReseed struct {
+	rootChange
+	Members      uint64 `json:"members"`
+	TokensVoided uint64 `json:"tokens_voided"`
+}
+
+// rootChange is a change of the root.
+type rootChange struct {
+	Cluster            string `json:"cluster"`
+	SeedEpoch          uint64 `json:"seed_epoch"`
+	AuthorityEpoch     uint64 `json:"authority_epoch"`
+	Index              uint64 `json:"index"`
+	PreviousTransition string `json:"previous_transition"`
+	ManifestHash       string `json:"manifest_hash"`
+	PreviousRoot       string `json:"previous_root"`
+	Root               string `json:"root"`
+}
+
+func changeOfRoot(r snapshot.RootChange) rootChange {
+	return rootChange{
+		Cluster: r.ClusterID, SeedEpoch: r.SeedEpoch, AuthorityEpoch: r.AuthorityEpoch, Index: r.Index,
+		PreviousTransition: r.Previous.String(), ManifestHash: r.Manifest.String(),
+		PreviousRoot: r.PreviousRoot.String(), Root: r.Root.String(),
 	}
 }
 
@@ -305,7 +327,7 @@ func changeFacts(r snapshot.RootChange) term.Facts {
 }
 
 func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) result {
-	data := append(changeObject(r), member{"members", p.GetMembers()}, member{"tokens_voided", p.GetTokensVoided()})
+	data := plannedReseed{changeOfRoot(r), p.GetMembers(), p.GetTokensVoided()}
 	return result{data, func(pg *term.Page) error {
 		f := changeFacts(r)
 		f.Add("members to follow", itoa(int64(p.GetMembers())))
@@ -316,7 +338,7 @@ func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) re
 }
 
 func reseeded(resp *fealtyv1.CommitReseedResponse) result {
-	return result{ofMessage(resp), func(p *term.Page) error {
+	return result{message.Of(resp), func(p *term.Page) error {
 		t := resp.GetTransition()
 		var f term.Facts
 		f.Add("seed epoch", itoa(int64(resp.GetSeedEpoch())))

@@ -13,11 +13,13 @@ import (
 
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/term"
@@ -32,7 +34,7 @@ type restoreFlags struct {
 	dry, inPlace         bool
 }
 
-func (c *CLI) backupRestore() *cobra.Command {
+func backupRestore(c *CLI) *cobra.Command {
 	var in restoreFlags
 	cmd := c.command(spec{
 		use: "restore [FILE]", short: "restore a backup into an empty store, or have a store that went back go on",
@@ -61,12 +63,12 @@ and members that hold newer bans show them when the coordinators are back.`,
 			case in.inPlace && len(args) > 0:
 				return explain.New(explain.BadValue, "name", "--in-place", "value", args[0], "problem", "nothing is read from a backup in place", "want", "no FILE, or no --in-place")
 			case in.inPlace:
-				return c.restoreInPlace(ctx, cfg, in)
+				return restoreInPlace(ctx, c, cfg, in)
 			case len(args) == 0:
 				return command.Missing("FILE", "a restore reads a backup",
 					"the file that fealty backup create wrote, or --in-place for a store that went back")
 			}
-			return c.restoreBackup(ctx, cfg, args[0], in)
+			return restoreBackup(ctx, c, cfg, args[0], in)
 		},
 	})
 	in.add(cmd)
@@ -80,7 +82,7 @@ and members that hold newer bans show them when the coordinators are back.`,
 	return cmd
 }
 
-func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file string, in restoreFlags) error {
+func restoreBackup(ctx context.Context, c *CLI, cfg *settings.Values, file string, in restoreFlags) error {
 	if cfg.Find("store").Text == "" {
 		return command.Missing("--store", "a backup is restored into a store of its own",
 			"--store URL of an empty store")
@@ -88,12 +90,12 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file stri
 	if len(in.reason) > history.MaxReasonBytes {
 		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem", fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
 	}
-	found, _, err := c.checkBackup(ctx, cfg, file, in.backupFlags)
+	found, _, err := checkBackup(ctx, c, cfg, file, in.backupFlags)
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	st, name, err := c.openStoreThere(ctx, cfg, log)
+	st, name, err := openStoreThere(ctx, c, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file stri
 		return err
 	}
 	if in.requestOut != "" && !in.dry { // the clocks of another plan are others
-		if err := createFile(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
+		if err := keyfile.Create(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
 		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
@@ -120,7 +122,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file stri
 		c.planned("the backup would be restored into " + name)
 		return c.print(restoreResult(name, found, plan))
 	}
-	ids, err := c.backupKeys(ctx, cfg, in.backupFlags)
+	ids, err := backupKeys(ctx, c, cfg, in.backupFlags)
 	if err != nil {
 		return err
 	}
@@ -134,7 +136,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file stri
 		return ofBackup(file, err)
 	}
 	if st == nil {
-		if st, name, err = c.openStore(ctx, cfg, log); err != nil {
+		if st, name, err = openStore(ctx, c, cfg, log); err != nil {
 			return err
 		}
 	}
@@ -144,7 +146,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file stri
 	if err := c.print(restoreResult(name, found, plan)); err != nil {
 		return err
 	}
-	c.tellOfLoss(found, plan)
+	tellOfLoss(c, found, plan)
 	return nil
 }
 
@@ -207,7 +209,7 @@ func signRestore(cfg *settings.Values, in restoreFlags, m *manifest.Manifest, re
 }
 
 // restoreInPlace has the cluster of a store go on from what that holds.
-func (c *CLI) restoreInPlace(ctx context.Context, cfg *settings.Values, in restoreFlags) error {
+func restoreInPlace(ctx context.Context, c *CLI, cfg *settings.Values, in restoreFlags) error {
 	switch {
 	case cfg.Find("store").Text == "":
 		return command.Missing("--store", "a store goes on in place", "--store URL of the store that went back")
@@ -216,7 +218,7 @@ func (c *CLI) restoreInPlace(ctx context.Context, cfg *settings.Values, in resto
 	case len(in.reason) > history.MaxReasonBytes:
 		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem", fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
 	}
-	st, name, err := c.openStoreThere(ctx, cfg, slog.New(slog.DiscardHandler))
+	st, name, err := openStoreThere(ctx, c, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -236,7 +238,7 @@ func (c *CLI) restoreInPlace(ctx context.Context, cfg *settings.Values, in resto
 		return err
 	}
 	if in.requestOut != "" && !in.dry {
-		if err := createFile(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
+		if err := keyfile.Create(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
 		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
@@ -272,14 +274,37 @@ func signed(m *manifest.Manifest, plan *backup.Intent) (signed, missing []string
 	return signed, missing
 }
 
+// resumedHead is the head that a restored cluster resumes.
+type resumedHead struct {
+	Hash           string `json:"hash"`
+	Index          string `json:"index"`
+	AuthorityEpoch string `json:"authority_epoch"`
+}
+
+// restoredInPlace is what fealty backup restore prints of a store that went back.
+type restoredInPlace struct {
+	Store            string       `json:"store"`
+	Cluster          string       `json:"cluster"`
+	InPlace          bool         `json:"in_place"`
+	Entries          string       `json:"entries"`
+	Resumes          resumedHead  `json:"resumes"`
+	Index            string       `json:"index"`
+	AuthorityEpoch   string       `json:"authority_epoch"`
+	Floor            string       `json:"floor"`
+	Signed           output.Texts `json:"signed"`
+	NotSigned        output.Texts `json:"not_signed"`
+	SignaturesNeeded int          `json:"signatures_needed"`
+	Whole            bool         `json:"whole"`
+}
+
 func inPlaceResult(name string, found *backup.Standing) result {
 	m, plan := found.Manifest, found.Intent
 	signed, missing := signed(m, plan)
-	data := object{
-		{"store", name}, {"cluster", m.Cluster}, {"in_place", true}, {"entries", number(found.Entries)},
-		{"resumes", object{{"hash", found.Hash.String()}, {"index", number(found.Head.Index)}, {"authority_epoch", number(found.Head.AuthorityEpoch)}}},
-		{"index", number(plan.Index)}, {"authority_epoch", number(plan.AuthorityEpoch)}, {"floor", number(uint64(plan.Floor))},
-		{"signed", texts(signed)}, {"not_signed", texts(missing)}, {"signatures_needed", m.Signers.Threshold}, {"whole", true},
+	data := restoredInPlace{
+		Store: name, Cluster: m.Cluster, InPlace: true, Entries: number(found.Entries),
+		Resumes: resumedHead{Hash: found.Hash.String(), Index: number(found.Head.Index), AuthorityEpoch: number(found.Head.AuthorityEpoch)},
+		Index:   number(plan.Index), AuthorityEpoch: number(plan.AuthorityEpoch), Floor: number(uint64(plan.Floor)),
+		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: true,
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
@@ -332,14 +357,30 @@ func restoreFailed(name, file string, err error) error {
 	return explain.Wrap(err, explain.StoreUnreachable, "what", "restoring into "+name, "cause", problem)
 }
 
+// restored is what fealty backup restore prints.
+type restored struct {
+	Store            string        `json:"store"`
+	Cluster          string        `json:"cluster"`
+	BackupOf         output.Moment `json:"backup_of"`
+	Entries          string        `json:"entries"`
+	Resumes          resumedHead   `json:"resumes"`
+	Index            string        `json:"index"`
+	AuthorityEpoch   string        `json:"authority_epoch"`
+	Floor            string        `json:"floor"`
+	Signed           output.Texts  `json:"signed"`
+	NotSigned        output.Texts  `json:"not_signed"`
+	SignaturesNeeded int           `json:"signatures_needed"`
+	Whole            bool          `json:"whole"`
+}
+
 func restoreResult(name string, found *backup.Contents, plan *backup.Intent) result {
 	m, head := found.History.Manifest(), found.History.Current()
 	signed, missing := signed(m, plan)
-	data := object{
-		{"store", name}, {"cluster", found.Header.Cluster}, {"backup_of", stamp(found.Header.CreatedAt)}, {"entries", number(found.Trailer.Entries)},
-		{"resumes", object{{"hash", head.Hash.String()}, {"index", number(head.Index)}, {"authority_epoch", number(head.AuthorityEpoch)}}},
-		{"index", number(plan.Index)}, {"authority_epoch", number(plan.AuthorityEpoch)}, {"floor", number(uint64(plan.Floor))},
-		{"signed", texts(signed)}, {"not_signed", texts(missing)}, {"signatures_needed", m.Signers.Threshold}, {"whole", plan.Whole},
+	data := restored{
+		Store: name, Cluster: found.Header.Cluster, BackupOf: output.Moment(found.Header.CreatedAt), Entries: number(found.Trailer.Entries),
+		Resumes: resumedHead{Hash: head.Hash.String(), Index: number(head.Index), AuthorityEpoch: number(head.AuthorityEpoch)},
+		Index:   number(plan.Index), AuthorityEpoch: number(plan.AuthorityEpoch), Floor: number(uint64(plan.Floor)),
+		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: plan.Whole,
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
@@ -358,7 +399,7 @@ func restoreResult(name string, found *backup.Contents, plan *backup.Intent) res
 }
 
 // tellOfLoss says what a restore cannot know, and what is next.
-func (c *CLI) tellOfLoss(found *backup.Contents, plan *backup.Intent) {
+func tellOfLoss(c *CLI, found *backup.Contents, plan *backup.Intent) {
 	at := found.Header.CreatedAt.UTC().Format(time.RFC3339)
 	c.talk("not in it is what happened after %s: members that joined or left since, changes of the manifest and the config, and bans, but for those that members still know", at)
 	c.talk("members that joined since join again, with a new token or their certificate; every join token of before is void")
@@ -370,7 +411,7 @@ func (c *CLI) tellOfLoss(found *backup.Contents, plan *backup.Intent) {
 	c.talk("next: start a coordinator on this store; without a keeper the owners bring the seed: fealty recover")
 }
 
-func (c *CLI) backupSign() *cobra.Command {
+func backupSign(c *CLI) *cobra.Command {
 	var keyFile, out string
 	cmd := c.command(spec{
 		use: "sign REQUEST", short: "sign a restore where the key is",
@@ -393,7 +434,7 @@ check says of the one you mean.`,
 			if err != nil {
 				return explain.Wrap(err, explain.SignatureFileBad, "file", args[0], "problem", "it is not what fealty backup restore --request-out writes")
 			}
-			key, err := readKey(cfg.Within(keyFile))
+			key, err := keyfile.Read(cfg.Within(keyFile))
 			if err != nil {
 				return err
 			}
@@ -402,7 +443,7 @@ check says of the one you mean.`,
 				return err
 			}
 			if out != "" {
-				err = createFile(cfg.Within(out), f.Encode(), 0o644, "a signature")
+				err = keyfile.Create(cfg.Within(out), f.Encode(), 0o644, "a signature")
 			} else {
 				_, err = c.env.Stdout.Write(f.Encode())
 			}

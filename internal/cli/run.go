@@ -19,10 +19,12 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/wording"
@@ -30,7 +32,7 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-func (c *CLI) coordinatorCommand() *cobra.Command {
+func coordinatorCommand(c *CLI) *cobra.Command {
 	cmd := c.command(spec{
 		use: "coordinator", short: "run a coordinator",
 		long: `Run a coordinator, until it gets SIGINT or SIGTERM.
@@ -43,14 +45,14 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
   fealty coordinator --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		groups: []settings.Group{settings.Coordinator, settings.Process},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.runCoordinator(ctx, cfg)
+			return runCoordinator(ctx, c, cfg)
 		},
 	})
-	cmd.AddCommand(c.coordinatorForget())
+	cmd.AddCommand(coordinatorForget(c))
 	return cmd
 }
 
-func (c *CLI) coordinatorForget() *cobra.Command {
+func coordinatorForget(c *CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
 	cmd := c.command(spec{
@@ -65,14 +67,14 @@ answers is not forgotten.`,
   fealty coordinator forget coordinator-3 --dry-run`,
 		groups: []settings.Group{settings.Client}, args: command.Exactly("NAME"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.asking(cfg, func(s *services) error {
+			return c.asking(cfg, func(s *line.Services) error {
 				if !dry {
 					risk := "coordinator " + args[0] + " is not missed any more: nobody is told that it is down"
 					if err := c.confirm(ctx, "fealty coordinator forget", risk, yes); err != nil {
 						return err
 					}
 				}
-				resp, err := s.peers.ForgetCoordinator(ctx, &fealtyv1.ForgetCoordinatorRequest{Name: args[0], Reason: reason, DryRun: dry})
+				resp, err := s.Peers.ForgetCoordinator(ctx, &fealtyv1.ForgetCoordinatorRequest{Name: args[0], Reason: reason, DryRun: dry})
 				if err != nil {
 					return err
 				}
@@ -80,7 +82,7 @@ answers is not forgotten.`,
 					c.planned("coordinator " + args[0] + " would be forgotten")
 				}
 				now := c.env.Now()
-				if err := c.print(result{ofMessage(resp),
+				if err := c.print(result{message.Of(resp),
 					func(p *term.Page) error {
 						return p.Table(replicaTable(resp.GetForgotten(),
 							now))
@@ -98,8 +100,8 @@ answers is not forgotten.`,
 	return cmd
 }
 
-func (c *CLI) runCoordinator(ctx context.Context, cfg *settings.Values) (err error) {
-	log := c.logger(cfg)
+func runCoordinator(ctx context.Context, c *CLI, cfg *settings.Values) (err error) {
+	log := logger(c, cfg)
 	data := cfg.Path("data")
 	socket := cfg.Find("admin_socket")
 	if socket.Text == "" {
@@ -114,7 +116,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *settings.Values) (err err
 			panic("cli: root_pin was not checked: " + err.Error())
 		}
 	}
-	st, name, err := c.openStore(ctx, cfg, log)
+	st, name, err := openStore(ctx, c, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *settings.Values) (err err
 		return err
 	}
 	defer listener.Close()
-	metrics, err := c.listenMetrics(ctx, cfg)
+	metrics, err := listenMetrics(ctx, c, cfg)
 	if err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	return l, nil
 }
 
-func (c *CLI) listenMetrics(ctx context.Context, cfg *settings.Values) (net.Listener, error) {
+func listenMetrics(ctx context.Context, c *CLI, cfg *settings.Values) (net.Listener, error) {
 	if cfg.Text("metrics") == "" {
 		return nil, nil
 	}
@@ -243,15 +245,15 @@ func advertised(named []string, l net.Addr) []string {
 }
 
 // logger returns the log of a process.
-func (c *CLI) logger(cfg *settings.Values) *slog.Logger {
+func logger(c *CLI, cfg *settings.Values) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Text("log_level"))); err != nil {
 		panic("cli: log_level was not checked: " + err.Error())
 	}
-	return slog.New(c.logHandler(c.env.Stderr, cfg.Text("log_format"), level))
+	return slog.New(logHandler(c, c.env.Stderr, cfg.Text("log_format"), level))
 }
 
-func (c *CLI) logHandler(w io.Writer, format string, level slog.Level) slog.Handler {
+func logHandler(c *CLI, w io.Writer, format string, level slog.Level) slog.Handler {
 	switch {
 	case format == "json":
 		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
@@ -261,7 +263,7 @@ func (c *CLI) logHandler(w io.Writer, format string, level slog.Level) slog.Hand
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
 }
 
-func (c *CLI) agentCommand() *cobra.Command {
+func agentCommand(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "agent", short: "run the agent of a member",
 		long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
@@ -273,7 +275,7 @@ it was away.`,
   fealty agent --data /var/lib/fealty/agent --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		groups: []settings.Group{settings.Agent, settings.Certified, settings.Running, settings.Process},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.runAgent(ctx, cfg.Path("data"), cfg)
+			return runAgent(ctx, c, cfg.Path("data"), cfg)
 		},
 	})
 }
@@ -292,12 +294,12 @@ func consumersOf(cfg *settings.Values) ([]agent.Consumer, error) {
 }
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.
-func (c *CLI) runAgent(ctx context.Context, dir string, cfg *settings.Values) error {
-	mirrors, open, err := c.mirrors(cfg)
+func runAgent(ctx context.Context, c *CLI, dir string, cfg *settings.Values) error {
+	mirrors, open, err := mirrors(c, cfg)
 	if err != nil {
 		return err
 	}
-	metrics, err := c.listenMetrics(ctx, cfg)
+	metrics, err := listenMetrics(ctx, c, cfg)
 	if err != nil {
 		return err
 	}
@@ -309,11 +311,7 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *settings.Values) er
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), WorkloadSocket: cmp.Or(cfg.Path("workload_socket"),
-			filepath.Join(dir, host.SocketName)),
-		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
-		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg),
-		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), WorkloadSocket: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName)), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.Text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: logger(c, cfg),
 	})
 	if err != nil {
 		return err

@@ -13,16 +13,19 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func (c *CLI) manifestShares() *cobra.Command {
+func manifestShares(c *CLI) *cobra.Command {
 	var out string
 	cmd := c.command(spec{
 		use: "shares", short: "fetch the encrypted shares of the seed, for their owners",
@@ -36,12 +39,12 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 		sample: "  fealty manifest shares --out shares",
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.manifest.GetSeedShares(ctx, &fealtyv1.GetSeedSharesRequest{})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Manifest.GetSeedShares(ctx, &fealtyv1.GetSeedSharesRequest{})
 				if err != nil {
 					return err
 				}
-				if err := c.print(result{ofMessage(resp), func(p *term.Page) error {
+				if err := c.print(result{message.Of(resp), func(p *term.Page) error {
 					if len(resp.GetShares()) == 0 {
 						return nil // said below
 					}
@@ -71,7 +74,7 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 					c.talk("next: fealty manifest shares --out DIR")
 					return nil
 				}
-				return c.writeShares(cfg, out, resp.GetShares())
+				return writeShares(c, cfg, out, resp.GetShares())
 			})
 		},
 	})
@@ -111,7 +114,7 @@ func makeSharesDir(dir string) error {
 }
 
 // writeShares writes one file for each owner.
-func (c *CLI) writeShares(cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
+func writeShares(c *CLI, cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
 	dir = cfg.Within(dir)
 	if err := makeSharesDir(dir); err != nil {
 		return err
@@ -121,7 +124,7 @@ func (c *CLI) writeShares(cfg *settings.Values, dir string, shares []*fealtyv1.S
 		if !manifestform.IsName(x.GetOwner()) {
 			return explain.New(explain.PeerProtocol, "problem", "it sent a share of the seed for an owner whose name is none")
 		}
-		if err := createFile(shareFile(dir, x.GetOwner()), x.GetFile(), 0o600, "the share of "+x.GetOwner()); err != nil {
+		if err := keyfile.Create(shareFile(dir, x.GetOwner()), x.GetFile(), 0o600, "the share of "+x.GetOwner()); err != nil {
 			return err
 		}
 	}
@@ -130,7 +133,7 @@ func (c *CLI) writeShares(cfg *settings.Values, dir string, shares []*fealtyv1.S
 }
 
 // tellOfShares says where the shares are that a set made, or writes them.
-func (c *CLI) tellOfShares(cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
+func tellOfShares(c *CLI, cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
 	switch {
 	case len(shares) == 0:
 		return nil
@@ -138,7 +141,7 @@ func (c *CLI) tellOfShares(cfg *settings.Values, dir string, shares []*fealtyv1.
 		c.talk("%s of the seed to hand out, to %s: fealty manifest shares --out DIR", amount.Plural(len(shares), "share", "shares"), owners(shares))
 		return nil
 	}
-	if err := c.writeShares(cfg, dir, shares); err != nil {
+	if err := writeShares(c, cfg, dir, shares); err != nil {
 		c.talk("the manifest is in force all the same; to get the shares again: fealty manifest shares --out DIR")
 		return err
 	}
@@ -155,7 +158,7 @@ func owners(shares []*fealtyv1.SeedShare) string {
 }
 
 // advise tells what a manifest allows and may surprise later.
-func (c *CLI) advise(m *manifest.Manifest) {
+func advise(c *CLI, m *manifest.Manifest) {
 	for _, a := range m.Advise() {
 		c.talk("note: %s: %s; %s", a.Field, a.What, a.Do)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -14,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func (c *CLI) manifestSign() *cobra.Command {
+func manifestSign(c *CLI) *cobra.Command {
 	var current, key, kind, out string
 	cmd := c.command(spec{
 		use: "sign FILE", short: "sign a manifest where the key is, to be set elsewhere",
@@ -27,7 +28,7 @@ works once, for this change alone. fealty manifest diff shows what the change do
   fealty manifest sign manifest.yaml --current HASH --key alice.key --kind reshare > alice.sig`,
 		args: command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *settings.Values, args []string) error {
-			return c.signManifest(cfg, args[0], current, key, history.Kind(kind), out)
+			return signManifest(c, cfg, args[0], current, key, history.Kind(kind), out)
 		},
 	})
 	f := cmd.Flags()
@@ -38,7 +39,7 @@ works once, for this change alone. fealty manifest diff shows what the change do
 	return cmd
 }
 
-func (c *CLI) signManifest(cfg *settings.Values, file, current, keyFile string, kind history.Kind, out string) error {
+func signManifest(c *CLI, cfg *settings.Values, file, current, keyFile string, kind history.Kind, out string) error {
 	switch {
 	case current == "":
 		return command.Missing("--current", "a signature is for one head",
@@ -54,14 +55,14 @@ func (c *CLI) signManifest(cfg *settings.Values, file, current, keyFile string, 
 		return explain.Wrap(err, explain.BadValue, "name", "--current", "value", command.ShownArg(current),
 			"problem", "it is not 64 hex digits", "want", "the hash of the transition in force")
 	}
-	_, m, err := c.readManifest(cfg, file, manifest.Parse)
+	_, m, err := readManifest(c, cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		return invalidManifest(file, problems)
 	}
 	if err != nil {
 		return err
 	}
-	key, err := readKey(cfg.Within(keyFile))
+	key, err := keyfile.Read(cfg.Within(keyFile))
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (c *CLI) signManifest(cfg *settings.Values, file, current, keyFile string, 
 		return err
 	}
 	if out != "" {
-		if err := createFile(cfg.Within(out), f.Encode(), 0o644, "a signature"); err != nil {
+		if err := keyfile.Create(cfg.Within(out), f.Encode(), 0o644, "a signature"); err != nil {
 			return err
 		}
 	} else if _, err := c.env.Stdout.Write(f.Encode()); err != nil {

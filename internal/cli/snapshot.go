@@ -22,6 +22,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -38,9 +40,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (c *CLI) snapshotCommand() *cobra.Command {
+func snapshotCommand(c *CLI) *cobra.Command {
 	return noun("snapshot", "read, verify and compare signed snapshots",
-		c.snapshotGet(), c.snapshotInspect(), c.snapshotVerify(), c.snapshotDiff())
+		snapshotGet(c), snapshotInspect(c), snapshotVerify(c), snapshotDiff(c))
 }
 
 // ofSources says what the commands read.
@@ -59,18 +61,18 @@ type reading struct {
 func (r *reading) header() *snapshot.Header { return &r.claims.Header }
 
 // readSnapshot reads the snapshot that name names.
-func (c *CLI) readSnapshot(ctx context.Context, cfg *settings.Values, name string) (*reading, error) {
-	raw, err := c.snapshotBytes(ctx, cfg, name)
+func readSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, name string) (*reading, error) {
+	raw, err := snapshotBytes(ctx, c, cfg, name)
 	if err != nil {
 		return nil, err
 	}
 	return readingOf(name, raw)
 }
 
-func (c *CLI) snapshotBytes(ctx context.Context, cfg *settings.Values, name string) ([]byte, error) {
+func snapshotBytes(ctx context.Context, c *CLI, cfg *settings.Values, name string) ([]byte, error) {
 	if rest, ok := strings.CutPrefix(name, "member:"); ok {
 		member, scope, _ := strings.Cut(rest, ":")
-		return c.memberSnapshot(ctx, cfg, member, scope)
+		return memberSnapshot(ctx, c, cfg, member, scope)
 	}
 	if scope, ok := strings.CutPrefix(name, "agent:"); ok {
 		if err := checkScope(scope); err != nil {
@@ -86,11 +88,11 @@ func (c *CLI) snapshotBytes(ctx context.Context, cfg *settings.Values, name stri
 		}
 		return raw, nil
 	}
-	return c.readBounded(cfg, name, "snapshot", snapshot.MaxSigned)
+	return readBounded(c, cfg, name, "snapshot", snapshot.MaxSigned)
 }
 
 // readBounded reads a regular file, or standard input, of at most limit bytes.
-func (c *CLI) readBounded(cfg *settings.Values, name, purpose string, limit int64) ([]byte, error) {
+func readBounded(c *CLI, cfg *settings.Values, name, purpose string, limit int64) ([]byte, error) {
 	var raw []byte
 	var err error
 	if name == "-" {
@@ -159,7 +161,7 @@ func scopeNames() []string {
 	return out
 }
 
-func (c *CLI) snapshotGet() *cobra.Command {
+func snapshotGet(c *CLI) *cobra.Command {
 	var out, member, from string
 	cmd := c.command(spec{
 		use: "get SCOPE", short: "get the exact bytes of a snapshot",
@@ -183,14 +185,14 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 			case member != "" && from != "":
 				return explain.New(explain.BadValue, "name", "--from", "value", "given together with --member", "problem", "they name two places", "want", "one of them")
 			case member != "":
-				r, err = c.readSnapshot(ctx, cfg, "member:"+member+":"+args[0])
+				r, err = readSnapshot(ctx, c, cfg, "member:"+member+":"+args[0])
 			case from != "":
 				var raw []byte
-				if raw, err = c.mirrorSnapshot(ctx, cfg, from, snapshot.Scope(args[0])); err == nil {
+				if raw, err = mirrorSnapshot(ctx, c, cfg, from, snapshot.Scope(args[0])); err == nil {
 					r, err = readingOf(from, raw)
 				}
 			default:
-				r, err = c.readSnapshot(ctx, cfg, "agent:"+args[0])
+				r, err = readSnapshot(ctx, c, cfg, "agent:"+args[0])
 			}
 			if err != nil {
 				return err
@@ -200,13 +202,12 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 				return err
 			}
 			if out != "" {
-				if err := createFile(cfg.Within(out), r.raw, 0o600, "the snapshot"); err != nil {
+				if err := keyfile.Create(cfg.Within(out), r.raw, 0o600, "the snapshot"); err != nil {
 					return err
 				}
 			}
 			shown := r.inspected(c.env.Now())
-			shown.data = shown.data.(object).with("file", out).
-				with("envelope", base64.StdEncoding.EncodeToString(r.raw))
+			shown.data = gotSnapshot{shown.data.(shownSnapshot), out, base64.StdEncoding.EncodeToString(r.raw)}
 			return c.print(shown)
 		},
 	})
@@ -217,7 +218,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 }
 
 // memberSnapshot asks a coordinator for what is in force for a member.
-func (c *CLI) memberSnapshot(ctx context.Context, cfg *settings.Values, member, scope string) (raw []byte, err error) {
+func memberSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, member, scope string) (raw []byte, err error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
@@ -226,8 +227,8 @@ func (c *CLI) memberSnapshot(ctx context.Context, cfg *settings.Values, member, 
 		return nil, explain.New(explain.BadValue, "name", "--member", "value", command.ShownArg(member), "problem",
 			"it is not KIND/NAME", "want", "KIND/NAME, such as data/db-1")
 	}
-	err = c.asking(cfg, func(s *services) error {
-		resp, err := s.signed.GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: kind, Name: name, Scope: scope})
+	err = c.asking(cfg, func(s *line.Services) error {
+		resp, err := s.Signed.GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: kind, Name: name, Scope: scope})
 		raw = resp.GetSnapshot().GetEnvelope()
 		return err
 	})
@@ -238,11 +239,11 @@ func (c *CLI) memberSnapshot(ctx context.Context, cfg *settings.Values, member, 
 const mirrorTime = 2 * time.Minute
 
 // mirrorSnapshot reads from a mirror what it has for the node of --data.
-func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *settings.Values, place string, scope snapshot.Scope) ([]byte, error) {
+func mirrorSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, place string, scope snapshot.Scope) ([]byte, error) {
 	if problem := settings.CheckMirror(place); problem != "" {
 		return nil, explain.New(explain.BadValue, "name", "--from", "value", command.ShownArg(place), "problem", problem, "want", "https://HOST/PATH or a folder")
 	}
-	ca, err := c.mirrorCA(cfg)
+	ca, err := mirrorCA(c, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +295,7 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	return signed.With(content).Marshal()
 }
 
-func (c *CLI) snapshotInspect() *cobra.Command {
+func snapshotInspect(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "inspect SNAPSHOT", short: "show what a snapshot says of itself, without verifying it",
 		long: `Show the header, the record and the signers of a snapshot, and the sections of its content. Nothing of it is
@@ -305,7 +306,7 @@ verified: anybody can write a file that says all of this. See fealty snapshot ve
   fealty snapshot inspect agent:trust_bundle --data /var/lib/fealty/agent`,
 		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("SNAPSHOT"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			r, err := c.readSnapshot(ctx, cfg, args[0])
+			r, err := readSnapshot(ctx, c, cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -316,31 +317,70 @@ verified: anybody can write a file that says all of this. See fealty snapshot ve
 
 func (r *reading) inspected(now time.Time) result {
 	parts, problem := r.sections()
-	return result{r.object(parts, problem), func(p *term.Page) error { return r.show(p, parts, problem, now) }}
+	return result{r.data(parts, problem), func(p *term.Page) error { return r.show(p, parts, problem, now) }}
 }
 
-func ofHeader(h *snapshot.Header) object {
-	var base any
+// shownBase is what a snapshot is made from.
+type shownBase struct {
+	ConfigVersion uint64 `json:"config_version"`
+	ContentHash   string `json:"content_hash"`
+}
+
+// shownHeader is the header of a snapshot.
+type shownHeader struct {
+	SnapshotID      string        `json:"snapshot_id"`
+	SchemaVersion   int           `json:"schema_version"`
+	ClusterID       string        `json:"cluster_id"`
+	Subject         string        `json:"subject"`
+	ScopeType       string        `json:"scope_type"`
+	ScopeIDs        output.Texts  `json:"scope_ids"`
+	Roles           output.Texts  `json:"roles"`
+	OrganizationIDs output.Texts  `json:"organization_ids"`
+	AuthorityEpoch  uint64        `json:"authority_epoch"`
+	ConfigVersion   uint64        `json:"config_version"`
+	IssuedAt        output.Moment `json:"issued_at"`
+	ValidFrom       output.Moment `json:"valid_from"`
+	RefreshAfter    output.Moment `json:"refresh_after"`
+	ExpiresAt       output.Moment `json:"expires_at"`
+	ContentHash     string        `json:"content_hash"`
+	ContentSize     int           `json:"content_size"`
+	Base            *shownBase    `json:"base"`
+}
+
+func ofHeader(h *snapshot.Header) shownHeader {
+	var base *shownBase
 	if h.Base != nil {
-		base = object{{"config_version", h.Base.ConfigVersion}, {"content_hash", h.Base.ContentHash.String()}}
+		base = &shownBase{ConfigVersion: h.Base.ConfigVersion, ContentHash: h.Base.ContentHash.String()}
 	}
-	return object{
-		{"snapshot_id", h.SnapshotID}, {"schema_version", h.SchemaVersion}, {"cluster_id", h.ClusterID}, {"subject", h.Subject.String()},
-		{"scope_type", string(h.ScopeType)}, {"scope_ids", texts(h.ScopeIDs)}, {"roles", texts(h.Roles)}, {"organization_ids", texts(h.OrganizationIDs)},
-		{"authority_epoch", h.AuthorityEpoch}, {"config_version", h.ConfigVersion},
-		{"issued_at", stamp(h.IssuedAt)}, {"valid_from", stamp(h.ValidFrom)}, {"refresh_after", stamp(h.RefreshAfter)}, {"expires_at", stamp(h.ExpiresAt)},
-		{"content_hash", h.ContentHash.String()}, {"content_size", h.ContentSize}, {"base", base},
+	return shownHeader{
+		SnapshotID: h.SnapshotID, SchemaVersion: h.SchemaVersion, ClusterID: h.ClusterID, Subject: h.Subject.String(),
+		ScopeType: string(h.ScopeType), ScopeIDs: h.ScopeIDs, Roles: h.Roles, OrganizationIDs: h.OrganizationIDs,
+		AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion,
+		IssuedAt: output.Moment(h.IssuedAt), ValidFrom: output.Moment(h.ValidFrom), RefreshAfter: output.Moment(h.RefreshAfter), ExpiresAt: output.Moment(h.ExpiresAt),
+		ContentHash: h.ContentHash.String(), ContentSize: h.ContentSize, Base: base,
 	}
 }
 
-func ofRecord(r *snapshot.Record) any {
+// shownRecord is the record of a revocation list.
+type shownRecord struct {
+	ClusterID      string        `json:"cluster_id"`
+	AuthorityEpoch uint64        `json:"authority_epoch"`
+	Generation     uint64        `json:"generation"`
+	Root           string        `json:"root"`
+	TreeSize       uint64        `json:"tree_size"`
+	IssuedAt       output.Moment `json:"issued_at"`
+	FreshUntil     output.Moment `json:"fresh_until"`
+	Revocations    string        `json:"revocations"`
+}
+
+func ofRecord(r *snapshot.Record) *shownRecord {
 	if r == nil {
 		return nil
 	}
-	return object{
-		{"cluster_id", r.ClusterID}, {"authority_epoch", r.AuthorityEpoch}, {"generation", r.Generation},
-		{"root", r.Root.String()}, {"tree_size", r.TreeSize}, {"issued_at", stamp(r.IssuedAt)}, {"fresh_until", stamp(r.FreshUntil)},
-		{"revocations", r.Revocations.String()},
+	return &shownRecord{
+		ClusterID: r.ClusterID, AuthorityEpoch: r.AuthorityEpoch, Generation: r.Generation,
+		Root: r.Root.String(), TreeSize: r.TreeSize, IssuedAt: output.Moment(r.IssuedAt), FreshUntil: output.Moment(r.FreshUntil),
+		Revocations: r.Revocations.String(),
 	}
 }
 
@@ -352,26 +392,73 @@ func (r *reading) signatures() []snapshot.Signature {
 	return r.signed.Signatures
 }
 
-func (r *reading) object(parts []section, problem string) object {
-	signers := make(list, 0, snapshotform.MaxSignatures)
+// shownSignature is a signature of a snapshot, not verified.
+type shownSignature struct {
+	KeyID     string `json:"key_id"`
+	Algorithm string `json:"algorithm"`
+}
+
+// shownProof is where a snapshot stands in its batch.
+type shownProof struct {
+	Index  uint64 `json:"index"`
+	Hashes int    `json:"hashes"`
+}
+
+// shownSection is a part of the content.
+type shownSection struct {
+	Name   string `json:"name"`
+	Size   int    `json:"size"`
+	Sha256 string `json:"sha256"`
+}
+
+// shownContent is the content of a snapshot.
+type shownContent struct {
+	Size         int            `json:"size"`
+	Sha256       string         `json:"sha256"`
+	IsTheHeaders bool           `json:"is_the_headers"`
+	Sections     []shownSection `json:"sections"`
+	Problem      string         `json:"problem"`
+}
+
+// gotSnapshot is what fealty snapshot get prints.
+type gotSnapshot struct {
+	shownSnapshot
+	File     string `json:"file"`
+	Envelope string `json:"envelope"`
+}
+
+// shownSnapshot is what fealty snapshot show prints.
+type shownSnapshot struct {
+	Snapshot   string           `json:"snapshot"`
+	Verified   bool             `json:"verified"`
+	Size       int              `json:"size"`
+	Header     shownHeader      `json:"header"`
+	Record     *shownRecord     `json:"record"`
+	Signatures []shownSignature `json:"signatures"`
+	Proof      *shownProof      `json:"proof"`
+	Content    shownContent     `json:"content"`
+}
+
+func (r *reading) data(parts []section, problem string) shownSnapshot {
+	signers := make([]shownSignature, 0, snapshotform.MaxSignatures)
 	for _, s := range r.signatures() {
-		signers = append(signers, object{{"key_id", s.KeyID}, {"algorithm", s.Algorithm}})
+		signers = append(signers, shownSignature{KeyID: s.KeyID, Algorithm: s.Algorithm})
 	}
-	var proof any
+	var proof *shownProof
 	if r.signed.Publication != nil {
-		proof = object{{"index", r.signed.Proof.Index}, {"hashes", len(r.signed.Proof.Hashes)}}
+		proof = &shownProof{Index: r.signed.Proof.Index, Hashes: len(r.signed.Proof.Hashes)}
 	}
-	sections := make(list, 0, len(parts))
+	sections := make([]shownSection, 0, len(parts))
 	for _, s := range parts {
-		sections = append(sections, object{{"name", s.name}, {"size", len(s.value)}, {"sha256", snapshot.DigestOf([]byte(s.value)).String()}})
+		sections = append(sections, shownSection{Name: s.name, Size: len(s.value), Sha256: snapshot.DigestOf([]byte(s.value)).String()})
 	}
-	return object{
-		{"snapshot", r.name}, {"verified", false}, {"size", len(r.raw)}, {"header", ofHeader(r.header())}, {"record", ofRecord(r.claims.Record)},
-		{"signatures", signers}, {"proof", proof},
-		{"content", object{
-			{"size", len(r.signed.Content)}, {"sha256", snapshot.DigestOf(r.signed.Content).String()}, {"is_the_headers", r.contentMatches()},
-			{"sections", sections}, {"problem", problem},
-		}},
+	return shownSnapshot{
+		Snapshot: r.name, Verified: false, Size: len(r.raw), Header: ofHeader(r.header()), Record: ofRecord(r.claims.Record),
+		Signatures: signers, Proof: proof,
+		Content: shownContent{
+			Size: len(r.signed.Content), Sha256: snapshot.DigestOf(r.signed.Content).String(), IsTheHeaders: r.contentMatches(),
+			Sections: sections, Problem: problem,
+		},
 	}
 }
 
@@ -484,7 +571,7 @@ type anchor struct {
 	open map[int]string
 }
 
-func (c *CLI) snapshotVerify() *cobra.Command {
+func snapshotVerify(c *CLI) *cobra.Command {
 	var trust, configRoot, root, statement string
 	cmd := c.command(spec{
 		use: "verify SNAPSHOT", short: "make the checks of a node on a snapshot",
@@ -506,20 +593,20 @@ that it accepted nothing newer.
   fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
 		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("SNAPSHOT"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			r, err := c.readSnapshot(ctx, cfg, args[0])
+			r, err := readSnapshot(ctx, c, cfg, args[0])
 			if err != nil {
 				return err
 			}
 			var a *anchor
 			if trust+configRoot+root+statement == "" {
-				a, err = c.nodeAnchor(cfg)
+				a, err = nodeAnchor(c, cfg)
 			} else {
-				a, err = c.keyAnchor(cfg, r, trust, configRoot, root, statement)
+				a, err = keyAnchor(c, cfg, r, trust, configRoot, root, statement)
 			}
 			if err != nil {
 				return err
 			}
-			return c.verifySnapshot(r, a)
+			return verifySnapshot(c, r, a)
 		},
 	})
 	cmd.Flags().StringVar(&trust, "trust", "", "a file with the trust bundle to verify with, instead of a node's")
@@ -530,7 +617,7 @@ that it accepted nothing newer.
 }
 
 // nodeAnchor is the node of --data.
-func (c *CLI) nodeAnchor(cfg *settings.Values) (*anchor, error) {
+func nodeAnchor(c *CLI, cfg *settings.Values) (*anchor, error) {
 	dir := cfg.Path("data")
 	o, err := state.ReadOutlook(durable.OS(), dir, c.env.Now())
 	if err != nil {
@@ -544,7 +631,7 @@ func (c *CLI) nodeAnchor(cfg *settings.Values) (*anchor, error) {
 }
 
 // keyAnchor is what the keys that were given say, for the node that r says it is for.
-func (c *CLI) keyAnchor(cfg *settings.Values, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
+func keyAnchor(c *CLI, cfg *settings.Values, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
 	switch {
 	case configRoot == "" && root == "":
 		return nil, command.Missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
@@ -557,7 +644,7 @@ func (c *CLI) keyAnchor(cfg *settings.Values, r *reading, trust, configRoot, roo
 	bundle := r
 	if trust != "" {
 		var err error
-		raw, err := c.readBounded(cfg, trust, "trust bundle", snapshot.MaxSigned)
+		raw, err := readBounded(c, cfg, trust, "trust bundle", snapshot.MaxSigned)
 		if err != nil {
 			return nil, err
 		}
@@ -572,7 +659,7 @@ func (c *CLI) keyAnchor(cfg *settings.Values, r *reading, trust, configRoot, roo
 		return nil, command.Missing("--trust", "only a trust bundle is signed by the config root key itself",
 			"--trust FILE")
 	}
-	key, err := c.rootKey(cfg, bundle, configRoot, root, statement)
+	key, err := rootKey(c, cfg, bundle, configRoot, root, statement)
 	if err != nil {
 		return nil, err
 	}
@@ -609,7 +696,7 @@ func (c *CLI) keyAnchor(cfg *settings.Values, r *reading, trust, configRoot, roo
 }
 
 // rootKey returns the config root key that was given, or that the pinned root names.
-func (c *CLI) rootKey(cfg *settings.Values, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
+func rootKey(c *CLI, cfg *settings.Values, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
 	if configRoot != "" {
 		key, err := hex.DecodeString(configRoot)
 		if err != nil || len(key) != ed25519.PublicKeySize {
@@ -621,7 +708,7 @@ func (c *CLI) rootKey(cfg *settings.Values, bundle *reading, configRoot, root, s
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--root", "value", root, "problem", "it is not 64 lower-case hex digits", "want", "the root pin that fealty status shows")
 	}
-	raw, err := c.readBounded(cfg, statement, "root statement", int64(snapshotform.MaxSignedRoot))
+	raw, err := readBounded(c, cfg, statement, "root statement", int64(snapshotform.MaxSignedRoot))
 	if err != nil {
 		return nil, err
 	}
@@ -713,8 +800,34 @@ func (a *anchor) steps(err error) []checkStep {
 	return out
 }
 
+// shownCheck is how one check of a snapshot ended.
+type shownCheck struct {
+	Check  int    `json:"check"`
+	Rule   string `json:"rule"`
+	Source string `json:"source"`
+	Result string `json:"result"`
+	Reason string `json:"reason"`
+	Detail string `json:"detail"`
+}
+
+// verifiedSnapshot is what fealty snapshot verify prints.
+type verifiedSnapshot struct {
+	Snapshot       string        `json:"snapshot"`
+	Verified       bool          `json:"verified"`
+	AcceptedBefore bool          `json:"accepted_before"`
+	Against        string        `json:"against"`
+	Scope          string        `json:"scope"`
+	Subject        string        `json:"subject"`
+	AuthorityEpoch uint64        `json:"authority_epoch"`
+	ConfigVersion  uint64        `json:"config_version"`
+	ContentHash    string        `json:"content_hash"`
+	ExpiresAt      output.Moment `json:"expires_at"`
+	SignerKeyIDs   output.Texts  `json:"signer_key_ids"`
+	Checks         []shownCheck  `json:"checks"`
+}
+
 // verifySnapshot makes the checks, shows them, and returns the refusal.
-func (c *CLI) verifySnapshot(r *reading, a *anchor) error {
+func verifySnapshot(c *CLI, r *reading, a *anchor) error {
 	now := c.env.Now()
 	v, err := snapshot.Verify(r.signed, a.outlook.Trust, a.outlook.Marks, now)
 	held := false
@@ -727,15 +840,15 @@ func (c *CLI) verifySnapshot(r *reading, a *anchor) error {
 	if err == nil {
 		keys = v.SignerKeyIDs()
 	}
-	rows := make(list, 0, len(checks))
+	rows := make([]shownCheck, 0, len(checks))
 	for _, o := range checks {
-		rows = append(rows, object{{"check", o.Check}, {"rule", o.Name}, {"source", o.Source}, {"result", o.result}, {"reason", o.reason}, {"detail", o.detail}})
+		rows = append(rows, shownCheck{Check: o.Check, Rule: o.Name, Source: o.Source, Result: o.result, Reason: o.reason, Detail: o.detail})
 	}
 	h := r.header()
-	if printErr := c.print(result{object{
-		{"snapshot", r.name}, {"verified", err == nil}, {"accepted_before", held}, {"against", a.name},
-		{"scope", string(h.ScopeType)}, {"subject", h.Subject.String()}, {"authority_epoch", h.AuthorityEpoch}, {"config_version", h.ConfigVersion},
-		{"content_hash", h.ContentHash.String()}, {"expires_at", stamp(h.ExpiresAt)}, {"signer_key_ids", texts(keys)}, {"checks", rows},
+	if printErr := c.print(result{verifiedSnapshot{
+		Snapshot: r.name, Verified: err == nil, AcceptedBefore: held, Against: a.name,
+		Scope: string(h.ScopeType), Subject: h.Subject.String(), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion,
+		ContentHash: h.ContentHash.String(), ExpiresAt: output.Moment(h.ExpiresAt), SignerKeyIDs: keys, Checks: rows,
 	}, func(p *term.Page) error {
 		var f term.Facts
 		what := fmt.Sprintf("%s, version %d of authority epoch %d", h.ScopeType, h.ConfigVersion, h.AuthorityEpoch)
@@ -776,7 +889,7 @@ func (c *CLI) verifySnapshot(r *reading, a *anchor) error {
 	return nil
 }
 
-func (c *CLI) snapshotDiff() *cobra.Command {
+func snapshotDiff(c *CLI) *cobra.Command {
 	var code bool
 	cmd := c.command(spec{
 		use: "diff OLD NEW", short: "show which sections differ between two snapshots",
@@ -796,7 +909,7 @@ The exit status is 0 whether or not they differ. With --exit-code it is 1 if the
 			var both [2]*reading
 			for i := range both {
 				var err error
-				if both[i], err = c.readSnapshot(ctx, cfg, args[i]); err != nil {
+				if both[i], err = readSnapshot(ctx, c, cfg, args[i]); err != nil {
 					return err
 				}
 			}
@@ -804,7 +917,7 @@ The exit status is 0 whether or not they differ. With --exit-code it is 1 if the
 			if err != nil {
 				return err
 			}
-			if err := c.print(result{d.object(), d.show}); err != nil {
+			if err := c.print(result{d.data(), d.show}); err != nil {
 				return err
 			}
 			if code && len(d.sections) > 0 {
@@ -858,17 +971,19 @@ func compare(a, b *reading) (*difference, error) {
 // headerFields are header and record as names with values.
 func (r *reading) headerFields() []section {
 	var out []section
-	add := func(prefix string, o object) {
+	add := func(prefix string, of any) {
+		o, err := output.ObjectOf(of)
 		for _, m := range o {
 			var b bytes.Buffer
-			if err := output.Encode(&b, m.value, "  "); err != nil {
-				panic("cli: " + err.Error())
-			}
-			out = append(out, section{prefix + m.name, output.Printable(b.String())})
+			err = errors.Join(err, output.Encode(&b, m.Value, "  "))
+			out = append(out, section{prefix + m.Name, output.Printable(b.String())})
+		}
+		if err != nil {
+			panic("cli: " + err.Error())
 		}
 	}
 	add("", ofHeader(r.header()))
-	if record, ok := ofRecord(r.claims.Record).(object); ok {
+	if record := ofRecord(r.claims.Record); record != nil {
 		add("record.", record)
 	}
 	for i, s := range r.signatures() {
@@ -897,24 +1012,35 @@ func differing(before, after []section) []changed {
 	return out
 }
 
-func (d *difference) object() object {
-	values := func(in []changed) list {
-		out := make(list, 0, len(in))
+// shownValue is a value on both sides; null where there is none.
+type shownValue struct {
+	Name   string  `json:"name"`
+	Change string  `json:"change"`
+	Before *string `json:"before"`
+	After  *string `json:"after"`
+}
+
+// shownDifference is what fealty snapshot diff prints.
+type shownDifference struct {
+	Old            string       `json:"old"`
+	New            string       `json:"new"`
+	Verified       bool         `json:"verified"`
+	ContentDiffers bool         `json:"content_differs"`
+	Header         []shownValue `json:"header"`
+	Sections       []shownValue `json:"sections"`
+}
+
+func (d *difference) data() shownDifference {
+	values := func(in []changed) []shownValue {
+		out := make([]shownValue, 0, len(in))
 		for _, x := range in {
-			o := object{{"name", x.name}, {"change", x.word()}, {"before", nil}, {"after", nil}}
-			if x.before != nil {
-				o[2].value = *x.before
-			}
-			if x.after != nil {
-				o[3].value = *x.after
-			}
-			out = append(out, o)
+			out = append(out, shownValue{x.name, x.word(), x.before, x.after})
 		}
 		return out
 	}
-	return object{
-		{"old", d.old.name}, {"new", d.new.name}, {"verified", false}, {"content_differs", len(d.sections) > 0},
-		{"header", values(d.header)}, {"sections", values(d.sections)},
+	return shownDifference{
+		Old: d.old.name, New: d.new.name, Verified: false, ContentDiffers: len(d.sections) > 0,
+		Header: values(d.header), Sections: values(d.sections),
 	}
 }
 

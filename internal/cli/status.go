@@ -14,11 +14,13 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -27,7 +29,7 @@ import (
 // watchPause is between two looks of status --watch.
 const watchPause = 2 * time.Second
 
-func (c *CLI) statusCommand() *cobra.Command {
+func statusCommand(c *CLI) *cobra.Command {
 	var watch, exit bool
 	var data string
 	cmd := c.command(spec{
@@ -42,13 +44,13 @@ attention, and 10 if the cluster, or this machine's identity, is of no use.`,
   fealty status -o json`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			look, end, err := c.look(cfg, data)
+			look, end, err := look(c, cfg, data)
 			if err != nil {
 				return err
 			}
 			defer end()
 			if watch {
-				return c.watch(ctx, look)
+				return watchStatus(ctx, c, look)
 			}
 			r, health, err := look(ctx)
 			if err == nil {
@@ -70,9 +72,9 @@ attention, and 10 if the cluster, or this machine's identity, is of no use.`,
 type glance func(ctx context.Context) (result, explain.Exit, error)
 
 // look returns how to look at what status is to show.
-func (c *CLI) look(cfg *settings.Values, data string) (glance, func(), error) {
+func look(c *CLI, cfg *settings.Values, data string) (glance, func(), error) {
 	if data != "" {
-		l, err := dialSocket(agentSocket(cfg.Within(data)), cfg.Duration("timeout"))
+		l, err := line.Dial(agentSocket(cfg.Within(data)), cfg.Duration("timeout"))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -83,7 +85,7 @@ func (c *CLI) look(cfg *settings.Values, data string) (glance, func(), error) {
 				return result{}, 0, err
 			}
 			now := c.env.Now()
-			return result{ofMessage(n), func(p *term.Page) error { return showNode(p, n, now) }}, nodeHealth(n,
+			return result{message.Of(n), func(p *term.Page) error { return showNode(p, n, now) }}, nodeHealth(n,
 				now), nil
 		}, l.Close, nil
 	}
@@ -97,7 +99,7 @@ func (c *CLI) look(cfg *settings.Values, data string) (glance, func(), error) {
 		if err != nil {
 			return result{}, 0, err
 		}
-		return result{ofMessage(st), func(p *term.Page) error { return showStatus(p, st) }}, fleetHealth(st), nil
+		return result{message.Of(st), func(p *term.Page) error { return showStatus(p, st) }}, fleetHealth(st), nil
 	}, l.Close, nil
 }
 
@@ -124,7 +126,7 @@ func getStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size ui
 
 // watch looks again and again, until it is interrupted, which is how it ends. A
 // look that fails after one that did not is shown, and the next one is taken.
-func (c *CLI) watch(ctx context.Context, look glance) error {
+func watchStatus(ctx context.Context, c *CLI, look glance) error {
 	redraw := c.env.IsTerminal(c.env.Stdout) && (c.format == output.Table || c.format == output.Wide)
 	for first := true; ; first = false {
 		r, _, err := look(ctx)

@@ -18,17 +18,17 @@ import (
 )
 
 // openStore opens the store that is configured, and returns its name for people.
-func (c *CLI) openStore(ctx context.Context, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
+func openStore(ctx context.Context, c *CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
 	v := cfg.Find("store")
 	if v.Text == "" {
 		v.Text = settings.SqliteScheme + filepath.Join(cfg.Path("data"), "store", "fealty.db")
 	}
-	return c.openStoreAt(ctx, cfg, v, log, 0)
+	return openStoreAt(ctx, c, cfg, v, log, 0)
 }
 
 // openStoreThere is openStore if there is a store, and makes none: where there is
 // none it returns nil, and the name that it will have.
-func (c *CLI) openStoreThere(ctx context.Context, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
+func openStoreThere(ctx context.Context, c *CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
 	v := cfg.Find("store")
 	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
 		file := cfg.Within(text)
@@ -36,7 +36,7 @@ func (c *CLI) openStoreThere(ctx context.Context, cfg *settings.Values, log *slo
 		case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular() && info.Size() == 0:
 			return nil, settings.SqliteScheme + file, nil
 		}
-		return c.openStore(ctx, cfg, log) // which says what is wrong with it
+		return openStore(ctx, c, cfg, log) // which says what is wrong with it
 	}
 	r, err := doctor.InspectServer(ctx, v.Text, c.getenv(etcd.PasswordVariable), 0)
 	if err != nil {
@@ -45,12 +45,12 @@ func (c *CLI) openStoreThere(ctx context.Context, cfg *settings.Values, log *slo
 	if r.Schema == "" {
 		return nil, r.Name, nil
 	}
-	return c.openStore(ctx, cfg, log)
+	return openStore(ctx, c, cfg, log)
 }
 
 // openStoreAt opens the store at v. It keeps the changes of about retain commits; 0
 // means the engine's default.
-func (c *CLI) openStoreAt(ctx context.Context, cfg *settings.Values, v settings.Value, log *slog.Logger, retain int) (store.Store, string, error) {
+func openStoreAt(ctx context.Context, c *CLI, cfg *settings.Values, v settings.Value, log *slog.Logger, retain int) (store.Store, string, error) {
 	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
 		file := cfg.Within(text)
 		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})

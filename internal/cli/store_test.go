@@ -245,7 +245,7 @@ func TestNewerSchema(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fealty.db")
 	c := New(Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
-	st, _, err := c.openStoreAt(ctx, nil, settings.Value{Text: settings.SqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
+	st, _, err := openStoreAt(ctx, c, nil, settings.Value{Text: settings.SqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

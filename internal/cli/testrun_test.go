@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/output"
 )
 
 // testNow is the clock of commands under test.
@@ -92,7 +94,7 @@ func jsonOf(t testing.TB, text string) map[string]any {
 	if d.More() {
 		t.Fatalf("more than one object:\n%s", text)
 	}
-	if v["schema"] != schema {
+	if v["schema"] != output.Schema {
 		t.Fatalf("schema is %v", v["schema"])
 	}
 	return v

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/line"
 )
 
 // answering is a server that answers as a test says. What is under test is how
@@ -105,7 +106,7 @@ func (c *answering) listen(t testing.TB) string {
 	}
 	srv := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		if c.hook != nil {
-			if err := c.hook(ctx, shortMethod(info.FullMethod), req); err != nil {
+			if err := c.hook(ctx, line.Method(info.FullMethod), req); err != nil {
 				return nil, err
 			}
 		}

@@ -11,19 +11,21 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) tokenCommand() *cobra.Command {
-	return noun("token", "make and end join tokens", c.tokenCreate(), c.tokenList(), c.tokenShow(), c.tokenRevoke())
+func tokenCommand(c *CLI) *cobra.Command {
+	return noun("token", "make and end join tokens", tokenCreate(c), tokenList(c), tokenShow(c), tokenRevoke(c))
 }
 
-func (c *CLI) tokenCreate() *cobra.Command {
+func tokenCreate(c *CLI) *cobra.Command {
 	var entry, name string
 	var orgs, labels []string
 	var ttl lifetime
@@ -49,8 +51,8 @@ where it ever is. Who loses it makes another.`,
 			if ttl.d > 0 {
 				req.Ttl = durationpb.New(ttl.d)
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.tokens.CreateToken(ctx, req)
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Tokens.CreateToken(ctx, req)
 				if err != nil {
 					return guessEntry(ctx, s, err, entry)
 				}
@@ -58,7 +60,7 @@ where it ever is. Who loses it makes another.`,
 				if dry {
 					c.planned("a token for entry " + t.GetEntry() + ", good until " + command.When(t.GetExpiresAt()))
 				}
-				return c.print(result{ofMessage(resp), func(p *term.Page) error {
+				return c.print(result{message.Of(resp), func(p *term.Page) error {
 					if dry {
 						return p.Facts(tokenFacts(t, c.env.Now()))
 					}
@@ -73,7 +75,7 @@ where it ever is. Who loses it makes another.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&entry, "entry", "", "the entry of the manifest that admits")
-	completeFlag(cmd, "entry", c.completion(c.entryNames, settings.Client))
+	completeFlag(cmd, "entry", c.completion(func(ctx context.Context, cfg *settings.Values) []string { return entryNames(ctx, c, cfg) }, settings.Client))
 	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
 	f.StringSliceVar(&labels, "label", nil, "a label of those that it admits, KEY=VALUE; it decides nothing")
@@ -96,7 +98,7 @@ func useOf(t *fealtyv1.Token) string {
 }
 
 // guessEntry adds to the answer that there is no such entry the one that was meant.
-func guessEntry(ctx context.Context, s *services, err error, entry string) error {
+func guessEntry(ctx context.Context, s *line.Services, err error, entry string) error {
 	e, ok := explain.FromStatus(err)
 	if !ok || e.Code != explain.NotFound || e.Fields["name"] != entry {
 		return err
@@ -109,13 +111,13 @@ func guessEntry(ctx context.Context, s *services, err error, entry string) error
 	return explain.Wrap(err, explain.NotFound, "what", e.Fields["what"], "name", entry, "do", joinText(slip.Guess(entry, entries), do))
 }
 
-func (c *CLI) tokenList() *cobra.Command {
+func tokenList(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "list", short: "list the tokens that are kept",
 		groups: []settings.Group{settings.Client}, names: true,
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.tokens.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Tokens.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
 				if err != nil {
 					return err
 				}
@@ -123,7 +125,7 @@ func (c *CLI) tokenList() *cobra.Command {
 				for _, t := range resp.GetTokens() {
 					ids = append(ids, t.GetId())
 				}
-				return c.printList(ids, result{ofMessage(resp), func(p *term.Page) error {
+				return c.printList(ids, result{message.Of(resp), func(p *term.Page) error {
 					return p.Table(tokenTable(resp.GetTokens(), c.env.Now()))
 				}})
 			})
@@ -182,7 +184,7 @@ func tokenArg(arg string) (string, error) {
 	return arg, nil
 }
 
-func (c *CLI) tokenShow() *cobra.Command {
+func tokenShow(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "show ID", short: "show a token and whom it admitted",
 		groups: []settings.Group{settings.Client}, args: command.Exactly("ID"),
@@ -191,19 +193,19 @@ func (c *CLI) tokenShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.tokens.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: id})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Tokens.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: id})
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp),
+				return c.print(result{message.Of(resp),
 					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
 			})
 		},
 	})
 }
 
-func (c *CLI) tokenRevoke() *cobra.Command {
+func tokenRevoke(c *CLI) *cobra.Command {
 	var dry bool
 	cmd := c.command(spec{
 		use: "revoke ID", short: "end a token; whom it admitted stays",
@@ -213,15 +215,15 @@ func (c *CLI) tokenRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.tokens.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id, DryRun: dry})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Tokens.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
 					c.planned("token " + resp.GetToken().GetId() + " would be revoked")
 				}
-				return c.print(result{ofMessage(resp),
+				return c.print(result{message.Of(resp),
 					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
 			})
 		},

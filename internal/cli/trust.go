@@ -13,19 +13,22 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func (c *CLI) trustCommand() *cobra.Command {
-	return noun("trust", "show and change what the members believe", c.trustShow(), c.trustRotate(), c.trustRevoke(), c.emergencyCommand())
+func trustCommand(c *CLI) *cobra.Command {
+	return noun("trust", "show and change what the members believe", trustShow(c), trustRotate(c), trustRevoke(c), emergencyCommand(c))
 }
 
-func (c *CLI) trustShow() *cobra.Command {
+func trustShow(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "show", short: "show the trust bundle in force, and who holds it",
 		long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a rotation that
@@ -33,19 +36,19 @@ runs it says which members still need the old key. Who holds the bundle is what 
 that is asked.`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					return err
 				}
-				return c.print(c.trustResult(ofMessage(resp), resp.GetTrust()))
+				return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
 			})
 		},
 	})
 }
 
 // trustResult shows what the cluster believes: facts, and a table of the keys.
-func (c *CLI) trustResult(data object, t *fealtyv1.Trust) result {
+func trustResult(c *CLI, data output.Object, t *fealtyv1.Trust) result {
 	now := c.env.Now()
 	return result{data, func(p *term.Page) error {
 		if err := p.Facts(trustFacts(t, now)); err != nil {
@@ -157,7 +160,7 @@ func named(names []string, n int) string {
 	return strings.Join(names, " ")
 }
 
-func (c *CLI) trustRotate() *cobra.Command {
+func trustRotate(c *CLI) *cobra.Command {
 	var deadline lifetime
 	var stolen, reason string
 	var dry, yes, mesh bool
@@ -184,7 +187,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 			case mesh && deadline.d > 0:
 				return conflictingFlags("--mesh", "given together with --deadline", "one of them: certificates under the old mesh CA key are accepted until they end")
 			case mesh:
-				return c.rotateMesh(ctx, cfg, reason, dry, wait)
+				return rotateMesh(ctx, c, cfg, reason, dry, wait)
 			case stolen != "" && deadline.d > 0:
 				return conflictingFlags("--deadline", "given together with --compromised", "one of them: a stolen key leaves at once")
 			case stolen != "" && reason == "":
@@ -200,8 +203,8 @@ same manifest. Members renew by themselves, and certificates under the old key a
 			if deadline.d > 0 {
 				req.Deadline = durationpb.New(deadline.d)
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.trust.RotateConfigKey(ctx, req)
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Trust.RotateConfigKey(ctx, req)
 				if err != nil {
 					return err
 				}
@@ -209,9 +212,9 @@ same manifest. Members renew by themselves, and certificates under the old key a
 					c.planned("config would be signed by key number " + itoa(int64(resp.GetNumber())))
 				}
 				if !dry && wait.d > 0 {
-					return c.waitForRotation(ctx, s, resp.GetTrust(), wait)
+					return waitForRotation(ctx, c, s, resp.GetTrust(), wait)
 				}
-				if err := c.print(c.trustResult(ofMessage(resp), resp.GetTrust())); err != nil || dry {
+				if err := c.print(trustResult(c, message.Of(resp), resp.GetTrust())); err != nil || dry {
 					return err
 				}
 				if stolen != "" {
@@ -235,23 +238,23 @@ same manifest. Members renew by themselves, and certificates under the old key a
 }
 
 // rotateMesh replaces the mesh CA key.
-func (c *CLI) rotateMesh(ctx context.Context, cfg *settings.Values, reason string, dry bool, wait waiting) error {
-	return c.asking(cfg, func(s *services) error {
-		resp, err := s.trust.RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{Reason: reason, DryRun: dry})
+func rotateMesh(ctx context.Context, c *CLI, cfg *settings.Values, reason string, dry bool, wait waiting) error {
+	return c.asking(cfg, func(s *line.Services) error {
+		resp, err := s.Trust.RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{Reason: reason, DryRun: dry})
 		if err != nil {
 			return err
 		}
 		if dry {
 			c.planned("authority epoch " + itoa(int64(resp.GetAuthorityEpoch())) + " would begin, with a new mesh CA key")
-			return c.print(c.trustResult(ofMessage(resp), resp.GetTrust()))
+			return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
 		}
 		c.talk("authority epoch %d began, with mesh CA key %s; members renew by themselves", resp.GetAuthorityEpoch(), resp.GetMeshKeyId())
 		if wait.d == 0 {
-			return c.print(c.trustResult(ofMessage(resp), resp.GetTrust()))
+			return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
 		}
 		said, pause := "", time.Second/4
 		shown, err := until(ctx, wait, "the members to renew", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
-			now, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
+			now, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 			if err != nil {
 				return nil, !mayPass(explain.Of(err)), err
 			}
@@ -268,7 +271,7 @@ func (c *CLI) rotateMesh(ctx context.Context, cfg *settings.Values, reason strin
 		if err != nil {
 			return err
 		}
-		return c.print(c.trustResult(ofMessage(shown), shown.GetTrust()))
+		return c.print(trustResult(c, message.Of(shown), shown.GetTrust()))
 	})
 }
 
@@ -291,7 +294,7 @@ func checkRevokedKind(kind string) error {
 		joinText("nothing of that kind is revoked", slip.Guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
 }
 
-func (c *CLI) trustRevoke() *cobra.Command {
+func trustRevoke(c *CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
 	cmd := c.command(spec{
@@ -321,15 +324,15 @@ revoked for good; what is to come back comes back under another name.
 					return err
 				}
 			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := s.trust.Revoke(ctx, &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
+			return c.asking(cfg, func(s *line.Services) error {
+				resp, err := s.Trust.Revoke(ctx, &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
 					c.planned(kind + " " + name + " would be revoked")
 				}
-				return c.print(result{ofMessage(resp), func(p *term.Page) error {
+				return c.print(result{message.Of(resp), func(p *term.Page) error {
 					switch {
 					case !resp.GetChanged():
 						p.Line("%s %s was revoked before", kind, name)
@@ -349,11 +352,11 @@ revoked for good; what is to come back comes back under another name.
 
 // waitForRotation asks until no rotation runs that begun is of, and says when another
 // member confirmed.
-func (c *CLI) waitForRotation(ctx context.Context, s *services, begun *fealtyv1.Trust, wait waiting) error {
+func waitForRotation(ctx context.Context, c *CLI, s *line.Services, begun *fealtyv1.Trust, wait waiting) error {
 	said := ""
 	pause := time.Second / 4
 	resp, err := until(ctx, wait, "the end of the rotation", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
-		resp, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
+		resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 		if err != nil {
 			return nil, !mayPass(explain.Of(err)), err
 		}
@@ -371,5 +374,5 @@ func (c *CLI) waitForRotation(ctx context.Context, s *services, begun *fealtyv1.
 	if err != nil {
 		return err
 	}
-	return c.print(c.trustResult(ofMessage(resp), resp.GetTrust()))
+	return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -42,7 +43,7 @@ type verifyFlags struct {
 	dry, full     bool
 }
 
-func (c *CLI) verifyCommand() *cobra.Command {
+func verifyCommand(c *CLI) *cobra.Command {
 	var in verifyFlags
 	cmd := c.command(spec{
 		use: "verify", short: "verify a cluster before trusting it with data",
@@ -61,7 +62,7 @@ refused by that, and so is another root.`,
   fealty verify --manifest expected.yaml --coordinator c1.example:7443 --pin 7e7fbb2a… -o json`,
 		groups: []settings.Group{settings.Client},
 		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.verify(ctx, cfg, in)
+			return verify(ctx, c, cfg, in)
 		},
 	})
 	f := cmd.Flags()
@@ -74,7 +75,7 @@ refused by that, and so is another root.`,
 	return cmd
 }
 
-func (c *CLI) verify(ctx context.Context, cfg *settings.Values, in verifyFlags) error {
+func verify(ctx context.Context, c *CLI, cfg *settings.Values, in verifyFlags) error {
 	if in.manifest == "" {
 		return command.Missing("--manifest", "a cluster is verified against what its owners agreed on",
 			"--manifest FILE, as it was reviewed and not as the cluster shows it")
@@ -87,7 +88,7 @@ func (c *CLI) verify(ctx context.Context, cfg *settings.Values, in verifyFlags) 
 		}
 		want.Pin = pin
 	}
-	_, m, err := c.readManifest(cfg, in.manifest, manifest.ParseAccepted)
+	_, m, err := readManifest(c, cfg, in.manifest, manifest.ParseAccepted)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		return invalidManifest(in.manifest, problems)
 	}
@@ -95,20 +96,20 @@ func (c *CLI) verify(ctx context.Context, cfg *settings.Values, in verifyFlags) 
 		return err
 	}
 	want.Manifest = m
-	kept := c.marksIn(cfg, in.marks)
+	kept := marksIn(c, cfg, in.marks)
 	if want.Seen, err = kept.read(m.Cluster); err != nil {
 		return err
 	}
-	addrs, err := c.recovering(ctx, cfg)
+	addrs, err := recovering(ctx, c, cfg)
 	if err != nil {
 		return err
 	}
-	found, addr, err := c.verifyAny(ctx, cfg, want, addrs)
+	found, addr, err := verifyAny(ctx, c, cfg, want, addrs)
 	if err != nil {
 		return err
 	}
 	if in.full {
-		if err := c.asking(cfg, func(s *services) error { return verifyFull(ctx, s, found) }); err != nil {
+		if err := c.asking(cfg, func(s *line.Services) error { return verifyFull(ctx, s, found) }); err != nil {
 			return err
 		}
 	}
@@ -136,10 +137,10 @@ func (c *CLI) verify(ctx context.Context, cfg *settings.Values, in verifyFlags) 
 
 // verifyAny verifies the first coordinator that is reached and ready. One that proved
 // itself and is refused ends the search: another one's word does not mend that.
-func (c *CLI) verifyAny(ctx context.Context, cfg *settings.Values, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
+func verifyAny(ctx context.Context, c *CLI, cfg *settings.Values, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
 	var first error
 	for _, addr := range addrs {
-		found, err := c.verifyAt(ctx, cfg, want, addr)
+		found, err := verifyAt(ctx, c, cfg, want, addr)
 		if err == nil {
 			return found, addr, nil
 		}
@@ -155,7 +156,7 @@ func (c *CLI) verifyAny(ctx context.Context, cfg *settings.Values, want recovery
 	return nil, "", first
 }
 
-func (c *CLI) verifyAt(ctx context.Context, cfg *settings.Values, want recovery.Expected, addr string) (*recovery.Cluster, error) {
+func verifyAt(ctx context.Context, c *CLI, cfg *settings.Values, want recovery.Expected, addr string) (*recovery.Cluster, error) {
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
@@ -172,7 +173,7 @@ func (c *CLI) verifyAt(ctx context.Context, cfg *settings.Values, want recovery.
 
 // verifyFull replays the whole history with its manifests, which a coordinator shows
 // after a login. It has to lead through what was found.
-func verifyFull(ctx context.Context, s *services, found *recovery.Cluster) error {
+func verifyFull(ctx context.Context, s *line.Services, found *recovery.Cluster) error {
 	resp, err := wholeHistory(ctx, s)
 	if err != nil {
 		return err
@@ -205,17 +206,36 @@ func writeAnchors(dir string, found *recovery.Cluster) error {
 	return nil
 }
 
+// verifiedCluster is what fealty verify prints.
+type verifiedCluster struct {
+	Verified         bool        `json:"verified"`
+	Cluster          string      `json:"cluster"`
+	Coordinator      string      `json:"coordinator"`
+	Endpoint         string      `json:"endpoint"`
+	Transitions      int         `json:"transitions"`
+	Head             historyHead `json:"head"`
+	ManifestHash     string      `json:"manifest_hash"`
+	Trust            string      `json:"trust"`
+	RootKey          string      `json:"root_key"`
+	MeshCAKey        string      `json:"mesh_ca_key"`
+	FirstLook        bool        `json:"first_look"`
+	Restored         bool        `json:"restored"`
+	Full             bool        `json:"full"`
+	ConsentUnchecked int         `json:"consent_unchecked"`
+	Written          bool        `json:"written"`
+}
+
 // verified says what was verified.
 func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) result {
 	v := found.History
 	m, head := found.Manifest, v.Head()
 	root, meshCA := identity.KeyOf(found.Root), identity.KeyOf(found.MeshCA)
 	written := in.out != "" && !in.dry
-	data := object{
-		{"verified", true}, {"cluster", m.Cluster}, {"coordinator", found.Coordinator}, {"endpoint", addr}, {"transitions", len(v.Links())},
-		{"head", object{{"hash", head.Hash.String()}, {"index", head.Index}, {"authority_epoch", head.AuthorityEpoch}}},
-		{"manifest_hash", m.Hash().String()}, {"trust", string(m.Trust)}, {"root_key", root.String()}, {"mesh_ca_key", meshCA.String()},
-		{"first_look", first}, {"restored", found.Restored}, {"full", in.full}, {"consent_unchecked", v.Unsigned()}, {"written", written},
+	data := verifiedCluster{
+		Verified: true, Cluster: m.Cluster, Coordinator: found.Coordinator, Endpoint: addr, Transitions: len(v.Links()),
+		Head:         historyHead{Hash: head.Hash.String(), Index: head.Index, AuthorityEpoch: head.AuthorityEpoch},
+		ManifestHash: m.Hash().String(), Trust: string(m.Trust), RootKey: root.String(), MeshCAKey: meshCA.String(),
+		FirstLook: first, Restored: found.Restored, Full: in.full, ConsentUnchecked: v.Unsigned(), Written: written,
 	}
 	return result{data, func(p *term.Page) error {
 		var f term.Facts

@@ -21,7 +21,7 @@ type version struct {
 	Platform string `json:"platform"`
 }
 
-func (c *CLI) versionCommand() *cobra.Command {
+func versionCommand(c *CLI) *cobra.Command {
 	return c.command(spec{
 		use: "version", short: "print the release of this program",
 		run: func(context.Context, *settings.Values, []string) error {

@@ -43,6 +43,7 @@ var levels = []struct {
 	{"internal/term", 0, "what a terminal shows"},
 	{"internal/amount", 0, "how long, how many"},
 	{"internal/output", 0, "the forms of data that commands print"},
+	{"internal/output/message", 2, "the form of messages of the protocol"},
 	{"internal/slip", 0, "words that somebody mistyped"},
 	{"internal/checksummed", 0, "the form of a file"},
 	{"internal/identityform", 0, "bounds of identities and certificates"},
@@ -259,6 +260,7 @@ var sameLevel = []struct{ from, to, why string }{
 var thirdParty = []struct{ from, to, why string }{
 	{"identity", "github.com/spiffe/go-spiffe/v2/spiffeid", "the standard's own syntax of ids"},
 	{"internal/document", "github.com/goccy/go-yaml", "the tokens and the tree of YAML"},
+	{"internal/output", "github.com/goccy/go-yaml", "the tokens and the tree of YAML"},
 	{"internal/explain", "google.golang.org/grpc", "the gRPC form of an error"},
 	{"internal/explain", "google.golang.org/genproto/googleapis/rpc/errdetails", "the gRPC form of an error"},
 	{"api", "google.golang.org/grpc", "generated"},

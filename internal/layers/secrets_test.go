@@ -64,12 +64,12 @@ var secretRooms = []struct {
 var secretReaches = map[string]map[kind][]string{
 	"internal/cli": {
 		shares: {
-			"CLI.bringAt",
-			"CLI.bringShare",
-			"CLI.bringShares",
-			"CLI.drill",
-			"CLI.openShares",
-			"CLI.recover",
+			"bringAt",
+			"bringShare",
+			"bringShares",
+			"drill",
+			"openShares",
+			"recover",
 		},
 	},
 	"internal/coordinator/peerrecovery": {

@@ -82,3 +82,13 @@ func (m Moment) MarshalJSON() ([]byte, error) {
 	}
 	return json.Marshal(t.UTC().Format(time.RFC3339Nano))
 }
+
+// Texts are texts in a result: a list, of nothing too.
+type Texts []string
+
+// MarshalJSON writes t as JSON.
+func (t Texts) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	err := Encode(&b, append([]string{}, t...), "")
+	return b.Bytes(), err
+}

@@ -724,19 +724,19 @@ var File_fealty_v1_admission_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_admission_proto_rawDesc = "" +
 	"\n" +
-	"\x19fealty/v1/admission.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n" +
+	"\x19fealty/v1/admission.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"x\n" +
 	"\x05Proof\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x14\n" +
-	"\x05claim\x18\x02 \x01(\tR\x05claim\x12\x1a\n" +
-	"\bevidence\x18\x03 \x01(\fR\bevidence\x12\x1d\n" +
+	"\x05claim\x18\x02 \x01(\tR\x05claim\x12 \n" +
+	"\bevidence\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\bevidence\x12#\n" +
 	"\n" +
-	"public_key\x18\x04 \x01(\fR\tpublicKey\"\xc0\x01\n" +
+	"public_key\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\tpublicKey\"\xc6\x01\n" +
 	"\vJoinRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12&\n" +
-	"\x05proof\x18\x03 \x01(\v2\x10.fealty.v1.ProofR\x05proof\x12\x10\n" +
-	"\x03csr\x18\x04 \x01(\fR\x03csr\x12\x16\n" +
+	"\x05proof\x18\x03 \x01(\v2\x10.fealty.v1.ProofR\x05proof\x12\x16\n" +
+	"\x03csr\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\x03csr\x12\x16\n" +
 	"\x06member\x18\x05 \x01(\tR\x06member\x12,\n" +
 	"\amachine\x18\x06 \x01(\v2\x12.fealty.v1.MachineR\amachine\"K\n" +
 	"\aMachine\x12\x12\n" +
@@ -746,23 +746,23 @@ const file_fealty_v1_admission_proto_rawDesc = "" +
 	"\fJoinResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.JoinChallengeH\x00R\tchallenge\x12,\n" +
 	"\x05grant\x18\x02 \x01(\v2\x14.fealty.v1.JoinGrantH\x00R\x05grantB\x06\n" +
-	"\x04step\"b\n" +
-	"\rJoinChallenge\x12\x14\n" +
-	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12;\n" +
+	"\x04step\"h\n" +
+	"\rJoinChallenge\x12\x1a\n" +
+	"\x05nonce\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x05nonce\x12;\n" +
 	"\vserver_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"serverTime\"\xfa\x01\n" +
+	"serverTime\"\x86\x02\n" +
 	"\tJoinGrant\x120\n" +
-	"\aoutcome\x18\x01 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\aoutcome\x12\x14\n" +
-	"\x05chain\x18\x02 \x03(\fR\x05chain\x12%\n" +
-	"\x0eroot_statement\x18\x03 \x01(\fR\rrootStatement\x12<\n" +
+	"\aoutcome\x18\x01 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\aoutcome\x12\x1a\n" +
+	"\x05chain\x18\x02 \x03(\fB\x04\xf0\xe0\x18\x00R\x05chain\x12+\n" +
+	"\x0eroot_statement\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\rrootStatement\x12<\n" +
 	"\ftrust_bundle\x18\x04 \x01(\v2\x19.fealty.v1.SignedSnapshotR\vtrustBundle\x12@\n" +
-	"\x0enode_bootstrap\x18\x05 \x01(\v2\x19.fealty.v1.SignedSnapshotR\rnodeBootstrap\"W\n" +
+	"\x0enode_bootstrap\x18\x05 \x01(\v2\x19.fealty.v1.SignedSnapshotR\rnodeBootstrap\"]\n" +
 	"\fRenewRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03csr\x18\x02 \x01(\fR\x03csr\x12!\n" +
-	"\frecorded_key\x18\x03 \x01(\bR\vrecordedKey\"%\n" +
-	"\rRenewResponse\x12\x14\n" +
-	"\x05chain\x18\x01 \x03(\fR\x05chain\"\"\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x03csr\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x03csr\x12!\n" +
+	"\frecorded_key\x18\x03 \x01(\bR\vrecordedKey\"+\n" +
+	"\rRenewResponse\x12\x1a\n" +
+	"\x05chain\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\x05chain\"\"\n" +
 	"\fLeaveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x0f\n" +
 	"\rLeaveResponse*g\n" +
@@ -842,6 +842,7 @@ func file_fealty_v1_admission_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_snapshot_proto_init()
 	file_fealty_v1_admission_proto_msgTypes[3].OneofWrappers = []any{
 		(*JoinResponse_Challenge)(nil),

@@ -748,7 +748,7 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\x03\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\x03\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
@@ -770,12 +770,12 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\vActionTally\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1c\n" +
 	"\tpermitted\x18\x02 \x01(\x04R\tpermitted\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x04R\arefused\"\xef\x01\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\"\xf5\x01\n" +
 	"\fHeldSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
-	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12!\n" +
-	"\fcontent_hash\x18\x04 \x01(\fR\vcontentHash\x12\x1e\n" +
+	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12'\n" +
+	"\fcontent_hash\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x01R\vcontentHash\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x05 \x01(\x04R\n" +
 	"generation\x12\x1c\n" +
@@ -792,9 +792,9 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\froot_changes\x18\n" +
 	" \x01(\v2\x16.fealty.v1.RootChangesH\x00R\vrootChanges\x12>\n" +
 	"\rhistory_links\x18\x0e \x01(\v2\x17.fealty.v1.HistoryLinksH\x00R\fhistoryLinksB\x06\n" +
-	"\x04news\"$\n" +
-	"\fHistoryLinks\x12\x14\n" +
-	"\x05links\x18\x01 \x03(\fR\x05links\" \n" +
+	"\x04news\"*\n" +
+	"\fHistoryLinks\x12\x1a\n" +
+	"\x05links\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\x05links\" \n" +
 	"\bStanding\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\"\"\n" +
 	"\bRenewNow\x12\x16\n" +
@@ -866,6 +866,7 @@ func file_fealty_v1_agent_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_snapshot_proto_init()
 	file_fealty_v1_agent_proto_msgTypes[5].OneofWrappers = []any{
 		(*ConnectResponse_Snapshot)(nil),

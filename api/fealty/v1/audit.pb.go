@@ -564,7 +564,7 @@ var File_fealty_v1_audit_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/audit.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
+	"\x15fealty/v1/audit.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
 	"\x0fGetAuditRequest\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
@@ -595,16 +595,16 @@ const file_fealty_v1_audit_proto_rawDesc = "" +
 	"\x06number\x18\b \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\t \x01(\x04R\n" +
-	"checkpoint\"5\n" +
+	"checkpoint\";\n" +
 	"\vAuditRecord\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"\x10\n" +
-	"\x0eAuditFollowing\"u\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
+	"\x05value\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x05value\"\x10\n" +
+	"\x0eAuditFollowing\"\x81\x01\n" +
 	"\tAuditHead\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
-	"\ftrust_bundle\x18\x02 \x01(\fR\vtrustBundle\x12&\n" +
-	"\x0fconfig_root_key\x18\x03 \x01(\fR\rconfigRootKey2\xdf\x01\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12'\n" +
+	"\ftrust_bundle\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\vtrustBundle\x12,\n" +
+	"\x0fconfig_root_key\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x01R\rconfigRootKey2\xdf\x01\n" +
 	"\fAuditService\x12\xce\x01\n" +
 	"\bGetAudit\x12\x1a.fealty.v1.GetAuditRequest\x1a\x1b.fealty.v1.GetAuditResponse\"\x86\x01\xea\xe0\x18\x81\x01\n" +
 	"\x05admin\n" +
@@ -657,6 +657,7 @@ func file_fealty_v1_audit_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_audit_proto_msgTypes[1].OneofWrappers = []any{
 		(*GetAuditResponse_Entry)(nil),
 		(*GetAuditResponse_Record)(nil),

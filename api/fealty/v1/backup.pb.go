@@ -374,17 +374,17 @@ var File_fealty_v1_backup_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_backup_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/backup.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/backup.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x13CreateBackupRequest\x12\x1e\n" +
 	"\n" +
 	"recipients\x18\x01 \x03(\tR\n" +
 	"recipients\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x8d\x01\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x93\x01\n" +
 	"\x14CreateBackupResponse\x12+\n" +
-	"\x04head\x18\x01 \x01(\v2\x15.fealty.v1.BackupHeadH\x00R\x04head\x12\x16\n" +
-	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x12(\n" +
+	"\x04head\x18\x01 \x01(\v2\x15.fealty.v1.BackupHeadH\x00R\x04head\x12\x1c\n" +
+	"\x05chunk\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00H\x00R\x05chunk\x12(\n" +
 	"\x03end\x18\x03 \x01(\v2\x14.fealty.v1.BackupEndH\x00R\x03endB\x06\n" +
-	"\x04part\"\xdc\x02\n" +
+	"\x04part\"\xe2\x02\n" +
 	"\n" +
 	"BackupHead\x12\x1d\n" +
 	"\n" +
@@ -393,18 +393,18 @@ const file_fealty_v1_backup_proto_rawDesc = "" +
 	"created_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12#\n" +
 	"\rhistory_index\x18\x04 \x01(\x04R\fhistoryIndex\x12'\n" +
-	"\x0fauthority_epoch\x18\x05 \x01(\x04R\x0eauthorityEpoch\x12\x12\n" +
-	"\x04head\x18\x06 \x01(\fR\x04head\x12\x16\n" +
+	"\x0fauthority_epoch\x18\x05 \x01(\x04R\x0eauthorityEpoch\x12\x18\n" +
+	"\x04head\x18\x06 \x01(\fB\x04\xf0\xe0\x18\x01R\x04head\x12\x16\n" +
 	"\x06owners\x18\a \x03(\tR\x06owners\x12\x18\n" +
 	"\amembers\x18\b \x01(\x04R\amembers\x12\x12\n" +
 	"\x04bans\x18\t \x01(\x04R\x04bans\x12\x16\n" +
 	"\x06tokens\x18\n" +
 	" \x01(\x04R\x06tokens\x12\x18\n" +
-	"\aentries\x18\v \x01(\x04R\aentries\"Q\n" +
+	"\aentries\x18\v \x01(\x04R\aentries\"]\n" +
 	"\tBackupEnd\x12\x14\n" +
-	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\fR\x06digest2\xcb\x01\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1c\n" +
+	"\x06sha256\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\x06sha256\x12\x1c\n" +
+	"\x06digest\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x01R\x06digest2\xcb\x01\n" +
 	"\rBackupService\x12\xb9\x01\n" +
 	"\fCreateBackup\x12\x1e.fealty.v1.CreateBackupRequest\x1a\x1f.fealty.v1.CreateBackupResponse\"f\xea\xe0\x18b\n" +
 	"\x05admin \x01*Wan admin keeps backups; only owners of the seed, or whom the admin names, can read them0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
@@ -448,6 +448,7 @@ func file_fealty_v1_backup_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_backup_proto_msgTypes[1].OneofWrappers = []any{
 		(*CreateBackupResponse_Head)(nil),
 		(*CreateBackupResponse_Chunk)(nil),

@@ -618,18 +618,18 @@ var File_fealty_v1_config_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/config.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\"N\n" +
+	"\x16fealty/v1/config.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\"T\n" +
 	"\fConfigRecord\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
-	"\x06record\x18\x03 \x01(\fR\x06record\"d\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\x06record\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x06record\"p\n" +
 	"\fConfigChange\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
-	"\x06before\x18\x03 \x01(\fR\x06before\x12\x14\n" +
-	"\x05after\x18\x04 \x01(\fR\x05after\"p\n" +
-	"\x10PutConfigRequest\x12\x18\n" +
-	"\arecords\x18\x01 \x03(\fR\arecords\x12)\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\x06before\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x06before\x12\x1a\n" +
+	"\x05after\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\x05after\"v\n" +
+	"\x10PutConfigRequest\x12\x1e\n" +
+	"\arecords\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\arecords\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"`\n" +
 	"\x11PutConfigResponse\x121\n" +
@@ -722,6 +722,7 @@ func file_fealty_v1_config_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -152,14 +152,14 @@ var File_fealty_v1_journal_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_journal_proto_rawDesc = "" +
 	"\n" +
-	"\x17fealty/v1/journal.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\"Z\n" +
+	"\x17fealty/v1/journal.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\"`\n" +
 	"\x12KeepJournalRequest\x12\x14\n" +
 	"\x05chain\x18\x01 \x01(\tR\x05chain\x12\x14\n" +
-	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x18\n" +
-	"\aentries\x18\x03 \x03(\fR\aentries\"U\n" +
+	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x1e\n" +
+	"\aentries\x18\x03 \x03(\fB\x04\xf0\xe0\x18\x00R\aentries\"[\n" +
 	"\x13KeepJournalResponse\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x12\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
+	"\x04hash\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\x04hash\x12\x12\n" +
 	"\x04over\x18\x03 \x01(\bR\x04over2\xd4\x01\n" +
 	"\x0eJournalService\x12\xc1\x01\n" +
 	"\vKeepJournal\x12\x1d.fealty.v1.KeepJournalRequest\x1a\x1e.fealty.v1.KeepJournalResponse\"s\xea\xe0\x18o\n" +
@@ -198,6 +198,7 @@ func file_fealty_v1_journal_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

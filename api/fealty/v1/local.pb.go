@@ -729,7 +729,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
+	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
 	"\x0eGetNodeRequest\"\xe0\b\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
@@ -769,9 +769,9 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"not_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
 	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
-	"\aproblem\x18\x06 \x01(\tR\aproblem\"R\n" +
-	"\x19ApplyNodeEmergencyRequest\x12\x1c\n" +
-	"\tstatement\x18\x01 \x01(\fR\tstatement\x12\x17\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"X\n" +
+	"\x19ApplyNodeEmergencyRequest\x12\"\n" +
+	"\tstatement\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\tstatement\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"V\n" +
 	"\x1aApplyNodeEmergencyResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x1e\n" +
@@ -860,6 +860,7 @@ func file_fealty_v1_local_proto_init() {
 	file_fealty_v1_admission_proto_init()
 	file_fealty_v1_agent_proto_init()
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -599,7 +599,7 @@ var File_fealty_v1_local_config_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_local_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1cfealty/v1/local_config.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"'\n" +
+	"\x1cfealty/v1/local_config.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"'\n" +
 	"\x0fGetScopeRequest\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\"E\n" +
 	"\x10GetScopeResponse\x121\n" +
@@ -609,16 +609,16 @@ const file_fealty_v1_local_config_proto_rawDesc = "" +
 	"\x12WatchScopeResponse\x123\n" +
 	"\acontent\x18\x01 \x01(\v2\x17.fealty.v1.ScopeContentH\x00R\acontent\x12*\n" +
 	"\x04over\x18\x02 \x01(\v2\x14.fealty.v1.ScopeOverH\x00R\x04overB\x06\n" +
-	"\x04news\"\xc5\x02\n" +
+	"\x04news\"\xd1\x02\n" +
 	"\fScopeContent\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\x12\x18\n" +
-	"\acontent\x18\x05 \x01(\fR\acontent\x12!\n" +
-	"\fcontent_hash\x18\x06 \x01(\fR\vcontentHash\x12\x1c\n" +
+	"generation\x12\x1e\n" +
+	"\acontent\x18\x05 \x01(\fB\x04\xf0\xe0\x18\x00R\acontent\x12'\n" +
+	"\fcontent_hash\x18\x06 \x01(\fB\x04\xf0\xe0\x18\x01R\vcontentHash\x12\x1c\n" +
 	"\tfreshness\x18\a \x01(\tR\tfreshness\x129\n" +
 	"\n" +
 	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x19\n" +
@@ -694,6 +694,7 @@ func file_fealty_v1_local_config_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_local_config_proto_msgTypes[3].OneofWrappers = []any{
 		(*WatchScopeResponse_Content)(nil),
 		(*WatchScopeResponse_Over)(nil),

@@ -1364,13 +1364,13 @@ var File_fealty_v1_manifest_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\n" +
-	"\x18fealty/v1/manifest.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"C\n" +
+	"\x18fealty/v1/manifest.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"I\n" +
 	"\x11ManifestSignature\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xe2\x01\n" +
-	"\x12SetManifestRequest\x12\x1a\n" +
-	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x12-\n" +
-	"\x12current_transition\x18\x02 \x01(\fR\x11currentTransition\x12<\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\"\n" +
+	"\tsignature\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\tsignature\"\xee\x01\n" +
+	"\x12SetManifestRequest\x12 \n" +
+	"\bmanifest\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\x123\n" +
+	"\x12current_transition\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\x11currentTransition\x12<\n" +
 	"\n" +
 	"signatures\x18\x03 \x03(\v2\x1c.fealty.v1.ManifestSignatureR\n" +
 	"signatures\x12\x16\n" +
@@ -1395,11 +1395,11 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"L\n" +
 	"\x17ForgetKeeperKeyResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\rR\aremoved\x12\x17\n" +
-	"\akey_ids\x18\x02 \x03(\tR\x06keyIds\"4\n" +
-	"\x16PreviewManifestRequest\x12\x1a\n" +
-	"\bmanifest\x18\x01 \x01(\fR\bmanifest\"\x97\x02\n" +
-	"\x17PreviewManifestResponse\x12\x1a\n" +
-	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x125\n" +
+	"\akey_ids\x18\x02 \x03(\tR\x06keyIds\":\n" +
+	"\x16PreviewManifestRequest\x12 \n" +
+	"\bmanifest\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\"\x9d\x02\n" +
+	"\x17PreviewManifestResponse\x12 \n" +
+	"\bmanifest\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\x125\n" +
 	"\n" +
 	"transition\x18\x02 \x01(\v2\x15.fealty.v1.TransitionR\n" +
 	"transition\x121\n" +
@@ -1414,10 +1414,10 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\x03why\x18\x04 \x01(\tR\x03why\"3\n" +
 	"\vLosingToken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05entry\x18\x02 \x01(\tR\x05entry\"5\n" +
+	"\x05entry\x18\x02 \x01(\tR\x05entry\";\n" +
 	"\tSeedShare\x12\x14\n" +
-	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
-	"\x04file\x18\x02 \x01(\fR\x04file\"\x16\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x18\n" +
+	"\x04file\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x04file\"\x16\n" +
 	"\x14GetSeedSharesRequest\"\xb6\x01\n" +
 	"\x15GetSeedSharesResponse\x125\n" +
 	"\n" +
@@ -1427,43 +1427,43 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\n" +
 	"unverified\x18\x03 \x01(\bR\n" +
 	"unverified\x12\x18\n" +
-	"\amissing\x18\x04 \x03(\tR\amissing\"\xbe\x01\n" +
+	"\amissing\x18\x04 \x03(\tR\amissing\"\xd0\x01\n" +
 	"\x0fFirstSetRequest\x12/\n" +
-	"\x03set\x18\x01 \x01(\v2\x1d.fealty.v1.SetManifestRequestR\x03set\x12\x1a\n" +
-	"\bevidence\x18\x02 \x01(\fR\bevidence\x12%\n" +
-	"\x0emanifest_bytes\x18\x03 \x01(\rR\rmanifestBytes\x12#\n" +
-	"\rmanifest_hash\x18\x04 \x01(\fR\fmanifestHash\x12\x12\n" +
-	"\x04part\x18\x05 \x01(\fR\x04part\"\x87\x01\n" +
+	"\x03set\x18\x01 \x01(\v2\x1d.fealty.v1.SetManifestRequestR\x03set\x12 \n" +
+	"\bevidence\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\bevidence\x12%\n" +
+	"\x0emanifest_bytes\x18\x03 \x01(\rR\rmanifestBytes\x12)\n" +
+	"\rmanifest_hash\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x01R\fmanifestHash\x12\x18\n" +
+	"\x04part\x18\x05 \x01(\fB\x04\xf0\xe0\x18\x00R\x04part\"\x8d\x01\n" +
 	"\x10FirstSetResponse\x12\x1d\n" +
 	"\n" +
-	"part_bytes\x18\x03 \x01(\rR\tpartBytes\x12\x16\n" +
-	"\x05nonce\x18\x01 \x01(\fH\x00R\x05nonce\x124\n" +
+	"part_bytes\x18\x03 \x01(\rR\tpartBytes\x12\x1c\n" +
+	"\x05nonce\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00H\x00R\x05nonce\x124\n" +
 	"\x04done\x18\x02 \x01(\v2\x1e.fealty.v1.SetManifestResponseH\x00R\x04doneB\x06\n" +
 	"\x04step\"*\n" +
 	"\x12GetManifestRequest\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index\"h\n" +
-	"\x13GetManifestResponse\x12\x1a\n" +
-	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x125\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"n\n" +
+	"\x13GetManifestResponse\x12 \n" +
+	"\bmanifest\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\x125\n" +
 	"\n" +
 	"transition\x18\x02 \x01(\v2\x15.fealty.v1.TransitionR\n" +
 	"transition\"'\n" +
 	"\x11GetHistoryRequest\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\x04R\x04from\"\xa8\x01\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\"\xba\x01\n" +
 	"\x12GetHistoryResponse\x127\n" +
-	"\vtransitions\x18\x01 \x03(\v2\x15.fealty.v1.TransitionR\vtransitions\x12\x12\n" +
-	"\x04head\x18\x02 \x01(\fR\x04head\x12'\n" +
-	"\x0ftransaction_key\x18\x03 \x01(\fR\x0etransactionKey\x12\x1c\n" +
-	"\tmanifests\x18\x04 \x03(\fR\tmanifests\"\xa5\x02\n" +
+	"\vtransitions\x18\x01 \x03(\v2\x15.fealty.v1.TransitionR\vtransitions\x12\x18\n" +
+	"\x04head\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x04head\x12-\n" +
+	"\x0ftransaction_key\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x0etransactionKey\x12\"\n" +
+	"\tmanifests\x18\x04 \x03(\fB\x04\xf0\xe0\x18\x00R\tmanifests\"\xbd\x02\n" +
 	"\n" +
-	"Transition\x12\x16\n" +
-	"\x06record\x18\x01 \x01(\fR\x06record\x12\x12\n" +
-	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +
+	"Transition\x12\x1c\n" +
+	"\x06record\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x06record\x12\x18\n" +
+	"\x04hash\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\x04hash\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12'\n" +
 	"\x0fauthority_epoch\x18\x04 \x01(\x04R\x0eauthorityEpoch\x12\x12\n" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\x12#\n" +
-	"\rmanifest_hash\x18\a \x01(\fR\fmanifestHash\x12\x1e\n" +
-	"\vmesh_ca_key\x18\b \x01(\fR\tmeshCaKey\x12;\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12)\n" +
+	"\rmanifest_hash\x18\a \x01(\fB\x04\xf0\xe0\x18\x01R\fmanifestHash\x12$\n" +
+	"\vmesh_ca_key\x18\b \x01(\fB\x04\xf0\xe0\x18\x01R\tmeshCaKey\x12;\n" +
 	"\vrecorded_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"recordedAt2\xae\t\n" +
 	"\x0fManifestService\x12\xa0\x01\n" +
@@ -1563,6 +1563,7 @@ func file_fealty_v1_manifest_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_manifest_proto_msgTypes[14].OneofWrappers = []any{
 		(*FirstSetResponse_Nonce)(nil),
 		(*FirstSetResponse_Done)(nil),

@@ -735,47 +735,47 @@ var File_fealty_v1_peer_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x14fealty/v1/peer.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\"\xa3\x01\n" +
+	"\x14fealty/v1/peer.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\"\xb5\x01\n" +
 	"\tPeerHello\x12\x18\n" +
-	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
-	"\x04head\x18\x02 \x01(\fR\x04head\x12\x14\n" +
-	"\x05nonce\x18\x03 \x01(\fR\x05nonce\x12\x10\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
+	"\x04head\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\x04head\x12\x1a\n" +
+	"\x05nonce\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x05nonce\x12\x10\n" +
 	"\x03key\x18\x04 \x01(\tR\x03key\x12\x1c\n" +
-	"\trecipient\x18\x05 \x01(\tR\trecipient\x12\"\n" +
-	"\fcertificates\x18\x06 \x03(\fR\fcertificates\"\x85\x01\n" +
-	"\rPeerChallenge\x12\x14\n" +
-	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x10\n" +
+	"\trecipient\x18\x05 \x01(\tR\trecipient\x12(\n" +
+	"\fcertificates\x18\x06 \x03(\fB\x04\xf0\xe0\x18\x00R\fcertificates\"\x97\x01\n" +
+	"\rPeerChallenge\x12\x1a\n" +
+	"\x05nonce\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x05nonce\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
-	"\trecipient\x18\x03 \x01(\tR\trecipient\x12\x1a\n" +
-	"\bevidence\x18\x04 \x01(\fR\bevidence\x12\x12\n" +
-	"\x04x509\x18\x05 \x01(\fR\x04x509\"\x83\x01\n" +
+	"\trecipient\x18\x03 \x01(\tR\trecipient\x12 \n" +
+	"\bevidence\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\bevidence\x12\x18\n" +
+	"\x04x509\x18\x05 \x01(\fB\x04\xf0\xe0\x18\x00R\x04x509\"\x8f\x01\n" +
 	"\x19PeerServiceRecoverRequest\x12,\n" +
-	"\x05hello\x18\x01 \x01(\v2\x14.fealty.v1.PeerHelloH\x00R\x05hello\x12\x1c\n" +
-	"\bevidence\x18\x02 \x01(\fH\x00R\bevidence\x12\x12\n" +
-	"\x04x509\x18\x03 \x01(\fR\x04x509B\x06\n" +
+	"\x05hello\x18\x01 \x01(\v2\x14.fealty.v1.PeerHelloH\x00R\x05hello\x12\"\n" +
+	"\bevidence\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00H\x00R\bevidence\x12\x18\n" +
+	"\x04x509\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x04x509B\x06\n" +
 	"\x04step\"\x92\x01\n" +
 	"\x1aPeerServiceRecoverResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.PeerChallengeH\x00R\tchallenge\x122\n" +
 	"\asecrets\x18\x02 \x01(\v2\x16.fealty.v1.PeerSecretsH\x00R\asecretsB\x06\n" +
-	"\x04step\"n\n" +
-	"\vPeerSecrets\x12\x16\n" +
-	"\x06sealed\x18\x01 \x01(\fR\x06sealed\x12\x12\n" +
-	"\x04root\x18\x02 \x01(\fR\x04root\x12\x17\n" +
-	"\amesh_ca\x18\x03 \x01(\fR\x06meshCa\x12\x1a\n" +
-	"\bmanifest\x18\x04 \x01(\fR\bmanifest\"\x8b\x01\n" +
+	"\x04step\"\x86\x01\n" +
+	"\vPeerSecrets\x12\x1c\n" +
+	"\x06sealed\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x06sealed\x12\x18\n" +
+	"\x04root\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x04root\x12\x1d\n" +
+	"\amesh_ca\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x06meshCa\x12 \n" +
+	"\bmanifest\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\"\x8b\x01\n" +
 	"\x19PeerServicePrepareRequest\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.fealty.v1.PeerHelloH\x00R\x05hello\x128\n" +
 	"\tcandidate\x18\x02 \x01(\v2\x18.fealty.v1.PeerCandidateH\x00R\tcandidateB\x06\n" +
-	"\x04step\"\xac\x01\n" +
-	"\rPeerCandidate\x12\x1a\n" +
-	"\bevidence\x18\x01 \x01(\fR\bevidence\x12\x1e\n" +
+	"\x04step\"\xd0\x01\n" +
+	"\rPeerCandidate\x12 \n" +
+	"\bevidence\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\bevidence\x12$\n" +
 	"\n" +
-	"transition\x18\x02 \x01(\fR\n" +
-	"transition\x12\x1a\n" +
-	"\bmanifest\x18\x03 \x01(\fR\bmanifest\x12\x16\n" +
-	"\x06sealed\x18\x04 \x01(\fR\x06sealed\x12\x17\n" +
-	"\amesh_ca\x18\x05 \x01(\fR\x06meshCa\x12\x12\n" +
-	"\x04x509\x18\x06 \x01(\fR\x04x509\"\x8c\x01\n" +
+	"transition\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\n" +
+	"transition\x12 \n" +
+	"\bmanifest\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\x12\x1c\n" +
+	"\x06sealed\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\x06sealed\x12\x1d\n" +
+	"\amesh_ca\x18\x05 \x01(\fB\x04\xf0\xe0\x18\x00R\x06meshCa\x12\x18\n" +
+	"\x04x509\x18\x06 \x01(\fB\x04\xf0\xe0\x18\x00R\x04x509\"\x8c\x01\n" +
 	"\x1aPeerServicePrepareResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.PeerChallengeH\x00R\tchallenge\x12,\n" +
 	"\x05taken\x18\x02 \x01(\v2\x14.fealty.v1.PeerTakenH\x00R\x05takenB\x06\n" +
@@ -834,6 +834,7 @@ func file_fealty_v1_peer_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_peer_proto_msgTypes[2].OneofWrappers = []any{
 		(*PeerServiceRecoverRequest_Hello)(nil),
 		(*PeerServiceRecoverRequest_Evidence)(nil),

@@ -471,38 +471,38 @@ var File_fealty_v1_recovery_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_recovery_proto_rawDesc = "" +
 	"\n" +
-	"\x18fealty/v1/recovery.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n" +
-	"\x0eRecoverRequest\x12\x18\n" +
-	"\aattempt\x18\x01 \x01(\fR\aattempt\x12\x14\n" +
-	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x14\n" +
-	"\x05share\x18\x03 \x01(\fR\x05share\x12\x14\n" +
+	"\x18fealty/v1/recovery.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"x\n" +
+	"\x0eRecoverRequest\x12\x1e\n" +
+	"\aattempt\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x01R\aattempt\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x1a\n" +
+	"\x05share\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x05share\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\"\xbe\x01\n" +
 	"\x0fRecoverResponse\x120\n" +
 	"\x05offer\x18\x01 \x01(\v2\x18.fealty.v1.RecoveryOfferH\x00R\x05offer\x126\n" +
 	"\ahistory\x18\x02 \x01(\v2\x1a.fealty.v1.RecoveryHistoryH\x00R\ahistory\x129\n" +
 	"\bprogress\x18\x03 \x01(\v2\x1b.fealty.v1.RecoveryProgressH\x00R\bprogressB\x06\n" +
-	"\x04step\"\xb1\x02\n" +
+	"\x04step\"\xc9\x02\n" +
 	"\rRecoveryOffer\x12\x18\n" +
-	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
-	"\aattempt\x18\x02 \x01(\fR\aattempt\x12\x1c\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1e\n" +
+	"\aattempt\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\aattempt\x12\x1c\n" +
 	"\trecipient\x18\x03 \x01(\tR\trecipient\x129\n" +
 	"\n" +
 	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x127\n" +
 	"\bprogress\x18\x05 \x01(\v2\x1b.fealty.v1.RecoveryProgressR\bprogress\x12\x10\n" +
-	"\x03key\x18\x06 \x01(\tR\x03key\x12\x1a\n" +
-	"\bevidence\x18\a \x01(\fR\bevidence\x12\x18\n" +
-	"\arestore\x18\b \x01(\fR\arestore\x12\x12\n" +
-	"\x04x509\x18\t \x01(\fR\x04x509\"e\n" +
-	"\x0fRecoveryHistory\x12 \n" +
-	"\vtransitions\x18\x01 \x03(\fR\vtransitions\x12\x1c\n" +
-	"\tmanifests\x18\x02 \x03(\fR\tmanifests\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\fR\x04head\"\x9f\x01\n" +
+	"\x03key\x18\x06 \x01(\tR\x03key\x12 \n" +
+	"\bevidence\x18\a \x01(\fB\x04\xf0\xe0\x18\x00R\bevidence\x12\x1e\n" +
+	"\arestore\x18\b \x01(\fB\x04\xf0\xe0\x18\x00R\arestore\x12\x18\n" +
+	"\x04x509\x18\t \x01(\fB\x04\xf0\xe0\x18\x00R\x04x509\"w\n" +
+	"\x0fRecoveryHistory\x12&\n" +
+	"\vtransitions\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\vtransitions\x12\"\n" +
+	"\tmanifests\x18\x02 \x03(\fB\x04\xf0\xe0\x18\x00R\tmanifests\x12\x18\n" +
+	"\x04head\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\x04head\"\xa5\x01\n" +
 	"\x10RecoveryProgress\x12\x18\n" +
 	"\abrought\x18\x01 \x03(\tR\abrought\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x1c\n" +
 	"\trecovered\x18\x03 \x01(\bR\trecovered\x12'\n" +
-	"\x0fauthority_epoch\x18\x04 \x01(\x04R\x0eauthorityEpoch\x12\x12\n" +
-	"\x04head\x18\x05 \x01(\fR\x04head2\xc2\x01\n" +
+	"\x0fauthority_epoch\x18\x04 \x01(\x04R\x0eauthorityEpoch\x12\x18\n" +
+	"\x04head\x18\x05 \x01(\fB\x04\xf0\xe0\x18\x01R\x04head2\xc2\x01\n" +
 	"\x0fRecoveryService\x12\xae\x01\n" +
 	"\aRecover\x12\x19.fealty.v1.RecoverRequest\x1a\x1a.fealty.v1.RecoverResponse\"h\xea\xe0\x18d\x18\x01*`no identity can be issued without the seed; the coordinator proves itself, and a share its owner(\x010\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
@@ -548,6 +548,7 @@ func file_fealty_v1_recovery_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_recovery_proto_msgTypes[1].OneofWrappers = []any{
 		(*RecoverResponse_Offer)(nil),
 		(*RecoverResponse_History)(nil),

@@ -415,31 +415,31 @@ var File_fealty_v1_reseed_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_reseed_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/reseed.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/manifest.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n" +
-	"\x14PrepareReseedRequest\x12\x1a\n" +
-	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xa9\x01\n" +
-	"\x15PrepareReseedResponse\x12\x16\n" +
-	"\x06change\x18\x01 \x01(\fR\x06change\x129\n" +
+	"\x16fealty/v1/reseed.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/manifest.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"Q\n" +
+	"\x14PrepareReseedRequest\x12 \n" +
+	"\bmanifest\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\bmanifest\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xaf\x01\n" +
+	"\x15PrepareReseedResponse\x12\x1c\n" +
+	"\x06change\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x06change\x129\n" +
 	"\n" +
 	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x18\n" +
 	"\amembers\x18\x03 \x01(\x04R\amembers\x12#\n" +
-	"\rtokens_voided\x18\x04 \x01(\x04R\ftokensVoided\"\x9c\x01\n" +
-	"\x13CommitReseedRequest\x12\x16\n" +
-	"\x06change\x18\x01 \x01(\fR\x06change\x12<\n" +
+	"\rtokens_voided\x18\x04 \x01(\x04R\ftokensVoided\"\xa2\x01\n" +
+	"\x13CommitReseedRequest\x12\x1c\n" +
+	"\x06change\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x06change\x12<\n" +
 	"\n" +
 	"signatures\x18\x02 \x03(\v2\x1c.fealty.v1.ManifestSignatureR\n" +
 	"signatures\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xd0\x02\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xdc\x02\n" +
 	"\x14CommitReseedResponse\x125\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
 	"transition\x12\x1d\n" +
 	"\n" +
-	"seed_epoch\x18\x02 \x01(\x04R\tseedEpoch\x12\x19\n" +
-	"\broot_key\x18\x03 \x01(\fR\arootKey\x12'\n" +
-	"\x0ftransaction_key\x18\x04 \x01(\fR\x0etransactionKey\x12\x18\n" +
+	"seed_epoch\x18\x02 \x01(\x04R\tseedEpoch\x12\x1f\n" +
+	"\broot_key\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x01R\arootKey\x12-\n" +
+	"\x0ftransaction_key\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x01R\x0etransactionKey\x12\x18\n" +
 	"\amembers\x18\x05 \x01(\x04R\amembers\x12#\n" +
 	"\rtokens_voided\x18\x06 \x01(\x04R\ftokensVoided\x12,\n" +
 	"\x06shares\x18\a \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\x121\n" +
@@ -507,6 +507,7 @@ func file_fealty_v1_reseed_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_manifest_proto_init()
 	file_fealty_v1_snapshot_proto_init()
 	type x struct{}

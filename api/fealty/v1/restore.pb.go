@@ -271,14 +271,14 @@ var File_fealty_v1_restore_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_restore_proto_rawDesc = "" +
 	"\n" +
-	"\x17fealty/v1/restore.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\"'\n" +
-	"\x0fGetLinksRequest\x12\x14\n" +
-	"\x05known\x18\x01 \x01(\fR\x05known\"(\n" +
-	"\x10GetLinksResponse\x12\x14\n" +
-	"\x05links\x18\x01 \x03(\fR\x05links\"p\n" +
+	"\x17fealty/v1/restore.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/snapshot.proto\"-\n" +
+	"\x0fGetLinksRequest\x12\x1a\n" +
+	"\x05known\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x01R\x05known\".\n" +
+	"\x10GetLinksResponse\x12\x1a\n" +
+	"\x05links\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\x05links\"v\n" +
 	"\x13PresentTrustRequest\x121\n" +
-	"\x06bundle\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotR\x06bundle\x12\x12\n" +
-	"\x04part\x18\x02 \x01(\fR\x04part\x12\x12\n" +
+	"\x06bundle\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotR\x06bundle\x12\x18\n" +
+	"\x04part\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x04part\x12\x12\n" +
 	"\x04more\x18\x03 \x01(\bR\x04more\"\xd3\x01\n" +
 	"\x14PresentTrustResponse\x12\x1a\n" +
 	"\brestored\x18\x01 \x01(\bR\brestored\x12'\n" +
@@ -331,6 +331,7 @@ func file_fealty_v1_restore_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_snapshot_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

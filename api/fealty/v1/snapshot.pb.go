@@ -128,12 +128,12 @@ var File_fealty_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x18fealty/v1/snapshot.proto\x12\tfealty.v1\"B\n" +
+	"\x18fealty/v1/snapshot.proto\x12\tfealty.v1\x1a\x14fealty/v1/form.proto\"H\n" +
 	"\x0eSignedSnapshot\x12\x14\n" +
-	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x1a\n" +
-	"\benvelope\x18\x02 \x01(\fR\benvelope\"'\n" +
-	"\vRootChanges\x12\x18\n" +
-	"\achanges\x18\x01 \x03(\fR\achangesB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\x05scope\x18\x01 \x01(\tR\x05scope\x12 \n" +
+	"\benvelope\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\benvelope\"-\n" +
+	"\vRootChanges\x12\x1e\n" +
+	"\achanges\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\achangesB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_snapshot_proto_rawDescOnce sync.Once
@@ -165,6 +165,7 @@ func file_fealty_v1_snapshot_proto_init() {
 	if File_fealty_v1_snapshot_proto != nil {
 		return
 	}
+	file_fealty_v1_form_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -413,12 +413,12 @@ var File_fealty_v1_snapshot_service_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_snapshot_service_proto_rawDesc = "" +
 	"\n" +
-	" fealty/v1/snapshot_service.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\"J\n" +
+	" fealty/v1/snapshot_service.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\"P\n" +
 	"\x11GetContentRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
-	"\fcontent_hash\x18\x02 \x01(\fR\vcontentHash\"*\n" +
-	"\x12GetContentResponse\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\x85\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
+	"\fcontent_hash\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\vcontentHash\"0\n" +
+	"\x12GetContentResponse\x12\x1a\n" +
+	"\x05chunk\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x05chunk\"\x85\x01\n" +
 	"\vPollRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x04held\x18\x02 \x03(\v2\x17.fealty.v1.HeldSnapshotR\x04held\x125\n" +
@@ -509,6 +509,7 @@ func file_fealty_v1_snapshot_service_proto_init() {
 	}
 	file_fealty_v1_agent_proto_init()
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_snapshot_proto_init()
 	file_fealty_v1_snapshot_service_proto_msgTypes[3].OneofWrappers = []any{
 		(*PollResponse_Snapshot)(nil),

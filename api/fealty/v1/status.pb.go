@@ -853,21 +853,21 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xdc\t\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xee\t\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12!\n" +
 	"\fphase_reason\x18\x03 \x01(\tR\vphaseReason\x12'\n" +
 	"\x0fauthority_epoch\x18\x04 \x01(\x04R\x0eauthorityEpoch\x12#\n" +
-	"\rhistory_index\x18\x05 \x01(\x04R\fhistoryIndex\x12\x12\n" +
-	"\x04head\x18\x06 \x01(\fR\x04head\x12\x19\n" +
-	"\broot_pin\x18\a \x01(\fR\arootPin\x12\x1e\n" +
-	"\vmesh_ca_key\x18\b \x01(\fR\tmeshCaKey\x12\x18\n" +
+	"\rhistory_index\x18\x05 \x01(\x04R\fhistoryIndex\x12\x18\n" +
+	"\x04head\x18\x06 \x01(\fB\x04\xf0\xe0\x18\x01R\x04head\x12\x1f\n" +
+	"\broot_pin\x18\a \x01(\fB\x04\xf0\xe0\x18\x01R\arootPin\x12$\n" +
+	"\vmesh_ca_key\x18\b \x01(\fB\x04\xf0\xe0\x18\x01R\tmeshCaKey\x12\x18\n" +
 	"\arelease\x18\t \x01(\tR\arelease\x12,\n" +
 	"\x03now\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x129\n" +
@@ -899,14 +899,14 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\aunknown\x18\x03 \x01(\rR\aunknown\x12\x1e\n" +
 	"\n" +
 	"unanswered\x18\x04 \x03(\tR\n" +
-	"unanswered\"\xd9\x03\n" +
+	"unanswered\"\xdf\x03\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\renrolment_key\x18\x02 \x01(\tR\fenrolmentKey\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x14\n" +
 	"\x05phase\x18\x04 \x01(\tR\x05phase\x12#\n" +
-	"\rhistory_index\x18\x05 \x01(\x04R\fhistoryIndex\x12\x12\n" +
-	"\x04head\x18\x06 \x01(\fR\x04head\x129\n" +
+	"\rhistory_index\x18\x05 \x01(\x04R\fhistoryIndex\x12\x18\n" +
+	"\x04head\x18\x06 \x01(\fB\x04\xf0\xe0\x18\x01R\x04head\x129\n" +
 	"\n" +
 	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
 	"\bheard_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aheardAt\x12\x18\n" +
@@ -1001,6 +1001,7 @@ func file_fealty_v1_status_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_leader_proto_init()
 	file_fealty_v1_local_proto_init()
 	file_fealty_v1_member_proto_init()

@@ -1415,7 +1415,7 @@ var File_fealty_v1_trust_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x06\n" +
+	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x06\n" +
 	"\x05Trust\x12'\n" +
 	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\x127\n" +
@@ -1521,9 +1521,9 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"R\n" +
 	"\x0eRevokeResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12&\n" +
-	"\x05trust\x18\x02 \x01(\v2\x10.fealty.v1.TrustR\x05trust\"N\n" +
-	"\x15ApplyEmergencyRequest\x12\x1c\n" +
-	"\tstatement\x18\x01 \x01(\fR\tstatement\x12\x17\n" +
+	"\x05trust\x18\x02 \x01(\v2\x10.fealty.v1.TrustR\x05trust\"T\n" +
+	"\x15ApplyEmergencyRequest\x12\"\n" +
+	"\tstatement\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\tstatement\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"a\n" +
 	"\x16ApplyEmergencyResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12-\n" +
@@ -1628,6 +1628,7 @@ func file_fealty_v1_trust_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

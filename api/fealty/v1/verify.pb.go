@@ -275,23 +275,23 @@ var File_fealty_v1_verify_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_verify_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/verify.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/recovery.proto\"%\n" +
-	"\rVerifyRequest\x12\x14\n" +
-	"\x05nonce\x18\x01 \x01(\fR\x05nonce\"\x80\x01\n" +
+	"\x16fealty/v1/verify.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/recovery.proto\"+\n" +
+	"\rVerifyRequest\x12\x1a\n" +
+	"\x05nonce\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x05nonce\"\x80\x01\n" +
 	"\x0eVerifyResponse\x12.\n" +
 	"\x05claim\x18\x01 \x01(\v2\x16.fealty.v1.VerifyClaimH\x00R\x05claim\x126\n" +
 	"\ahistory\x18\x02 \x01(\v2\x1a.fealty.v1.RecoveryHistoryH\x00R\ahistoryB\x06\n" +
-	"\x04step\"\xe9\x01\n" +
+	"\x04step\"\x8d\x02\n" +
 	"\vVerifyClaim\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
-	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\fR\x04head\x12\x12\n" +
-	"\x04root\x18\x04 \x01(\fR\x04root\x12\x17\n" +
-	"\amesh_ca\x18\x05 \x01(\fR\x06meshCa\x12'\n" +
-	"\x0ftransaction_key\x18\x06 \x01(\fR\x0etransactionKey\x12\x10\n" +
-	"\x03key\x18\a \x01(\tR\x03key\x12\x1a\n" +
-	"\bevidence\x18\b \x01(\fR\bevidence\x12\x12\n" +
-	"\x04x509\x18\t \x01(\fR\x04x5092\xdb\x01\n" +
+	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x18\n" +
+	"\x04head\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x01R\x04head\x12\x18\n" +
+	"\x04root\x18\x04 \x01(\fB\x04\xf0\xe0\x18\x00R\x04root\x12\x1d\n" +
+	"\amesh_ca\x18\x05 \x01(\fB\x04\xf0\xe0\x18\x00R\x06meshCa\x12-\n" +
+	"\x0ftransaction_key\x18\x06 \x01(\fB\x04\xf0\xe0\x18\x00R\x0etransactionKey\x12\x10\n" +
+	"\x03key\x18\a \x01(\tR\x03key\x12 \n" +
+	"\bevidence\x18\b \x01(\fB\x04\xf0\xe0\x18\x00R\bevidence\x12\x18\n" +
+	"\x04x509\x18\t \x01(\fB\x04\xf0\xe0\x18\x00R\x04x5092\xdb\x01\n" +
 	"\rVerifyService\x12\xc9\x01\n" +
 	"\x06Verify\x12\x18.fealty.v1.VerifyRequest\x1a\x19.fealty.v1.VerifyResponse\"\x87\x01\xea\xe0\x18\x82\x01\x18\x01*~who verifies a cluster has no identity in it yet; the coordinator proves itself, and shows links that hold hashes, no manifest0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
@@ -332,6 +332,7 @@ func file_fealty_v1_verify_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	file_fealty_v1_recovery_proto_init()
 	file_fealty_v1_verify_proto_msgTypes[1].OneofWrappers = []any{
 		(*VerifyResponse_Claim)(nil),

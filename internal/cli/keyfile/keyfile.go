@@ -1,4 +1,5 @@
-package cli
+// Package keyfile reads and writes files with a private key, and others that must not exist yet.
+package keyfile
 
 import (
 	"crypto/ed25519"
@@ -22,8 +23,8 @@ import (
 // maxKeyBytes bounds a file with one key.
 const maxKeyBytes = 16 << 10
 
-// readKey reads an Ed25519 private key that only its owner can read.
-func readKey(path string) (ed25519.PrivateKey, error) {
+// Read reads an Ed25519 private key that only its owner can read.
+func Read(path string) (ed25519.PrivateKey, error) {
 	raw, err := durable.OS().ReadSecret(path, maxKeyBytes)
 	if err != nil {
 		return nil, failure.OfPrivateFile(path, err)
@@ -54,13 +55,13 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// publicKey returns the form of a key that a manifest names.
-func publicKey(key ed25519.PrivateKey) (manifest.Key, error) {
+// Public returns the form of a key that a manifest names.
+func Public(key ed25519.PrivateKey) (manifest.Key, error) {
 	return manifest.NewKey(key.Public().(ed25519.PublicKey))
 }
 
-// newKey returns a key, and its file.
-func newKey() (ed25519.PrivateKey, []byte, error) {
+// New returns a key, and its file.
+func New() (ed25519.PrivateKey, []byte, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a key: %w", err)
@@ -72,18 +73,18 @@ func newKey() (ed25519.PrivateKey, []byte, error) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// createFile writes a file that must not exist. It is there whole or not at all,
+// Create writes a file that must not exist. It is there whole or not at all,
 // and durable: a key that was promised to somebody must not be lost with the power.
-func createFile(path string, data []byte, mode fs.FileMode, purpose string) error {
-	return createStream(path, mode, purpose, func(w io.Writer) error {
+func Create(path string, data []byte, mode fs.FileMode, purpose string) error {
+	return CreateStream(path, mode, purpose, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
 }
 
-// createStream is createFile for what comes in parts. What fill fails with is
+// CreateStream is createFile for what comes in parts. What fill fails with is
 // returned as it is, if it is worded.
-func createStream(path string, mode fs.FileMode, purpose string, fill func(io.Writer) error) error {
+func CreateStream(path string, mode fs.FileMode, purpose string, fill func(io.Writer) error) error {
 	failed := func(err error) error {
 		if e, ok := errors.AsType[*explain.Error](err); ok {
 			return e
@@ -91,7 +92,8 @@ func createStream(path string, mode fs.FileMode, purpose string, fill func(io.Wr
 		if errors.Is(err, fs.ErrExist) {
 			return explain.Wrap(err, explain.FileExists, "file", path, "purpose", purpose)
 		}
-		return explain.Wrap(err, explain.FileNotWritten, "file", path, "purpose", purpose, "cause", failure.Bare(err).Error())
+		return explain.Wrap(err, explain.FileNotWritten, "file", path, "purpose", purpose, "cause",
+			failure.Bare(err).Error())
 	}
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".fealty-*")

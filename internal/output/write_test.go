@@ -1,4 +1,4 @@
-package cli
+package output_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/output"
 )
 
 func drawValue(t *rapid.T, depth int) any {
@@ -18,7 +20,10 @@ func drawValue(t *rapid.T, depth int) any {
 	}
 	switch rapid.IntRange(0, kinds-1).Draw(t, "kind") {
 	case 0:
-		return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"yes", "No", "null", "~", "1", "1.5", "0x1", "2026-11-20T12:00:00Z", "", " ", "a: b", "# a", "- a", "on", "\x1b[2J", "a\u009bb", "a\nb", "ed25519:AbC=", "data/a", "*a", "&a", "!a", "{", "a\xffb", "\U000e0001", "1e3", "0o7", "12:30", ".inf", "=", "<<"})).Draw(t, "text")
+		return rapid.OneOf(rapid.String(),
+			rapid.SampledFrom([]string{"yes", "No", "null", "~", "1", "1.5", "0x1", "2026-11-20T12:00:00Z", "", " ",
+				"a: b", "# a", "- a", "on", "\x1b[2J", "a\u009bb", "a\nb", "ed25519:AbC=", "data/a", "*a", "&a", "!a",
+				"{", "a\xffb", "\U000e0001", "1e3", "0o7", "12:30", ".inf", "=", "<<"})).Draw(t, "text")
 	case 1:
 		return rapid.Uint64Range(0, 1<<53).Draw(t, "number")
 	case 2:
@@ -26,16 +31,16 @@ func drawValue(t *rapid.T, depth int) any {
 	case 3:
 		return nil
 	case 4:
-		o := object{}
+		o := output.Object{}
 		for i := range rapid.IntRange(0, 3).Draw(t, "members") {
-			o = o.with(string(rune('a'+i))+"_name", drawValue(t, depth-1))
+			o = append(o, output.Member{Name: string(rune('a'+i)) + "_name", Value: drawValue(t, depth-1)})
 		}
 		return o
 	default:
-		l := list{}
+		l := []any{}
 		for range rapid.IntRange(0, 3).Draw(t, "items") {
 			v := drawValue(t, depth-1)
-			if inner, ok := v.(list); ok && len(inner) > 0 {
+			if inner, ok := v.([]any); ok && len(inner) > 0 {
 				v = "no lists of lists"
 			}
 			l = append(l, v)
@@ -47,12 +52,12 @@ func drawValue(t *rapid.T, depth int) any {
 // JSON and YAML say the same, any parser agrees, and neither moves a cursor.
 func TestJSONAndYAMLAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := object{{"schema", schema}, {"value", drawValue(t, 3)}}
+		o := output.Object{{Name: "schema", Value: output.Schema}, {Name: "value", Value: drawValue(t, 3)}}
 		var j, y strings.Builder
-		if err := writeJSON(&j, o); err != nil {
+		if err := output.WriteJSON(&j, o); err != nil {
 			t.Fatal(err)
 		}
-		if err := writeYAML(&y, o); err != nil {
+		if err := output.WriteYAML(&y, o); err != nil {
 			t.Fatal(err)
 		}
 		for _, text := range []string{j.String(), y.String()} {
@@ -85,9 +90,14 @@ func TestJSONAndYAMLAgree(t *testing.T) {
 }
 
 func TestJSONGolden(t *testing.T) {
-	o := object{{"schema", schema}, {"n", 3}, {"empty", list{}}, {"none", object{}}, {"items", list{object{{"a", "b\x1b"}}, "c"}}, {"deep", object{{"x", nil}, {"y", true}}}}
+	o := output.Object{
+		{Name: "schema", Value: output.Schema}, {Name: "n", Value: 3}, {Name: "empty", Value: []any{}},
+		{Name: "none", Value: output.Object{}},
+		{Name: "items", Value: []any{output.Object{{Name: "a", Value: "b\x1b"}}, "c"}},
+		{Name: "deep", Value: output.Object{{Name: "x", Value: nil}, {Name: "y", Value: true}}},
+	}
 	var j, y strings.Builder
-	if err := writeJSON(&j, o); err != nil {
+	if err := output.WriteJSON(&j, o); err != nil {
 		t.Fatal(err)
 	}
 	if want := `{
@@ -109,7 +119,7 @@ func TestJSONGolden(t *testing.T) {
 `; j.String() != want {
 		t.Errorf("\n%s\nwant\n%s", j.String(), want)
 	}
-	if err := writeYAML(&y, o); err != nil {
+	if err := output.WriteYAML(&y, o); err != nil {
 		t.Fatal(err)
 	}
 	if want := `schema: fealty.cli/v1
