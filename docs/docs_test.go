@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -318,7 +319,7 @@ func checkCommand(text string) string {
 // helpOf asks for the help of a command with these arguments.
 func helpOf(args []string) (exit int, help, problem string) {
 	var out, errs strings.Builder
-	exit = cli.New(cli.Env{Args: append(slices.Clone(args), "--help"), Stdout: &out, Stderr: &errs}).Run(context.Background())
+	exit = cli.Run(context.Background(), program.Env{Args: append(slices.Clone(args), "--help"), Stdout: &out, Stderr: &errs})
 	return exit, out.String(), strings.TrimSpace(errs.String())
 }
 

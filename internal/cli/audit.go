@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
@@ -45,8 +46,8 @@ const (
 	auditShown    = 1000
 )
 
-func auditCommand(c *CLI) *cobra.Command {
-	return noun("audit", "see who did what, and that nobody altered the log of it", auditList(c), auditFollow(c), auditVerify(c))
+func auditCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("audit", "see who did what, and that nobody altered the log of it", auditList(c), auditFollow(c), auditVerify(c))
 }
 
 // auditWanted are the flags that say which entries are wanted.
@@ -83,30 +84,30 @@ func (w *auditWanted) request(now time.Time) (*fealtyv1.GetAuditRequest, error) 
 	return req, nil
 }
 
-func auditList(c *CLI) *cobra.Command {
+func auditList(c *program.CLI) *cobra.Command {
 	var wanted auditWanted
 	var limit int
 	var export string
-	cmd := c.command(spec{
-		use: "list", short: "list who did what",
-		long: `List entries of the audit log, oldest first: those of the last day, unless --since says otherwise. Entries are kept
+	cmd := c.Command(program.Spec{
+		Use: "list", Short: "list who did what",
+		Long: `List entries of the audit log, oldest first: those of the last day, unless --since says otherwise. Entries are kept
 for 90 days. CHECKPOINT is the one that vouches for an entry: the leader signs one a minute, so that the newest entries
 have none yet. Entries of a release before that are marked: nothing vouches for them.
 
 --export writes all of the log to a file, with its checkpoints, as fealty audit verify reads it.`,
-		sample: `  fealty audit list --since 7d --action member.ban
+		Sample: `  fealty audit list --since 7d --action member.ban
   fealty audit list --member data/node-1 -o json
   fealty audit list --export audit.jsonl`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			req, err := wanted.request(c.env.Now())
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			req, err := wanted.request(c.Env.Now())
 			if err != nil {
 				return err
 			}
 			if limit < 1 || limit > maxAuditShown {
 				return explain.New(explain.BadValue, "name", "--limit", "value", fmt.Sprint(limit), "problem", "it is out of range", "want", fmt.Sprintf("1 to %d", maxAuditShown))
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				if export != "" {
 					return exportAudit(ctx, c, s, export, cfg.Within(export))
 				}
@@ -138,7 +139,7 @@ func auditStream(ctx context.Context, s *line.Services, req *fealtyv1.GetAuditRe
 	return stream, head, end, nil
 }
 
-func listAudit(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetAuditRequest, limit int) error {
+func listAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.GetAuditRequest, limit int) error {
 	stream, _, end, err := auditStream(ctx, s, req)
 	if err != nil {
 		return err
@@ -165,13 +166,13 @@ func listAudit(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetA
 	}
 	if n > limit {
 		entries = slices.Concat(entries[n%limit:], entries[:n%limit])
-		c.talk("%d older entries are left out: name a larger --limit, or a later --since", n-limit)
+		c.Say("%d older entries are left out: name a larger --limit, or a later --since", n-limit)
 	}
 	data := make([]auditEntry, 0, len(entries))
 	for _, e := range entries {
 		data = append(data, auditData(e))
 	}
-	return c.print(result{auditEntries{data}, func(p *term.Page) error { return p.Table(auditTable(entries)) }})
+	return c.Print(program.ResultOf(auditEntries{data}, func(p *term.Page) error { return p.Table(auditTable(entries)) }))
 }
 
 // auditEntries is what fealty audit list prints.
@@ -203,7 +204,7 @@ func auditData(e *fealtyv1.AuditEntry) auditEntry {
 		out.BeforeChains = true
 		return out
 	}
-	out.Chain, out.Number, out.Checkpoint = e.GetChain(), number(e.GetNumber()), number(e.GetCheckpoint())
+	out.Chain, out.Number, out.Checkpoint = e.GetChain(), command.Number(e.GetNumber()), command.Number(e.GetCheckpoint())
 	return out
 }
 
@@ -215,7 +216,7 @@ func checkpointOf(e *fealtyv1.AuditEntry) string {
 	case e.GetCheckpoint() == 0:
 		return "none yet"
 	}
-	return number(e.GetCheckpoint())
+	return command.Number(e.GetCheckpoint())
 }
 
 func auditTable(entries []*fealtyv1.AuditEntry) *term.Table {
@@ -226,34 +227,34 @@ func auditTable(entries []*fealtyv1.AuditEntry) *term.Table {
 	for _, e := range entries {
 		t.Add(term.Cell{Text: command.When(e.GetAt())}, term.Cell{Text: e.GetActor()},
 			term.Cell{Text: e.GetAction()}, term.Cell{Text: e.GetTarget()}, term.Cell{Text: e.GetReason()},
-			term.Cell{Text: checkpointOf(e)}, term.Cell{Text: e.GetChain()}, term.Cell{Text: number(e.GetNumber())})
+			term.Cell{Text: checkpointOf(e)}, term.Cell{Text: e.GetChain()}, term.Cell{Text: command.Number(e.GetNumber())})
 	}
 	return t
 }
 
-func auditFollow(c *CLI) *cobra.Command {
+func auditFollow(c *program.CLI) *cobra.Command {
 	var wanted auditWanted
-	cmd := c.command(spec{
-		use: "follow", short: "print entries as they are written, until interrupted",
-		long: `Print the entries of the audit log as they are written, one by one, until interrupted. --since begins with those that
+	cmd := c.Command(program.Spec{
+		Use: "follow", Short: "print entries as they are written, until interrupted",
+		Long: `Print the entries of the audit log as they are written, one by one, until interrupted. --since begins with those that
 are there already. With -o json each is one object.`,
-		sample: `  fealty audit follow
+		Sample: `  fealty audit follow
   fealty audit follow --since 10m --action member`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			req, err := wanted.request(c.env.Now())
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			req, err := wanted.request(c.Env.Now())
 			if err != nil {
 				return err
 			}
 			req.Follow, req.OnlyNew = true, req.Since == nil
-			return c.asking(cfg, func(s *line.Services) error { return followAudit(ctx, c, s, req) })
+			return c.Ask(cfg, func(s *line.Services) error { return followAudit(ctx, c, s, req) })
 		},
 	})
 	wanted.flags(cmd, "", "begin with entries since a time, or how long ago (default with new ones)")
 	return cmd
 }
 
-func followAudit(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetAuditRequest) error {
+func followAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.GetAuditRequest) error {
 	stream, head, end, err := auditStream(ctx, s, req)
 	if err != nil {
 		return err
@@ -268,20 +269,20 @@ func followAudit(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.Ge
 			return s.Line.OfStream(ctx, err, "GetAudit")
 		}
 		if part.GetFollowing() != nil {
-			c.talk("following the audit log of cluster %s", head.GetClusterId())
+			c.Say("following the audit log of cluster %s", head.GetClusterId())
 		}
 		e := part.GetEntry()
 		if e == nil {
 			continue
 		}
-		err = c.print(result{auditData(e), func(p *term.Page) error {
+		err = c.Print(program.ResultOf(auditData(e), func(p *term.Page) error {
 			reason := ""
 			if r := e.GetReason(); r != "" {
 				reason = " (" + r + ")"
 			}
 			p.Line("%s  %s  %s  %s%s", command.When(e.GetAt()), e.GetActor(), e.GetAction(), e.GetTarget(), reason)
 			return nil
-		}})
+		}))
 		if err != nil {
 			return err
 		}
@@ -311,7 +312,7 @@ type exportedAudit struct {
 	Records string `json:"records"`
 }
 
-func exportAudit(ctx context.Context, c *CLI, s *line.Services, file, path string) error {
+func exportAudit(ctx context.Context, c *program.CLI, s *line.Services, file, path string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "an audit log")
 	}
@@ -323,7 +324,7 @@ func exportAudit(ctx context.Context, c *CLI, s *line.Services, file, path strin
 	n := uint64(0)
 	err = keyfile.CreateStream(path, 0o600, "an audit log", func(w io.Writer) error {
 		out := json.NewEncoder(w)
-		if err := out.Encode(exportedHead{auditSchema, head.GetClusterId(), c.env.Now().UTC(), head.GetTrustBundle()}); err != nil {
+		if err := out.Encode(exportedHead{auditSchema, head.GetClusterId(), c.Env.Now().UTC(), head.GetTrustBundle()}); err != nil {
 			return err
 		}
 		for {
@@ -345,22 +346,22 @@ func exportAudit(ctx context.Context, c *CLI, s *line.Services, file, path strin
 	if err != nil {
 		return err
 	}
-	return c.print(result{exportedAudit{File: file, Cluster: head.GetClusterId(), Records: number(n)},
+	return c.Print(program.ResultOf(exportedAudit{File: file, Cluster: head.GetClusterId(), Records: command.Number(n)},
 		func(p *term.Page) error {
 			p.Line("%s of the audit log of cluster %s are in %s", amount.Plural(int(n), "record", "records"), head.GetClusterId(), file)
 			return nil
-		}})
+		}))
 }
 
 // auditAnchor says whom audit verify believes.
 type auditAnchor struct{ trust, configRoot, root, statement string }
 
-func auditVerify(c *CLI) *cobra.Command {
+func auditVerify(c *program.CLI) *cobra.Command {
 	var a auditAnchor
 	var known string
-	cmd := c.command(spec{
-		use: "verify [FILE]", short: "find what was altered in the audit log, moved or removed",
-		long: `Verify the audit log: that each entry is the one that was written, that none is missing, and that each checkpoint
+	cmd := c.Command(program.Spec{
+		Use: "verify [FILE]", Short: "find what was altered in the audit log, moved or removed",
+		Long: `Verify the audit log: that each entry is the one that was written, that none is missing, and that each checkpoint
 follows the one before it, up to the newest, which a config signing key of the cluster has to have signed.
 
 With FILE, which fealty audit list --export wrote, no coordinator is asked. The trust bundle is the one in the file, or
@@ -372,10 +373,10 @@ config root key the cluster has: that finds whoever altered the store, and not a
 Entries after the last checkpoint, those of a minute, are only checked to be without gaps. A log whose end was cut
 off is whole in itself: keep the number and hash of the checkpoint that verify prints, and name them with --known
 the next time.`,
-		sample: `  fealty audit verify
+		Sample: `  fealty audit verify
   fealty audit verify audit.jsonl --config-root KEY --known 1201:HASH`,
-		groups: []settings.Group{settings.Client}, args: command.AtMostOne("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.AtMostOne("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			var knows []auditlog.Known
 			if known != "" {
 				k, err := knownCheckpoint(known)
@@ -387,7 +388,7 @@ the next time.`,
 			if len(args) > 0 {
 				return verifyAuditFile(c, cfg, args[0], &a, knows)
 			}
-			return c.asking(cfg, func(s *line.Services) error { return verifyAuditOf(ctx, c, cfg, s, &a, knows) })
+			return c.Ask(cfg, func(s *line.Services) error { return verifyAuditOf(ctx, c, cfg, s, &a, knows) })
 		},
 	})
 	f := cmd.Flags()
@@ -412,7 +413,7 @@ func knownCheckpoint(text string) (k auditlog.Known, err error) {
 
 // keys returns the config signing keys of the bundle that was named, or else of the one that
 // came with the log, and whose it is.
-func (a *auditAnchor) keys(c *CLI, cfg *settings.Values, came []byte) (cluster string, keys auditlog.Keys, err error) {
+func (a *auditAnchor) keys(c *program.CLI, cfg *settings.Values, came []byte) (cluster string, keys auditlog.Keys, err error) {
 	name, raw := a.trust, came
 	if name == "" {
 		name = "the trust bundle in the file"
@@ -457,8 +458,8 @@ func bundleKeys(bundle *reading, root ed25519.PublicKey) (auditlog.Keys, error) 
 	return content.ConfigKeys, nil
 }
 
-func verifyAuditFile(c *CLI, cfg *settings.Values, file string, a *auditAnchor, known []auditlog.Known) error {
-	var in io.Reader = c.env.Stdin
+func verifyAuditFile(c *program.CLI, cfg *settings.Values, file string, a *auditAnchor, known []auditlog.Known) error {
+	var in io.Reader = c.Env.Stdin
 	if file != "-" {
 		f, err := os.Open(cfg.Within(file))
 		if err != nil {
@@ -506,7 +507,7 @@ func verifyAuditFile(c *CLI, cfg *settings.Values, file string, a *auditAnchor, 
 	return auditReport(c, v.Close(), by, nil)
 }
 
-func verifyAuditOf(ctx context.Context, c *CLI, cfg *settings.Values, s *line.Services, a *auditAnchor, known []auditlog.Known) error {
+func verifyAuditOf(ctx context.Context, c *program.CLI, cfg *settings.Values, s *line.Services, a *auditAnchor, known []auditlog.Known) error {
 	var cluster string
 	var keys auditlog.Keys
 	var err error
@@ -578,20 +579,20 @@ type verifiedAudit struct {
 
 // auditReport shows what a verifier found. It is an error if something is wrong. root is the
 // config root key, where a coordinator named it.
-func auditReport(c *CLI, r *auditlog.Report, by string, root []byte) error {
+func auditReport(c *program.CLI, r *auditlog.Report, by string, root []byte) error {
 	last := ""
 	if r.Last.Number > 0 {
 		last = fmt.Sprintf("%d:%s", r.Last.Number, r.Last.Hash)
 	}
 	problems := make([]auditProblem, 0, len(r.Problems))
 	for _, p := range r.Problems {
-		problems = append(problems, auditProblem{Rule: string(p.Rule), Checkpoint: number(p.Checkpoint), Chain: p.Chain, Number: number(p.Number), Problem: p.Problem})
+		problems = append(problems, auditProblem{Rule: string(p.Rule), Checkpoint: command.Number(p.Checkpoint), Chain: p.Chain, Number: command.Number(p.Number), Problem: p.Problem})
 	}
 	data := verifiedAudit{
-		Cluster: r.Cluster, VerifiedWith: by, ConfigRootKey: hex.EncodeToString(root), FirstCheckpoint: number(r.First), LastCheckpoint: last,
-		Covered: number(r.Covered), Uncovered: number(r.Uncovered), BeforeChains: number(r.Unchained), Wrong: number(r.Wrong), Problems: problems,
+		Cluster: r.Cluster, VerifiedWith: by, ConfigRootKey: hex.EncodeToString(root), FirstCheckpoint: command.Number(r.First), LastCheckpoint: last,
+		Covered: command.Number(r.Covered), Uncovered: command.Number(r.Uncovered), BeforeChains: command.Number(r.Unchained), Wrong: command.Number(r.Wrong), Problems: problems,
 	}
-	err := c.print(result{data, func(p *term.Page) error {
+	err := c.Print(program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("cluster", r.Cluster)
 		f.Add("verified with", by)
@@ -616,13 +617,13 @@ func auditReport(c *CLI, r *auditlog.Report, by string, root []byte) error {
 			p.Line("and %d more", more)
 		}
 		return nil
-	}})
+	}))
 	if err != nil {
 		return err
 	}
 	if r.Wrong > 0 {
 		return explain.New(explain.AuditWrong, "count", fmt.Sprint(r.Wrong), "problem", r.Problems[0].String())
 	}
-	c.talk("nothing was altered; keep the last checkpoint for the next time: --known %s", last)
+	c.Say("nothing was altered; keep the last checkpoint for the next time: --known %s", last)
 	return nil
 }

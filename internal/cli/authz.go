@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/reference"
@@ -30,15 +31,15 @@ type callRules struct {
 	Rules []callRule `json:"rules"`
 }
 
-func authzCommand(c *CLI) *cobra.Command {
+func authzCommand(c *program.CLI) *cobra.Command {
 	var kind string
-	cmd := c.command(spec{
-		use: "authz", short: "show who may call what",
-		long:   "Show who may call what: the table that servers of this release enforce, as it is read from the protocol. It needs no coordinator.",
-		sample: "  fealty authz --kind readonly",
-		run: func(context.Context, *settings.Values, []string) error {
+	cmd := c.Command(program.Spec{
+		Use: "authz", Short: "show who may call what",
+		Long:   "Show who may call what: the table that servers of this release enforce, as it is read from the protocol. It needs no coordinator.",
+		Sample: "  fealty authz --kind readonly",
+		Run: func(context.Context, *settings.Values, []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
-				_, _, err := memberArg(kind + "/x")
+				_, _, err := command.MemberArg(kind + "/x")
 				return err
 			}
 			rules, err := reference.Rules()
@@ -57,7 +58,7 @@ func authzCommand(c *CLI) *cobra.Command {
 					term.Txt(reference.Socket(r)), term.Txt(r.Why))
 				items = append(items, callRule{Method: r.Method, Kinds: callers, Open: r.Open, Local: r.Local, Consumers: r.Consumers, Bind: r.Bind, Why: r.Why})
 			}
-			return c.print(result{callRules{Rules: items}, func(p *term.Page) error { return p.Table(t) }})
+			return c.Print(program.ResultOf(callRules{Rules: items}, func(p *term.Page) error { return p.Table(t) }))
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only what this kind may call")

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -32,27 +33,27 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func backupCommand(c *CLI) *cobra.Command {
-	return noun("backup", "keep what the cluster can be restored from, and restore it", backupCreate(c), backupCheck(c), backupRestore(c), backupSign(c))
+func backupCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("backup", "keep what the cluster can be restored from, and restore it", backupCreate(c), backupCheck(c), backupRestore(c), backupSign(c))
 }
 
-func backupCreate(c *CLI) *cobra.Command {
+func backupCreate(c *program.CLI) *cobra.Command {
 	var recipients []string
 	var dry bool
-	cmd := c.command(spec{
-		use: "create FILE", short: "write a backup, encrypted to the owners of the seed",
-		long: `Write a backup of the cluster to a new file: members, bans, config, the history, and the encrypted seed, as the
+	cmd := c.Command(program.Spec{
+		Use: "create FILE", Short: "write a backup, encrypted to the owners of the seed",
+		Long: `Write a backup of the cluster to a new file: members, bans, config, the history, and the encrypted seed, as the
 store had them at one moment. It is encrypted to every person who owns a share of the seed, so that each of them can
 read it with the key that opens the share. --recipient names further readers; it takes one where keepers alone own
 the seed.
 
 Join tokens are not in it: a restore voids them. The file is there whole or not at all, and refused later if a byte
 of it is lost or altered: fealty backup check says so.`,
-		sample: `  fealty backup create prod-2026-05-04.backup
+		Sample: `  fealty backup create prod-2026-05-04.backup
   fealty backup create prod.backup --recipient age1…`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.asking(cfg, func(s *line.Services) error { return createBackup(ctx, c, cfg, s, args[0], recipients, dry) })
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			return c.Ask(cfg, func(s *line.Services) error { return createBackup(ctx, c, cfg, s, args[0], recipients, dry) })
 		},
 	})
 	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "encrypt it to this age or SSH public key as well; once for each")
@@ -60,7 +61,7 @@ of it is lost or altered: fealty backup check says so.`,
 	return cmd
 }
 
-func createBackup(ctx context.Context, c *CLI, cfg *settings.Values, s *line.Services, file string, recipients []string, dry bool) error {
+func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *line.Services, file string, recipients []string, dry bool) error {
 	path := cfg.Within(file)
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
@@ -77,8 +78,8 @@ func createBackup(ctx context.Context, c *CLI, cfg *settings.Values, s *line.Ser
 		return explain.New(explain.PeerProtocol, "problem", "it does not say what the backup is of")
 	}
 	if dry {
-		c.planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
-		return c.print(backupResult(file, head, nil))
+		c.Planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
+		return c.Print(backupResult(file, head, nil))
 	}
 	var last *fealtyv1.BackupEnd
 	err = keyfile.CreateStream(path, 0o600, "a backup", func(w io.Writer) error {
@@ -105,10 +106,10 @@ func createBackup(ctx context.Context, c *CLI, cfg *settings.Values, s *line.Ser
 	if err != nil {
 		return err
 	}
-	if err := c.print(backupResult(file, head, last)); err != nil {
+	if err := c.Print(backupResult(file, head, last)); err != nil {
 		return err
 	}
-	c.talk("next: fealty backup check %s --share-key KEY, with the key of %s", file, readersOf(head))
+	c.Say("next: fealty backup check %s --share-key KEY, with the key of %s", file, readersOf(head))
 	return nil
 }
 
@@ -143,22 +144,22 @@ type backupEnd struct {
 	Digest string `json:"digest"`
 }
 
-func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) result {
+func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) program.Result {
 	data := createdBackup{
 		File: file, Cluster: head.GetClusterId(), CreatedAt: output.Moment(head.GetCreatedAt().AsTime()),
-		Revision: number(head.GetRevision()), HistoryIndex: number(head.GetHistoryIndex()),
-		AuthorityEpoch: number(head.GetAuthorityEpoch()), Head: hex.EncodeToString(head.GetHead()),
-		Owners: head.GetOwners(), Members: number(head.GetMembers()), Bans: number(head.GetBans()),
-		TokensLeftOut: number(head.GetTokens()), Entries: number(head.GetEntries()),
+		Revision: command.Number(head.GetRevision()), HistoryIndex: command.Number(head.GetHistoryIndex()),
+		AuthorityEpoch: command.Number(head.GetAuthorityEpoch()), Head: hex.EncodeToString(head.GetHead()),
+		Owners: head.GetOwners(), Members: command.Number(head.GetMembers()), Bans: command.Number(head.GetBans()),
+		TokensLeftOut: command.Number(head.GetTokens()), Entries: command.Number(head.GetEntries()),
 	}
 	if end != nil {
-		data.backupEnd = &backupEnd{number(end.GetBytes()), hex.EncodeToString(end.GetSha256()),
+		data.backupEnd = &backupEnd{command.Number(end.GetBytes()), hex.EncodeToString(end.GetSha256()),
 			hex.EncodeToString(end.GetDigest())}
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("cluster", head.GetClusterId())
-		f.Add("revision", number(head.GetRevision()))
+		f.Add("revision", command.Number(head.GetRevision()))
 		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", short(hex.EncodeToString(head.GetHead())), head.GetHistoryIndex(), head.GetAuthorityEpoch()))
 		f.Add("holds", fmt.Sprintf("%s, %s, %s", amount.Plural(int(head.GetMembers()), "member", "members"), amount.Plural(int(head.GetBans()), "ban", "bans"), amount.Plural(int(head.GetEntries()), "entry", "entries")))
 		f.Add("leaves out", amount.Plural(int(head.GetTokens()), "join token", "join tokens"))
@@ -169,11 +170,8 @@ func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEn
 			f.Add("digest", hex.EncodeToString(end.GetDigest()))
 		}
 		return p.Facts(f)
-	}}
+	})
 }
-
-// number is a number of 64 bits as JSON readers keep it.
-func number(n uint64) string { return fmt.Sprint(n) }
 
 // backupFlags are what is needed to read a backup.
 type backupFlags struct {
@@ -189,23 +187,23 @@ func (in *backupFlags) add(cmd *cobra.Command) {
 	f.StringVar(&in.transactionKey, "transaction-key", "", "the SHA-256 of the key that has to have signed it, as fealty manifest verify-history shows it")
 }
 
-func backupCheck(c *CLI) *cobra.Command {
+func backupCheck(c *program.CLI) *cobra.Command {
 	var in backupFlags
-	cmd := c.command(spec{
-		use: "check FILE", short: "verify a backup here, all of it, without a coordinator",
-		long: `Read a backup to its end on this machine and verify it: that nothing of it is lost or altered, that the cluster's
+	cmd := c.Command(program.Spec{
+		Use: "check FILE", Short: "verify a backup here, all of it, without a coordinator",
+		Long: `Read a backup to its end on this machine and verify it: that nothing of it is lost or altered, that the cluster's
 transaction key signed it, and that its history holds from genesis to head. Nothing is written.
 
 Who the transaction key belongs to the file cannot say: compare it once with fealty manifest verify-history, or give
 it with --transaction-key.`,
-		sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
-		args:   command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
+		Args:   command.Exactly("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			found, key, err := checkBackup(ctx, c, cfg, args[0], in)
 			if err != nil {
 				return err
 			}
-			return c.print(contentsResult(args[0], found, key, in.transactionKey != ""))
+			return c.Print(contentsResult(args[0], found, key, in.transactionKey != ""))
 		},
 	})
 	in.add(cmd)
@@ -213,7 +211,7 @@ it with --transaction-key.`,
 }
 
 // checkBackup verifies the backup in file, and returns the name of its transaction key.
-func checkBackup(ctx context.Context, c *CLI, cfg *settings.Values, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
+func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
 	var key, want identity.KeyID
 	if in.transactionKey != "" {
 		var err error
@@ -243,7 +241,7 @@ func checkBackup(ctx context.Context, c *CLI, cfg *settings.Values, file string,
 	return found, key, nil
 }
 
-func backupKeys(ctx context.Context, c *CLI, cfg *settings.Values, in backupFlags) ([]age.Identity, error) {
+func backupKeys(ctx context.Context, c *program.CLI, cfg *settings.Values, in backupFlags) ([]age.Identity, error) {
 	if len(in.keys) == 0 {
 		return nil, command.Missing("--share-key", "a backup is encrypted to the owners of the seed",
 			"--share-key FILE, the age key file or SSH key whose public half the manifest names")
@@ -297,24 +295,24 @@ type checkedBackup struct {
 	Bytes          string         `json:"bytes"`
 }
 
-func contentsResult(file string, found *backup.Contents, key identity.KeyID, pinned bool) result {
+func contentsResult(file string, found *backup.Contents, key identity.KeyID, pinned bool) program.Result {
 	h, head := found.Header, found.History.Current()
 	data := checkedBackup{
-		File: file, Valid: true, Cluster: h.Cluster, CreatedAt: output.Moment(h.CreatedAt), Release: h.Release, Revision: number(uint64(h.Revision)),
-		Head:        backupHead{Hash: head.Hash.String(), Index: number(head.Index), AuthorityEpoch: number(head.AuthorityEpoch)},
+		File: file, Valid: true, Cluster: h.Cluster, CreatedAt: output.Moment(h.CreatedAt), Release: h.Release, Revision: command.Number(uint64(h.Revision)),
+		Head:        backupHead{Hash: head.Hash.String(), Index: command.Number(head.Index), AuthorityEpoch: command.Number(head.AuthorityEpoch)},
 		Transitions: len(found.History.Links()), TransactionKey: key.String(), Pinned: pinned, Owners: h.Owners,
-		Digest: hex.EncodeToString(found.Trailer.Digest[:]), Entries: number(found.Trailer.Entries), Families: found.Families, Bytes: number(found.Bytes),
+		Digest: hex.EncodeToString(found.Trailer.Digest[:]), Entries: command.Number(found.Trailer.Entries), Families: found.Families, Bytes: command.Number(found.Bytes),
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("backup", term.Green, file+" is whole, and its history verifies")
 		f.Add("cluster", h.Cluster)
 		f.Add("made", h.CreatedAt.UTC().Format(time.RFC3339)+" by release "+h.Release)
-		f.Add("revision", number(uint64(h.Revision)))
+		f.Add("revision", command.Number(uint64(h.Revision)))
 		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
 		f.Add("history", amount.Plural(len(found.History.Links()), "transition", "transitions"))
 		var counts []string
-		for _, name := range sortedKeys(found.Families) {
+		for _, name := range command.SortedKeys(found.Families) {
 			counts = append(counts, fmt.Sprintf("%s %d", name, found.Families[name]))
 		}
 		f.Add("entries", strings.Join(counts, ", "))
@@ -327,5 +325,5 @@ func contentsResult(file string, found *backup.Contents, key identity.KeyID, pin
 		}
 		f.Add("signed by", key.String()+trust)
 		return p.Facts(f)
-	}}
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -27,8 +28,8 @@ const (
 	maxCerts     = 64
 )
 
-func certCommand(c *CLI) *cobra.Command {
-	return noun("cert", "read and verify certificates", certShow(c), certVerify(c))
+func certCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("cert", "read and verify certificates", certShow(c), certVerify(c))
 }
 
 // certFile is what a PEM file holds. Keys are counted and not kept.
@@ -38,11 +39,11 @@ type certFile struct {
 	keys  int
 }
 
-func readCerts(c *CLI, cfg *settings.Values, file string) (*certFile, error) {
+func readCerts(c *program.CLI, cfg *settings.Values, file string) (*certFile, error) {
 	var data []byte
 	var err error
 	if file == "-" {
-		data, err = readAll(c.env.Stdin, maxCertBytes)
+		data, err = command.ReadAll(c.Env.Stdin, maxCertBytes)
 	} else {
 		data, err = failure.ReadFile(cfg.Within(file), maxCertBytes)
 	}
@@ -78,18 +79,18 @@ func readCerts(c *CLI, cfg *settings.Values, file string) (*certFile, error) {
 	return out, nil
 }
 
-func certShow(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "show FILE", short: "show the certificates in a PEM file",
-		long:   "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for standard input. Private keys are never shown.",
-		sample: "  fealty cert show /var/lib/fealty/agent/identity/svid.pem",
-		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+func certShow(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "show FILE", Short: "show the certificates in a PEM file",
+		Long:   "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for standard input. Private keys are never shown.",
+		Sample: "  fealty cert show /var/lib/fealty/agent/identity/svid.pem",
+		Args:   command.Exactly("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			f, err := readCerts(c, cfg, args[0])
 			if err != nil {
 				return err
 			}
-			return c.print(f.result(c.env.Now()))
+			return c.Print(f.result(c.Env.Now()))
 		},
 	})
 }
@@ -101,12 +102,12 @@ type shownCerts struct {
 	PrivateKeys  int         `json:"private_keys"`
 }
 
-func (f *certFile) result(now time.Time) result {
+func (f *certFile) result(now time.Time) program.Result {
 	items := make([]shownCert, 0, len(f.certs))
 	for _, cert := range f.certs {
 		items = append(items, ofCert(cert, now))
 	}
-	return result{shownCerts{File: f.name, Certificates: items, PrivateKeys: f.keys},
+	return program.ResultOf(shownCerts{File: f.name, Certificates: items, PrivateKeys: f.keys},
 		func(p *term.Page) error {
 			for i, cert := range f.certs {
 				if i > 0 {
@@ -121,7 +122,7 @@ func (f *certFile) result(now time.Time) result {
 				p.Line("The file also holds %s, not shown.", amount.Plural(f.keys, "private key", "private keys"))
 			}
 			return nil
-		}}
+		})
 }
 
 // sortOf says what a certificate is in a cluster, and its identity, or why it has
@@ -181,7 +182,7 @@ func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
 		now = cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2)
 	}
 	if e, ok := errors.AsType[*identity.ChainError](check(cert, now)); ok {
-		return joinText("rule "+e.Rule+" ("+e.Section+")", e.Detail)
+		return command.JoinText("rule "+e.Rule+" ("+e.Section+")", e.Detail)
 	}
 	return ""
 }
@@ -226,18 +227,18 @@ type verifiedCert struct {
 	BansChecked   bool          `json:"bans_checked"`
 }
 
-func certVerify(c *CLI) *cobra.Command {
+func certVerify(c *program.CLI) *cobra.Command {
 	var root, bundle, cluster string
-	cmd := c.command(spec{
-		use: "verify FILE", short: "verify a certificate chain as a member would",
-		long: `Verify the chain in a PEM file by the rules that every process of a cluster verifies its peers with.
+	cmd := c.Command(program.Spec{
+		Use: "verify FILE", Short: "verify a certificate chain as a member would",
+		Long: `Verify the chain in a PEM file by the rules that every process of a cluster verifies its peers with.
 
 --root names a PEM file with the roots to believe: any mesh CA under them is accepted, so that a mesh CA whose
 key was given up is not noticed. --bundle names one with roots and the mesh CAs that are accepted. Bans are in
 neither: a trust bundle of the cluster says who is banned.`,
-		sample: "  fealty cert verify svid.pem --root root.pem --cluster prod.example",
-		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+		Sample: "  fealty cert verify svid.pem --root root.pem --cluster prod.example",
+		Args:   command.Exactly("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			switch {
 			case cluster == "":
 				return command.Missing("--cluster", "an identity counts in one cluster", "--cluster ID")
@@ -253,24 +254,24 @@ neither: a trust bundle of the cluster says who is banned.`,
 			if err != nil {
 				return err
 			}
-			v, err := trust.Verify(f.certs, c.env.Now())
+			v, err := trust.Verify(f.certs, c.Env.Now())
 			if err == nil {
 				err = v.IDErr
 			}
 			if err != nil {
 				return refusedCert(args[0], err)
 			}
-			return c.print(result{verifiedCert{
+			return c.Print(program.ResultOf(verifiedCert{
 				File: args[0], Verified: true, SpiffeID: v.ID.String(), KeyID: v.Key.String(),
 				NotAfter: output.Moment(v.Leaf.NotAfter), MeshCAChecked: bundle != "", BansChecked: false,
 			}, func(p *term.Page) error {
 				var out term.Facts
 				out.Paint("verified", term.Green, "● "+v.ID.String())
 				out.Add("key", v.Key.String())
-				out.Add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+amount.Relative(v.Leaf.NotAfter, c.env.Now()))
+				out.Add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+amount.Relative(v.Leaf.NotAfter, c.Env.Now()))
 				out.Add("not checked", map[bool]string{true: "bans", false: "bans, and whether the mesh CA's key is still accepted"}[bundle != ""])
 				return p.Facts(out)
-			}})
+			}))
 		},
 	})
 	cmd.Flags().StringVar(&root, "root", "", "a PEM file with the roots to believe")
@@ -288,7 +289,7 @@ func refusedCert(name string, err error) error {
 
 // readTrust makes a bundle of the roots and mesh CAs in a file. Without accepted
 // mesh CAs those of the chain itself are.
-func readTrust(c *CLI, cfg *settings.Values, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
+func readTrust(c *program.CLI, cfg *settings.Values, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
 	file, flag := root, "--root"
 	if bundle != "" {
 		file, flag = bundle, "--bundle"

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -26,38 +27,38 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func checkCommand(c *CLI) *cobra.Command {
+func checkCommand(c *program.CLI) *cobra.Command {
 	var data, listen, store, manifestFile string
-	cmd := c.command(spec{
-		use: "check [pre|node|coordinator|store]", short: "look whether things are as they should be, and what to do",
-		long: `Look whether things are as they should be: pre before something is started on this machine, node at the agent of
+	cmd := c.Command(program.Spec{
+		Use: "check [pre|node|coordinator|store]", Short: "look whether things are as they should be, and what to do",
+		Long: `Look whether things are as they should be: pre before something is started on this machine, node at the agent of
 --data, coordinator and store at the coordinator that the settings name. Without a group it is all but pre. Each check
 has an id, which fealty explain check.ID explains, and says what to do. One that depends on another that is not ok is not
 made: the other one is the cause.
 
 The exit status is 10 if a check failed, 9 with a warning or something that this caller may not see, and 0 otherwise.`,
-		sample: `  fealty check pre --data /var/lib/fealty/agent --listen :7443
+		Sample: `  fealty check pre --data /var/lib/fealty/agent --listen :7443
   fealty check pre --manifest fealty.yaml
   fealty check node --data /var/lib/fealty/agent
   fealty check coordinator -o json`,
-		groups: []settings.Group{settings.Client}, words: doctor.Groups(), args: command.AtMostOne("pre|node|coordinator|store"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Words: doctor.Groups(), Args: command.AtMostOne("pre|node|coordinator|store"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			groups := []string{"node", "coordinator", "store"}
 			if len(args) > 0 {
 				if !slices.Contains(doctor.Groups(), args[0]) {
 					return explain.New(explain.BadValue, "name", "the group of checks", "value",
 						command.ShownArg(args[0]),
-						"problem", joinText("there is none of that name", slip.Guess(args[0], doctor.Groups())), "want", "one of "+strings.Join(doctor.Groups(), ", "))
+						"problem", command.JoinText("there is none of that name", slip.Guess(args[0], doctor.Groups())), "want", "one of "+strings.Join(doctor.Groups(), ", "))
 				}
 				groups = args[:1]
 			}
 			s := site(ctx, c, cfg)
 			s.Listen, s.Store = listen, store
 			if store != "" && !strings.HasPrefix(store, settings.SqliteScheme) && !strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
-				c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
+				c.Say("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 			}
 			if store == "" {
-				for _, kv := range c.env.Environ {
+				for _, kv := range c.Env.Environ {
 					if text, ok := strings.CutPrefix(kv, "FEALTY_STORE="); ok {
 						s.Store = text
 					}
@@ -80,11 +81,11 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				s.Data = cfg.Within(data)
 			}
 			results := doctor.Run(doctor.All(), groups, s)
-			if err := c.print(checkResult(results)); err != nil {
+			if err := c.Print(checkResult(results)); err != nil {
 				return err
 			}
 			if exit := doctor.Exit(results); exit != explain.ExitOK {
-				return exitError{exit}
+				return program.ExitWith(exit)
 			}
 			return nil
 		},
@@ -97,8 +98,8 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 }
 
 // site is this machine, and whom the settings name.
-func site(ctx context.Context, c *CLI, cfg *settings.Values) *doctor.Environment {
-	s := &doctor.Environment{Now: c.env.Now(), Free: doctor.FreeSpace, Limit: doctor.ResourceLimit, FileSystem: sqlite.CheckFilesystem}
+func site(ctx context.Context, c *program.CLI, cfg *settings.Values) *doctor.Environment {
+	s := &doctor.Environment{Now: c.Env.Now(), Free: doctor.FreeSpace, Limit: doctor.ResourceLimit, FileSystem: sqlite.CheckFilesystem}
 	timeout := cfg.Duration("timeout")
 	s.Dial = func(address string) error {
 		d := net.Dialer{Timeout: timeout}
@@ -109,7 +110,7 @@ func site(ctx context.Context, c *CLI, cfg *settings.Values) *doctor.Environment
 		return conn.Close()
 	}
 	s.Status = sync.OnceValues(func() (*fealtyv1.GetStatusResponse, error) {
-		l, _, err := c.dial(cfg)
+		l, _, err := c.Dial(cfg)
 		if errors.Is(err, explain.NoCoordinatorConfigured) {
 			return nil, doctor.ErrNotAsked
 		}
@@ -118,11 +119,11 @@ func site(ctx context.Context, c *CLI, cfg *settings.Values) *doctor.Environment
 		}
 		defer l.Close()
 		st, err := getStatus(ctx, fealtyv1.NewStatusServiceClient(l), command.PageSize)
-		s.Now = c.env.Now()
+		s.Now = c.Env.Now()
 		return st, err
 	})
 	s.Server = sync.OnceValues(func() (doctor.ServerReport, error) {
-		return doctor.InspectServer(ctx, s.Store, c.getenv(etcd.PasswordVariable), timeout)
+		return doctor.InspectServer(ctx, s.Store, c.Getenv(etcd.PasswordVariable), timeout)
 	})
 	s.Node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {
 		if s.Data == "" {
@@ -168,14 +169,14 @@ type checkReportItem struct {
 	DependsOn string         `json:"depends_on"` // of one that was not made: the check at the root of that
 }
 
-func checkResult(results []doctor.Checked) result {
+func checkResult(results []doctor.Checked) program.Result {
 	shown := checkReport{Exit: doctor.Exit(results), Checks: []checkReportItem{}}
 	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CHECK"}, {Title: "SEEN", Least: 30}}}
 	for _, r := range results {
 		shown.Checks = append(shown.Checks, checkReportItem{r.ID, r.Title, r.Outcome, r.Text, r.Do, r.Root})
 		t.Add(shapeOf(r.Outcome).cell(), term.Txt(r.ID), term.Txt(r.Text))
 	}
-	return result{shown, func(p *term.Page) error {
+	return program.ResultOf(shown, func(p *term.Page) error {
 		if err := p.Table(t); err != nil {
 			return err
 		}
@@ -191,7 +192,7 @@ func checkResult(results []doctor.Checked) result {
 			p.Advise("%s: %s", r.ID, r.Do)
 		}
 		return nil
-	}}
+	})
 }
 
 // explainedCheck is what one check looks at.
@@ -208,7 +209,7 @@ type explainedChecks struct {
 }
 
 // explainCheck explains one check, or lists all of them.
-func explainCheck(id string) (result, error) {
+func explainCheck(id string) (program.Result, error) {
 	var b strings.Builder
 	items := []explainedCheck{}
 	for _, k := range doctor.All() {
@@ -227,7 +228,7 @@ func explainCheck(id string) (result, error) {
 		for _, k := range doctor.All() {
 			ids = append(ids, "check."+k.ID)
 		}
-		return result{}, noPage("check", "check."+id, ids)
+		return program.Result{}, noPage("check", "check."+id, ids)
 	}
 	return pageOf(explainedChecks{Checks: items}, b.String()), nil
 }

@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -681,14 +682,14 @@ func TestTokenArg(t *testing.T) {
 
 func TestMemberArg(t *testing.T) {
 	for in, want := range map[string]string{"data/a": "data a", "spiffe://c.example/data/a": "data a", "witness/x.y": "witness x.y"} {
-		kind, name, err := memberArg(in)
+		kind, name, err := command.MemberArg(in)
 		if err != nil || kind+" "+name != want {
-			t.Errorf("memberArg(%q) = %q, %q, %v", in, kind, name, err)
+			t.Errorf("command.MemberArg(%q) = %q, %q, %v", in, kind, name, err)
 		}
 	}
 	for _, in := range []string{"", "data", "data/", "/a", "king/a", "spiffe://c.example/king/a"} {
-		if _, _, err := memberArg(in); !errors.Is(err, explain.BadValue) {
-			t.Errorf("memberArg(%q): %v", in, err)
+		if _, _, err := command.MemberArg(in); !errors.Is(err, explain.BadValue) {
+			t.Errorf("command.MemberArg(%q): %v", in, err)
 		}
 	}
 }

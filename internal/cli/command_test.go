@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
@@ -26,7 +27,7 @@ func commands() []*cobra.Command {
 			walk(sub)
 		}
 	}
-	walk(root(New(Env{Release: "test"})))
+	walk(root(program.New(program.Env{Release: "test"})))
 	return out
 }
 
@@ -137,8 +138,8 @@ func TestFormatIsKnownBeforeParsing(t *testing.T) {
 		{[]string{"-o", "frob"}, "", output.Table},
 		{[]string{"--outputs", "json"}, "", output.Table},
 	} {
-		c := New(Env{Environ: []string{"FEALTY_OUTPUT=" + tt.env}})
-		if got := c.formatOf(tt.args); got != tt.want {
+		c := program.New(program.Env{Environ: []string{"FEALTY_OUTPUT=" + tt.env}})
+		if got := c.FormatOf(tt.args); got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.args, got, tt.want)
 		}
 	}

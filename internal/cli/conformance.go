@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -20,14 +21,14 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func conformanceCommand(c *CLI) *cobra.Command {
-	return noun("conformance", "does what a cluster relies on keep its promises", conformanceStore(c))
+func conformanceCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("conformance", "does what a cluster relies on keep its promises", conformanceStore(c))
 }
 
-func conformanceStore(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "store URL", short: "hold a live, empty store to the promises that a cluster relies on",
-		long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a cluster: atomic
+func conformanceStore(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "store URL", Short: "hold a live, empty store to the promises that a cluster relies on",
+		Long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a cluster: atomic
 transactions, one order of revisions, versions that never come back, changes that are neither lost nor told twice, and
 what is said about a write when its answer is lost. It takes a minute or two, and some tens of megabytes.
 
@@ -36,10 +37,10 @@ wrote is deleted. What cannot be tested from here is what the servers do when th
 
 The URL is as for --store. One without a password is best: the command line shows to every user of the machine. The
 exit status is 10 if a promise was not kept.`,
-		sample: `  fealty conformance store sqlite:/var/lib/fealty/new.db
+		Sample: `  fealty conformance store sqlite:/var/lib/fealty/new.db
   fealty conformance store etcd://c1:2379,c2:2379/fealty -o json`,
-		args: command.Exactly("URL"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Args: command.Exactly("URL"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if problem := settings.CheckStore(args[0]); problem != "" {
 				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&settings.Setting{Form: settings.StoreForm}).Want())
 			}
@@ -48,11 +49,11 @@ exit status is 10 if a promise was not kept.`,
 	})
 }
 
-func checkConformance(ctx context.Context, c *CLI, cfg *settings.Values, text string) error {
+func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values, text string) error {
 	name := settings.ShownStore(text)
 	v := settings.Value{Setting: &settings.Setting{Key: "store"}, From: "the URL", Rank: settings.FromEnvironment, Text: text}
 	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) && postgres.HasPassword(text) {
-		c.talk("the password of the database stands in the command line, where every user of this machine can read it: use PGPASSFILE instead")
+		c.Say("the password of the database stands in the command line, where every user of this machine can read it: use PGPASSFILE instead")
 	}
 	target := conformance.Target{
 		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
@@ -68,13 +69,13 @@ func checkConformance(ctx context.Context, c *CLI, cfg *settings.Values, text st
 		if !r.Kept {
 			exit = explain.ExitUnhealthy
 		}
-		c.talk("%s %s", map[bool]string{true: "ok    ", false: "FAILED"}[r.Kept], r.Name)
+		c.Say("%s %s", map[bool]string{true: "ok    ", false: "FAILED"}[r.Kept], r.Name)
 	})
 	if errors.Is(err, conformance.ErrOccupied) {
 		return explain.Wrap(err, explain.StoreOccupied, "store", name)
 	}
 	if len(results) > 0 {
-		if err := c.print(conformanceResult(name, results)); err != nil {
+		if err := c.Print(conformanceResult(name, results)); err != nil {
 			return err
 		}
 	}
@@ -82,7 +83,7 @@ func checkConformance(ctx context.Context, c *CLI, cfg *settings.Values, text st
 		return err
 	}
 	if exit != explain.ExitOK {
-		return exitError{exit}
+		return program.ExitWith(exit)
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ type conformanceReport struct {
 	Cases  []conformanceCase `json:"cases"`
 }
 
-func conformanceResult(name string, results []conformance.Result) result {
+func conformanceResult(name string, results []conformance.Result) program.Result {
 	items := []conformanceCase{}
 	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CASE"}, {Title: "TOOK"}, {Title: "PROMISE",
 		Least: 30}}}
@@ -120,7 +121,7 @@ func conformanceResult(name string, results []conformance.Result) result {
 		items = append(items, conformanceCase{Case: r.Name, Promise: r.Promise, Result: string(outcome), TookMs: took.Milliseconds(), Log: r.Log})
 		t.Add(shapeOf(outcome).cell(), term.Txt(r.Name), term.Txt(took.String()), term.Txt(r.Promise))
 	}
-	return result{conformanceReport{Store: name, Kept: kept, Failed: len(results) - kept, Cases: items},
+	return program.ResultOf(conformanceReport{Store: name, Kept: kept, Failed: len(results) - kept, Cases: items},
 		func(p *term.Page) error {
 			if err := p.Table(t); err != nil {
 				return err
@@ -135,5 +136,5 @@ func conformanceResult(name string, results []conformance.Result) result {
 				}
 			}
 			return nil
-		}}
+		})
 }

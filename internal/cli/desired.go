@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	desired "github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/document"
@@ -30,8 +31,8 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func configCommand(c *CLI) *cobra.Command {
-	return noun("config", "put, read and delete the desired config", configPut(c), configGet(c), configList(c), configDelete(c))
+func configCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("config", "put, read and delete the desired config", configPut(c), configGet(c), configList(c), configDelete(c))
 }
 
 func kindWords() []string {
@@ -42,24 +43,24 @@ func kindWords() []string {
 	return out
 }
 
-func configPut(c *CLI) *cobra.Command {
+func configPut(c *program.CLI) *cobra.Command {
 	var file string
 	var dry bool
 	var version uint64
-	cmd := c.command(spec{
-		use: "put", short: "put records of the desired config",
-		long: `Put records of the desired config: all that are given, or none. What is there already is left as it is, and said so.
+	cmd := c.Command(program.Spec{
+		Use: "put", Short: "put records of the desired config",
+		Long: `Put records of the desired config: all that are given, or none. What is there already is left as it is, and said so.
 
 --file names a file of YAML documents or JSON, a folder whose *.yaml, *.yml and *.json are read in the order of
 their names, or - for standard input. Everything is checked before a coordinator is asked, and again by it: form,
 references, and that nothing looks like a secret. fealty explain KIND shows the fields of a kind.
 
 --dry-run shows what would change. --expect-version is refused if somebody else changed the config since.`,
-		sample: `  fealty config put -f web.yaml --dry-run
+		Sample: `  fealty config put -f web.yaml --dry-run
   fealty config put -f config/
   fealty config get service web -o yaml | sed s/v1/v2/ | fealty config put -f -`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if file == "" {
 				return command.Missing("--file", "there is nothing to put",
 					"--file FILE, a folder, or - for standard input")
@@ -72,7 +73,7 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 			for _, d := range docs {
 				req.Records = append(req.Records, desired.Encode(d.Record))
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Config.PutConfig(ctx, req)
 				if err != nil {
 					return placed(err, docs)
@@ -104,19 +105,19 @@ type (
 	}
 )
 
-func configGet(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "get KIND NAME", short: "print a record of the desired config",
-		long: `Print a record of the desired config, as YAML that fealty config put takes. With --output json it stands in an object
+func configGet(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "get KIND NAME", Short: "print a record of the desired config",
+		Long: `Print a record of the desired config, as YAML that fealty config put takes. With --output json it stands in an object
 beside the version of the config.`,
-		sample: `  fealty config get service web
+		Sample: `  fealty config get service web
   fealty config get service web -o yaml > web.yaml`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("KIND", "NAME"), words: kindWords(),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("KIND", "NAME"), Words: kindWords(),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if err := checkKind(args[0]); err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Config.GetConfig(ctx, &fealtyv1.GetConfigRequest{Kind: args[0], Name: args[1]})
 				if err != nil {
 					return err
@@ -125,23 +126,23 @@ beside the version of the config.`,
 				if err != nil {
 					return err
 				}
-				if c.format == output.JSON {
-					return c.print(result{data: shownConfig{resp.GetVersion(), record}})
+				if c.Format == output.JSON {
+					return c.Print(program.Result{Data: shownConfig{resp.GetVersion(), record}})
 				}
 				// Without the mark that other output has: it is to be put again.
-				return output.WriteYAML(c.env.Stdout, record)
+				return output.WriteYAML(c.Env.Stdout, record)
 			})
 		},
 	})
 }
 
-func configList(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "list [KIND]", short: "list the records of the desired config",
-		sample: `  fealty config list
+func configList(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "list [KIND]", Short: "list the records of the desired config",
+		Sample: `  fealty config list
   fealty config list service`,
-		groups: []settings.Group{settings.Client}, args: command.AtMostOne("KIND"), words: kindWords(), names: true,
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.AtMostOne("KIND"), Words: kindWords(), Names: true,
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			req := &fealtyv1.ListConfigRequest{}
 			if len(args) == 1 {
 				if err := checkKind(args[0]); err != nil {
@@ -149,7 +150,7 @@ func configList(c *CLI) *cobra.Command {
 				}
 				req.Kind = args[0]
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				records, version, err := listConfig(ctx, s, req)
 				if err != nil {
 					return err
@@ -169,14 +170,14 @@ func configList(c *CLI) *cobra.Command {
 					t.Add(term.Txt(m.GetKind()), term.Txt(m.GetName()), term.Txt(command.Dash(base.Organization)),
 						term.Txt(command.Dash(strings.Join(base.Roles, ","))), term.Txt(sum(m.GetRecord())))
 				}
-				return c.printList(recordNames, result{listedConfig{version, items},
+				return c.PrintList(recordNames, program.ResultOf(listedConfig{version, items},
 					func(p *term.Page) error {
 						if err := p.Table(t); err != nil {
 							return err
 						}
-						c.talk("%s, version %d", amount.Plural(len(records), "record", "records"), version)
+						c.Say("%s, version %d", amount.Plural(len(records), "record", "records"), version)
 						return nil
-					}})
+					}))
 			})
 		},
 	})
@@ -214,23 +215,23 @@ func listConfig(ctx context.Context, s *line.Services, req *fealtyv1.ListConfigR
 	return nil, 0, explain.New(explain.StoreBusy, "what", "list the config", "tries", tries)
 }
 
-func configDelete(c *CLI) *cobra.Command {
+func configDelete(c *program.CLI) *cobra.Command {
 	var dry bool
 	var version uint64
-	cmd := c.command(spec{
-		use: "delete KIND NAME…", short: "delete records of the desired config",
-		long: `Delete records of one kind of the desired config: all that are named, or none. What other records refer to is not
+	cmd := c.Command(program.Spec{
+		Use: "delete KIND NAME…", Short: "delete records of the desired config",
+		Long: `Delete records of one kind of the desired config: all that are named, or none. What other records refer to is not
 deleted; the message names those.`,
-		sample: `  fealty config delete route shop
+		Sample: `  fealty config delete route shop
   fealty config delete peer db-1 db-2 --dry-run`,
-		groups: []settings.Group{settings.Client}, words: kindWords(),
-		args: func(cmd *cobra.Command, args []string) error {
+		Groups: []settings.Group{settings.Client}, Words: kindWords(),
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return command.Exactly("KIND", "NAME")(cmd, args)
 			}
 			return nil
 		},
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if err := checkKind(args[0]); err != nil {
 				return err
 			}
@@ -238,7 +239,7 @@ deleted; the message names those.`,
 			for _, name := range args[1:] {
 				req.Records = append(req.Records, &fealtyv1.ConfigRecord{Kind: args[0], Name: name})
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Config.DeleteConfig(ctx, req)
 				if err != nil {
 					return err
@@ -258,7 +259,7 @@ func checkKind(kind string) error {
 	}
 	want := "one of " + strings.Join(kindWords(), ", ")
 	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
-		joinText("it is no kind of record", slip.Guess(kind, kindWords())), "want", want)
+		command.JoinText("it is no kind of record", slip.Guess(kind, kindWords())), "want", want)
 }
 
 // A sourceRecord is a record with the file that it stands in.
@@ -269,7 +270,7 @@ type sourceRecord struct {
 
 // readRecords reads all records of a file, a folder or standard input. The error is
 // of the first file that is not right.
-func readRecords(c *CLI, cfg *settings.Values, name string) ([]sourceRecord, error) {
+func readRecords(c *program.CLI, cfg *settings.Values, name string) ([]sourceRecord, error) {
 	files := []string{name}
 	if name != "-" {
 		path := cfg.Within(name)
@@ -285,7 +286,7 @@ func readRecords(c *CLI, cfg *settings.Values, name string) ([]sourceRecord, err
 		var data []byte
 		var err error
 		if file == "-" {
-			data, err = readAll(c.env.Stdin, desired.MaxText)
+			data, err = command.ReadAll(c.Env.Stdin, desired.MaxText)
 		} else {
 			data, err = failure.ReadFile(file, desired.MaxText)
 		}
@@ -337,14 +338,14 @@ func recordFiles(dir string) ([]string, error) {
 }
 
 // invalidRecords shows every problem of a file, and returns the error of the first.
-func invalidRecords(c *CLI, file string, e *desired.InvalidError) error {
+func invalidRecords(c *program.CLI, file string, e *desired.InvalidError) error {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
 		lines[i] = recordProblem(file, p)
 	}
-	if c.format != output.JSON && c.format != output.YAML {
+	if c.Format != output.JSON && c.Format != output.YAML {
 		for _, line := range lines[1:] {
-			c.talk("%s", line)
+			c.Say("%s", line)
 		}
 	}
 	return explain.Wrap(e, explain.ConfigInvalid, "file", file, "count", len(lines), "problem", lines[0], "problems", strings.Join(lines, "\n"))
@@ -459,7 +460,7 @@ type configChanges struct {
 	Changes []changedRecord `json:"changes"`
 }
 
-func printChanges(c *CLI, changes []*fealtyv1.ConfigChange, version uint64, dry bool) error {
+func printChanges(c *program.CLI, changes []*fealtyv1.ConfigChange, version uint64, dry bool) error {
 	var all []recordChange
 	items := []changedRecord{}
 	n := 0
@@ -479,9 +480,9 @@ func printChanges(c *CLI, changes []*fealtyv1.ConfigChange, version uint64, dry 
 		items = append(items, changedRecord{Record: x.record, Action: x.action, Fields: fields})
 	}
 	if dry {
-		c.planned(amount.Plural(n, "record", "records") + " would change")
+		c.Planned(amount.Plural(n, "record", "records") + " would change")
 	}
-	return c.print(result{configChanges{Version: version, Changed: n > 0, Changes: items},
+	return c.Print(program.ResultOf(configChanges{Version: version, Changed: n > 0, Changes: items},
 		func(p *term.Page) error {
 			for _, x := range all {
 				p.Line("%s %s", x.action, x.record)
@@ -498,10 +499,10 @@ func printChanges(c *CLI, changes []*fealtyv1.ConfigChange, version uint64, dry 
 				}
 			}
 			if !dry {
-				c.talk("%s changed, version %d", amount.Plural(n, "record", "records"), version)
+				c.Say("%s changed, version %d", amount.Plural(n, "record", "records"), version)
 			}
 			return nil
-		}})
+		}))
 }
 
 func changeOf(m *fealtyv1.ConfigChange) (recordChange, error) {
@@ -529,7 +530,7 @@ func changeOf(m *fealtyv1.ConfigChange) (recordChange, error) {
 	case string(m.GetBefore()) == string(m.GetAfter()):
 		x.action = "unchanged"
 	}
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(sortedKeys(before), sortedKeys(after)...)))) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(command.SortedKeys(before), command.SortedKeys(after)...)))) {
 		if name != "kind" && name != "name" && before[name] != after[name] {
 			x.fields = append(x.fields, fieldChange{name, before[name], after[name]})
 		}

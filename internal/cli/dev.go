@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -24,11 +25,11 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func devCommand(c *CLI) *cobra.Command {
+func devCommand(c *program.CLI) *cobra.Command {
 	var story, exit bool
-	cmd := c.command(spec{
-		use: "dev", short: "run a whole cluster on this machine, for trying things out",
-		long: `Run a whole cluster on this machine, in one process: three coordinators on one embedded store, and three members
+	cmd := c.Command(program.Spec{
+		Use: "dev", Short: "run a whole cluster on this machine, for trying things out",
+		Long: `Run a whole cluster on this machine, in one process: three coordinators on one embedded store, and three members
 that join with tokens. Everything in it is real; it listens on loopback only, and its cluster id begins with
 "dev.", so that nothing it signs verifies elsewhere. Ctrl-C ends all of it.
 
@@ -44,10 +45,10 @@ one process, so that a coordinator that is killed is cut off there, and hours pa
 ends after the last step, and fails if one was not as expected.
 
 fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
-		sample: `  fealty dev --data .fealty-dev
+		Sample: `  fealty dev --data .fealty-dev
   fealty dev --story --exit -o json`,
-		groups: []settings.Group{settings.Dev},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Dev},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if exit && !story {
 				return explain.New(explain.BadValue, "name", "--exit", "value", "without --story", "problem", "there is nothing that could end", "want", "--story --exit")
 			}
@@ -64,15 +65,15 @@ fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it
 }
 
 // dev runs the cluster until ctx ends.
-func dev(ctx context.Context, c *CLI, cfg *settings.Values) (err error) {
+func dev(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) {
 	started := time.Now()
-	program, err := os.Executable()
+	binary, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program, which is started for shards: %w", err)
 	}
 	opts := devcluster.Options{
-		DataDir: cfg.Path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler), Program: program,
-		Progress: func(text string) { c.talk("%s", text) },
+		DataDir: cfg.Path("data"), Release: c.Env.Release, Log: slog.New(slog.DiscardHandler), Program: binary,
+		Progress: func(text string) { c.Say("%s", text) },
 	}
 	logFile := ""
 	if opts.DataDir != "" {
@@ -98,7 +99,7 @@ func dev(ctx context.Context, c *CLI, cfg *settings.Values) (err error) {
 	}
 	select {
 	case <-ctx.Done():
-		c.talk("stopping")
+		c.Say("stopping")
 		return nil
 	case <-cluster.Done():
 		return errors.New("a part of the dev cluster failed") // Close says which, and why
@@ -114,12 +115,12 @@ func interruptedOr(ctx context.Context, err error) error {
 }
 
 // introduce prints what runs, and what to try next.
-func introduce(ctx context.Context, c *CLI, cluster *devcluster.Cluster, started time.Time, logFile string) error {
+func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster, started time.Time, logFile string) error {
 	st, err := cluster.Status(ctx)
 	if err != nil {
 		return err
 	}
-	out := c.env.Stdout
+	out := c.Env.Stdout
 	fmt.Fprintf(out, "cluster      %s at authority epoch %d, root pin %x\n", st.GetClusterId(), st.GetAuthorityEpoch(), st.GetRootPin())
 	for _, name := range cluster.CoordinatorNames() {
 		own, err := cluster.StatusOf(ctx, name)
@@ -162,7 +163,7 @@ func introduce(ctx context.Context, c *CLI, cluster *devcluster.Cluster, started
 	}
 	fmt.Fprint(out, "\n\nIn a second terminal:\n\n")
 	flag := " --socket " + shell.Word(cluster.AdminSocket())
-	if found, err := filepath.Abs(filepath.Join(c.env.Dir, devFolder)); err == nil && found == cluster.Dir() {
+	if found, err := filepath.Abs(filepath.Join(c.Env.Dir, program.DevFolder)); err == nil && found == cluster.Dir() {
 		flag = "" // found by itself from this folder
 	}
 	for _, line := range []string{
@@ -177,24 +178,24 @@ func introduce(ctx context.Context, c *CLI, cluster *devcluster.Cluster, started
 		if strings.HasPrefix(line, "fealty dev ") && flag != "" {
 			at = " --data " + shell.Word(cluster.Dir())
 		}
-		fmt.Fprintln(out, "  "+c.called(line+at))
+		fmt.Fprintln(out, "  "+c.Called(line+at))
 	}
-	fmt.Fprintln(out, "  "+c.called("fealty dev --story --exit"))
+	fmt.Fprintln(out, "  "+c.Called("fealty dev --story --exit"))
 	if logFile == "" {
 		fmt.Fprintf(out, "\nCtrl-C ends all of it, and nothing is kept.\n")
 		return nil
 	}
-	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n", shell.Word(shownDir(c.env.Dir, cluster.Dir())))
+	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n", shell.Word(shownDir(c.Env.Dir, cluster.Dir())))
 	return nil
 }
 
 // devStory tells the story on a cluster of its own.
-func devStory(ctx context.Context, c *CLI, exit bool) (err error) {
-	program, err := os.Executable()
+func devStory(ctx context.Context, c *program.CLI, exit bool) (err error) {
+	binary, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program, which is started for shards: %w", err)
 	}
-	cluster, err := devcluster.Prepare(ctx, devcluster.Options{Release: c.env.Release, Program: program,
+	cluster, err := devcluster.Prepare(ctx, devcluster.Options{Release: c.Env.Release, Program: binary,
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return interruptedOr(ctx, err)
@@ -206,7 +207,7 @@ func devStory(ctx context.Context, c *CLI, exit bool) (err error) {
 		if !r.OK {
 			failed++
 		}
-		if err := writeStep(c.env.Stdout, r, c.format == output.JSON); err != nil {
+		if err := writeStep(c.Env.Stdout, r, c.Format == output.JSON); err != nil {
 			failed++
 		}
 	})
@@ -219,7 +220,7 @@ func devStory(ctx context.Context, c *CLI, exit bool) (err error) {
 	if exit {
 		return nil
 	}
-	c.talk("the cluster of the story goes on until Ctrl-C: fealty status --socket %s", cluster.AdminSocket())
+	c.Say("the cluster of the story goes on until Ctrl-C: fealty status --socket %s", cluster.AdminSocket())
 	select {
 	case <-ctx.Done():
 		return nil

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -21,11 +22,11 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func manifestDiff(c *CLI) *cobra.Command {
+func manifestDiff(c *program.CLI) *cobra.Command {
 	var code bool
-	cmd := c.command(spec{
-		use: "diff [OLD] NEW", short: "show what a manifest changes in effect",
-		long: `Show what a manifest changes in effect: who can join who could not and the reverse, who gets another kind, name,
+	cmd := c.Command(program.Spec{
+		Use: "diff [OLD] NEW", Short: "show what a manifest changes in effect",
+		Long: `Show what a manifest changes in effect: who can join who could not and the reverse, who gets another kind, name,
 role, organization or lifetime, who signs, who brings the seed back, and whether everybody renews. Order, comments
 and spelling are no effects.
 
@@ -34,25 +35,25 @@ named too. With two files no coordinator is asked.
 
 The exit status is 0 whether or not they differ. With --exit-code it is 1 if they do, as with diff and kubectl
 diff; then nothing is on standard error, as it is for an error.`,
-		sample: `  fealty manifest diff manifest.yaml
+		Sample: `  fealty manifest diff manifest.yaml
   fealty manifest diff old.yaml new.yaml --exit-code`,
-		groups: []settings.Group{settings.Client},
-		args: func(cmd *cobra.Command, args []string) error {
+		Groups: []settings.Group{settings.Client},
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil
 			}
 			return command.Exactly("NEW")(cmd, args)
 		},
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			e, err := diffManifest(ctx, c, cfg, args)
 			if err != nil {
 				return err
 			}
-			if err := c.print(result{e.data(), e.show}); err != nil {
+			if err := c.Print(program.ResultOf(e.data(), e.show)); err != nil {
 				return err
 			}
 			if code && !e.changes.Empty() {
-				return exitError{explain.ExitFailed}
+				return program.ExitWith(explain.ExitFailed)
 			}
 			return nil
 		},
@@ -61,7 +62,7 @@ diff; then nothing is on standard error, as it is for an error.`,
 	return cmd
 }
 
-func diffManifest(ctx context.Context, c *CLI, cfg *settings.Values, args []string) (*effect, error) {
+func diffManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, args []string) (*effect, error) {
 	read := func(file string, parse func([]byte) (*manifest.Manifest, error)) (*manifest.Manifest, error) {
 		_, m, err := readManifest(c, cfg, file, parse)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
@@ -81,7 +82,7 @@ func diffManifest(ctx context.Context, c *CLI, cfg *settings.Values, args []stri
 		return &effect{old: old, changes: manifest.Diff(old, next)}, nil
 	}
 	var e *effect
-	err = c.asking(cfg, func(s *line.Services) error {
+	err = c.Ask(cfg, func(s *line.Services) error {
 		e, err = preview(ctx, s, next)
 		return err
 	})

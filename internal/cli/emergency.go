@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -29,8 +30,8 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func emergencyCommand(c *CLI) *cobra.Command {
-	return noun("emergency", "revoke on the word of the signers, without a coordinator",
+func emergencyCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("emergency", "revoke on the word of the signers, without a coordinator",
 		emergencyNew(c), emergencySign(c), emergencyShow(c), emergencyApply(c))
 }
 
@@ -41,16 +42,16 @@ type emergencyFlags struct {
 	configKeys, keys, members, revoked []string
 }
 
-func emergencyNew(c *CLI) *cobra.Command {
+func emergencyNew(c *program.CLI) *cobra.Command {
 	var in emergencyFlags
-	cmd := c.command(spec{
-		use: "new", short: "write an emergency statement, to be signed",
-		long: `Write what the signers of the manifest are to sign. A statement revokes, and does nothing else: config signing keys,
+	cmd := c.Command(program.Spec{
+		Use: "new", Short: "write an emergency statement, to be signed",
+		Long: `Write what the signers of the manifest are to sign. A statement revokes, and does nothing else: config signing keys,
 keys of members and mesh CAs, identities, and what fealty trust revoke knows. It is for one cluster under one root,
 does not expire, and is never taken back. It needs no coordinator, neither here nor where it is applied.`,
-		sample: `  fealty trust emergency new --cluster prod.example --root HEX --number 1 --config-key HEX --reason "c1 was stolen" --out stolen.emergency`,
-		run: func(_ context.Context, cfg *settings.Values, _ []string) error {
-			e, err := in.statement(c.env.Now())
+		Sample: `  fealty trust emergency new --cluster prod.example --root HEX --number 1 --config-key HEX --reason "c1 was stolen" --out stolen.emergency`,
+		Run: func(_ context.Context, cfg *settings.Values, _ []string) error {
+			e, err := in.statement(c.Env.Now())
 			if err != nil {
 				return err
 			}
@@ -67,8 +68,8 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 			if e, err = decoded(in.out, s); err != nil {
 				return err
 			}
-			c.talk("next: each signer runs fealty trust emergency sign %s --key KEY --out NAME.emergency; then fealty trust emergency apply NAME.emergency …", in.out)
-			return c.print(emergencyResult(s, e, nil))
+			c.Say("next: each signer runs fealty trust emergency sign %s --key KEY --out NAME.emergency; then fealty trust emergency apply NAME.emergency …", in.out)
+			return c.Print(emergencyResult(s, e, nil))
 		},
 	})
 	f := cmd.Flags()
@@ -114,7 +115,7 @@ func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
 		e.Keys = append(e.Keys, k)
 	}
 	for _, text := range in.members {
-		kind, name, err := memberArg(text)
+		kind, name, err := command.MemberArg(text)
 		if err != nil {
 			return nil, err
 		}
@@ -198,15 +199,15 @@ func decoded(file string, s *snapshot.SignedEmergency) (*snapshot.Emergency, err
 	return e, nil
 }
 
-func emergencySign(c *CLI) *cobra.Command {
+func emergencySign(c *program.CLI) *cobra.Command {
 	var keyFile, out string
-	cmd := c.command(spec{
-		use: "sign FILE", short: "sign an emergency statement, apart from any coordinator",
-		long: `Sign an emergency statement as one signer of the manifest, and show what it does. The file that comes out has the
+	cmd := c.Command(program.Spec{
+		Use: "sign FILE", Short: "sign an emergency statement, apart from any coordinator",
+		Long: `Sign an emergency statement as one signer of the manifest, and show what it does. The file that comes out has the
 signatures that FILE had, and this one. Compare what it says with what you were told on another way: nothing takes it back.`,
-		sample: "  fealty trust emergency sign stolen.emergency --key alice.key --out alice.emergency",
-		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+		Sample: "  fealty trust emergency sign stolen.emergency --key alice.key --out alice.emergency",
+		Args:   command.Exactly("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			if keyFile == "" {
 				return command.Missing("--key", "a signature needs a key", "--key FILE of a signer's key")
 			}
@@ -227,7 +228,7 @@ signatures that FILE had, and this one. Compare what it says with what you were 
 			if err := writeEmergency(cfg, out, s); err != nil {
 				return err
 			}
-			return c.print(emergencyResult(s, e, nil))
+			return c.Print(emergencyResult(s, e, nil))
 		},
 	})
 	f := cmd.Flags()
@@ -236,15 +237,15 @@ signatures that FILE had, and this one. Compare what it says with what you were 
 	return cmd
 }
 
-func emergencyShow(c *CLI) *cobra.Command {
+func emergencyShow(c *program.CLI) *cobra.Command {
 	var file string
-	cmd := c.command(spec{
-		use: "show FILE", short: "show what an emergency statement does, and who signed it",
-		long: `Show what an emergency statement does, and who signed it, without a coordinator. With --manifest it says who the
+	cmd := c.Command(program.Spec{
+		Use: "show FILE", Short: "show what an emergency statement does, and who signed it",
+		Long: `Show what an emergency statement does, and who signed it, without a coordinator. With --manifest it says who the
 signers are, and whether they are enough. Several files of one statement count as one.`,
-		sample: "  fealty trust emergency show alice.emergency --manifest manifest.yaml",
-		args:   atLeastOne("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+		Sample: "  fealty trust emergency show alice.emergency --manifest manifest.yaml",
+		Args:   atLeastOne("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			s, e, err := readEmergency(cfg, args)
 			if err != nil {
 				return err
@@ -255,26 +256,26 @@ signers are, and whether they are enough. Several files of one statement count a
 					return wordManifest(file, err)
 				}
 			}
-			return c.print(emergencyResult(s, e, m))
+			return c.Print(emergencyResult(s, e, m))
 		},
 	})
 	cmd.Flags().StringVar(&file, "manifest", "", "the manifest in force, which names the signers")
 	return cmd
 }
 
-func emergencyApply(c *CLI) *cobra.Command {
+func emergencyApply(c *program.CLI) *cobra.Command {
 	var dir string
 	var dry, yes bool
-	cmd := c.command(spec{
-		use: "apply FILE…", short: "apply a signed emergency statement, at a coordinator or on a node",
-		long: `Apply an emergency statement that the signers signed. At a coordinator it enters the trust bundle, and all members
+	cmd := c.Command(program.Spec{
+		Use: "apply FILE…", Short: "apply a signed emergency statement, at a coordinator or on a node",
+		Long: `Apply an emergency statement that the signers signed. At a coordinator it enters the trust bundle, and all members
 get it. With --agent it is handed to the agent of this machine, which acts on it at once and for good, whether a
 coordinator can be reached or not: connections by what it bans end, and what only a revoked key signed is not used any
 more. Several files of one statement, signed apart, count as one.`,
-		sample: `  fealty trust emergency apply alice.emergency bob.emergency
+		Sample: `  fealty trust emergency apply alice.emergency bob.emergency
   fealty trust emergency apply alice.emergency bob.emergency --agent /var/lib/fealty/agent`,
-		groups: []settings.Group{settings.Client}, args: atLeastOne("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: atLeastOne("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			s, e, err := readEmergency(cfg, args)
 			if err != nil {
 				return err
@@ -288,22 +289,22 @@ more. Several files of one statement, signed apart, count as one.`,
 				if dir != "" {
 					where = "on this node"
 				}
-				if err := c.confirm(ctx, "fealty trust emergency apply", fmt.Sprintf("what statement %d of cluster %s names is revoked %s and for good", e.Number, e.ClusterID, where), yes); err != nil {
+				if err := c.Confirm(ctx, "fealty trust emergency apply", fmt.Sprintf("what statement %d of cluster %s names is revoked %s and for good", e.Number, e.ClusterID, where), yes); err != nil {
 					return err
 				}
 			}
 			if dir != "" {
 				return applyOnNode(ctx, c, cfg, dir, raw, dry)
 			}
-			return c.asking(cfg, func(services *line.Services) error {
+			return c.Ask(cfg, func(services *line.Services) error {
 				resp, err := services.Trust.ApplyEmergency(ctx, &fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
-					c.planned("the statement would be applied")
+					c.Planned("the statement would be applied")
 				}
-				return c.print(result{message.Of(resp), func(p *term.Page) error {
+				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					switch {
 					case !resp.GetChanged():
 						p.Line("statement %d was in force before", e.Number)
@@ -311,7 +312,7 @@ more. Several files of one statement, signed apart, count as one.`,
 						p.Line("statement %d is in force, and in the trust bundle; %s ended", e.Number, amount.Plural(resp.GetConnectionsClosed(), "connection", "connections"))
 					}
 					return nil
-				}})
+				}))
 			})
 		},
 	})
@@ -322,7 +323,7 @@ more. Several files of one statement, signed apart, count as one.`,
 	return cmd
 }
 
-func applyOnNode(ctx context.Context, c *CLI, cfg *settings.Values, dir string, raw []byte, dry bool) error {
+func applyOnNode(ctx context.Context, c *program.CLI, cfg *settings.Values, dir string, raw []byte, dry bool) error {
 	l, err := line.Dial(agentSocket(cfg.Within(dir)), cfg.Duration("timeout"))
 	if err != nil {
 		return err
@@ -333,9 +334,9 @@ func applyOnNode(ctx context.Context, c *CLI, cfg *settings.Values, dir string, 
 		return err
 	}
 	if dry {
-		c.planned("the node would act on the statement")
+		c.Planned("the node would act on the statement")
 	}
-	return c.print(result{message.Of(resp), func(p *term.Page) error {
+	return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 		switch {
 		case !resp.GetChanged():
 			p.Line("the statement was in force on this node before")
@@ -346,7 +347,7 @@ func applyOnNode(ctx context.Context, c *CLI, cfg *settings.Values, dir string, 
 			p.Line("only a revoked key signed %s", strings.Join(d, ", "))
 		}
 		return nil
-	}})
+	}))
 }
 
 // shownStatement is what fealty trust emergency show prints.
@@ -370,7 +371,7 @@ type shownStatement struct {
 
 // emergencyResult shows a statement. Without a manifest nobody knows whose signatures
 // they are.
-func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *manifest.Manifest) result {
+func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *manifest.Manifest) program.Result {
 	var configKeys, keys, nodes, things, signers []string
 	for _, d := range e.ConfigKeys {
 		configKeys = append(configKeys, d.String())
@@ -399,7 +400,7 @@ func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *mani
 	if m != nil {
 		data.Threshold, data.Counted = &m.Signers.Threshold, &good
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("statement", s.Digest().String())
 		f.Add("cluster", e.ClusterID)
@@ -419,7 +420,7 @@ func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *mani
 			f.Add("signatures", fmt.Sprintf("%d count, %d are needed", good, m.Signers.Threshold))
 		}
 		return p.Facts(f)
-	}}
+	})
 }
 
 // signerOf names who made a signature, and reports whether it counts for the manifest.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
@@ -17,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func explainCommand(c *CLI) *cobra.Command {
+func explainCommand(c *program.CLI) *cobra.Command {
 	words := []string{}
 	for _, t := range reference.Topics() {
 		words = append(words, t.Name)
@@ -25,22 +26,22 @@ func explainCommand(c *CLI) *cobra.Command {
 	for _, code := range explain.Codes() {
 		words = append(words, string(code))
 	}
-	return c.command(spec{
-		use: "explain [CODE|NOUN[.FIELD]]", short: "explain an error code, a setting, or a word",
-		long: "Print the page of an error code, of a setting (config.KEY), of a field of the manifest (manifest.FIELD), or of a word. Without an argument it lists them.",
-		sample: `  fealty explain FE-J106
+	return c.Command(program.Spec{
+		Use: "explain [CODE|NOUN[.FIELD]]", Short: "explain an error code, a setting, or a word",
+		Long: "Print the page of an error code, of a setting (config.KEY), of a field of the manifest (manifest.FIELD), or of a word. Without an argument it lists them.",
+		Sample: `  fealty explain FE-J106
   fealty explain config.listen
   fealty explain manifest.admit`,
-		args: command.AtMostOne("CODE|NOUN[.FIELD]"), words: words,
-		run: func(_ context.Context, _ *settings.Values, args []string) error {
+		Args: command.AtMostOne("CODE|NOUN[.FIELD]"), Words: words,
+		Run: func(_ context.Context, _ *settings.Values, args []string) error {
 			if len(args) == 0 {
-				return c.print(explainAll())
+				return c.Print(explainAll())
 			}
 			r, err := explainOne(args[0])
 			if err != nil {
 				return err
 			}
-			return c.print(r)
+			return c.Print(r)
 		},
 	})
 }
@@ -66,11 +67,11 @@ type wordPage struct {
 }
 
 // explainOne finds what a word names.
-func explainOne(word string) (result, error) {
+func explainOne(word string) (program.Result, error) {
 	if code := explain.Code(strings.ToUpper(word)); strings.HasPrefix(string(code), "FE-") {
 		e, ok := explain.Lookup(code)
 		if !ok {
-			return result{}, noPage("code", word, codeTexts())
+			return program.Result{}, noPage("code", word, codeTexts())
 		}
 		return pageOf(codePage{
 			Code: string(e.Code), Title: e.Title, What: e.What, Why: e.Why, Do: e.Do,
@@ -90,7 +91,7 @@ func explainOne(word string) (result, error) {
 		for _, t := range reference.Topics() {
 			names = append(names, t.Name)
 		}
-		return result{}, noPage("word", word, append(names, "config", "check"))
+		return program.Result{}, noPage("word", word, append(names, "config", "check"))
 	}
 	t := reference.Topics()[i]
 	if !dotted {
@@ -106,7 +107,7 @@ func explainOne(word string) (result, error) {
 	for _, f := range t.Fields {
 		names = append(names, t.Name+"."+f.Name)
 	}
-	return result{}, noPage("field", word, names)
+	return program.Result{}, noPage("field", word, names)
 }
 
 // settingPages explains settings.
@@ -115,7 +116,7 @@ type settingPages struct {
 }
 
 // explainSetting explains one setting, or all of them.
-func explainSetting(key string) (result, error) {
+func explainSetting(key string) (program.Result, error) {
 	var b strings.Builder
 	items := []settingPage{}
 	key = strings.ReplaceAll(key, "-", "_")
@@ -135,7 +136,7 @@ func explainSetting(key string) (result, error) {
 		for _, k := range settings.FileKeys() {
 			keys = append(keys, "config."+k)
 		}
-		return result{}, noPage("setting", "config."+key, keys)
+		return program.Result{}, noPage("setting", "config."+key, keys)
 	}
 	return pageOf(settingPages{Settings: items}, b.String()), nil
 }
@@ -188,13 +189,13 @@ func codeTexts() []string {
 }
 
 // pageOf shows Markdown as it is: it is made to be read.
-func pageOf(data any, text string) result {
-	return result{data, func(p *term.Page) error {
+func pageOf(data any, text string) program.Result {
+	return program.ResultOf(data, func(p *term.Page) error {
 		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
 			p.Advise("%s", line)
 		}
 		return nil
-	}}
+	})
 }
 
 // listedCode is an error code in the list of all.
@@ -211,7 +212,7 @@ type explainable struct {
 }
 
 // explainAll lists what can be explained.
-func explainAll() result {
+func explainAll() program.Result {
 	codes, words := []listedCode{}, output.Texts{}
 	t := &term.Table{Columns: []term.Column{{Title: "WORD"}, {Title: "WHAT IT IS", Least: 30}}}
 	for _, x := range reference.Topics() {
@@ -224,7 +225,7 @@ func explainAll() result {
 		e, _ := explain.Lookup(code)
 		codes = append(codes, listedCode{Code: string(code), Title: e.Title, Exit: int(e.Exit)})
 	}
-	return result{explainable{Words: words, Codes: codes}, func(p *term.Page) error {
+	return program.ResultOf(explainable{Words: words, Codes: codes}, func(p *term.Page) error {
 		t.Add(term.Txt("config"), term.Txt(p.Called("The settings: fealty explain config lists them.")))
 		t.Add(term.Txt("check"), term.Txt(p.Called("What fealty check looks at: fealty explain check lists it.")))
 		if err := p.Table(t); err != nil {
@@ -236,7 +237,7 @@ func explainAll() result {
 				Right: true}}}
 			for _, code := range explain.Codes() {
 				if e, _ := explain.Lookup(code); code[len("FE-")] == area.Letter {
-					rows.Add(term.Txt(string(code)), term.Txt(e.Title), term.Txt(itoa(int64(e.Exit))))
+					rows.Add(term.Txt(string(code)), term.Txt(e.Title), term.Txt(command.Itoa(int64(e.Exit))))
 				}
 			}
 			if err := p.Table(rows); err != nil {
@@ -244,7 +245,7 @@ func explainAll() result {
 			}
 		}
 		return nil
-	}}
+	})
 }
 
 // wordField is a field of what a word names.

@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -20,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -30,46 +30,46 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func manifestHistory(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "history", short: "show how the manifest came about",
-		long: `Show the signed chain of transitions, newest last. With -o json it is the whole of it, which can be kept and
+func manifestHistory(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "history", Short: "show how the manifest came about",
+		Long: `Show the signed chain of transitions, newest last. With -o json it is the whole of it, which can be kept and
 verified elsewhere: fealty manifest verify-history --file FILE.`,
-		sample: "  fealty manifest history -o json > history.json",
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *line.Services) error {
+		Sample: "  fealty manifest history -o json > history.json",
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
 				if err != nil {
 					return err
 				}
-				return c.print(result{message.Of(resp), func(p *term.Page) error {
+				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					t := &term.Table{Columns: []term.Column{{Title: "INDEX", Right: true}, {Title: "EPOCH",
 						Right: true}, {Title: "KIND"}, {Title: "MANIFEST"},
 						{Title: "REASON", Least: 12}, {Title: "TRANSITION", Wide: true}, {Title: "MESH CA", Wide: true}}}
 					for _, x := range resp.GetTransitions() {
-						t.Add(term.Txt(itoa(int64(x.GetIndex()))), term.Txt(itoa(int64(x.GetAuthorityEpoch()))),
+						t.Add(term.Txt(command.Itoa(int64(x.GetIndex()))), term.Txt(command.Itoa(int64(x.GetAuthorityEpoch()))),
 							term.Txt(x.GetKind()), term.Txt(short(hex.EncodeToString(x.GetManifestHash()))),
 							term.Txt(command.Dash(x.GetReason())), term.Txt(hex.EncodeToString(x.GetHash())), term.Txt(short(hex.EncodeToString(x.GetMeshCaKey()))))
 					}
 					return p.Table(t)
-				}})
+				}))
 			})
 		},
 	})
 }
 
-func manifestVerifyHistory(c *CLI) *cobra.Command {
+func manifestVerifyHistory(c *program.CLI) *cobra.Command {
 	var file, key string
-	cmd := c.command(spec{
-		use: "verify-history", short: "replay the history here, and say what was checked",
-		long: `Replay the history on this machine, from genesis to head, by the rules that a coordinator adopts one with.
+	cmd := c.Command(program.Spec{
+		Use: "verify-history", Short: "replay the history here, and say what was checked",
+		Long: `Replay the history on this machine, from genesis to head, by the rules that a coordinator adopts one with.
 Nothing is believed of who sent it but the key that signed its head: compare that once, and give it with
 --transaction-key from then on.`,
-		sample: `  fealty manifest verify-history
+		Sample: `  fealty manifest verify-history
   fealty manifest verify-history --file history.json --transaction-key HEX`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			var want identity.KeyID
 			if key != "" {
 				var err error
@@ -84,7 +84,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 				}
 				return verifyHistory(c, resp, want)
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := wholeHistory(ctx, s)
 				if err != nil {
 					return err
@@ -120,11 +120,11 @@ func (b *base64Bytes) UnmarshalText(text []byte) (err error) {
 // maxExportBytes bounds an exported history: base64 and JSON around the largest.
 const maxExportBytes = 2 * history.MaxHistoryBytes
 
-func readHistory(c *CLI, cfg *settings.Values, file string) (*fealtyv1.GetHistoryResponse, error) {
+func readHistory(c *program.CLI, cfg *settings.Values, file string) (*fealtyv1.GetHistoryResponse, error) {
 	var data []byte
 	var err error
 	if file == "-" {
-		data, err = readAll(c.env.Stdin, maxExportBytes)
+		data, err = command.ReadAll(c.Env.Stdin, maxExportBytes)
 	} else {
 		data, err = failure.ReadFile(cfg.Within(file), maxExportBytes)
 	}
@@ -148,16 +148,8 @@ func readHistory(c *CLI, cfg *settings.Values, file string) (*fealtyv1.GetHistor
 	return out, nil
 }
 
-func readAll(r io.Reader, limit int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("it has more than %d bytes", limit)
-	}
-	return data, err
-}
-
 // verifyHistory replays a history, and shows what was checked.
-func verifyHistory(c *CLI, resp *fealtyv1.GetHistoryResponse, want identity.KeyID) error {
+func verifyHistory(c *program.CLI, resp *fealtyv1.GetHistoryResponse, want identity.KeyID) error {
 	refused := func(err error, index, problem string) error {
 		pairs := []any{"problem", problem}
 		if index != "" {
@@ -173,7 +165,7 @@ func verifyHistory(c *CLI, resp *fealtyv1.GetHistoryResponse, want identity.KeyI
 	}
 	v, err := history.Verify(historyOf(resp), key)
 	if e, ok := errors.AsType[*history.VerifyError](err); ok {
-		return refused(err, itoa(int64(e.Index)), "rule "+e.Rule+": "+e.Detail)
+		return refused(err, command.Itoa(int64(e.Index)), "rule "+e.Rule+": "+e.Detail)
 	}
 	if err != nil {
 		return refused(err, "", err.Error())
@@ -189,10 +181,10 @@ func verifyHistory(c *CLI, resp *fealtyv1.GetHistoryResponse, want identity.KeyI
 	for i, t := range resp.GetTransitions() {
 		l := v.Links()[i]
 		if len(t.GetHash()) > 0 && (!bytes.Equal(t.GetHash(), l.Hash[:]) || t.GetIndex() != l.Index || t.GetAuthorityEpoch() != l.AuthorityEpoch || t.GetKind() != string(l.Kind)) {
-			return refused(nil, itoa(int64(l.Index)), "what the coordinator says of a transition is not what its signed record says")
+			return refused(nil, command.Itoa(int64(l.Index)), "what the coordinator says of a transition is not what its signed record says")
 		}
 	}
-	return c.print(checked(v, keyID, want))
+	return c.Print(checked(v, keyID, want))
 }
 
 // historyRule is a rule that a history keeps.
@@ -222,7 +214,7 @@ type verifiedHistory struct {
 }
 
 // checked says what a verified history was checked for.
-func checked(v *history.Verified, key, want identity.KeyID) result {
+func checked(v *history.Verified, key, want identity.KeyID) program.Result {
 	pinned := !want.IsZero()
 	head := v.Head()
 	rules := make([]historyRule, 0, len(history.Rules()))
@@ -234,7 +226,7 @@ func checked(v *history.Verified, key, want identity.KeyID) result {
 		Head:         historyHead{Hash: head.Hash.String(), Index: head.Index, AuthorityEpoch: head.AuthorityEpoch},
 		ManifestHash: v.Manifest().Hash().String(), TransactionKey: key.String(), TransactionKeyPinned: pinned, Rules: rules,
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("history", term.Green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head",
 			amount.Plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
@@ -259,5 +251,5 @@ func checked(v *history.Verified, key, want identity.KeyID) result {
 			t.Add(term.Txt(r.Name), term.Txt(r.Why), term.Txt(r.Section))
 		}
 		return p.Table(t)
-	}}
+	})
 }

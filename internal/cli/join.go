@@ -17,6 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/enroll"
@@ -31,25 +33,25 @@ import (
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
-func joinCommand(c *CLI) *cobra.Command {
+func joinCommand(c *program.CLI) *cobra.Command {
 	var run, rejoin bool
-	var wait waiting
-	cmd := c.command(spec{
-		use: "join [TOKEN]", short: "make this machine a member of a cluster",
-		long: `Make this machine a member of a cluster: prove a join token, a key that the manifest names, or a
+	var wait patience.Flag
+	cmd := c.Command(program.Spec{
+		Use: "join [TOKEN]", Short: "make this machine a member of a cluster",
+		Long: `Make this machine a member of a cluster: prove a join token, a key that the manifest names, or a
 certificate of your own PKI, verify what is granted, and store it.
 
 The token is the argument, or - for standard input, or in --token-file, or in FEALTY_JOIN_TOKEN. It names
 the cluster, its coordinators and the key to believe. Where those are reached at other addresses, name them with
 --coordinator: the key to believe stays that of the token. Each step is shown as it happens. Joining again after a
 failure repeats the same request, whatever was lost.`,
-		sample: `  fealty join --token-file node.token
+		Sample: `  fealty join --token-file node.token
   fealty join --token-file /run/credentials/fealty.service/token --run
   fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
   fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator c1.example:7443`,
-		groups: []settings.Group{settings.Agent, settings.Candidate, settings.Certified, settings.Join, settings.Addresses, settings.Running, settings.Process},
-		args:   command.AtMostOne("TOKEN"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Agent, settings.Candidate, settings.Certified, settings.Join, settings.Addresses, settings.Running, settings.Process},
+		Args:   command.AtMostOne("TOKEN"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			p, err := proofOf(ctx, c, cfg, args)
 			if err != nil {
 				return err
@@ -57,40 +59,40 @@ failure repeats the same request, whatever was lost.`,
 			dir := cfg.Path("data")
 			got, err := join(ctx, c, wait, enroll.JoinConfig{
 				DataDir: dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Rejoin: rejoin,
-				Now: c.env.Now, Release: c.env.Release, Progress: func(s enroll.Step) { step(c, s) },
-				Log: slog.New(logHandler(c, c.env.Stderr, cfg.Text("log_format"), slog.LevelError)),
+				Now: c.Env.Now, Release: c.Env.Release, Progress: func(s enroll.Step) { step(c, s) },
+				Log: slog.New(logHandler(c, c.Env.Stderr, cfg.Text("log_format"), slog.LevelError)),
 			})
 			if err != nil {
 				return err
 			}
-			if err := c.print(joined(got, dir)); err != nil {
+			if err := c.Print(joined(got, dir)); err != nil {
 				return err
 			}
 			if got.Autonomy > 0 {
-				c.talk("without a coordinator this node can work for %s", amount.Span(got.Autonomy))
+				c.Say("without a coordinator this node can work for %s", amount.Span(got.Autonomy))
 			}
 			if run {
 				return runAgent(ctx, c, dir, cfg)
 			}
-			c.talk("next: fealty agent --data %s", dir)
+			c.Say("next: fealty agent --data %s", dir)
 			return nil
 		},
 	})
 	cmd.Flags().BoolVar(&run, "run", false, "go on as the agent")
 	cmd.Flags().BoolVar(&rejoin, "rejoin", false, "replace an identity of the same cluster that is in the folder")
-	wait.flag(cmd, "keep trying while no coordinator can admit, for so long")
+	wait.Add(cmd, "keep trying while no coordinator can admit, for so long")
 	return cmd
 }
 
 // join joins, again and again while that may help and wait says so.
-func join(ctx context.Context, c *CLI, wait waiting, cfg enroll.JoinConfig) (enroll.Result, error) {
+func join(ctx context.Context, c *program.CLI, wait patience.Flag, cfg enroll.JoinConfig) (enroll.Result, error) {
 	pause := time.Second
-	return until(ctx, wait, "the join", func(ctx context.Context) (enroll.Result, bool, error) {
+	return patience.Until(ctx, wait, "the join", func(ctx context.Context) (enroll.Result, bool, error) {
 		got, err := enroll.Join(ctx, cfg)
 		if err == nil || !mayPass(err) {
 			return got, true, err
 		}
-		c.talk("not yet: %s", failure.Of(programName, err).What)
+		c.Say("not yet: %s", failure.Of(program.Name, err).What)
 		return got, false, err
 	}, &pause)
 }
@@ -124,14 +126,14 @@ type newIdentity struct {
 }
 
 // joined shows what a join gave.
-func joined(r enroll.Result, dir string) result {
+func joined(r enroll.Result, dir string) program.Result {
 	outcome := message.Word(r.Outcome.Descriptor(), r.Outcome.Number())
 	data := newIdentity{
 		SpiffeID: r.ID.String(), Cluster: r.ID.Cluster(), Kind: string(r.ID.Kind()), Name: r.ID.Name(),
 		Outcome: outcome, SVIDNotAfter: output.Moment(r.NotAfter), Autonomy: r.Autonomy.String(),
 		Coordinator: r.Coordinator, Coordinators: r.Coordinators, Dir: dir,
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("identity", r.ID.String())
 		f.Add("outcome", map[string]string{"admitted": "admitted as a new member", "already_member": "a member already; it keeps its record"}[outcome])
@@ -143,39 +145,28 @@ func joined(r enroll.Result, dir string) result {
 		f.Add("coordinator", r.Coordinator)
 		f.Add("stored in", dir)
 		return p.Facts(f)
-	}}
+	})
 }
 
 // step shows one step of a join.
-func step(c *CLI, s enroll.Step) {
+func step(c *program.CLI, s enroll.Step) {
 	word, p, detail := "ok", term.Green, s.Detail
 	if s.Err != nil {
 		word, p = "FAILED", term.Red
 		if e, ok := errors.AsType[*explain.Error](s.Err); ok {
-			detail = joinText(detail, e.What)
+			detail = command.JoinText(detail, e.What)
 		} else if e := failure.Translate(s.Err); e != nil {
-			detail = joinText(detail, e.What)
+			detail = command.JoinText(detail, e.What)
 		}
 	}
-	colour := c.coloured(c.env.Stderr)
-	line := "fealty: " + padded(string(s.Name), 9) + p.On(padded(word, 7), colour) + term.Sanitize(detail)
-	_, _ = io.WriteString(c.env.Stderr, strings.TrimRight(line, " ")+"\n")
-}
-
-func joinText(a, b string) string {
-	if a == "" || b == "" || a == b {
-		return a + strings.TrimPrefix(b, a)
-	}
-	return a + ": " + b
-}
-
-func padded(s string, width int) string {
-	return s + strings.Repeat(" ", max(width-term.Columns(s), 0))
+	colour := c.Coloured(c.Env.Stderr)
+	line := "fealty: " + term.Padded(string(s.Name), 9) + p.On(term.Padded(word, 7), colour) + term.Sanitize(detail)
+	_, _ = io.WriteString(c.Env.Stderr, strings.TrimRight(line, " ")+"\n")
 }
 
 // proof returns what a candidate shows: a certificate or a key if one is named, else
 // a token.
-func proofOf(ctx context.Context, c *CLI, cfg *settings.Values, args []string) (enroll.Proof, error) {
+func proofOf(ctx context.Context, c *program.CLI, cfg *settings.Values, args []string) (enroll.Proof, error) {
 	files, err := tlsFiles(c, cfg)
 	if err != nil {
 		return enroll.Proof{}, err
@@ -216,13 +207,13 @@ func proofOf(ctx context.Context, c *CLI, cfg *settings.Values, args []string) (
 
 // tlsFiles follows the three files of an operator's PKI; nil if none is named. Some
 // of the three are an error.
-func tlsFiles(c *CLI, cfg *settings.Values) (*credential.Files, error) {
+func tlsFiles(c *program.CLI, cfg *settings.Values) (*credential.Files, error) {
 	paths := tlsPaths(cfg)
 	if paths.IsZero() {
 		return nil, nil
 	}
 	return tlsfiles.Open(credential.FilesConfig{
-		Paths: paths, Now: c.env.Now, Log: slog.New(logHandler(c, c.env.Stderr, "text", slog.LevelError)),
+		Paths: paths, Now: c.Env.Now, Log: slog.New(logHandler(c, c.Env.Stderr, "text", slog.LevelError)),
 	})
 }
 
@@ -261,7 +252,7 @@ func keyProof(cfg *settings.Values) (enroll.Proof, error) {
 
 // tokenLine finds the line of the token. Of an argument, a file and a variable, the
 // first one that is given counts; two that were typed are a mistake.
-func tokenLine(c *CLI, cfg *settings.Values, args []string) (string, error) {
+func tokenLine(c *program.CLI, cfg *settings.Values, args []string) (string, error) {
 	file := cfg.Find("token_file")
 	if len(args) > 0 && file.Rank == settings.FromFlag {
 		return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with --token-file", "problem", "one token is shown", "want", "one of them")
@@ -271,13 +262,13 @@ func tokenLine(c *CLI, cfg *settings.Values, args []string) (string, error) {
 	case len(args) > 0 && args[0] != "-":
 		return args[0], nil
 	case len(args) > 0, file.Rank == settings.FromFlag && file.Text == "-":
-		return readLine(c.env.Stdin, "standard input")
+		return readLine(c.Env.Stdin, "standard input")
 	case file.Rank == settings.FromFlag:
 		return tokenFile(cfg.Path("token_file"))
 	case env.Text != "":
 		return env.Text, nil
 	case file.Text == "-":
-		return readLine(c.env.Stdin, "standard input")
+		return readLine(c.Env.Stdin, "standard input")
 	case file.Text != "":
 		return tokenFile(cfg.Path("token_file"))
 	}
@@ -302,47 +293,47 @@ func readLine(r io.Reader, from string) (string, error) {
 	return string(data), nil
 }
 
-func loginCommand(c *CLI) *cobra.Command {
-	cmd := c.command(spec{
-		use: "login [TOKEN]", short: "get a short-lived identity for a person or a tool",
-		long: `Get a short-lived identity for a person or a tool, and keep it where commands find it: under --context NAME, by
+func loginCommand(c *program.CLI) *cobra.Command {
+	cmd := c.Command(program.Spec{
+		Use: "login [TOKEN]", Short: "get a short-lived identity for a person or a tool",
+		Long: `Get a short-lived identity for a person or a tool, and keep it where commands find it: under --context NAME, by
 default the cluster's id, in this user's configuration folder. It is the current context then: commands that name
 nothing else ask with it. With --identity it is written to a folder of your own instead, which commands take with
 the same flag. It is not renewed: whoever still may, logs in again.`,
-		sample: `  fealty login --token-file alice.token
+		Sample: `  fealty login --token-file alice.token
   fealty login --token-file alice.token --context prod
   fealty login --token-file ci.token --identity ci && fealty status --identity ci`,
-		groups: []settings.Group{settings.Candidate, settings.Certified, settings.Login, settings.Addresses, settings.Identities},
-		args:   command.AtMostOne("TOKEN"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Candidate, settings.Certified, settings.Login, settings.Addresses, settings.Identities},
+		Args:   command.AtMostOne("TOKEN"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			p, err := proofOf(ctx, c, cfg, args)
 			if err != nil {
 				return err
 			}
-			place, err := loginPlace(c, cfg, p.Cluster())
+			place, err := program.LoginPlace(c, cfg, p.Cluster())
 			if err != nil {
 				return err
 			}
 			got, err := enroll.Login(ctx, enroll.LoginConfig{
-				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Now: c.env.Now, Progress: func(s enroll.Step) { step(c, s) },
-				Log: slog.New(logHandler(c, c.env.Stderr, "text", slog.LevelError)),
+				Dir: place.Dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Now: c.Env.Now, Progress: func(s enroll.Step) { step(c, s) },
+				Log: slog.New(logHandler(c, c.Env.Stderr, "text", slog.LevelError)),
 			})
 			if err != nil {
 				return err
 			}
-			if place.context != "" {
-				if err := c.logins().Use(place.context); err != nil {
+			if place.Context != "" {
+				if err := c.Logins().Use(place.Context); err != nil {
 					return err
 				}
 			}
-			if err := c.print(joined(got, filepath.Join(place.dir, enroll.LoginName))); err != nil {
+			if err := c.Print(joined(got, filepath.Join(place.Dir, enroll.LoginName))); err != nil {
 				return err
 			}
-			if place.context != "" {
-				c.talk("next: fealty status; fealty whoami says as whom")
+			if place.Context != "" {
+				c.Say("next: fealty status; fealty whoami says as whom")
 				return nil
 			}
-			c.talk("next: fealty status --identity %[1]s, or export FEALTY_IDENTITY=%[1]s", shell.Word(place.dir))
+			c.Say("next: fealty status --identity %[1]s, or export FEALTY_IDENTITY=%[1]s", shell.Word(place.Dir))
 			return nil
 		},
 	})
@@ -354,15 +345,15 @@ type leftCluster struct {
 	Left string `json:"left"`
 }
 
-func leaveCommand(c *CLI) *cobra.Command {
+func leaveCommand(c *program.CLI) *cobra.Command {
 	var yes bool
-	cmd := c.command(spec{
-		use: "leave", short: "end the membership of this machine",
-		long: `End the membership of this machine: its agent asks a coordinator to delete the record, and then removes
+	cmd := c.Command(program.Spec{
+		Use: "leave", Short: "end the membership of this machine",
+		Long: `End the membership of this machine: its agent asks a coordinator to delete the record, and then removes
 identity and snapshots. The agent has to run, and ends.`,
-		sample: `  fealty leave --data /var/lib/fealty/agent`,
-		groups: []settings.Group{settings.Agent, settings.Timeouts},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Sample: `  fealty leave --data /var/lib/fealty/agent`,
+		Groups: []settings.Group{settings.Agent, settings.Timeouts},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			l, err := line.Dial(agentSocket(cfg.Path("data")), cfg.Duration("timeout"))
 			if err != nil {
 				return err
@@ -373,16 +364,16 @@ identity and snapshots. The agent has to run, and ends.`,
 			if err != nil {
 				return err
 			}
-			if err := c.confirm(ctx, "fealty leave", n.GetSpiffeId()+" will be a member no more, and its keys will be banned", yes); err != nil {
+			if err := c.Confirm(ctx, "fealty leave", n.GetSpiffeId()+" will be a member no more, and its keys will be banned", yes); err != nil {
 				return err
 			}
 			if _, err := node.LeaveCluster(ctx, &fealtyv1.LeaveClusterRequest{}); err != nil {
 				return err
 			}
-			return c.print(result{leftCluster{Left: n.GetSpiffeId()}, func(p *term.Page) error {
+			return c.Print(program.ResultOf(leftCluster{Left: n.GetSpiffeId()}, func(p *term.Page) error {
 				p.Line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.Path("data"))
 				return nil
-			}})
+			}))
 		},
 	})
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -35,8 +36,8 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-func manifestCommand(c *CLI) *cobra.Command {
-	return noun("manifest", "write, check, set and read the trust policy",
+func manifestCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("manifest", "write, check, set and read the trust policy",
 		manifestInit(c), manifestVerify(c), manifestDiff(c), manifestSign(c), manifestSet(c), manifestReshare(c), manifestShares(c), manifestGet(c), manifestHistory(c), manifestVerifyHistory(c),
 		manifestReseed(c), manifestSignReseed(c), manifestKeeper(c))
 }
@@ -51,23 +52,23 @@ type initFlags struct {
 	seedThreshold            int
 }
 
-func manifestInit(c *CLI) *cobra.Command {
+func manifestInit(c *program.CLI) *cobra.Command {
 	var in initFlags
-	cmd := c.command(spec{
-		use: "init", short: "write a manifest to start from",
-		long: `Write a manifest to start from, with comments, on standard output or to --out. It is valid as it is.
+	cmd := c.Command(program.Spec{
+		Use: "init", Short: "write a manifest to start from",
+		Long: `Write a manifest to start from, with comments, on standard output or to --out. It is valid as it is.
 
 Whom to trust is never guessed: it takes a coordinator's enrolment key, a signer and an owner of the seed.
 Without --coordinator-key the coordinator that the settings name is asked for its own.`,
-		sample: `  fealty manifest init --cluster prod.example --coordinator-key ed25519:… \
+		Sample: `  fealty manifest init --cluster prod.example --coordinator-key ed25519:… \
     --signer-key-out alice.key --keeper file:/etc/fealty/seed.key --out manifest.yaml
   fealty manifest init --cluster prod.example --socket /var/lib/fealty/coordinator/admin.sock \
     --signer alice=ed25519:… --keeper file:/etc/fealty/seed.key
   fealty manifest init --cluster prod.example --coordinator-key ed25519:… --seed-threshold 2 \
     --owner alice=age1… --owner bob="ssh-ed25519 AAAA…" --owner carol=age1… \
     --signers-threshold 2 --signer alice=ed25519:… --signer bob=ed25519:… --signer carol=ed25519:…`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return initManifest(ctx, c, cfg, in)
 		},
 	})
@@ -84,7 +85,7 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 	return cmd
 }
 
-func initManifest(ctx context.Context, c *CLI, cfg *settings.Values, in initFlags) error {
+func initManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, in initFlags) error {
 	if in.cluster == "" {
 		return command.Missing("--cluster", "a cluster needs a name of its own", "--cluster ID, such as prod.example")
 	}
@@ -125,27 +126,27 @@ func initManifest(ctx context.Context, c *CLI, cfg *settings.Values, in initFlag
 		if err != nil {
 			return err
 		}
-		c.talk("wrote the signer's key %s to %s: keep it, it is what changes this cluster", public, path)
+		c.Say("wrote the signer's key %s to %s: keep it, it is what changes this cluster", public, path)
 	}
 	if in.out == "" {
-		_, err := c.env.Stdout.Write(text)
+		_, err := c.Env.Stdout.Write(text)
 		return err
 	}
 	path := cfg.Within(in.out)
 	if err := keyfile.Create(path, text, 0o644, "a manifest"); err != nil {
 		return err
 	}
-	c.talk("wrote %s; next: fealty manifest set %s", path, path)
+	c.Say("wrote %s; next: fealty manifest set %s", path, path)
 	return nil
 }
 
 // enrolmentKey asks the coordinator that the settings name for its own key.
-func enrolmentKey(ctx context.Context, c *CLI, cfg *settings.Values) (key string, err error) {
-	err = c.asking(cfg, func(s *line.Services) error {
+func enrolmentKey(ctx context.Context, c *program.CLI, cfg *settings.Values) (key string, err error) {
+	err = c.Ask(cfg, func(s *line.Services) error {
 		st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		if err == nil {
 			key = st.GetEnrolmentKey()
-			c.talk("taking the enrolment key of the coordinator that was asked: %s", key)
+			c.Say("taking the enrolment key of the coordinator that was asked: %s", key)
 		}
 		return err
 	})
@@ -204,15 +205,15 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 	return opts, key, keyFile, nil
 }
 
-func manifestVerify(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "verify FILE", short: "check a manifest offline, and show all its problems",
-		sample: "  fealty manifest verify manifest.yaml",
-		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+func manifestVerify(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "verify FILE", Short: "check a manifest offline, and show all its problems",
+		Sample: "  fealty manifest verify manifest.yaml",
+		Args:   command.Exactly("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			_, m, err := readManifest(c, cfg, args[0], manifest.Parse)
 			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
-				if err := c.print(problemList(args[0], problems)); err != nil {
+				if err := c.Print(problemList(args[0], problems)); err != nil {
 					return err
 				}
 				return invalidManifest(args[0], problems)
@@ -220,7 +221,7 @@ func manifestVerify(c *CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.print(validManifest(args[0], m)); err != nil {
+			if err := c.Print(validManifest(args[0], m)); err != nil {
 				return err
 			}
 			advise(c, m)
@@ -230,11 +231,11 @@ func manifestVerify(c *CLI) *cobra.Command {
 }
 
 // readManifest reads and parses a manifest; FILE may be - for standard input.
-func readManifest(c *CLI, cfg *settings.Values, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
+func readManifest(c *program.CLI, cfg *settings.Values, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
 	var data []byte
 	var err error
 	if file == "-" {
-		data, err = readAll(c.env.Stdin, manifestform.MaxBytes)
+		data, err = command.ReadAll(c.Env.Stdin, manifestform.MaxBytes)
 	} else {
 		data, err = failure.ReadFile(cfg.Within(file), manifestform.MaxBytes)
 	}
@@ -283,17 +284,17 @@ type refusedManifest struct {
 	Problems []manifestProblem `json:"problems"`
 }
 
-func problemList(file string, e *manifest.InvalidError) result {
+func problemList(file string, e *manifest.InvalidError) program.Result {
 	items := make([]manifestProblem, 0, len(e.Problems))
 	for _, p := range e.Problems {
 		items = append(items, manifestProblem{Rule: p.Rule, Line: p.Line, Column: p.Column, Field: p.Field, What: p.What, Do: p.Do})
 	}
-	return result{refusedManifest{File: file, Valid: false, Problems: items}, func(p *term.Page) error {
+	return program.ResultOf(refusedManifest{File: file, Valid: false, Problems: items}, func(p *term.Page) error {
 		for _, x := range e.Problems {
 			p.Line("%s", problemLine(file, x))
 		}
 		return nil
-	}}
+	})
 }
 
 // acceptedManifest is what fealty manifest validate prints of one that is.
@@ -306,17 +307,17 @@ type acceptedManifest struct {
 	Entries  int               `json:"entries"`
 }
 
-func validManifest(file string, m *manifest.Manifest) result {
+func validManifest(file string, m *manifest.Manifest) program.Result {
 	kinds := make(map[string]int)
 	for _, e := range m.Admit {
 		kinds[string(e.Kind)]++
 	}
 	var entries []string
-	for _, k := range sortedKeys(kinds) {
+	for _, k := range command.SortedKeys(kinds) {
 		entries = append(entries, fmt.Sprintf("%d %s", kinds[k], k))
 	}
 	data := acceptedManifest{File: file, Valid: true, Problems: []manifestProblem{}, Cluster: m.Cluster, Hash: m.Hash().String(), Entries: len(m.Admit)}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("manifest", term.Green, file+" is valid")
 		f.Add("cluster", m.Cluster)
@@ -326,7 +327,7 @@ func validManifest(file string, m *manifest.Manifest) result {
 		f.Add("seed owners", seedOwners(m.Seed))
 		f.Add("trust", string(m.Trust))
 		return p.Facts(f)
-	}}
+	})
 }
 
 // seedOwners says who brings the seed back.
@@ -357,11 +358,11 @@ func (in *changeFlags) add(cmd *cobra.Command) {
 	command.DryRun(cmd.Flags(), &in.dry)
 }
 
-func manifestSet(c *CLI) *cobra.Command {
+func manifestSet(c *program.CLI) *cobra.Command {
 	var in changeFlags
-	cmd := c.command(spec{
-		use: "set FILE", short: "make a manifest the one in force",
-		long: `Make a manifest the one in force.
+	cmd := c.Command(program.Spec{
+		Use: "set FILE", Short: "make a manifest the one in force",
+		Long: `Make a manifest the one in force.
 
 The signers of the manifest in force sign the exact bytes of the file together with the current head: here, with
 their key files and --sign-with, or each where the key is, with fealty manifest sign and --signature. With
@@ -370,12 +371,12 @@ their key files and --sign-with, or each where the key is, with fealty manifest 
 The first manifest of a cluster needs no signature: it is set over the coordinator's socket, or from elsewhere
 with the setup token that the coordinator wrote. It makes the seed, and a share of it for each owner who is a
 person: --shares-out writes them to files.`,
-		sample: `  fealty manifest set manifest.yaml --socket /var/lib/fealty/coordinator/admin.sock
+		Sample: `  fealty manifest set manifest.yaml --socket /var/lib/fealty/coordinator/admin.sock
   fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
   fealty manifest set manifest.yaml --signature alice.sig --signature bob.sig
   fealty manifest set manifest.yaml --setup-token-file setup-token`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return changeManifest(ctx, c, cfg, args[0], history.KindSet, in)
 		},
 	})
@@ -384,21 +385,21 @@ person: --shares-out writes them to files.`,
 	return cmd
 }
 
-func manifestReshare(c *CLI) *cobra.Command {
+func manifestReshare(c *program.CLI) *cobra.Command {
 	var in changeFlags
-	cmd := c.command(spec{
-		use: "reshare FILE", short: "give the seed other owners, another threshold or new shares",
-		long: `Give the same seed other owners, another threshold, or new shares to the same owners. FILE is the manifest in
+	cmd := c.Command(program.Spec{
+		Use: "reshare FILE", Short: "give the seed other owners, another threshold or new shares",
+		Long: `Give the same seed other owners, another threshold, or new shares to the same owners. FILE is the manifest in
 force with another seed section; nothing else may differ. The signers sign it like a set, but a signature for one
 is none for the other.
 
 Every person in it gets a new share: hand out the files of --shares-out. Shares of before are refused from then on
 by the names of their owners. Who holds enough of them could still bring the seed together outside of Fealty: a
 reshare does not take it back.`,
-		sample: `  fealty manifest reshare manifest.yaml --sign-with alice.key --shares-out shares
+		Sample: `  fealty manifest reshare manifest.yaml --sign-with alice.key --shares-out shares
   fealty manifest reshare manifest.yaml --signature alice.sig --signature bob.sig --dry-run`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return changeManifest(ctx, c, cfg, args[0], history.KindReshare, in)
 		},
 	})
@@ -407,11 +408,11 @@ reshare does not take it back.`,
 }
 
 // changeManifest brings the manifest in file into force by a transition of kind.
-func changeManifest(ctx context.Context, c *CLI, cfg *settings.Values, file string, kind history.Kind, in changeFlags) error {
+func changeManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, file string, kind history.Kind, in changeFlags) error {
 	data, m, err := readManifest(c, cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		for _, p := range problems.Problems {
-			c.talk("%s", problemLine(file, p))
+			c.Say("%s", problemLine(file, p))
 		}
 		return invalidManifest(file, problems)
 	}
@@ -447,7 +448,7 @@ func changeManifest(ctx context.Context, c *CLI, cfg *settings.Values, file stri
 	if err != nil {
 		return err
 	}
-	return c.asking(cfg, func(s *line.Services) error {
+	return c.Ask(cfg, func(s *line.Services) error {
 		resp, err := setManifest(ctx, c, s, req, m, keys, signatures)
 		if err != nil {
 			return err
@@ -471,7 +472,7 @@ func readKeys(cfg *settings.Values, files []string) ([]ed25519.PrivateKey, error
 
 // setManifest signs for the head that the coordinator has, adds the signatures that
 // were made elsewhere, and sends.
-func setManifest(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keys []ed25519.PrivateKey, files []signatureFile) (*fealtyv1.SetManifestResponse, error) {
+func setManifest(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keys []ed25519.PrivateKey, files []signatureFile) (*fealtyv1.SetManifestResponse, error) {
 	st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 	if err != nil {
 		return nil, err
@@ -512,29 +513,29 @@ func setManifest(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.Se
 }
 
 // wasSet shows the transition of a set, and what it does if effect is not nil.
-func wasSet(c *CLI, resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool, effect *effect) error {
+func wasSet(c *program.CLI, resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool, effect *effect) error {
 	if dry {
-		c.planned("manifest " + short(m.Hash().String()) + " would be set")
+		c.Planned("manifest " + short(m.Hash().String()) + " would be set")
 	}
 	data := message.Of(resp)
 	if effect != nil {
 		data = append(data, output.Member{Name: "effect", Value: effect.data()})
 	}
-	if err := c.print(result{data, func(p *term.Page) error {
+	if err := c.Print(program.ResultOf(data, func(p *term.Page) error {
 		if err := p.Facts(transitionFacts(resp.GetTransition(), dry)); err != nil || effect == nil {
 			return err
 		}
 		p.Heading("in effect")
 		return effect.show(p)
-	}}); err != nil {
+	})); err != nil {
 		return err
 	}
 	advise(c, m)
 	if first && !dry {
-		c.talk("cluster %s has its first manifest", m.Cluster)
+		c.Say("cluster %s has its first manifest", m.Cluster)
 		for _, e := range m.Admit {
 			if e.AdmitsTokens() {
-				c.talk("next: fealty token create --entry %s", e.Name)
+				c.Say("next: fealty token create --entry %s", e.Name)
 				break
 			}
 		}
@@ -544,8 +545,8 @@ func wasSet(c *CLI, resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dr
 
 func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
 	var f term.Facts
-	f.Add("index", itoa(int64(t.GetIndex())))
-	f.Add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
+	f.Add("index", command.Itoa(int64(t.GetIndex())))
+	f.Add("authority epoch", command.Itoa(int64(t.GetAuthorityEpoch())))
 	f.Add("kind", t.GetKind())
 	if !dry { // what a dry run would sign is not what will be
 		f.Add("transition", hex.EncodeToString(t.GetHash()))
@@ -562,7 +563,7 @@ func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
 // firstSet sets the first manifest from another machine: the setup token is proven
 // over the very connection that carries the manifest, to the coordinator whose key
 // the token names.
-func firstSet(ctx context.Context, c *CLI, cfg *settings.Values, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
+func firstSet(ctx context.Context, c *program.CLI, cfg *settings.Values, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
 	data, err := failure.ReadFile(cfg.Within(file), proof.MaxLineBytes+2)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
@@ -591,8 +592,8 @@ func firstSet(ctx context.Context, c *CLI, cfg *settings.Values, file string, re
 	return nil, first
 }
 
-func firstSetAt(ctx context.Context, c *CLI, addr string, token proof.SetupToken, req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
-	conn, err := mesh.DialPinned(addr, credential.LeafPin(token.KeyHash), mesh.Options{Now: c.env.Now})
+func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.SetupToken, req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
+	conn, err := mesh.DialPinned(addr, credential.LeafPin(token.KeyHash), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -657,15 +658,15 @@ type shownManifest struct {
 	Manifest   string        `json:"manifest"`
 }
 
-func manifestGet(c *CLI) *cobra.Command {
+func manifestGet(c *program.CLI) *cobra.Command {
 	var index uint64
-	cmd := c.command(spec{
-		use: "get", short: "print the manifest in force, byte for byte",
-		long:   "Print the manifest in force, or that of an earlier transition, byte for byte: its hash is that of the history.",
-		sample: "  fealty manifest get > manifest.yaml",
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *line.Services) error {
+	cmd := c.Command(program.Spec{
+		Use: "get", Short: "print the manifest in force, byte for byte",
+		Long:   "Print the manifest in force, or that of an earlier transition, byte for byte: its hash is that of the history.",
+		Sample: "  fealty manifest get > manifest.yaml",
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{Index: index})
 				if err != nil {
 					return err
@@ -680,10 +681,10 @@ func manifestGet(c *CLI) *cobra.Command {
 					return explain.New(explain.HistoryInvalid, "index", resp.GetTransition().GetIndex(), "problem", "the manifest that was sent is not the one that the transition names")
 				}
 				data := shownManifest{message.Of(resp.GetTransition()), string(resp.GetManifest())}
-				return c.print(result{data, func(p *term.Page) error {
+				return c.Print(program.ResultOf(data, func(p *term.Page) error {
 					_, err := p.W.Write(resp.GetManifest())
 					return err
-				}})
+				}))
 			})
 		},
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -28,11 +29,11 @@ type marks struct {
 
 // marksIn returns the folder that the flag names or, without it, that of the user:
 // below XDG_CONFIG_HOME, else .config in HOME.
-func marksIn(c *CLI, cfg *settings.Values, named string) marks {
+func marksIn(c *program.CLI, cfg *settings.Values, named string) marks {
 	if named != "" {
 		return marks{cfg.Within(named)}
 	}
-	if dir := c.userFolder(); dir != "" {
+	if dir := c.UserFolder(); dir != "" {
 		return marks{filepath.Join(dir, "marks")}
 	}
 	return marks{}
@@ -90,12 +91,12 @@ func (m marks) keep(before, now recovery.Mark) error {
 
 // keepSeen keeps a mark of a history whose share was verified. A person who brings
 // the cluster back is not held up by a full disk: it is said, and no more.
-func keepSeen(c *CLI, m marks, before recovery.Mark, v *history.Verified, root [32]byte) {
+func keepSeen(c *program.CLI, m marks, before recovery.Mark, v *history.Verified, root [32]byte) {
 	now := recovery.Mark{Cluster: v.Manifest().Cluster, SeenHead: v.Seen(), TransactionKey: v.TransactionKey()}
 	if len(v.Reseeds()) == 0 {
 		now.Root = root
 	}
 	if err := m.keep(before, now); err != nil {
-		c.talk("what was seen of %s was not written down, so that a store that goes back would not be noticed here: %s", now.Cluster, explain.Of(err).Why)
+		c.Say("what was seen of %s was not written down, so that a store that goes back would not be noticed here: %s", now.Cluster, explain.Of(err).Why)
 	}
 }

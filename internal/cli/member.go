@@ -15,6 +15,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -26,30 +28,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func memberCommand(c *CLI) *cobra.Command {
-	return noun("member", "show and change the membership",
+func memberCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("member", "show and change the membership",
 		memberList(c), memberShow(c), memberWait(c), memberDrain(c), memberUndrain(c), memberReplace(c), memberRemove(c), memberBan(c), memberUnban(c))
-}
-
-// memberArg reads KIND/NAME, or the SPIFFE id of a member.
-func memberArg(arg string) (kind, name string, err error) {
-	path := arg
-	if id, err := identity.Parse(arg); err == nil {
-		path = string(id.Kind()) + "/" + id.Name()
-	}
-	kind, name, ok := strings.Cut(path, "/")
-	if !ok || name == "" || !identity.Kind(kind).Valid() {
-		problem := "it is not KIND/NAME"
-		if ok && name != "" {
-			problem = "there is no kind " + kind
-			if g := slip.Guess(kind, command.MemberKinds()); g != "" {
-				problem += "; " + g
-			}
-		}
-		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", command.ShownArg(arg), "problem",
-			problem, "want", "KIND/NAME, such as data/node-c")
-	}
-	return kind, name, nil
 }
 
 // listMembers returns all members that req is about, which it asks for page by page.
@@ -72,44 +53,44 @@ func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, req 
 	}
 }
 
-func memberList(c *CLI) *cobra.Command {
+func memberList(c *program.CLI) *cobra.Command {
 	var kind, host string
 	var labels []string
-	cmd := c.command(spec{
-		use: "list", short: "list the members",
-		long: `List the members. HOST is what a machine said of itself when it joined, FROM where that join came from, and SCOPES
+	cmd := c.Command(program.Spec{
+		Use: "list", Short: "list the members",
+		Long: `List the members. HOST is what a machine said of itself when it joined, FROM where that join came from, and SCOPES
 how much of what a member holds is the newest that there is, by its own word: -o wide shows the versions.`,
-		sample: `  fealty member list --kind data
+		Sample: `  fealty member list --kind data
   fealty member list --host web-7.example
   fealty member list --label rack=r2 --label row=b -o name`,
-		groups: []settings.Group{settings.Client}, names: true,
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client}, Names: true,
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
-				_, _, err := memberArg(kind + "/x")
+				_, _, err := command.MemberArg(kind + "/x")
 				return err
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := listMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
 					Labels: labels, PageSize: command.PageSize})
 				if err != nil {
 					return err
 				}
 				if at := resp.GetKnownAt(); at != nil {
-					c.talk("the coordinator's store is out of reach: these are the members as it knew them %s", amount.Relative(at.AsTime(), c.env.Now()))
+					c.Say("the coordinator's store is out of reach: these are the members as it knew them %s", amount.Relative(at.AsTime(), c.Env.Now()))
 				}
 				var names []string
 				for _, m := range resp.GetMembers() {
 					names = append(names, m.GetKind()+"/"+m.GetName())
 				}
-				return c.printList(names, result{message.Of(resp),
-					func(p *term.Page) error { return p.Table(memberTable(resp.GetMembers(), c.env.Now())) }})
+				return c.PrintList(names, program.ResultOf(message.Of(resp),
+					func(p *term.Page) error { return p.Table(memberTable(resp.GetMembers(), c.Env.Now())) }))
 			})
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only members of this kind")
 	cmd.Flags().StringVar(&host, "host", "", "only members whose machine reported this host name")
 	cmd.Flags().StringSliceVar(&labels, "label", nil, "only members with this label, KEY=VALUE")
-	completeFlag(cmd, "kind", cobra.FixedCompletions(command.MemberKinds(), cobra.ShellCompDirectiveNoFileComp))
+	program.CompleteFlag(cmd, "kind", cobra.FixedCompletions(command.MemberKinds(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -204,7 +185,7 @@ func memberTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 			term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone), term.Txt(command.Dash(live.GetRelease())), term.Txt(m.GetEntry()), term.Txt(m.GetJoinedBy()),
 			term.Txt(command.Dash(strings.Join(m.GetRoles(),
 				","))), term.Txt(command.Dash(strings.Join(m.GetOrganizations(), ","))),
-			term.Txt(itoa(int64(len(m.GetDomains())))), term.Txt(short(m.GetKeyId())))
+			term.Txt(command.Itoa(int64(len(m.GetDomains())))), term.Txt(short(m.GetKeyId())))
 	}
 	return t
 }
@@ -322,53 +303,53 @@ func periodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
 		"; refused: ", strings.Join(refused, ", "))
 }
 
-func memberShow(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "show MEMBER", short: "show a member, named as KIND/NAME",
-		sample: "  fealty member show data/node-c",
-		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			kind, name, err := memberArg(args[0])
+func memberShow(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "show MEMBER", Short: "show a member, named as KIND/NAME",
+		Sample: "  fealty member show data/node-c",
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("MEMBER"), Complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			kind, name, err := command.MemberArg(args[0])
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Members.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: kind, Name: name})
 				if err != nil {
 					return err
 				}
-				return c.print(result{message.Of(resp),
-					func(p *term.Page) error { return p.Facts(memberFacts(resp.GetMember(), c.env.Now())) }})
+				return c.Print(program.ResultOf(message.Of(resp),
+					func(p *term.Page) error { return p.Facts(memberFacts(resp.GetMember(), c.Env.Now())) }))
 			})
 		},
 	})
 }
 
-func memberWait(c *CLI) *cobra.Command {
+func memberWait(c *program.CLI) *cobra.Command {
 	var what string
-	wait := waiting{defaultWait}
+	wait := patience.Flag{D: patience.Default}
 	states := []string{"joined", "connected", "drained", "gone"}
-	cmd := c.command(spec{
-		use: "wait MEMBER", short: "wait until a member joined, is connected, is drained, or is gone",
-		sample: `  fealty member wait data/node-c --wait=2m
+	cmd := c.Command(program.Spec{
+		Use: "wait MEMBER", Short: "wait until a member joined, is connected, is drained, or is gone",
+		Sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			kind, name, err := memberArg(args[0])
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("MEMBER"), Complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			kind, name, err := command.MemberArg(args[0])
 			if err != nil {
 				return err
 			}
 			if !slices.Contains(states, what) {
-				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem", joinText("nothing can be waited for by that name", slip.Guess(what, states)), "want", "one of "+strings.Join(states, ", "))
+				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem", command.JoinText("nothing can be waited for by that name", slip.Guess(what, states)), "want", "one of "+strings.Join(states, ", "))
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				return waitFor(ctx, c, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, what, wait)
 			})
 		},
 	})
 	cmd.Flags().StringVar(&what, "for", "connected", "what to wait for: "+strings.Join(states, ", "))
-	completeFlag(cmd, "for", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
-	wait.flag(cmd, "how long to wait")
+	program.CompleteFlag(cmd, "for", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+	wait.Add(cmd, "how long to wait")
 	return cmd
 }
 
@@ -383,23 +364,23 @@ type goneMember struct {
 }
 
 // waitFor asks for a member each second, and says when its state changes.
-func waitFor(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetMemberRequest, what string, wait waiting) error {
+func waitFor(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.GetMemberRequest, what string, wait patience.Flag) error {
 	path := req.GetKind() + "/" + req.GetName()
 	said := ""
 	pause := time.Second
-	m, err := until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
+	m, err := patience.Until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
 		pause = time.Second / 2
 		resp, err := s.Members.GetMember(ctx, req)
 		state := "not a member"
 		switch {
 		case err == nil:
-			state = conditionOf(resp.GetMember(), c.env.Now()).word
+			state = conditionOf(resp.GetMember(), c.Env.Now()).word
 		case !errors.Is(explain.Of(err), explain.NotFound):
 			// A coordinator that recovers, or a network that is away, may come back.
 			return nil, !mayPass(explain.Of(err)), err
 		}
 		if state != said {
-			c.talk("%s is %s", path, state)
+			c.Say("%s is %s", path, state)
 			said = state
 		}
 		switch what {
@@ -421,16 +402,16 @@ func waitFor(ctx context.Context, c *CLI, s *line.Services, req *fealtyv1.GetMem
 		return err
 	}
 	if m == nil {
-		return c.print(result{goneMember{Gone: path}, func(p *term.Page) error {
+		return c.Print(program.ResultOf(goneMember{Gone: path}, func(p *term.Page) error {
 			p.Line("%s is no member",
 				path)
 			return nil
-		}})
+		}))
 	}
-	return c.print(result{waitedMember{message.Of(m)}, func(p *term.Page) error {
+	return c.Print(program.ResultOf(waitedMember{message.Of(m)}, func(p *term.Page) error {
 		return p.Facts(memberFacts(m,
-			c.env.Now()))
-	}})
+			c.Env.Now()))
+	}))
 }
 
 // drained reports whether a member can be removed without taking anything along.
@@ -457,14 +438,14 @@ type memberArgs struct {
 	dry, force         bool
 }
 
-func changeMember(c *CLI, m memberChange) *cobra.Command {
+func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 	var dry, yes, forced bool
 	var reason string
-	var wait waiting
-	cmd := c.command(spec{
-		use: m.use, short: m.short, long: m.long, groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			kind, name, err := memberArg(args[0])
+	var wait patience.Flag
+	cmd := c.Command(program.Spec{
+		Use: m.use, Short: m.short, Long: m.long, Groups: []settings.Group{settings.Client}, Args: command.Exactly("MEMBER"), Complete: func(ctx context.Context, cfg *settings.Values) []string { return memberNames(ctx, c, cfg) },
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			kind, name, err := command.MemberArg(args[0])
 			if err != nil {
 				return err
 			}
@@ -478,31 +459,31 @@ func changeMember(c *CLI, m memberChange) *cobra.Command {
 				if forced {
 					risk = m.force
 				}
-				if err := c.confirm(ctx, "fealty member "+strings.Fields(m.use)[0], fmt.Sprintf(risk, path), yes); err != nil {
+				if err := c.Confirm(ctx, "fealty member "+strings.Fields(m.use)[0], fmt.Sprintf(risk, path), yes); err != nil {
 					return err
 				}
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				data, member, more, err := m.call(ctx, s, memberArgs{kind: kind, name: name, reason: reason, dry: dry, force: forced})
 				if err != nil {
 					return err
 				}
 				if dry {
-					c.planned(path + " would be " + m.done)
+					c.Planned(path + " would be " + m.done)
 				}
-				if !dry && wait.d > 0 {
+				if !dry && wait.D > 0 {
 					return waitFor(ctx, c, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, m.until, wait)
 				}
-				return c.print(result{data, func(p *term.Page) error {
+				return c.Print(program.ResultOf(data, func(p *term.Page) error {
 					if dry {
 						if member != nil {
-							return p.Facts(memberFacts(member, c.env.Now()))
+							return p.Facts(memberFacts(member, c.Env.Now()))
 						}
 						return nil
 					}
-					p.Advise("%s", joinText(path+" is "+m.done, more))
+					p.Advise("%s", command.JoinText(path+" is "+m.done, more))
 					return nil
-				}})
+				}))
 			})
 		},
 	})
@@ -513,7 +494,7 @@ func changeMember(c *CLI, m memberChange) *cobra.Command {
 		cmd.Flags().BoolVar(&forced, "force", false, "also if it is at work and does not drain; takes --reason")
 	}
 	if m.until != "" {
-		wait.flag(cmd, "wait until it is "+m.until)
+		wait.Add(cmd, "wait until it is "+m.until)
 	}
 	command.DryRun(cmd.Flags(), &dry)
 	if m.risk != "" {
@@ -522,7 +503,7 @@ func changeMember(c *CLI, m memberChange) *cobra.Command {
 	return cmd
 }
 
-func memberDrain(c *CLI) *cobra.Command {
+func memberDrain(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "drain MEMBER", short: "take a member out of service before it goes",
 		long: `Mark a member that is to go. It works on as before and keeps its domains until they have moved; it gets no new
@@ -546,7 +527,7 @@ replaced. With --wait the command ends when the member owns nothing any more. Dr
 	})
 }
 
-func memberUndrain(c *CLI) *cobra.Command {
+func memberUndrain(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "undrain MEMBER", short: "put a member that drains back into service",
 		long: "Take the mark of fealty member drain away: the member counts again, and may get domains again.",
@@ -562,7 +543,7 @@ func memberUndrain(c *CLI) *cobra.Command {
 	})
 }
 
-func memberRemove(c *CLI) *cobra.Command {
+func memberRemove(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "remove MEMBER", short: "remove a member that owns nothing",
 		long: `Remove the record of a member that owns nothing. Its certificate ends at once, its keys are banned, and its name is
@@ -576,7 +557,7 @@ free. A member that is at work is refused, as its name may be a slip: drain it f
 	})
 }
 
-func memberReplace(c *CLI) *cobra.Command {
+func memberReplace(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "replace MEMBER", short: "let another machine take a member's name",
 		long: "Ban the keys of a member and let the next proof take its name and record: for a machine that was replaced.",
@@ -588,7 +569,7 @@ func memberReplace(c *CLI) *cobra.Command {
 	})
 }
 
-func memberBan(c *CLI) *cobra.Command {
+func memberBan(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "ban MEMBER", short: "forbid an identity and its keys, at once and everywhere",
 		long: "Forbid an identity and all keys that it had, at once and everywhere. A name that is no member yet can be banned too.",
@@ -596,7 +577,7 @@ func memberBan(c *CLI) *cobra.Command {
 		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error) {
 			resp, err := s.Members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
 			if err == nil && resp.GetMember() == nil {
-				c.talk("no member %s/%s is known: check the name; banning it keeps it from joining", a.kind, a.name)
+				c.Say("no member %s/%s is known: check the name; banning it keeps it from joining", a.kind, a.name)
 			}
 			return message.Of(resp), resp.GetMember(), endedWhere(resp), err
 		},
@@ -631,7 +612,7 @@ func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 	return strings.Join(parts, "; ")
 }
 
-func memberUnban(c *CLI) *cobra.Command {
+func memberUnban(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "unban MEMBER", short: "lift the ban of an identity; its keys stay banned",
 		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as at first.",
@@ -650,17 +631,3 @@ func short(s string) string {
 	}
 	return s[:16]
 }
-
-// lifetime is a flag with a duration above 0.
-type lifetime struct{ d time.Duration }
-
-func (l *lifetime) String() string {
-	if l == nil || l.d == 0 {
-		return ""
-	}
-	return l.d.String()
-}
-
-func (l *lifetime) Type() string { return "duration" }
-
-func (l *lifetime) Set(text string) error { return (*waiting)(l).Set(text) }

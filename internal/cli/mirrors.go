@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
@@ -14,7 +15,7 @@ import (
 
 // mirrors returns the mirrors that the settings name, and what opens others, which
 // are at https URLs alone: who compiles config names no files of this machine.
-func mirrors(c *CLI, cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
+func mirrors(c *program.CLI, cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
 	places, v := cfg.List("snapshot_source"), cfg.Find("snapshot_source")
 	bad := func(value, problem, want string) error {
 		return explain.New(explain.BadValue, "name", v.From, "value", value, "problem", problem, "want", want)
@@ -49,7 +50,7 @@ func openMirror(cfg *settings.Values, place string, ca *x509.CertPool) (mirror.S
 }
 
 // mirrorCA returns the roots for servers of mirrors; nil for those of the system.
-func mirrorCA(c *CLI, cfg *settings.Values) (*x509.CertPool, error) {
+func mirrorCA(c *program.CLI, cfg *settings.Values) (*x509.CertPool, error) {
 	file := cfg.Text("snapshot_ca")
 	if file == "" {
 		return nil, nil

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/keyring"
 )
 
@@ -197,13 +198,13 @@ func (p *pty) awaitSilence(t *testing.T) {
 // command runs a command on the terminal. It returns its exit status and stdout.
 func (p *pty) command(ctx context.Context, dir string, args []string) (int, string) {
 	var out bytes.Buffer
-	exit := New(Env{
+	exit := Run(ctx, program.Env{
 		Stdin: p.tty, Stdout: &out, Stderr: p.tty, Args: args, Dir: dir, Now: func() time.Time { return testNow },
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(*os.File)
 			return ok && term.IsTerminal(int(f.Fd()))
 		},
-	}).Run(ctx)
+	})
 	return exit, out.String()
 }
 

@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/fealty-io/fealty/internal/cli/program"
 )
 
 // Commands are printed under the name by which the program was called, wherever a
@@ -27,10 +29,10 @@ func TestPrintedCommands(t *testing.T) {
 	if r := f.run(t.Context(), "agent", "--data", "d", "-o", "json"); !strings.Contains(r.stderr, "join it with fealty join --token-file FILE") {
 		t.Errorf("in JSON:\n%s", r.stderr)
 	}
-	c := New(Env{Program: "/a b/$1", Args: []string{"version"}})
-	c.Run(t.Context())
+	c := program.New(program.Env{Program: "/a b/$1", Args: []string{"version"}})
+	c.Run(t.Context(), root(c))
 	const text = "fealty status; /usr/bin/fealty status; fealty statues; a fealty of mine; fealty --version"
-	if got, want := c.called(text), "/a b/$1 status; /usr/bin/fealty status; fealty statues; a fealty of mine; /a b/$1 --version"; got != want {
+	if got, want := c.Called(text), "/a b/$1 status; /usr/bin/fealty status; fealty statues; a fealty of mine; /a b/$1 --version"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

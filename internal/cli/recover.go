@@ -20,6 +20,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -45,14 +47,14 @@ type recoverFlags struct {
 	history, marks string
 	drill, dry     bool
 	force, yes     bool
-	wait           waiting
+	wait           patience.Flag
 }
 
-func recoverCommand(c *CLI) *cobra.Command {
+func recoverCommand(c *program.CLI) *cobra.Command {
 	var in recoverFlags
-	cmd := c.command(spec{
-		use: "recover", short: "bring a share of the seed, when every coordinator is lost",
-		long: `Bring a share of the seed to a coordinator in recovery mode. With enough shares it is back.
+	cmd := c.Command(program.Spec{
+		Use: "recover", Short: "bring a share of the seed, when every coordinator is lost",
+		Long: `Bring a share of the seed to a coordinator in recovery mode. With enough shares it is back.
 
 Before anything is sent, this machine verifies the whole history under the key in the share file, that who asks
 for the share is a coordinator which that history admits, over this very connection, and that the share is the
@@ -71,11 +73,11 @@ until the coordinator is ready, also to one that restarts meanwhile.
 
 With --drill the shares are only compared with the history, which a ready coordinator or a file shows. Nothing
 secret leaves this machine, and nothing of a share is shown.`,
-		sample: `  fealty recover --share alice.share --share-key ~/.ssh/id_ed25519 --coordinator c1.example:7443
+		Sample: `  fealty recover --share alice.share --share-key ~/.ssh/id_ed25519 --coordinator c1.example:7443
   fealty recover --share alice.share --share-key alice.key --coordinator c1.example:7443 --manifest manifest.yaml --wait
   fealty recover --drill --share alice.share --share bob.share --share-key alice.key --share-key bob.key --history history.json`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return recover(ctx, c, cfg, in)
 		},
 	})
@@ -91,11 +93,11 @@ secret leaves this machine, and nothing of a share is shown.`,
 	f.BoolVar(&in.yes, "yes", false, "do not ask before a share for a signed restore that goes back behind what this machine saw")
 	marksFlag(cmd, &in.marks)
 	command.DryRun(cmd.Flags(), &in.dry)
-	in.wait.flag(cmd, "bring the share until the coordinator is ready, for so long at most")
+	in.wait.Add(cmd, "bring the share until the coordinator is ready, for so long at most")
 	return cmd
 }
 
-func recover(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags) error {
+func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags) error {
 	if len(in.shares) == 0 {
 		return command.Missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares on the coordinator's machine")
 	}
@@ -106,7 +108,7 @@ func recover(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags)
 	for _, x := range []struct {
 		set  bool
 		name string
-	}{{in.dry, "--dry-run"}, {in.wait.d > 0, "--wait"}, {in.manifest != "", "--manifest"}, {in.pin != "", "--pin"}, {in.force, "--force"}} {
+	}{{in.dry, "--dry-run"}, {in.wait.D > 0, "--wait"}, {in.manifest != "", "--manifest"}, {in.pin != "", "--pin"}, {in.force, "--force"}} {
 		if in.drill && x.set {
 			return explain.New(explain.BadValue, "name", x.name, "value", "given together with --drill", "problem", "a drill brings nothing anywhere", "want", "one of them")
 		}
@@ -114,7 +116,7 @@ func recover(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags)
 	if in.history != "" && !in.drill {
 		return explain.New(explain.BadValue, "name", "--history", "value", "given without --drill", "problem", "a recovery is shown the history by the coordinator", "want", "--drill, to compare a share with a file")
 	}
-	if in.dry && in.wait.d > 0 {
+	if in.dry && in.wait.D > 0 {
 		return explain.New(explain.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem", "a dry run changes nothing to wait for", "want", "one of them")
 	}
 	files, err := openShares(ctx, c, cfg, in)
@@ -142,7 +144,7 @@ func recover(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags)
 
 // readShareKeys reads the private keys of owners. The passphrase of one that has one
 // is asked for.
-func readShareKeys(ctx context.Context, c *CLI, cfg *settings.Values, names []string, passphraseFile string) ([]age.Identity, error) {
+func readShareKeys(ctx context.Context, c *program.CLI, cfg *settings.Values, names []string, passphraseFile string) ([]age.Identity, error) {
 	var keys []age.Identity
 	for _, name := range names {
 		path := cfg.Within(name)
@@ -172,7 +174,7 @@ func readShareKeys(ctx context.Context, c *CLI, cfg *settings.Values, names []st
 
 // openShares opens the share files, with their names for errors. Nobody is asked
 // for a passphrase while a coordinator waits.
-func openShares(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags) ([]keyring.ShareFile, error) {
+func openShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags) ([]keyring.ShareFile, error) {
 	keys, err := readShareKeys(ctx, c, cfg, in.keys, in.passphraseFile)
 	if err != nil {
 		return nil, err
@@ -197,7 +199,7 @@ const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
 
 // passphrase reads the passphrase of a private key, from a file or a terminal. It
 // is never an argument: every user of the machine sees those.
-func askPassphrase(ctx context.Context, c *CLI, cfg *settings.Values, file, key string) ([]byte, error) {
+func askPassphrase(ctx context.Context, c *program.CLI, cfg *settings.Values, file, key string) ([]byte, error) {
 	if file != "" {
 		path := cfg.Within(file)
 		read := func() ([]byte, error) { return failure.ReadFile(path, maxPassphraseBytes) }
@@ -216,8 +218,8 @@ func askPassphrase(ctx context.Context, c *CLI, cfg *settings.Values, file, key 
 		}
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "passphrase file", "file", file, "cause", failure.Bare(err).Error())
 	}
-	f, ok := c.env.Stdin.(*os.File)
-	if !ok || !c.env.IsTerminal(c.env.Stdin) {
+	f, ok := c.Env.Stdin.(*os.File)
+	if !ok || !c.Env.IsTerminal(c.Env.Stdin) {
 		return nil, explain.New(explain.KeyFileLocked, "file", key, "problem", "there is no terminal to ask for its passphrase on")
 	}
 	return askSecret(ctx, c, int(f.Fd()), "passphrase of "+key)
@@ -225,13 +227,13 @@ func askPassphrase(ctx context.Context, c *CLI, cfg *settings.Values, file, key 
 
 // askSecret asks on a terminal, and does not show the answer. The terminal is left
 // as it was found, also if ctx ends first.
-func askSecret(ctx context.Context, c *CLI, fd int, what string) ([]byte, error) {
+func askSecret(ctx context.Context, c *program.CLI, fd int, what string) ([]byte, error) {
 	before, err := terminal.GetState(fd)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(c.env.Stderr, "fealty: %s: ", term.Sanitize(what))
-	defer fmt.Fprintln(c.env.Stderr) // the line end of the answer is not shown either
+	fmt.Fprintf(c.Env.Stderr, "fealty: %s: ", term.Sanitize(what))
+	defer fmt.Fprintln(c.Env.Stderr) // the line end of the answer is not shown either
 	type answer struct {
 		secret []byte
 		err    error
@@ -251,7 +253,7 @@ func askSecret(ctx context.Context, c *CLI, fd int, what string) ([]byte, error)
 }
 
 // expect reads what the owner expects of the cluster.
-func (in recoverFlags) expect(c *CLI, cfg *settings.Values) (recovery.Expect, error) {
+func (in recoverFlags) expect(c *program.CLI, cfg *settings.Values) (recovery.Expect, error) {
 	var out recovery.Expect
 	if in.pin != "" {
 		pin, err := identity.ParseKeyID(in.pin)
@@ -275,19 +277,19 @@ func (in recoverFlags) expect(c *CLI, cfg *settings.Values) (recovery.Expect, er
 
 // recovering returns where the coordinators are: as named or, of one that has a
 // socket here, as it says.
-func recovering(ctx context.Context, c *CLI, cfg *settings.Values) ([]string, error) {
+func recovering(ctx context.Context, c *program.CLI, cfg *settings.Values) ([]string, error) {
 	if named := cfg.List("coordinator"); len(named) > 0 {
 		return named, nil
 	}
-	switch p, err := c.person(cfg); {
+	switch p, err := c.Person(cfg); {
 	case err != nil:
 		return nil, err
-	case p.rank > settings.FromDefault:
-		login, err := p.load(c)
+	case p.Rank > settings.FromDefault:
+		login, err := p.Load(c)
 		return login.Addresses, err
 	}
 	var addrs []string
-	err := c.asking(cfg, func(s *line.Services) error {
+	err := c.Ask(cfg, func(s *line.Services) error {
 		st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		addrs = st.GetAddresses()
 		for _, r := range st.GetReplicas() {
@@ -315,7 +317,7 @@ type broughtOne struct {
 
 // bringShares brings each share, until all are taken or, with --wait, the
 // coordinator is ready.
-func bringShares(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
+func bringShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
 	kept := marksIn(c, cfg, in.marks)
 	var so bringing
 	told := "" // the progress that was told last
@@ -338,7 +340,7 @@ func bringShares(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFl
 				return nil, fatalToOwner(err), err
 			}
 			if text := progressText(so.last.progress); !in.dry && text != told {
-				c.talk("%s", text)
+				c.Say("%s", text)
 				told = text
 			}
 			if so.last.progress.Recovered {
@@ -348,14 +350,14 @@ func bringShares(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFl
 		return so.last, false, nil
 	}
 	pause := time.Second
-	b, err := until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
+	b, err := patience.Until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
 	if err != nil {
 		return err
 	}
 	if in.dry {
-		c.planned("the share of " + b.owner + " would be sent")
+		c.Planned("the share of " + b.owner + " would be sent")
 	}
-	return c.print(b.result())
+	return c.Print(b.result())
 }
 
 // bringing is how far the shares of one owner's tool are.
@@ -383,21 +385,21 @@ func (b *bringing) take(one *broughtOne, err error) error {
 }
 
 // agree shows an owner the restore that the share is for, and asks.
-func agree(ctx context.Context, c *CLI, in recoverFlags, cluster string, r *recovery.Restore) error {
+func agree(ctx context.Context, c *program.CLI, in recoverFlags, cluster string, r *recovery.Restore) error {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-	c.talk("a restore of %s waits for its seed. It goes back to the backup of %s, at index %d of authority epoch %d, head %s",
+	c.Say("a restore of %s waits for its seed. It goes back to the backup of %s, at index %d of authority epoch %d, head %s",
 		cluster, at(r.BackupAt), r.Back.Index, r.Back.AuthorityEpoch, short(r.Back.Hash.String()))
-	c.talk("it was signed by %s (%d needed of the signers that this machine remembers), and begun at %s",
+	c.Say("it was signed by %s (%d needed of the signers that this machine remembers), and begun at %s",
 		strings.Join(r.Signers, ", "), r.Needed, at(r.PlannedAt))
 	if r.Reason != "" {
-		c.talk("who began it gave as the reason, which is not signed: %s", r.Reason)
+		c.Say("who began it gave as the reason, which is not signed: %s", r.Reason)
 	}
-	c.talk("this machine has seen index %d of authority epoch %d: that, and whatever was joined, banned, set or put after the backup, is lost",
+	c.Say("this machine has seen index %d of authority epoch %d: that, and whatever was joined, banned, set or put after the backup, is lost",
 		r.Seen.Index, r.Seen.AuthorityEpoch)
 	if in.dry {
 		return nil // nothing is sent
 	}
-	return c.confirm(ctx, "fealty recover", fmt.Sprintf("the share helps to bring cluster %s back as it was at %s", cluster, at(r.BackupAt)), in.yes)
+	return c.Confirm(ctx, "fealty recover", fmt.Sprintf("the share helps to bring cluster %s back as it was at %s", cluster, at(r.BackupAt)), in.yes)
 }
 
 // fatalToOwner reports whether trying again cannot help.
@@ -410,7 +412,7 @@ func fatalToOwner(err error) bool {
 }
 
 // bringShare brings one share to the first address that is reached.
-func bringShare(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
+func bringShare(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
 	var first error
 	for _, addr := range addrs {
 		b := &broughtOne{owner: file.Owner}
@@ -432,8 +434,8 @@ func bringShare(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFla
 	return nil, first
 }
 
-func bringAt(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
-	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
+func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}
@@ -441,7 +443,7 @@ func bringAt(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags,
 	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
 	defer cancel()
 	b.progress, err = recovery.Bring(ctx, conn, file, recovery.Options{
-		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed, Now: c.env.Now,
+		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed, Now: c.Env.Now,
 		Verified: func(v recovery.Verified) {
 			b.seen, b.sent = v, !in.dry
 			// What was seen stays seen until the restore is a link of the history.
@@ -452,9 +454,9 @@ func bringAt(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags,
 				return
 			}
 			links, head := v.History.Links(), v.History.Head()
-			c.talk("verified the history of %s: %s, head %s at index %d, authority epoch %d", file.Cluster,
+			c.Say("verified the history of %s: %s, head %s at index %d, authority epoch %d", file.Cluster,
 				amount.Plural(len(links), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch)
-			c.talk("verified %s: it is %s, admitted by manifest %s", addr, v.Coordinator, short(v.History.Manifest().Hash().String()))
+			c.Say("verified %s: it is %s, admitted by manifest %s", addr, v.Coordinator, short(v.History.Manifest().Hash().String()))
 		},
 	})
 	return err
@@ -494,7 +496,7 @@ type recoveryReport struct {
 	ManifestHash   string       `json:"manifest_hash"`
 }
 
-func (b *broughtOne) result() result {
+func (b *broughtOne) result() program.Result {
 	head := b.seen.History.Head()
 	hash, epoch := head.Hash, head.AuthorityEpoch
 	if b.progress.Recovered && !b.progress.Head.IsZero() {
@@ -506,7 +508,7 @@ func (b *broughtOne) result() result {
 		Needed: b.progress.Needed, Brought: b.progress.Brought, Missing: b.progress.Missing,
 		Recovered: b.progress.Recovered, AuthorityEpoch: epoch, Head: hash.String(), ManifestHash: m.Hash().String(),
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		if b.progress.Recovered {
 			f.Paint("seed", term.Green, "● back: the coordinator is ready")
@@ -521,7 +523,7 @@ func (b *broughtOne) result() result {
 			return p.Facts(f)
 		}
 		if b.progress.Recovered {
-			f.Add("authority epoch", itoa(int64(epoch)))
+			f.Add("authority epoch", command.Itoa(int64(epoch)))
 			f.Add("head", hash.String())
 			return p.Facts(f)
 		}
@@ -529,7 +531,7 @@ func (b *broughtOne) result() result {
 		f.Add("missing", strings.Join(b.progress.Missing, ", "))
 		f.Add("attempt", b.seen.Attempt+", until "+b.seen.Ends.UTC().Format(time.RFC3339))
 		return p.Facts(f)
-	}}
+	})
 }
 
 // drilled is what a drill found of one share file.
@@ -541,13 +543,13 @@ type drilled struct {
 
 // drill compares shares with the history. A history comes from a ready
 // coordinator or a file, and is verified under the key in each share file.
-func drill(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile) error {
+func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile) error {
 	var resp *fealtyv1.GetHistoryResponse
 	var err error
 	if in.history != "" {
 		resp, err = readHistory(c, cfg, in.history)
 	} else {
-		err = c.asking(cfg, func(s *line.Services) error {
+		err = c.Ask(cfg, func(s *line.Services) error {
 			resp, err = wholeHistory(ctx, s)
 			return err
 		})
@@ -588,7 +590,7 @@ func drill(ctx context.Context, c *CLI, cfg *settings.Values, in recoverFlags, f
 		}
 		found = append(found, d)
 	}
-	if err := c.print(drillResult(found, good, head)); err != nil {
+	if err := c.Print(drillResult(found, good, head)); err != nil {
 		return err
 	}
 	for _, d := range found {
@@ -625,7 +627,7 @@ type drillHead struct {
 	Owners  output.Texts `json:"owners"`
 }
 
-func drillResult(found []drilled, good map[string]bool, head *recovery.Head) result {
+func drillResult(found []drilled, good map[string]bool, head *recovery.Head) program.Result {
 	items := make([]drilledShare, 0, len(found))
 	for _, d := range found {
 		code, problem := "", ""
@@ -641,7 +643,7 @@ func drillResult(found []drilled, good map[string]bool, head *recovery.Head) res
 		data.drillHead = &drillHead{head.Threshold, head.Cluster, head.Hash.String(), head.Index, head.Owners()}
 	}
 	data.Enough = enough
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		t := &term.Table{Columns: []term.Column{{Title: "FILE"}, {Title: "OWNER"}, {Title: "SHARE", Least: 12}}}
 		for _, d := range found {
 			cell := term.Txt("● good")
@@ -660,7 +662,7 @@ func drillResult(found []drilled, good map[string]bool, head *recovery.Head) res
 			p.Line("%s", fmt.Sprintf("%d of %d needed: these alone would not bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
 		}
 		return nil
-	}}
+	})
 }
 
 // wholeHistory asks for the history, page by page.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/reference"
 )
 
@@ -15,7 +16,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range sortedKeys(pages) {
+	for _, name := range command.SortedKeys(pages) {
 		have, err := os.ReadFile(filepath.Join("../../docs/reference", name))
 		if err != nil || !bytes.Equal(have, pages[name]) {
 			t.Errorf("docs/reference/%s is not current: run make generate (%v)", name, err)

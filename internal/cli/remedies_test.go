@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -23,7 +24,7 @@ import (
 // registry and in a message of the program, with its flags.
 func TestRemediesExist(t *testing.T) {
 	t.Parallel()
-	root := root(New(Env{Release: "test"}))
+	root := root(program.New(program.Env{Release: "test"}))
 	found := 0
 	look := func(where, text string) {
 		for _, line := range commandLines(text) {
@@ -66,7 +67,7 @@ func TestRemediesExist(t *testing.T) {
 
 // The scan finds what it is for.
 func TestResolve(t *testing.T) {
-	root := root(New(Env{Release: "test"}))
+	root := root(program.New(program.Env{Release: "test"}))
 	for line, ok := range map[string]bool{
 		"member drain {member|MEMBER} --wait, then remove it": true,
 		"status":                                 true,

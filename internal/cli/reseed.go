@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -37,11 +38,11 @@ type reseedFlags struct {
 	dry        bool
 }
 
-func manifestReseed(c *CLI) *cobra.Command {
+func manifestReseed(c *program.CLI) *cobra.Command {
 	var in reseedFlags
-	cmd := c.command(spec{
-		use: "reseed [FILE]", short: "give the cluster a new seed, and so new keys for everything",
-		long: `Give the cluster a new seed, and so a new root, transaction key, config keys and record keys.
+	cmd := c.Command(program.Spec{
+		Use: "reseed [FILE]", Short: "give the cluster a new seed, and so new keys for everything",
+		Long: `Give the cluster a new seed, and so a new root, transaction key, config keys and record keys.
 
 It is needed after a coordinator lost its admission, or its machine was lost to somebody else: withdrawing an
 admission does not take back the seed that the coordinator held. Afterwards what derives from the old seed
@@ -55,11 +56,11 @@ join anew.
 With --sign-with the seed is prepared, signed and brought into force in one go. Where signers sit apart, one
 prepares (--prepare), each signs the file (fealty manifest sign-reseed), and one commits (--commit), all at the
 same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
-		sample: `  fealty manifest reseed --sign-with alice.key --reason "c2 was stolen"
+		Sample: `  fealty manifest reseed --sign-with alice.key --reason "c2 was stolen"
   fealty manifest reseed without-c2.yaml --prepare reseed.json
   fealty manifest reseed --commit reseed.json --signature alice.sig --signature bob.sig`,
-		groups: []settings.Group{settings.Client}, args: command.AtMostOne("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.AtMostOne("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return reseedCluster(ctx, c, cfg, in, args)
 		},
 	})
@@ -76,14 +77,14 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
 // maxSignatureFile bounds the file of one signature.
 const maxSignatureFile = 1 << 10
 
-func reseedCluster(ctx context.Context, c *CLI, cfg *settings.Values, in reseedFlags, args []string) error {
+func reseedCluster(ctx context.Context, c *program.CLI, cfg *settings.Values, in reseedFlags, args []string) error {
 	switch {
 	case in.prepare != "" && (in.commit != "" || len(in.keys)+len(in.signatures) > 0):
-		return conflictingFlags("--prepare", "given together with what commits", "--prepare alone; then sign, then --commit")
+		return command.ConflictingFlags("--prepare", "given together with what commits", "--prepare alone; then sign, then --commit")
 	case in.commit != "" && len(args) > 0:
-		return conflictingFlags("FILE", args[0], "no FILE with --commit: the manifest was given to --prepare")
+		return command.ConflictingFlags("FILE", args[0], "no FILE with --commit: the manifest was given to --prepare")
 	case len(in.signatures) > 0 && in.commit == "":
-		return conflictingFlags("--signature", "given without --commit", "--commit FILE, the file that was signed")
+		return command.ConflictingFlags("--signature", "given without --commit", "--commit FILE, the file that was signed")
 	case in.prepare == "" && len(in.keys)+len(in.signatures) == 0 && !in.dry:
 		return command.Missing("--sign-with", "the signers authorize a new seed",
 			"--sign-with KEY, or --prepare FILE for signers who sit apart")
@@ -119,7 +120,7 @@ func reseedCluster(ctx context.Context, c *CLI, cfg *settings.Values, in reseedF
 			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
 		}
 	}
-	return c.asking(cfg, func(s *line.Services) error {
+	return c.Ask(cfg, func(s *line.Services) error {
 		if in.commit == "" {
 			p, err := s.Reseed.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: set, DryRun: in.dry})
 			if err != nil {
@@ -130,18 +131,18 @@ func reseedCluster(ctx context.Context, c *CLI, cfg *settings.Values, in reseedF
 				return explain.Wrap(err, explain.PeerProtocol, "endpoint", "the coordinator", "problem", err.Error())
 			}
 			if in.dry {
-				c.planned("the cluster would get a new seed; what it derives is made anew each time, so these keys are not those that will be")
-				return c.print(preparedResult(p, change))
+				c.Planned("the cluster would get a new seed; what it derives is made anew each time, so these keys are not those that will be")
+				return c.Print(preparedResult(p, change))
 			}
 			if in.prepare != "" {
 				path := cfg.Within(in.prepare)
 				if err := keyfile.Create(path, p.GetChange(), 0o644, "what signers have to sign"); err != nil {
 					return err
 				}
-				if err := c.print(preparedResult(p, change)); err != nil {
+				if err := c.Print(preparedResult(p, change)); err != nil {
 					return err
 				}
-				c.talk("next: each signer runs fealty manifest sign-reseed %s --sign-with KEY --out NAME.sig; then, at this coordinator and before %s: fealty manifest reseed --commit %s --signature NAME.sig …",
+				c.Say("next: each signer runs fealty manifest sign-reseed %s --sign-with KEY --out NAME.sig; then, at this coordinator and before %s: fealty manifest reseed --commit %s --signature NAME.sig …",
 					in.prepare, command.When(p.GetExpiresAt()), in.prepare)
 				return nil
 			}
@@ -159,20 +160,16 @@ func reseedCluster(ctx context.Context, c *CLI, cfg *settings.Values, in reseedF
 			return err
 		}
 		if in.dry {
-			c.planned("the prepared seed would come into force")
+			c.Planned("the prepared seed would come into force")
 		}
-		if err := c.print(reseeded(resp)); err != nil || in.dry {
+		if err := c.Print(reseeded(resp)); err != nil || in.dry {
 			return err
 		}
-		c.talk("the old seed signs nothing that counts any more; members follow by themselves, and fealty status shows who is connected")
-		c.talk("join tokens are void: make new ones. People log in again with --pin %x", resp.GetRootKey())
+		c.Say("the old seed signs nothing that counts any more; members follow by themselves, and fealty status shows who is connected")
+		c.Say("join tokens are void: make new ones. People log in again with --pin %x", resp.GetRootKey())
 		tellOfKeys(c, resp.GetKeysMade())
 		return tellOfShares(c, cfg, "", resp.GetShares())
 	})
-}
-
-func conflictingFlags(name, value, want string) error {
-	return explain.New(explain.BadValue, "name", name, "value", value, "want", want)
 }
 
 // wordManifest words what is wrong with a manifest in a file.
@@ -236,17 +233,17 @@ func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignatu
 	return &fealtyv1.ManifestSignature{Key: in.Key, Signature: raw}, nil
 }
 
-func manifestSignReseed(c *CLI) *cobra.Command {
+func manifestSignReseed(c *program.CLI) *cobra.Command {
 	var keyFile, out string
-	cmd := c.command(spec{
-		use: "sign-reseed FILE", short: "sign a prepared seed, apart from any coordinator",
-		long: `Sign what manifest reseed --prepare wrote, as one signer, and show what it says.
+	cmd := c.Command(program.Spec{
+		Use: "sign-reseed FILE", Short: "sign a prepared seed, apart from any coordinator",
+		Long: `Sign what manifest reseed --prepare wrote, as one signer, and show what it says.
 
 The signature authorizes this change of root at this place of the history, and nothing else. Compare cluster,
 roots and manifest with what you were told on another way.`,
-		sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
-		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+		Sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
+		Args:   command.Exactly("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			change, err := failure.ReadFile(cfg.Within(args[0]), snapshotform.MaxRecord)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
@@ -276,8 +273,8 @@ roots and manifest with what you were told on another way.`,
 			if err != nil {
 				return err
 			}
-			return c.print(result{changeOfRoot(parsed),
-				func(p *term.Page) error { return p.Facts(changeFacts(parsed)) }})
+			return c.Print(program.ResultOf(changeOfRoot(parsed),
+				func(p *term.Page) error { return p.Facts(changeFacts(parsed)) }))
 		},
 	})
 	f := cmd.Flags()
@@ -316,9 +313,9 @@ func changeOfRoot(r snapshot.RootChange) rootChange {
 func changeFacts(r snapshot.RootChange) term.Facts {
 	var f term.Facts
 	f.Add("cluster", r.ClusterID)
-	f.Add("seed epoch", itoa(int64(r.SeedEpoch)))
-	f.Add("authority epoch", itoa(int64(r.AuthorityEpoch)))
-	f.Add("index", itoa(int64(r.Index)))
+	f.Add("seed epoch", command.Itoa(int64(r.SeedEpoch)))
+	f.Add("authority epoch", command.Itoa(int64(r.AuthorityEpoch)))
+	f.Add("index", command.Itoa(int64(r.Index)))
 	f.Add("after", r.Previous.String())
 	f.Add("manifest", r.Manifest.String())
 	f.Add("root that leaves", r.PreviousRoot.String())
@@ -326,31 +323,31 @@ func changeFacts(r snapshot.RootChange) term.Facts {
 	return f
 }
 
-func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) result {
+func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) program.Result {
 	data := plannedReseed{changeOfRoot(r), p.GetMembers(), p.GetTokensVoided()}
-	return result{data, func(pg *term.Page) error {
+	return program.ResultOf(data, func(pg *term.Page) error {
 		f := changeFacts(r)
-		f.Add("members to follow", itoa(int64(p.GetMembers())))
-		f.Add("tokens voided", itoa(int64(p.GetTokensVoided())))
+		f.Add("members to follow", command.Itoa(int64(p.GetMembers())))
+		f.Add("tokens voided", command.Itoa(int64(p.GetTokensVoided())))
 		f.Add("expires", command.When(p.GetExpiresAt()))
 		return pg.Facts(f)
-	}}
+	})
 }
 
-func reseeded(resp *fealtyv1.CommitReseedResponse) result {
-	return result{message.Of(resp), func(p *term.Page) error {
+func reseeded(resp *fealtyv1.CommitReseedResponse) program.Result {
+	return program.ResultOf(message.Of(resp), func(p *term.Page) error {
 		t := resp.GetTransition()
 		var f term.Facts
-		f.Add("seed epoch", itoa(int64(resp.GetSeedEpoch())))
+		f.Add("seed epoch", command.Itoa(int64(resp.GetSeedEpoch())))
 		f.Add("root", keyText(resp.GetRootKey()))
 		f.Add("transaction key", keyText(resp.GetTransactionKey()))
-		f.Add("index", itoa(int64(t.GetIndex())))
-		f.Add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
-		f.Add("members to follow", itoa(int64(resp.GetMembers())))
-		f.Add("tokens voided", itoa(int64(resp.GetTokensVoided())))
+		f.Add("index", command.Itoa(int64(t.GetIndex())))
+		f.Add("authority epoch", command.Itoa(int64(t.GetAuthorityEpoch())))
+		f.Add("members to follow", command.Itoa(int64(resp.GetMembers())))
+		f.Add("tokens voided", command.Itoa(int64(resp.GetTokensVoided())))
 		f.Add("reason", t.GetReason())
 		return p.Facts(f)
-	}}
+	})
 }
 
 func keyText(hash []byte) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -34,11 +35,11 @@ type restoreFlags struct {
 	dry, inPlace         bool
 }
 
-func backupRestore(c *CLI) *cobra.Command {
+func backupRestore(c *program.CLI) *cobra.Command {
 	var in restoreFlags
-	cmd := c.command(spec{
-		use: "restore [FILE]", short: "restore a backup into an empty store, or have a store that went back go on",
-		long: `Restore a backup into an empty store, with every coordinator of the cluster stopped. The backup is verified first, all
+	cmd := c.Command(program.Spec{
+		Use: "restore [FILE]", Short: "restore a backup into an empty store, or have a store that went back go on",
+		Long: `Restore a backup into an empty store, with every coordinator of the cluster stopped. The backup is verified first, all
 of it. The store's revisions, and the index and authority epoch that the history goes on with, start above the Unix
 time, so that nothing that the fleet remembers is above them.
 
@@ -53,12 +54,12 @@ command prints what that can be.
 With --in-place no backup is read: the cluster goes on from what the store holds, after an older copy was put in its
 place or it failed over to a server that lagged. All else is the same: every coordinator is stopped, the signers sign,
 and members that hold newer bans show them when the coordinators are back.`,
-		sample: `  fealty backup restore prod.backup --store postgres://db.example/fealty --share-key alice.key --sign-with signer.key
+		Sample: `  fealty backup restore prod.backup --store postgres://db.example/fealty --share-key alice.key --sign-with signer.key
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --request-out restore.json
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --signature bob.sig
   fealty backup restore --in-place --store postgres://db.example/fealty --sign-with signer.key`,
-		groups: []settings.Group{settings.BackupRestore}, args: command.AtMostOne("FILE"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.BackupRestore}, Args: command.AtMostOne("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			switch {
 			case in.inPlace && len(args) > 0:
 				return explain.New(explain.BadValue, "name", "--in-place", "value", args[0], "problem", "nothing is read from a backup in place", "want", "no FILE, or no --in-place")
@@ -82,7 +83,7 @@ and members that hold newer bans show them when the coordinators are back.`,
 	return cmd
 }
 
-func restoreBackup(ctx context.Context, c *CLI, cfg *settings.Values, file string, in restoreFlags) error {
+func restoreBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file string, in restoreFlags) error {
 	if cfg.Find("store").Text == "" {
 		return command.Missing("--store", "a backup is restored into a store of its own",
 			"--store URL of an empty store")
@@ -104,7 +105,7 @@ func restoreBackup(ctx context.Context, c *CLI, cfg *settings.Values, file strin
 			st.Close()
 		}
 	}()
-	plan, err := restorePlan(ctx, st, name, file, found, c.env.Now(), in.reason)
+	plan, err := restorePlan(ctx, st, name, file, found, c.Env.Now(), in.reason)
 	if err != nil {
 		return err
 	}
@@ -116,11 +117,11 @@ func restoreBackup(ctx context.Context, c *CLI, cfg *settings.Values, file strin
 		if err := keyfile.Create(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
-		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
+		c.Say("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
 	}
 	if in.dry {
-		c.planned("the backup would be restored into " + name)
-		return c.print(restoreResult(name, found, plan))
+		c.Planned("the backup would be restored into " + name)
+		return c.Print(restoreResult(name, found, plan))
 	}
 	ids, err := backupKeys(ctx, c, cfg, in.backupFlags)
 	if err != nil {
@@ -143,7 +144,7 @@ func restoreBackup(ctx context.Context, c *CLI, cfg *settings.Values, file strin
 	if plan, err = backup.Restore(ctx, st, plan, r, nil); err != nil {
 		return restoreFailed(name, file, err)
 	}
-	if err := c.print(restoreResult(name, found, plan)); err != nil {
+	if err := c.Print(restoreResult(name, found, plan)); err != nil {
 		return err
 	}
 	tellOfLoss(c, found, plan)
@@ -209,7 +210,7 @@ func signRestore(cfg *settings.Values, in restoreFlags, m *manifest.Manifest, re
 }
 
 // restoreInPlace has the cluster of a store go on from what that holds.
-func restoreInPlace(ctx context.Context, c *CLI, cfg *settings.Values, in restoreFlags) error {
+func restoreInPlace(ctx context.Context, c *program.CLI, cfg *settings.Values, in restoreFlags) error {
 	switch {
 	case cfg.Find("store").Text == "":
 		return command.Missing("--store", "a store goes on in place", "--store URL of the store that went back")
@@ -226,7 +227,7 @@ func restoreInPlace(ctx context.Context, c *CLI, cfg *settings.Values, in restor
 		return restoreFailed(name, "", backup.ErrNoCluster)
 	}
 	defer st.Close()
-	found, err := backup.PlanInPlace(ctx, st, c.env.Now(), func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, in.reason, c.env.Release)
+	found, err := backup.PlanInPlace(ctx, st, c.Env.Now(), func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, in.reason, c.Env.Release)
 	if err != nil {
 		return restoreFailed(name, "", err)
 	}
@@ -241,24 +242,24 @@ func restoreInPlace(ctx context.Context, c *CLI, cfg *settings.Values, in restor
 		if err := keyfile.Create(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
-		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
+		c.Say("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
 	}
 	if in.dry {
-		c.planned("the cluster would go on from what " + name + " holds")
-		return c.print(inPlaceResult(name, found))
+		c.Planned("the cluster would go on from what " + name + " holds")
+		return c.Print(inPlaceResult(name, found))
 	}
 	if err := backup.RestoreInPlace(ctx, st, found, nil); err != nil {
 		return restoreFailed(name, "", err)
 	}
-	if err := c.print(inPlaceResult(name, found)); err != nil {
+	if err := c.Print(inPlaceResult(name, found)); err != nil {
 		return err
 	}
-	c.talk("not in it is what the store lost: members that joined or left since, changes of the config, and bans, but for those that members still know; every join token is void")
+	c.Say("not in it is what the store lost: members that joined or left since, changes of the config, and bans, but for those that members still know; every join token is void")
 	if have := len(found.Intent.Signatures); have < found.Manifest.Signers.Threshold {
-		c.talk("no coordinator goes on from it before %d more of the signers sign: run it again with --sign-with or --signature", found.Manifest.Signers.Threshold-have)
+		c.Say("no coordinator goes on from it before %d more of the signers sign: run it again with --sign-with or --signature", found.Manifest.Signers.Threshold-have)
 		return nil
 	}
-	c.talk("next: start the coordinators on this store; without a keeper the owners bring the seed: fealty recover")
+	c.Say("next: start the coordinators on this store; without a keeper the owners bring the seed: fealty recover")
 	return nil
 }
 
@@ -297,16 +298,16 @@ type restoredInPlace struct {
 	Whole            bool         `json:"whole"`
 }
 
-func inPlaceResult(name string, found *backup.Standing) result {
+func inPlaceResult(name string, found *backup.Standing) program.Result {
 	m, plan := found.Manifest, found.Intent
 	signed, missing := signed(m, plan)
 	data := restoredInPlace{
-		Store: name, Cluster: m.Cluster, InPlace: true, Entries: number(found.Entries),
-		Resumes: resumedHead{Hash: found.Hash.String(), Index: number(found.Head.Index), AuthorityEpoch: number(found.Head.AuthorityEpoch)},
-		Index:   number(plan.Index), AuthorityEpoch: number(plan.AuthorityEpoch), Floor: number(uint64(plan.Floor)),
+		Store: name, Cluster: m.Cluster, InPlace: true, Entries: command.Number(found.Entries),
+		Resumes: resumedHead{Hash: found.Hash.String(), Index: command.Number(found.Head.Index), AuthorityEpoch: command.Number(found.Head.AuthorityEpoch)},
+		Index:   command.Number(plan.Index), AuthorityEpoch: command.Number(plan.AuthorityEpoch), Floor: command.Number(uint64(plan.Floor)),
 		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: true,
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("store", name)
 		f.Add("cluster", m.Cluster)
@@ -319,7 +320,7 @@ func inPlaceResult(name string, found *backup.Standing) result {
 		}
 		f.Add("signatures", have)
 		return p.Facts(f)
-	}}
+	})
 }
 
 // restoreFailed words why a backup was not restored into the store called name.
@@ -373,16 +374,16 @@ type restored struct {
 	Whole            bool          `json:"whole"`
 }
 
-func restoreResult(name string, found *backup.Contents, plan *backup.Intent) result {
+func restoreResult(name string, found *backup.Contents, plan *backup.Intent) program.Result {
 	m, head := found.History.Manifest(), found.History.Current()
 	signed, missing := signed(m, plan)
 	data := restored{
-		Store: name, Cluster: found.Header.Cluster, BackupOf: output.Moment(found.Header.CreatedAt), Entries: number(found.Trailer.Entries),
-		Resumes: resumedHead{Hash: head.Hash.String(), Index: number(head.Index), AuthorityEpoch: number(head.AuthorityEpoch)},
-		Index:   number(plan.Index), AuthorityEpoch: number(plan.AuthorityEpoch), Floor: number(uint64(plan.Floor)),
+		Store: name, Cluster: found.Header.Cluster, BackupOf: output.Moment(found.Header.CreatedAt), Entries: command.Number(found.Trailer.Entries),
+		Resumes: resumedHead{Hash: head.Hash.String(), Index: command.Number(head.Index), AuthorityEpoch: command.Number(head.AuthorityEpoch)},
+		Index:   command.Number(plan.Index), AuthorityEpoch: command.Number(plan.AuthorityEpoch), Floor: command.Number(uint64(plan.Floor)),
 		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: plan.Whole,
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("store", name)
 		f.Add("cluster", found.Header.Cluster)
@@ -395,34 +396,34 @@ func restoreResult(name string, found *backup.Contents, plan *backup.Intent) res
 		}
 		f.Add("signatures", have)
 		return p.Facts(f)
-	}}
+	})
 }
 
 // tellOfLoss says what a restore cannot know, and what is next.
-func tellOfLoss(c *CLI, found *backup.Contents, plan *backup.Intent) {
+func tellOfLoss(c *program.CLI, found *backup.Contents, plan *backup.Intent) {
 	at := found.Header.CreatedAt.UTC().Format(time.RFC3339)
-	c.talk("not in it is what happened after %s: members that joined or left since, changes of the manifest and the config, and bans, but for those that members still know", at)
-	c.talk("members that joined since join again, with a new token or their certificate; every join token of before is void")
+	c.Say("not in it is what happened after %s: members that joined or left since, changes of the manifest and the config, and bans, but for those that members still know", at)
+	c.Say("members that joined since join again, with a new token or their certificate; every join token of before is void")
 	m := found.History.Manifest()
 	if have := len(plan.Signatures); have < m.Signers.Threshold {
-		c.talk("no coordinator goes on from it before %d more of the signers sign: run it again with --sign-with or --signature", m.Signers.Threshold-have)
+		c.Say("no coordinator goes on from it before %d more of the signers sign: run it again with --sign-with or --signature", m.Signers.Threshold-have)
 		return
 	}
-	c.talk("next: start a coordinator on this store; without a keeper the owners bring the seed: fealty recover")
+	c.Say("next: start a coordinator on this store; without a keeper the owners bring the seed: fealty recover")
 }
 
-func backupSign(c *CLI) *cobra.Command {
+func backupSign(c *program.CLI) *cobra.Command {
 	var keyFile, out string
-	cmd := c.command(spec{
-		use: "sign REQUEST", short: "sign a restore where the key is",
-		long: `Sign a restore on the machine that has the signer's key. REQUEST is the file that fealty backup restore wrote with
+	cmd := c.Command(program.Spec{
+		Use: "sign REQUEST", Short: "sign a restore where the key is",
+		Long: `Sign a restore on the machine that has the signer's key. REQUEST is the file that fealty backup restore wrote with
 --request-out. What comes out is one line that the restore takes with --signature, on standard output or in the file
 of --out. It covers the backup, the head that the history goes on from and the clocks that it goes on with, so that
 it works for this restore alone. The digest that it prints is that of the backup: compare it with what fealty backup
 check says of the one you mean.`,
-		sample: "  fealty backup sign restore.json --key alice.key --out alice.sig",
-		args:   command.Exactly("REQUEST"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+		Sample: "  fealty backup sign restore.json --key alice.key --out alice.sig",
+		Args:   command.Exactly("REQUEST"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			if keyFile == "" {
 				return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 			}
@@ -445,12 +446,12 @@ check says of the one you mean.`,
 			if out != "" {
 				err = keyfile.Create(cfg.Within(out), f.Encode(), 0o644, "a signature")
 			} else {
-				_, err = c.env.Stdout.Write(f.Encode())
+				_, err = c.Env.Stdout.Write(f.Encode())
 			}
 			if err != nil {
 				return err
 			}
-			c.talk("signed as %s: cluster %s goes back to the backup with digest %s, at head %s, and on with index %d and epoch %d", f.Signature.Key, request.Cluster, request.Backup, request.Current, request.Index, request.AuthorityEpoch)
+			c.Say("signed as %s: cluster %s goes back to the backup with digest %s, at head %s, and on with index %d and epoch %d", f.Signature.Key, request.Cluster, request.Backup, request.Current, request.Index, request.AuthorityEpoch)
 			return nil
 		},
 	})

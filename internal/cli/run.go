@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -32,19 +33,19 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-func coordinatorCommand(c *CLI) *cobra.Command {
-	cmd := c.command(spec{
-		use: "coordinator", short: "run a coordinator",
-		long: `Run a coordinator, until it gets SIGINT or SIGTERM.
+func coordinatorCommand(c *program.CLI) *cobra.Command {
+	cmd := c.Command(program.Spec{
+		Use: "coordinator", Short: "run a coordinator",
+		Long: `Run a coordinator, until it gets SIGINT or SIGTERM.
 
 A coordinator that starts for the first time has no manifest, and says how to give it one. It keeps the
 cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.`,
-		sample: `  fealty coordinator --data /var/lib/fealty/coordinator --listen :7443 --advertise c1.example:7443
+		Sample: `  fealty coordinator --data /var/lib/fealty/coordinator --listen :7443 --advertise c1.example:7443
   fealty coordinator --config /etc/fealty/coordinator.yaml --print-config
   fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'
   fealty coordinator --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
-		groups: []settings.Group{settings.Coordinator, settings.Process},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Coordinator, settings.Process},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return runCoordinator(ctx, c, cfg)
 		},
 	})
@@ -52,25 +53,25 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
 	return cmd
 }
 
-func coordinatorForget(c *CLI) *cobra.Command {
+func coordinatorForget(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
-	cmd := c.command(spec{
-		use: "forget NAME", short: "say that a coordinator is gone for good",
-		long: `End the finding on a coordinator that died and does not come back: what it said of itself is removed, and nobody
+	cmd := c.Command(program.Spec{
+		Use: "forget NAME", Short: "say that a coordinator is gone for good",
+		Long: `End the finding on a coordinator that died and does not come back: what it said of itself is removed, and nobody
 misses it. One that was stopped by SIGINT or SIGTERM is not missed, and needs no such word.
 
 It takes nothing from that coordinator. The manifest says which coordinators may serve: where the machine was lost or
 stolen, set a manifest that does not admit its key. One that runs after all says so again within a minute; one that
 answers is not forgotten.`,
-		sample: `  fealty coordinator forget coordinator-3 --reason "its machine was scrapped"
+		Sample: `  fealty coordinator forget coordinator-3 --reason "its machine was scrapped"
   fealty coordinator forget coordinator-3 --dry-run`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("NAME"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.asking(cfg, func(s *line.Services) error {
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("NAME"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				if !dry {
 					risk := "coordinator " + args[0] + " is not missed any more: nobody is told that it is down"
-					if err := c.confirm(ctx, "fealty coordinator forget", risk, yes); err != nil {
+					if err := c.Confirm(ctx, "fealty coordinator forget", risk, yes); err != nil {
 						return err
 					}
 				}
@@ -79,17 +80,17 @@ answers is not forgotten.`,
 					return err
 				}
 				if dry {
-					c.planned("coordinator " + args[0] + " would be forgotten")
+					c.Planned("coordinator " + args[0] + " would be forgotten")
 				}
-				now := c.env.Now()
-				if err := c.print(result{message.Of(resp),
+				now := c.Env.Now()
+				if err := c.Print(program.ResultOf(message.Of(resp),
 					func(p *term.Page) error {
 						return p.Table(replicaTable(resp.GetForgotten(),
 							now))
-					}}); err != nil || dry {
+					})); err != nil || dry {
 					return err
 				}
-				c.talk("forgotten; the manifest admits it still, until one is set that does not")
+				c.Say("forgotten; the manifest admits it still, until one is set that does not")
 				return nil
 			})
 		},
@@ -100,7 +101,7 @@ answers is not forgotten.`,
 	return cmd
 }
 
-func runCoordinator(ctx context.Context, c *CLI, cfg *settings.Values) (err error) {
+func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) {
 	log := logger(c, cfg)
 	data := cfg.Path("data")
 	socket := cfg.Find("admin_socket")
@@ -151,18 +152,18 @@ func runCoordinator(ctx context.Context, c *CLI, cfg *settings.Values) (err erro
 			SelfHealAfter: cfg.Duration("self_heal_after")},
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
 		Gate:  mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"), HandshakeBurst: cfg.Number("handshake_burst")},
-		TLS:   tlsPaths(cfg), Log: log, Machine: coordinator.Machine{Now: c.env.Now}, Release: c.env.Release,
+		TLS:   tlsPaths(cfg), Log: log, Machine: coordinator.Machine{Now: c.Env.Now}, Release: c.Env.Release,
 	})
 	if err != nil {
 		return err
 	}
 	if phase, reason := co.Phase(); phase == "uninitialized" {
-		c.talk("this cluster has no manifest yet. Set the first one on this machine:")
-		c.talk("  fealty manifest init --cluster ID --coordinator-key %s --keeper file:PATH --signer-key-out signer.key --out manifest.yaml", co.EnrolmentKey())
-		c.talk("  fealty manifest set manifest.yaml --socket %s", co.AdminSocket())
-		c.talk("or from elsewhere with the token in %s: fealty manifest set manifest.yaml --setup-token-file FILE", filepath.Join(data, "setup-token"))
+		c.Say("this cluster has no manifest yet. Set the first one on this machine:")
+		c.Say("  fealty manifest init --cluster ID --coordinator-key %s --keeper file:PATH --signer-key-out signer.key --out manifest.yaml", co.EnrolmentKey())
+		c.Say("  fealty manifest set manifest.yaml --socket %s", co.AdminSocket())
+		c.Say("or from elsewhere with the token in %s: fealty manifest set manifest.yaml --setup-token-file FILE", filepath.Join(data, "setup-token"))
 	} else if reason != "" {
-		c.talk("the coordinator is not ready: %s", reason)
+		c.Say("the coordinator is not ready: %s", reason)
 	}
 	return stopped(ctx, co.Run(ctx))
 }
@@ -181,7 +182,7 @@ func leaseOf(cfg *settings.Values, name string) (lease, beat time.Duration, err 
 		beat = lease / 4
 	}
 	if beat > lease/3 {
-		return 0, 0, conflictingFlags("--beat", beat.String(), "at most a third of the lease, which is "+lease.String())
+		return 0, 0, command.ConflictingFlags("--beat", beat.String(), "at most a third of the lease, which is "+lease.String())
 	}
 	return lease, beat, nil
 }
@@ -223,7 +224,7 @@ func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	return l, nil
 }
 
-func listenMetrics(ctx context.Context, c *CLI, cfg *settings.Values) (net.Listener, error) {
+func listenMetrics(ctx context.Context, c *program.CLI, cfg *settings.Values) (net.Listener, error) {
 	if cfg.Text("metrics") == "" {
 		return nil, nil
 	}
@@ -241,40 +242,40 @@ func advertised(named []string, l net.Addr) []string {
 	if err != nil {
 		return nil
 	}
-	return []string{net.JoinHostPort(host, itoa(int64(tcp.Port)))}
+	return []string{net.JoinHostPort(host, command.Itoa(int64(tcp.Port)))}
 }
 
 // logger returns the log of a process.
-func logger(c *CLI, cfg *settings.Values) *slog.Logger {
+func logger(c *program.CLI, cfg *settings.Values) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Text("log_level"))); err != nil {
 		panic("cli: log_level was not checked: " + err.Error())
 	}
-	return slog.New(logHandler(c, c.env.Stderr, cfg.Text("log_format"), level))
+	return slog.New(logHandler(c, c.Env.Stderr, cfg.Text("log_format"), level))
 }
 
-func logHandler(c *CLI, w io.Writer, format string, level slog.Level) slog.Handler {
+func logHandler(c *program.CLI, w io.Writer, format string, level slog.Level) slog.Handler {
 	switch {
 	case format == "json":
 		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
-	case c.env.IsTerminal(w):
-		return tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !c.coloured(w)})
+	case c.Env.IsTerminal(w):
+		return tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !c.Coloured(w)})
 	}
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
 }
 
-func agentCommand(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "agent", short: "run the agent of a member",
-		long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
+func agentCommand(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "agent", Short: "run the agent of a member",
+		Long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
 
 It keeps the machine certified and its verified snapshots up to date, and goes on by itself while no
 coordinator can be reached. With a certificate of your own PKI it comes back without a person, however long
 it was away.`,
-		sample: `  fealty agent --data /var/lib/fealty/agent
+		Sample: `  fealty agent --data /var/lib/fealty/agent
   fealty agent --data /var/lib/fealty/agent --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
-		groups: []settings.Group{settings.Agent, settings.Certified, settings.Running, settings.Process},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Agent, settings.Certified, settings.Running, settings.Process},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return runAgent(ctx, c, cfg.Path("data"), cfg)
 		},
 	})
@@ -294,7 +295,7 @@ func consumersOf(cfg *settings.Values) ([]agent.Consumer, error) {
 }
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.
-func runAgent(ctx context.Context, c *CLI, dir string, cfg *settings.Values) error {
+func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Values) error {
 	mirrors, open, err := mirrors(c, cfg)
 	if err != nil {
 		return err
@@ -311,7 +312,7 @@ func runAgent(ctx context.Context, c *CLI, dir string, cfg *settings.Values) err
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), WorkloadSocket: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName)), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.Text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: logger(c, cfg),
+		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), WorkloadSocket: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName)), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.Text("on_change")), Release: c.Env.Release, Now: c.Env.Now, Log: logger(c, cfg),
 	})
 	if err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -25,53 +27,53 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func manifestShares(c *CLI) *cobra.Command {
+func manifestShares(c *program.CLI) *cobra.Command {
 	var out string
-	cmd := c.command(spec{
-		use: "shares", short: "fetch the encrypted shares of the seed, for their owners",
-		long: `Fetch the shares of the seed that belong to the manifest in force, each encrypted to its owner's key. With --out
+	cmd := c.Command(program.Spec{
+		Use: "shares", Short: "fetch the encrypted shares of the seed, for their owners",
+		Long: `Fetch the shares of the seed that belong to the manifest in force, each encrypted to its owner's key. With --out
 each is written to a file of its own, named after its owner, to be handed to that person. Nobody else can open it.
 
 In recovery mode a coordinator hands them out on its own machine, over --socket, as its store holds them: it cannot
 check them without the seed. fealty recover does before it sends one.
 
 The same files come out of fealty manifest set and fealty manifest reshare with --shares-out.`,
-		sample: "  fealty manifest shares --out shares",
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *line.Services) error {
+		Sample: "  fealty manifest shares --out shares",
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Manifest.GetSeedShares(ctx, &fealtyv1.GetSeedSharesRequest{})
 				if err != nil {
 					return err
 				}
-				if err := c.print(result{message.Of(resp), func(p *term.Page) error {
+				if err := c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					if len(resp.GetShares()) == 0 {
 						return nil // said below
 					}
 					t := &term.Table{Columns: []term.Column{{Title: "OWNER"}, {Title: "MADE AT INDEX", Right: true},
 						{Title: "BYTES", Right: true}}}
 					for _, x := range resp.GetShares() {
-						t.Add(term.Txt(x.GetOwner()), term.Txt(itoa(int64(resp.GetTransition().GetIndex()))),
-							term.Txt(itoa(int64(len(x.GetFile())))))
+						t.Add(term.Txt(x.GetOwner()), term.Txt(command.Itoa(int64(resp.GetTransition().GetIndex()))),
+							term.Txt(command.Itoa(int64(len(x.GetFile())))))
 					}
 					return p.Table(t)
-				}}); err != nil {
+				})); err != nil {
 					return err
 				}
 				if resp.GetUnverified() {
-					c.talk("the coordinator is in recovery mode and could not check these; fealty recover does before it sends one")
+					c.Say("the coordinator is in recovery mode and could not check these; fealty recover does before it sends one")
 				}
 				if gone := resp.GetMissing(); len(gone) > 0 {
-					c.talk("the store does not hold the share of %s", strings.Join(gone, ", "))
+					c.Say("the store does not hold the share of %s", strings.Join(gone, ", "))
 				}
 				switch {
 				case len(resp.GetShares()) == 0 && len(resp.GetMissing()) > 0:
 					return explain.New(explain.NotFound, "what", "share in the store for", "name", strings.Join(resp.GetMissing(), ", "))
 				case len(resp.GetShares()) == 0:
-					c.talk("there are no shares: no owner of the seed in the manifest in force is a person, and its keepers hold the seed")
+					c.Say("there are no shares: no owner of the seed in the manifest in force is a person, and its keepers hold the seed")
 					return nil
 				case out == "":
-					c.talk("next: fealty manifest shares --out DIR")
+					c.Say("next: fealty manifest shares --out DIR")
 					return nil
 				}
 				return writeShares(c, cfg, out, resp.GetShares())
@@ -114,7 +116,7 @@ func makeSharesDir(dir string) error {
 }
 
 // writeShares writes one file for each owner.
-func writeShares(c *CLI, cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
+func writeShares(c *program.CLI, cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
 	dir = cfg.Within(dir)
 	if err := makeSharesDir(dir); err != nil {
 		return err
@@ -128,21 +130,21 @@ func writeShares(c *CLI, cfg *settings.Values, dir string, shares []*fealtyv1.Se
 			return err
 		}
 	}
-	c.talk("wrote %s of the seed to %s: give each owner the file of their name, which their key alone opens", amount.Plural(len(shares), "share", "shares"), dir)
+	c.Say("wrote %s of the seed to %s: give each owner the file of their name, which their key alone opens", amount.Plural(len(shares), "share", "shares"), dir)
 	return nil
 }
 
 // tellOfShares says where the shares are that a set made, or writes them.
-func tellOfShares(c *CLI, cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
+func tellOfShares(c *program.CLI, cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
 	switch {
 	case len(shares) == 0:
 		return nil
 	case dir == "":
-		c.talk("%s of the seed to hand out, to %s: fealty manifest shares --out DIR", amount.Plural(len(shares), "share", "shares"), owners(shares))
+		c.Say("%s of the seed to hand out, to %s: fealty manifest shares --out DIR", amount.Plural(len(shares), "share", "shares"), owners(shares))
 		return nil
 	}
 	if err := writeShares(c, cfg, dir, shares); err != nil {
-		c.talk("the manifest is in force all the same; to get the shares again: fealty manifest shares --out DIR")
+		c.Say("the manifest is in force all the same; to get the shares again: fealty manifest shares --out DIR")
 		return err
 	}
 	return nil
@@ -158,8 +160,8 @@ func owners(shares []*fealtyv1.SeedShare) string {
 }
 
 // advise tells what a manifest allows and may surprise later.
-func advise(c *CLI, m *manifest.Manifest) {
+func advise(c *program.CLI, m *manifest.Manifest) {
 	for _, a := range m.Advise() {
-		c.talk("note: %s: %s; %s", a.Field, a.What, a.Do)
+		c.Say("note: %s: %s; %s", a.Field, a.What, a.Do)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -15,19 +16,19 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func manifestSign(c *CLI) *cobra.Command {
+func manifestSign(c *program.CLI) *cobra.Command {
 	var current, key, kind, out string
-	cmd := c.command(spec{
-		use: "sign FILE", short: "sign a manifest where the key is, to be set elsewhere",
-		long: `Sign a manifest on the machine that has the key, without a coordinator. What comes out is one line that
+	cmd := c.Command(program.Spec{
+		Use: "sign FILE", Short: "sign a manifest where the key is, to be set elsewhere",
+		Long: `Sign a manifest on the machine that has the key, without a coordinator. What comes out is one line that
 fealty manifest set or reshare takes with --signature, on standard output or in the file of --out.
 
 It covers the exact bytes of FILE, the head that the change follows, and whether it is a set or a reshare. So it
 works once, for this change alone. fealty manifest diff shows what the change does, and names the head.`,
-		sample: `  fealty manifest sign manifest.yaml --current HASH --key alice.key --out alice.sig
+		Sample: `  fealty manifest sign manifest.yaml --current HASH --key alice.key --out alice.sig
   fealty manifest sign manifest.yaml --current HASH --key alice.key --kind reshare > alice.sig`,
-		args: command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+		Args: command.Exactly("FILE"),
+		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			return signManifest(c, cfg, args[0], current, key, history.Kind(kind), out)
 		},
 	})
@@ -39,7 +40,7 @@ works once, for this change alone. fealty manifest diff shows what the change do
 	return cmd
 }
 
-func signManifest(c *CLI, cfg *settings.Values, file, current, keyFile string, kind history.Kind, out string) error {
+func signManifest(c *program.CLI, cfg *settings.Values, file, current, keyFile string, kind history.Kind, out string) error {
 	switch {
 	case current == "":
 		return command.Missing("--current", "a signature is for one head",
@@ -74,15 +75,15 @@ func signManifest(c *CLI, cfg *settings.Values, file, current, keyFile string, k
 		if err := keyfile.Create(cfg.Within(out), f.Encode(), 0o644, "a signature"); err != nil {
 			return err
 		}
-	} else if _, err := c.env.Stdout.Write(f.Encode()); err != nil {
+	} else if _, err := c.Env.Stdout.Write(f.Encode()); err != nil {
 		return err
 	}
 	what := "everything that the file says, and leaves the owners of the seed as they are"
 	if kind == history.KindReshare {
 		what = "the owners of the seed and their threshold that the file says, and nothing else"
 	}
-	c.talk("signed as %s: a %s of cluster %s, which brings into force %s", f.Signature.Key, kind, m.Cluster, what)
-	c.talk("the file is %s, byte for byte; the change follows head %s, and no other", f.Manifest, head)
+	c.Say("signed as %s: a %s of cluster %s, which brings into force %s", f.Signature.Key, kind, m.Cluster, what)
+	c.Say("the file is %s, byte for byte; the change follows head %s, and no other", f.Manifest, head)
 	return nil
 }
 

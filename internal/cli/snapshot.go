@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -40,8 +41,8 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func snapshotCommand(c *CLI) *cobra.Command {
-	return noun("snapshot", "read, verify and compare signed snapshots",
+func snapshotCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("snapshot", "read, verify and compare signed snapshots",
 		snapshotGet(c), snapshotInspect(c), snapshotVerify(c), snapshotDiff(c))
 }
 
@@ -61,7 +62,7 @@ type reading struct {
 func (r *reading) header() *snapshot.Header { return &r.claims.Header }
 
 // readSnapshot reads the snapshot that name names.
-func readSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, name string) (*reading, error) {
+func readSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, name string) (*reading, error) {
 	raw, err := snapshotBytes(ctx, c, cfg, name)
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func readSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, name string
 	return readingOf(name, raw)
 }
 
-func snapshotBytes(ctx context.Context, c *CLI, cfg *settings.Values, name string) ([]byte, error) {
+func snapshotBytes(ctx context.Context, c *program.CLI, cfg *settings.Values, name string) ([]byte, error) {
 	if rest, ok := strings.CutPrefix(name, "member:"); ok {
 		member, scope, _ := strings.Cut(rest, ":")
 		return memberSnapshot(ctx, c, cfg, member, scope)
@@ -92,11 +93,11 @@ func snapshotBytes(ctx context.Context, c *CLI, cfg *settings.Values, name strin
 }
 
 // readBounded reads a regular file, or standard input, of at most limit bytes.
-func readBounded(c *CLI, cfg *settings.Values, name, purpose string, limit int64) ([]byte, error) {
+func readBounded(c *program.CLI, cfg *settings.Values, name, purpose string, limit int64) ([]byte, error) {
 	var raw []byte
 	var err error
 	if name == "-" {
-		raw, err = readAll(c.env.Stdin, limit)
+		raw, err = command.ReadAll(c.Env.Stdin, limit)
 	} else {
 		raw, err = durable.OS().ReadFile(cfg.Within(name), limit)
 	}
@@ -161,21 +162,21 @@ func scopeNames() []string {
 	return out
 }
 
-func snapshotGet(c *CLI) *cobra.Command {
+func snapshotGet(c *program.CLI) *cobra.Command {
 	var out, member, from string
-	cmd := c.command(spec{
-		use: "get SCOPE", short: "get the exact bytes of a snapshot",
-		long: `Get the snapshot that the node of --data has in use for a scope, from its folder, whether or not its agent runs.
+	cmd := c.Command(program.Spec{
+		Use: "get SCOPE", Short: "get the exact bytes of a snapshot",
+		Long: `Get the snapshot that the node of --data has in use for a scope, from its folder, whether or not its agent runs.
 With --member a coordinator is asked for what is in force for a member. With --from a mirror is read for what it has
 for the node of --data: it shows whether the mirror serves that node.
 
 With --out the exact bytes are written to a file, or to standard output with --out -: the other commands read
 them, on any machine. Without it they are part of what -o json prints, in base64. Nothing is verified.`,
-		sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap
+		Sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap
   fealty snapshot get node_runtime --member data/db-1 -o json
   fealty snapshot get node_runtime --data /var/lib/fealty/agent --from https://mirror.example/fealty`,
-		groups: []settings.Group{settings.Snapshot, settings.SnapshotGet, settings.Client}, args: command.Exactly("SCOPE"), words: scopeNames(),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Snapshot, settings.SnapshotGet, settings.Client}, Args: command.Exactly("SCOPE"), Words: scopeNames(),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if err := checkScope(args[0]); err != nil {
 				return err
 			}
@@ -198,7 +199,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 				return err
 			}
 			if out == "-" {
-				_, err := c.env.Stdout.Write(r.raw)
+				_, err := c.Env.Stdout.Write(r.raw)
 				return err
 			}
 			if out != "" {
@@ -206,9 +207,9 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 					return err
 				}
 			}
-			shown := r.inspected(c.env.Now())
-			shown.data = gotSnapshot{shown.data.(shownSnapshot), out, base64.StdEncoding.EncodeToString(r.raw)}
-			return c.print(shown)
+			shown := r.inspected(c.Env.Now())
+			shown.Data = gotSnapshot{shown.Data.(shownSnapshot), out, base64.StdEncoding.EncodeToString(r.raw)}
+			return c.Print(shown)
 		},
 	})
 	cmd.Flags().StringVar(&out, "out", "", "write the exact bytes to this new file; - is standard output")
@@ -218,7 +219,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 }
 
 // memberSnapshot asks a coordinator for what is in force for a member.
-func memberSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, member, scope string) (raw []byte, err error) {
+func memberSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, member, scope string) (raw []byte, err error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
@@ -227,7 +228,7 @@ func memberSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, member, s
 		return nil, explain.New(explain.BadValue, "name", "--member", "value", command.ShownArg(member), "problem",
 			"it is not KIND/NAME", "want", "KIND/NAME, such as data/db-1")
 	}
-	err = c.asking(cfg, func(s *line.Services) error {
+	err = c.Ask(cfg, func(s *line.Services) error {
 		resp, err := s.Signed.GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: kind, Name: name, Scope: scope})
 		raw = resp.GetSnapshot().GetEnvelope()
 		return err
@@ -239,7 +240,7 @@ func memberSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, member, s
 const mirrorTime = 2 * time.Minute
 
 // mirrorSnapshot reads from a mirror what it has for the node of --data.
-func mirrorSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, place string, scope snapshot.Scope) ([]byte, error) {
+func mirrorSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, place string, scope snapshot.Scope) ([]byte, error) {
 	if problem := settings.CheckMirror(place); problem != "" {
 		return nil, explain.New(explain.BadValue, "name", "--from", "value", command.ShownArg(place), "problem", problem, "want", "https://HOST/PATH or a folder")
 	}
@@ -251,7 +252,7 @@ func mirrorSnapshot(ctx context.Context, c *CLI, cfg *settings.Values, place str
 	if err != nil {
 		return nil, err
 	}
-	o, err := state.ReadOutlook(durable.OS(), cfg.Path("data"), c.env.Now())
+	o, err := state.ReadOutlook(durable.OS(), cfg.Path("data"), c.Env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -295,29 +296,29 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	return signed.With(content).Marshal()
 }
 
-func snapshotInspect(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "inspect SNAPSHOT", short: "show what a snapshot says of itself, without verifying it",
-		long: `Show the header, the record and the signers of a snapshot, and the sections of its content. Nothing of it is
+func snapshotInspect(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "inspect SNAPSHOT", Short: "show what a snapshot says of itself, without verifying it",
+		Long: `Show the header, the record and the signers of a snapshot, and the sections of its content. Nothing of it is
 verified: anybody can write a file that says all of this. See fealty snapshot verify.
 
 ` + ofSources,
-		sample: `  fealty snapshot inspect route_policy.snap
+		Sample: `  fealty snapshot inspect route_policy.snap
   fealty snapshot inspect agent:trust_bundle --data /var/lib/fealty/agent`,
-		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("SNAPSHOT"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Snapshot, settings.Client}, Args: command.Exactly("SNAPSHOT"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			r, err := readSnapshot(ctx, c, cfg, args[0])
 			if err != nil {
 				return err
 			}
-			return c.print(r.inspected(c.env.Now()))
+			return c.Print(r.inspected(c.Env.Now()))
 		},
 	})
 }
 
-func (r *reading) inspected(now time.Time) result {
+func (r *reading) inspected(now time.Time) program.Result {
 	parts, problem := r.sections()
-	return result{r.data(parts, problem), func(p *term.Page) error { return r.show(p, parts, problem, now) }}
+	return program.ResultOf(r.data(parts, problem), func(p *term.Page) error { return r.show(p, parts, problem, now) })
 }
 
 // shownBase is what a snapshot is made from.
@@ -571,11 +572,11 @@ type anchor struct {
 	open map[int]string
 }
 
-func snapshotVerify(c *CLI) *cobra.Command {
+func snapshotVerify(c *program.CLI) *cobra.Command {
 	var trust, configRoot, root, statement string
-	cmd := c.command(spec{
-		use: "verify SNAPSHOT", short: "make the checks of a node on a snapshot",
-		long: `Make the twelve checks that a node makes before it uses a snapshot, and show each of them. The first that does
+	cmd := c.Command(program.Spec{
+		Use: "verify SNAPSHOT", Short: "make the checks of a node on a snapshot",
+		Long: `Make the twelve checks that a node makes before it uses a snapshot, and show each of them. The first that does
 not hold refuses it, and the later ones are not made.
 
 Against a node: the snapshot is verified with what the node of --data believes and has accepted, by its trust
@@ -589,10 +590,10 @@ that has to have signed it, as 64 hex digits. Instead of the key, --root gives t
 that it accepted nothing newer.
 
 ` + ofSources,
-		sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
+		Sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
   fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
-		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("SNAPSHOT"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Snapshot, settings.Client}, Args: command.Exactly("SNAPSHOT"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			r, err := readSnapshot(ctx, c, cfg, args[0])
 			if err != nil {
 				return err
@@ -617,9 +618,9 @@ that it accepted nothing newer.
 }
 
 // nodeAnchor is the node of --data.
-func nodeAnchor(c *CLI, cfg *settings.Values) (*anchor, error) {
+func nodeAnchor(c *program.CLI, cfg *settings.Values) (*anchor, error) {
 	dir := cfg.Path("data")
-	o, err := state.ReadOutlook(durable.OS(), dir, c.env.Now())
+	o, err := state.ReadOutlook(durable.OS(), dir, c.Env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -631,7 +632,7 @@ func nodeAnchor(c *CLI, cfg *settings.Values) (*anchor, error) {
 }
 
 // keyAnchor is what the keys that were given say, for the node that r says it is for.
-func keyAnchor(c *CLI, cfg *settings.Values, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
+func keyAnchor(c *program.CLI, cfg *settings.Values, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
 	switch {
 	case configRoot == "" && root == "":
 		return nil, command.Missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
@@ -670,7 +671,7 @@ func keyAnchor(c *CLI, cfg *settings.Values, r *reading, trust, configRoot, root
 	}
 	o := state.Outlook{Trust: snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: key}}
 	if trust != "" {
-		v, err := snapshot.Verify(bundle.signed, o.Trust, snapshot.Marks{}, c.env.Now())
+		v, err := snapshot.Verify(bundle.signed, o.Trust, snapshot.Marks{}, c.Env.Now())
 		if err != nil {
 			return nil, refusedSnapshot(bundle, err)
 		}
@@ -696,7 +697,7 @@ func keyAnchor(c *CLI, cfg *settings.Values, r *reading, trust, configRoot, root
 }
 
 // rootKey returns the config root key that was given, or that the pinned root names.
-func rootKey(c *CLI, cfg *settings.Values, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
+func rootKey(c *program.CLI, cfg *settings.Values, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
 	if configRoot != "" {
 		key, err := hex.DecodeString(configRoot)
 		if err != nil || len(key) != ed25519.PublicKeySize {
@@ -722,7 +723,7 @@ func rootKey(c *CLI, cfg *settings.Values, bundle *reading, configRoot, root, st
 	if err != nil {
 		return nil, err
 	}
-	s, err := snapshot.VerifyRoot(signed, []*x509.Certificate{cert}, bundle.header().ClusterID, c.env.Now())
+	s, err := snapshot.VerifyRoot(signed, []*x509.Certificate{cert}, bundle.header().ClusterID, c.Env.Now())
 	if err != nil {
 		return nil, explain.Wrap(err, explain.SnapshotUnreadable, "sort", "root statement of the pinned root", "file", statement, "problem", rejection(err).Detail)
 	}
@@ -827,8 +828,8 @@ type verifiedSnapshot struct {
 }
 
 // verifySnapshot makes the checks, shows them, and returns the refusal.
-func verifySnapshot(c *CLI, r *reading, a *anchor) error {
-	now := c.env.Now()
+func verifySnapshot(c *program.CLI, r *reading, a *anchor) error {
+	now := c.Env.Now()
 	v, err := snapshot.Verify(r.signed, a.outlook.Trust, a.outlook.Marks, now)
 	held := false
 	if err != nil && rejection(err).Reason == snapshot.ReasonUnchanged {
@@ -845,7 +846,7 @@ func verifySnapshot(c *CLI, r *reading, a *anchor) error {
 		rows = append(rows, shownCheck{Check: o.Check, Rule: o.Name, Source: o.Source, Result: o.result, Reason: o.reason, Detail: o.detail})
 	}
 	h := r.header()
-	if printErr := c.print(result{verifiedSnapshot{
+	if printErr := c.Print(program.ResultOf(verifiedSnapshot{
 		Snapshot: r.name, Verified: err == nil, AcceptedBefore: held, Against: a.name,
 		Scope: string(h.ScopeType), Subject: h.Subject.String(), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion,
 		ContentHash: h.ContentHash.String(), ExpiresAt: output.Moment(h.ExpiresAt), SignerKeyIDs: keys, Checks: rows,
@@ -880,7 +881,7 @@ func verifySnapshot(c *CLI, r *reading, a *anchor) error {
 			t.Add(term.Txt(number), term.Txt(o.Name), look, term.Txt(o.detail), term.Txt(o.Source))
 		}
 		return p.Table(t)
-	}}); printErr != nil {
+	})); printErr != nil {
 		return printErr
 	}
 	if err != nil {
@@ -889,20 +890,20 @@ func verifySnapshot(c *CLI, r *reading, a *anchor) error {
 	return nil
 }
 
-func snapshotDiff(c *CLI) *cobra.Command {
+func snapshotDiff(c *program.CLI) *cobra.Command {
 	var code bool
-	cmd := c.command(spec{
-		use: "diff OLD NEW", short: "show which sections differ between two snapshots",
-		long: `Show what differs between two snapshots: in their headers and records, and which sections of the content were
+	cmd := c.Command(program.Spec{
+		Use: "diff OLD NEW", Short: "show which sections differ between two snapshots",
+		Long: `Show what differs between two snapshots: in their headers and records, and which sections of the content were
 added, changed or removed. Nothing is verified. With -o json the values of the sections are shown too.
 
 ` + ofSources + `
 
 The exit status is 0 whether or not they differ. With --exit-code it is 1 if their contents do.`,
-		sample: `  fealty snapshot diff before.snap after.snap
+		Sample: `  fealty snapshot diff before.snap after.snap
   fealty snapshot diff saved.snap agent:route_policy --exit-code`,
-		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("OLD", "NEW"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Groups: []settings.Group{settings.Snapshot, settings.Client}, Args: command.Exactly("OLD", "NEW"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if args[0] == "-" && args[1] == "-" {
 				return explain.New(explain.BadValue, "name", "NEW", "value", "-", "problem", "standard input can be read once", "want", "a file for one of them")
 			}
@@ -917,11 +918,11 @@ The exit status is 0 whether or not they differ. With --exit-code it is 1 if the
 			if err != nil {
 				return err
 			}
-			if err := c.print(result{d.data(), d.show}); err != nil {
+			if err := c.Print(program.ResultOf(d.data(), d.show)); err != nil {
 				return err
 			}
 			if code && len(d.sections) > 0 {
-				return exitError{explain.ExitFailed}
+				return program.ExitWith(explain.ExitFailed)
 			}
 			return nil
 		},

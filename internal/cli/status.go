@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -26,24 +27,21 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// watchPause is between two looks of status --watch.
-const watchPause = 2 * time.Second
-
-func statusCommand(c *CLI) *cobra.Command {
+func statusCommand(c *program.CLI) *cobra.Command {
 	var watch, exit bool
 	var data string
-	cmd := c.command(spec{
-		use: "status", short: "the fleet at a glance, or this machine with --data",
-		long: `Show the fleet at a glance: what needs attention first, each with what to do, then the cluster and its
+	cmd := c.Command(program.Spec{
+		Use: "status", Short: "the fleet at a glance, or this machine with --data",
+		Long: `Show the fleet at a glance: what needs attention first, each with what to do, then the cluster and its
 members. With --data it is this machine that is shown, by its agent.
 
 The exit status is 0 if the state could be read, whatever it is; with --exit-code it is 9 if something needs
 attention, and 10 if the cluster, or this machine's identity, is of no use.`,
-		sample: `  fealty status --watch
+		Sample: `  fealty status --watch
   fealty status --data /var/lib/fealty/agent
   fealty status -o json`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			look, end, err := look(c, cfg, data)
 			if err != nil {
 				return err
@@ -54,10 +52,10 @@ attention, and 10 if the cluster, or this machine's identity, is of no use.`,
 			}
 			r, health, err := look(ctx)
 			if err == nil {
-				err = c.print(r)
+				err = c.Print(r)
 			}
 			if err == nil && exit && health != explain.ExitOK {
-				return exitError{health}
+				return program.ExitWith(health)
 			}
 			return err
 		},
@@ -69,37 +67,37 @@ attention, and 10 if the cluster, or this machine's identity, is of no use.`,
 }
 
 // glance is one look at a fleet or a node.
-type glance func(ctx context.Context) (result, explain.Exit, error)
+type glance func(ctx context.Context) (program.Result, explain.Exit, error)
 
 // look returns how to look at what status is to show.
-func look(c *CLI, cfg *settings.Values, data string) (glance, func(), error) {
+func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), error) {
 	if data != "" {
 		l, err := line.Dial(agentSocket(cfg.Within(data)), cfg.Duration("timeout"))
 		if err != nil {
 			return nil, nil, err
 		}
 		node := fealtyv1.NewNodeServiceClient(l)
-		return func(ctx context.Context) (result, explain.Exit, error) {
+		return func(ctx context.Context) (program.Result, explain.Exit, error) {
 			n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
 			if err != nil {
-				return result{}, 0, err
+				return program.Result{}, 0, err
 			}
-			now := c.env.Now()
-			return result{message.Of(n), func(p *term.Page) error { return showNode(p, n, now) }}, nodeHealth(n,
+			now := c.Env.Now()
+			return program.ResultOf(message.Of(n), func(p *term.Page) error { return showNode(p, n, now) }), nodeHealth(n,
 				now), nil
 		}, l.Close, nil
 	}
-	l, _, err := c.dial(cfg)
+	l, _, err := c.Dial(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	status := fealtyv1.NewStatusServiceClient(l)
-	return func(ctx context.Context) (result, explain.Exit, error) {
+	return func(ctx context.Context) (program.Result, explain.Exit, error) {
 		st, err := getStatus(ctx, status, command.PageSize)
 		if err != nil {
-			return result{}, 0, err
+			return program.Result{}, 0, err
 		}
-		return result{message.Of(st), func(p *term.Page) error { return showStatus(p, st) }}, fleetHealth(st), nil
+		return program.ResultOf(message.Of(st), func(p *term.Page) error { return showStatus(p, st) }), fleetHealth(st), nil
 	}, l.Close, nil
 }
 
@@ -126,8 +124,8 @@ func getStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size ui
 
 // watch looks again and again, until it is interrupted, which is how it ends. A
 // look that fails after one that did not is shown, and the next one is taken.
-func watchStatus(ctx context.Context, c *CLI, look glance) error {
-	redraw := c.env.IsTerminal(c.env.Stdout) && (c.format == output.Table || c.format == output.Wide)
+func watchStatus(ctx context.Context, c *program.CLI, look glance) error {
+	redraw := c.Env.IsTerminal(c.Env.Stdout) && (c.Format == output.Table || c.Format == output.Wide)
 	for first := true; ; first = false {
 		r, _, err := look(ctx)
 		switch {
@@ -136,17 +134,17 @@ func watchStatus(ctx context.Context, c *CLI, look glance) error {
 		case err != nil && first:
 			return err
 		case err != nil:
-			c.printError(failure.Of(programName, err))
+			c.PrintError(failure.Of(program.Name, err))
 		default:
 			switch {
 			case redraw:
 				// Home, and erase below afterwards: the page does not flicker.
-				_, err = io.WriteString(c.env.Stdout, "\x1b[H\x1b[2J")
+				_, err = io.WriteString(c.Env.Stdout, "\x1b[H\x1b[2J")
 			case !first:
-				_, err = io.WriteString(c.env.Stdout, "\n")
+				_, err = io.WriteString(c.Env.Stdout, "\n")
 			}
 			if err == nil {
-				err = c.print(r)
+				err = c.Print(r)
 			}
 			if err != nil {
 				return err
@@ -155,7 +153,7 @@ func watchStatus(ctx context.Context, c *CLI, look glance) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(c.watchEvery):
+		case <-time.After(c.Env.WatchEvery):
 		}
 	}
 }
@@ -238,7 +236,7 @@ func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *term.Table {
 		}
 		index := "-"
 		if r.GetHistoryIndex() > 0 {
-			index = itoa(int64(r.GetHistoryIndex()))
+			index = command.Itoa(int64(r.GetHistoryIndex()))
 		}
 		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(amount.Relative(heard, now)),
 			term.Txt(strings.Join(r.GetAddresses(),
@@ -311,9 +309,9 @@ func showFinding(p *term.Page, f *fealtyv1.Finding) {
 		if i > 0 {
 			head = ""
 		}
-		fmt.Fprintf(p.W, "  %s %s\n", colour.On(padded(head, 9), p.Colour), line)
+		fmt.Fprintf(p.W, "  %s %s\n", colour.On(term.Padded(head, 9), p.Colour), line)
 	}
-	fmt.Fprintf(p.W, "  %s do: %s\n", padded("", 9), term.Sanitize(p.Called(f.GetRemedy())))
+	fmt.Fprintf(p.W, "  %s do: %s\n", term.Padded("", 9), term.Sanitize(p.Called(f.GetRemedy())))
 }
 
 func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
@@ -328,7 +326,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 		f.Add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
 		f.Add("head", hex.EncodeToString(st.GetHead()))
 		if epoch := st.GetSeedEpoch(); epoch > 0 { // an older coordinator does not say
-			f.Add("seed epoch", itoa(int64(epoch)))
+			f.Add("seed epoch", command.Itoa(int64(epoch)))
 		}
 		f.Add("root pin", hex.EncodeToString(st.GetRootPin()))
 		f.Add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
@@ -492,7 +490,7 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	t := &term.Table{Columns: []term.Column{{Title: "SCOPE"}, {Title: "EPOCH", Right: true}, {Title: "VERSION",
 		Right: true}, {Title: "NEWS"}, {Title: "CONTENT", Least: 16}}}
 	for _, h := range n.GetHeld() {
-		t.Add(term.Txt(h.GetScope()), term.Txt(itoa(int64(h.GetAuthorityEpoch()))), term.Txt(itoa(int64(h.GetConfigVersion()))), term.Txt(command.Dash(h.GetFreshness())), term.Txt(hex.EncodeToString(h.GetContentHash())))
+		t.Add(term.Txt(h.GetScope()), term.Txt(command.Itoa(int64(h.GetAuthorityEpoch()))), term.Txt(command.Itoa(int64(h.GetConfigVersion()))), term.Txt(command.Dash(h.GetFreshness())), term.Txt(hex.EncodeToString(h.GetContentHash())))
 	}
 	if err := p.Table(t); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
@@ -18,7 +19,7 @@ import (
 )
 
 // openStore opens the store that is configured, and returns its name for people.
-func openStore(ctx context.Context, c *CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
+func openStore(ctx context.Context, c *program.CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
 	v := cfg.Find("store")
 	if v.Text == "" {
 		v.Text = settings.SqliteScheme + filepath.Join(cfg.Path("data"), "store", "fealty.db")
@@ -28,7 +29,7 @@ func openStore(ctx context.Context, c *CLI, cfg *settings.Values, log *slog.Logg
 
 // openStoreThere is openStore if there is a store, and makes none: where there is
 // none it returns nil, and the name that it will have.
-func openStoreThere(ctx context.Context, c *CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
+func openStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
 	v := cfg.Find("store")
 	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
 		file := cfg.Within(text)
@@ -38,7 +39,7 @@ func openStoreThere(ctx context.Context, c *CLI, cfg *settings.Values, log *slog
 		}
 		return openStore(ctx, c, cfg, log) // which says what is wrong with it
 	}
-	r, err := doctor.InspectServer(ctx, v.Text, c.getenv(etcd.PasswordVariable), 0)
+	r, err := doctor.InspectServer(ctx, v.Text, c.Getenv(etcd.PasswordVariable), 0)
 	if err != nil {
 		return nil, "", doctor.StoreError(v, err)
 	}
@@ -50,7 +51,7 @@ func openStoreThere(ctx context.Context, c *CLI, cfg *settings.Values, log *slog
 
 // openStoreAt opens the store at v. It keeps the changes of about retain commits; 0
 // means the engine's default.
-func openStoreAt(ctx context.Context, c *CLI, cfg *settings.Values, v settings.Value, log *slog.Logger, retain int) (store.Store, string, error) {
+func openStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v settings.Value, log *slog.Logger, retain int) (store.Store, string, error) {
 	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
 		file := cfg.Within(text)
 		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})
@@ -61,14 +62,14 @@ func openStoreAt(ctx context.Context, c *CLI, cfg *settings.Values, v settings.V
 		return st, settings.SqliteScheme + file, nil
 	}
 	if strings.HasPrefix(v.Text, settings.EtcdScheme) {
-		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: log, RetainCommits: retain, Password: c.getenv(etcd.PasswordVariable)})
+		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: log, RetainCommits: retain, Password: c.Getenv(etcd.PasswordVariable)})
 		if err != nil {
 			return nil, "", doctor.StoreError(v, err)
 		}
 		return st, st.Name(), nil
 	}
 	if v.Rank == settings.FromFlag && postgres.HasPassword(v.Text) {
-		c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
+		c.Say("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 	}
 	st, err := postgres.Open(ctx, v.Text, postgres.Options{Log: log, RetainCommits: retain})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
@@ -129,11 +130,11 @@ func TestStoreAway(t *testing.T) {
 	}
 	fealty := func(ctx context.Context, args ...string) (int, string) {
 		var out bytes.Buffer
-		exit := New(Env{
+		exit := Run(ctx, program.Env{
 			Stdout: &out, Stderr: io.Discard, Args: args, Environ: []string{"FEALTY_STORE=" + server.URL("postgres")}, Dir: dir,
 			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, Release: "1.2.3",
 			Width: func() int { return 0 }, IsTerminal: func(any) bool { return false },
-		}).Run(ctx)
+		})
 		return exit, out.String()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -244,7 +245,7 @@ func TestNewerSchema(t *testing.T) {
 	defer cancel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fealty.db")
-	c := New(Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
+	c := program.New(program.Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
 	st, _, err := openStoreAt(ctx, c, nil, settings.Value{Text: settings.SqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
 	if err != nil {
 		t.Fatal(err)

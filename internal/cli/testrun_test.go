@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/output"
 )
 
@@ -34,7 +35,7 @@ type fixture struct {
 // run runs a command as the program would.
 func (f fixture) run(ctx context.Context, args ...string) ran {
 	var out, errs bytes.Buffer
-	env := Env{
+	env := program.Env{
 		Stdin: f.stdin, Stdout: &out, Stderr: &errs, Args: args, Environ: f.env, Dir: f.dir,
 		Now: func() time.Time { return testNow }, Release: "1.2.3", Program: f.program,
 		Width: func() int { return f.width },
@@ -58,9 +59,8 @@ func (f fixture) run(ctx context.Context, args ...string) ran {
 		}
 		return false
 	}
-	c := New(env)
-	c.watchEvery = time.Millisecond
-	exit := c.Run(ctx)
+	env.WatchEvery = time.Millisecond
+	exit := Run(ctx, env)
 	return ran{exit, out.String(), errs.String()}
 }
 

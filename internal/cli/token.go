@@ -12,6 +12,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output/message"
@@ -21,25 +23,25 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func tokenCommand(c *CLI) *cobra.Command {
-	return noun("token", "make and end join tokens", tokenCreate(c), tokenList(c), tokenShow(c), tokenRevoke(c))
+func tokenCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("token", "make and end join tokens", tokenCreate(c), tokenList(c), tokenShow(c), tokenRevoke(c))
 }
 
-func tokenCreate(c *CLI) *cobra.Command {
+func tokenCreate(c *program.CLI) *cobra.Command {
 	var entry, name string
 	var orgs, labels []string
-	var ttl lifetime
+	var ttl patience.Duration
 	var uses uint32
 	var dry bool
-	cmd := c.command(spec{
-		use: "create", short: "make a join token and print its one line",
-		long: `Make a join token for an entry of the manifest, and print its one line on standard output: the only place
+	cmd := c.Command(program.Spec{
+		Use: "create", Short: "make a join token and print its one line",
+		Long: `Make a join token for an entry of the manifest, and print its one line on standard output: the only place
 where it ever is. Who loses it makes another.`,
-		sample: `  fealty token create --entry nodes
+		Sample: `  fealty token create --entry nodes
   fealty token create --entry nodes --name node-c --ttl 10m
   fealty token create --entry nodes | fealty join -`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if entry == "" {
 				return command.Missing("--entry", "the token admits under an entry of the manifest",
 					"--entry NAME; fealty manifest get shows them")
@@ -48,34 +50,34 @@ where it ever is. Who loses it makes another.`,
 				return explain.New(explain.BadValue, "name", "--uses", "value", "0", "problem", "such a token admits nobody", "want", "how many machines it admits, 1 or more")
 			}
 			req := &fealtyv1.CreateTokenRequest{Entry: entry, Name: name, Organizations: orgs, Uses: uses, Labels: labels, DryRun: dry}
-			if ttl.d > 0 {
-				req.Ttl = durationpb.New(ttl.d)
+			if ttl.D > 0 {
+				req.Ttl = durationpb.New(ttl.D)
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Tokens.CreateToken(ctx, req)
 				if err != nil {
 					return guessEntry(ctx, s, err, entry)
 				}
 				t := resp.GetToken()
 				if dry {
-					c.planned("a token for entry " + t.GetEntry() + ", good until " + command.When(t.GetExpiresAt()))
+					c.Planned("a token for entry " + t.GetEntry() + ", good until " + command.When(t.GetExpiresAt()))
 				}
-				return c.print(result{message.Of(resp), func(p *term.Page) error {
+				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					if dry {
-						return p.Facts(tokenFacts(t, c.env.Now()))
+						return p.Facts(tokenFacts(t, c.Env.Now()))
 					}
 					p.Line("%s", resp.GetLine())
-					c.talk("token %s admits %s under entry %s until %s", t.GetId(), amount.Plural(t.GetUses(), "machine",
+					c.Say("token %s admits %s under entry %s until %s", t.GetId(), amount.Plural(t.GetUses(), "machine",
 						"machines"), t.GetEntry(), command.When(t.GetExpiresAt()))
-					c.talk("%s, with the line in it", useOf(t))
+					c.Say("%s, with the line in it", useOf(t))
 					return nil
-				}})
+				}))
 			})
 		},
 	})
 	f := cmd.Flags()
 	f.StringVar(&entry, "entry", "", "the entry of the manifest that admits")
-	completeFlag(cmd, "entry", c.completion(func(ctx context.Context, cfg *settings.Values) []string { return entryNames(ctx, c, cfg) }, settings.Client))
+	program.CompleteFlag(cmd, "entry", c.Completion(func(ctx context.Context, cfg *settings.Values) []string { return entryNames(ctx, c, cfg) }, settings.Client))
 	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
 	f.StringSliceVar(&labels, "label", nil, "a label of those that it admits, KEY=VALUE; it decides nothing")
@@ -108,15 +110,15 @@ func guessEntry(ctx context.Context, s *line.Services, err error, entry string) 
 		return err
 	}
 	do := "the entries of the manifest are " + strings.Join(entries[:min(len(entries), 12)], ", ")
-	return explain.Wrap(err, explain.NotFound, "what", e.Fields["what"], "name", entry, "do", joinText(slip.Guess(entry, entries), do))
+	return explain.Wrap(err, explain.NotFound, "what", e.Fields["what"], "name", entry, "do", command.JoinText(slip.Guess(entry, entries), do))
 }
 
-func tokenList(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "list", short: "list the tokens that are kept",
-		groups: []settings.Group{settings.Client}, names: true,
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *line.Services) error {
+func tokenList(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "list", Short: "list the tokens that are kept",
+		Groups: []settings.Group{settings.Client}, Names: true,
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Tokens.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
 				if err != nil {
 					return err
@@ -125,9 +127,9 @@ func tokenList(c *CLI) *cobra.Command {
 				for _, t := range resp.GetTokens() {
 					ids = append(ids, t.GetId())
 				}
-				return c.printList(ids, result{message.Of(resp), func(p *term.Page) error {
-					return p.Table(tokenTable(resp.GetTokens(), c.env.Now()))
-				}})
+				return c.PrintList(ids, program.ResultOf(message.Of(resp), func(p *term.Page) error {
+					return p.Table(tokenTable(resp.GetTokens(), c.Env.Now()))
+				}))
 			})
 		},
 	})
@@ -140,7 +142,7 @@ func tokenTable(tokens []*fealtyv1.Token, now time.Time) *term.Table {
 	}}
 	for _, x := range tokens {
 		t.Add(tokenState(x), term.Txt(x.GetId()), term.Txt(x.GetEntry()), term.Txt(command.Dash(x.GetName())),
-			term.Txt(itoa(int64(x.GetUsed()))+"/"+itoa(int64(x.GetUses()))), term.Txt(amount.Relative(x.GetExpiresAt().AsTime(), now)),
+			term.Txt(command.Itoa(int64(x.GetUsed()))+"/"+command.Itoa(int64(x.GetUses()))), term.Txt(amount.Relative(x.GetExpiresAt().AsTime(), now)),
 			term.Txt(command.Dash(strings.Join(x.GetOrganizations(),
 				","))), term.Txt(command.When(x.GetCreatedAt())), term.Txt(x.GetCreatedBy()))
 	}
@@ -164,7 +166,7 @@ func tokenFacts(t *fealtyv1.Token, now time.Time) term.Facts {
 	f.Add("name", t.GetName())
 	f.Add("organizations", strings.Join(t.GetOrganizations(), ", "))
 	f.Add("labels", strings.Join(t.GetLabels(), ", "))
-	f.Add("used", itoa(int64(t.GetUsed()))+" of "+itoa(int64(t.GetUses())))
+	f.Add("used", command.Itoa(int64(t.GetUsed()))+" of "+command.Itoa(int64(t.GetUses())))
 	f.Add("expires", command.When(t.GetExpiresAt())+", "+amount.Relative(t.GetExpiresAt().AsTime(), now))
 	f.Add("created", command.JoinWords(command.When(t.GetCreatedAt()), " by ", t.GetCreatedBy()))
 	f.Add("admitted", strings.Join(t.GetAdmitted(), ", "))
@@ -184,47 +186,47 @@ func tokenArg(arg string) (string, error) {
 	return arg, nil
 }
 
-func tokenShow(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "show ID", short: "show a token and whom it admitted",
-		groups: []settings.Group{settings.Client}, args: command.Exactly("ID"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+func tokenShow(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "show ID", Short: "show a token and whom it admitted",
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			id, err := tokenArg(args[0])
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Tokens.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: id})
 				if err != nil {
 					return err
 				}
-				return c.print(result{message.Of(resp),
-					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
+				return c.Print(program.ResultOf(message.Of(resp),
+					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.Env.Now())) }))
 			})
 		},
 	})
 }
 
-func tokenRevoke(c *CLI) *cobra.Command {
+func tokenRevoke(c *program.CLI) *cobra.Command {
 	var dry bool
-	cmd := c.command(spec{
-		use: "revoke ID", short: "end a token; whom it admitted stays",
-		groups: []settings.Group{settings.Client}, args: command.Exactly("ID"),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+	cmd := c.Command(program.Spec{
+		Use: "revoke ID", Short: "end a token; whom it admitted stays",
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			id, err := tokenArg(args[0])
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Tokens.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
-					c.planned("token " + resp.GetToken().GetId() + " would be revoked")
+					c.Planned("token " + resp.GetToken().GetId() + " would be revoked")
 				}
-				return c.print(result{message.Of(resp),
-					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
+				return c.Print(program.ResultOf(message.Of(resp),
+					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.Env.Now())) }))
 			})
 		},
 	})

@@ -14,6 +14,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
@@ -24,33 +26,33 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func trustCommand(c *CLI) *cobra.Command {
-	return noun("trust", "show and change what the members believe", trustShow(c), trustRotate(c), trustRevoke(c), emergencyCommand(c))
+func trustCommand(c *program.CLI) *cobra.Command {
+	return program.Noun("trust", "show and change what the members believe", trustShow(c), trustRotate(c), trustRevoke(c), emergencyCommand(c))
 }
 
-func trustShow(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "show", short: "show the trust bundle in force, and who holds it",
-		long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a rotation that
+func trustShow(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "show", Short: "show the trust bundle in force, and who holds it",
+		Long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a rotation that
 runs it says which members still need the old key. Who holds the bundle is what members report to the coordinator
 that is asked.`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.asking(cfg, func(s *line.Services) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					return err
 				}
-				return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
+				return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
 			})
 		},
 	})
 }
 
 // trustResult shows what the cluster believes: facts, and a table of the keys.
-func trustResult(c *CLI, data output.Object, t *fealtyv1.Trust) result {
-	now := c.env.Now()
-	return result{data, func(p *term.Page) error {
+func trustResult(c *program.CLI, data output.Object, t *fealtyv1.Trust) program.Result {
+	now := c.Env.Now()
+	return program.ResultOf(data, func(p *term.Page) error {
 		if err := p.Facts(trustFacts(t, now)); err != nil {
 			return err
 		}
@@ -69,7 +71,7 @@ func trustResult(c *CLI, data output.Object, t *fealtyv1.Trust) result {
 				term.Txt(r.GetReason()), term.Txt(r.GetBy()))
 		}
 		return p.Table(revoked)
-	}}
+	})
 }
 
 func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table {
@@ -84,7 +86,7 @@ func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table 
 			shape, colour = "✖", term.Red
 		}
 		t.Add(term.Painted(colour, shape+" "+k.GetState()), term.Txt(k.GetKeyId()),
-			term.Txt(itoa(int64(k.GetNumber()))), term.Txt(amount.Relative(k.GetNotAfter().AsTime(), now)),
+			term.Txt(command.Itoa(int64(k.GetNumber()))), term.Txt(amount.Relative(k.GetNotAfter().AsTime(), now)),
 			term.Txt(command.Dash(k.GetReason())), term.Txt(k.GetDigest()), term.Txt(command.Dash(k.GetRevokedBy())))
 	}
 	return t
@@ -160,14 +162,14 @@ func named(names []string, n int) string {
 	return strings.Join(names, " ")
 }
 
-func trustRotate(c *CLI) *cobra.Command {
-	var deadline lifetime
+func trustRotate(c *program.CLI) *cobra.Command {
+	var deadline patience.Duration
 	var stolen, reason string
 	var dry, yes, mesh bool
-	var wait waiting
-	cmd := c.command(spec{
-		use: "rotate", short: "replace the key that signs config, or the mesh CA key",
-		long: `Replace the config signing key. The next key is introduced in the trust bundle, and both sign. The old key leaves
+	var wait patience.Flag
+	cmd := c.Command(program.Spec{
+		Use: "rotate", Short: "replace the key that signs config, or the mesh CA key",
+		Long: `Replace the config signing key. The next key is introduced in the trust bundle, and both sign. The old key leaves
 when every member whose certificate is in date reported that it holds everything under the new key, or at the deadline;
 members that had not are named then, and are told when they come back. No member is without config at any time.
 
@@ -176,51 +178,51 @@ counts for nothing at every member that has the bundle. fealty trust show names 
 
 With --mesh the mesh CA key is replaced instead, which certifies members: the next authority epoch begins, with the
 same manifest. Members renew by themselves, and certificates under the old key are accepted until they end.`,
-		sample: `  fealty trust rotate
+		Sample: `  fealty trust rotate
   fealty trust rotate --mesh --wait
   fealty trust rotate --compromised 3f0c8a52b1d94e77 --reason "a backup was stolen"`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			switch {
 			case mesh && stolen != "":
-				return conflictingFlags("--mesh", "given together with --compromised", "one of them: they replace different keys")
-			case mesh && deadline.d > 0:
-				return conflictingFlags("--mesh", "given together with --deadline", "one of them: certificates under the old mesh CA key are accepted until they end")
+				return command.ConflictingFlags("--mesh", "given together with --compromised", "one of them: they replace different keys")
+			case mesh && deadline.D > 0:
+				return command.ConflictingFlags("--mesh", "given together with --deadline", "one of them: certificates under the old mesh CA key are accepted until they end")
 			case mesh:
 				return rotateMesh(ctx, c, cfg, reason, dry, wait)
-			case stolen != "" && deadline.d > 0:
-				return conflictingFlags("--deadline", "given together with --compromised", "one of them: a stolen key leaves at once")
+			case stolen != "" && deadline.D > 0:
+				return command.ConflictingFlags("--deadline", "given together with --compromised", "one of them: a stolen key leaves at once")
 			case stolen != "" && reason == "":
 				return command.Missing("--reason", "it is kept in the audit log, and shown to whoever asks why",
 					"--reason TEXT")
 			}
 			if stolen != "" && !dry {
-				if err := c.confirm(ctx, "fealty trust rotate", "config key "+stolen+" is revoked at once and for good; what it signed is signed again by another one", yes); err != nil {
+				if err := c.Confirm(ctx, "fealty trust rotate", "config key "+stolen+" is revoked at once and for good; what it signed is signed again by another one", yes); err != nil {
 					return err
 				}
 			}
 			req := &fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: reason, DryRun: dry}
-			if deadline.d > 0 {
-				req.Deadline = durationpb.New(deadline.d)
+			if deadline.D > 0 {
+				req.Deadline = durationpb.New(deadline.D)
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Trust.RotateConfigKey(ctx, req)
 				if err != nil {
 					return err
 				}
 				if dry {
-					c.planned("config would be signed by key number " + itoa(int64(resp.GetNumber())))
+					c.Planned("config would be signed by key number " + command.Itoa(int64(resp.GetNumber())))
 				}
-				if !dry && wait.d > 0 {
+				if !dry && wait.D > 0 {
 					return waitForRotation(ctx, c, s, resp.GetTrust(), wait)
 				}
-				if err := c.print(trustResult(c, message.Of(resp), resp.GetTrust())); err != nil || dry {
+				if err := c.Print(trustResult(c, message.Of(resp), resp.GetTrust())); err != nil || dry {
 					return err
 				}
 				if stolen != "" {
-					c.talk("key %s signs alone; fealty trust show says which members have the bundle that revokes %s", resp.GetKeyId(), stolen)
+					c.Say("key %s signs alone; fealty trust show says which members have the bundle that revokes %s", resp.GetKeyId(), stolen)
 				} else {
-					c.talk("both keys sign until the members are through; fealty trust show says how far they are")
+					c.Say("both keys sign until the members are through; fealty trust show says how far they are")
 				}
 				return nil
 			})
@@ -231,29 +233,29 @@ same manifest. Members renew by themselves, and certificates under the old key a
 	f.StringVar(&stolen, "compromised", "", "the id of a key that somebody else may hold: revoke it at once")
 	f.BoolVar(&mesh, "mesh", false, "replace the mesh CA key")
 	f.StringVar(&reason, "reason", "", "why, for the audit log")
-	wait.flag(cmd, "wait until the old key has left, with --mesh until every member renewed")
+	wait.Add(cmd, "wait until the old key has left, with --mesh until every member renewed")
 	command.DryRun(cmd.Flags(), &dry)
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
 // rotateMesh replaces the mesh CA key.
-func rotateMesh(ctx context.Context, c *CLI, cfg *settings.Values, reason string, dry bool, wait waiting) error {
-	return c.asking(cfg, func(s *line.Services) error {
+func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reason string, dry bool, wait patience.Flag) error {
+	return c.Ask(cfg, func(s *line.Services) error {
 		resp, err := s.Trust.RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{Reason: reason, DryRun: dry})
 		if err != nil {
 			return err
 		}
 		if dry {
-			c.planned("authority epoch " + itoa(int64(resp.GetAuthorityEpoch())) + " would begin, with a new mesh CA key")
-			return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
+			c.Planned("authority epoch " + command.Itoa(int64(resp.GetAuthorityEpoch())) + " would begin, with a new mesh CA key")
+			return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
 		}
-		c.talk("authority epoch %d began, with mesh CA key %s; members renew by themselves", resp.GetAuthorityEpoch(), resp.GetMeshKeyId())
-		if wait.d == 0 {
-			return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
+		c.Say("authority epoch %d began, with mesh CA key %s; members renew by themselves", resp.GetAuthorityEpoch(), resp.GetMeshKeyId())
+		if wait.D == 0 {
+			return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
 		}
 		said, pause := "", time.Second/4
-		shown, err := until(ctx, wait, "the members to renew", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
+		shown, err := patience.Until(ctx, wait, "the members to renew", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 			now, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 			if err != nil {
 				return nil, !mayPass(explain.Of(err)), err
@@ -263,7 +265,7 @@ func rotateMesh(ctx context.Context, c *CLI, cfg *settings.Values, reason string
 			}
 			r := now.GetTrust().GetMeshRollout()
 			if text := fmt.Sprintf("%d of %s are certified under it", r.GetRenewed(), amount.Plural(r.GetMembers(), "member", "members")); text != said {
-				c.talk("%s", text)
+				c.Say("%s", text)
 				said = text
 			}
 			return now, r.GetRenewed() == r.GetMembers(), nil
@@ -271,7 +273,7 @@ func rotateMesh(ctx context.Context, c *CLI, cfg *settings.Values, reason string
 		if err != nil {
 			return err
 		}
-		return c.print(trustResult(c, message.Of(shown), shown.GetTrust()))
+		return c.Print(trustResult(c, message.Of(shown), shown.GetTrust()))
 	})
 }
 
@@ -291,15 +293,15 @@ func checkRevokedKind(kind string) error {
 		return nil
 	}
 	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
-		joinText("nothing of that kind is revoked", slip.Guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
+		command.JoinText("nothing of that kind is revoked", slip.Guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
 }
 
-func trustRevoke(c *CLI) *cobra.Command {
+func trustRevoke(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
-	cmd := c.command(spec{
-		use: "revoke KIND NAME", short: "take something away from every member, for good",
-		long: `Revoke something by its name: no member relies on it any more, whatever a snapshot that it holds says. It stays
+	cmd := c.Command(program.Spec{
+		Use: "revoke KIND NAME", Short: "take something away from every member, for good",
+		Long: `Revoke something by its name: no member relies on it any more, whatever a snapshot that it holds says. It stays
 revoked for good; what is to come back comes back under another name.
 
   role         KIND/NAME/ROLE of a member, such as data/node-c/egress
@@ -308,9 +310,9 @@ revoked for good; what is to come back comes back under another name.
   storage      a storage endpoint, by its record or its URL
   coordinator  an address to refresh at, HOST:PORT
   permission   an action of degraded mode, such as use_storage_endpoints`,
-		sample: `  fealty trust revoke service billing --reason "it leaked"`,
-		groups: []settings.Group{settings.Client}, args: command.Exactly("KIND", "NAME"), words: revokedKinds(),
-		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+		Sample: `  fealty trust revoke service billing --reason "it leaked"`,
+		Groups: []settings.Group{settings.Client}, Args: command.Exactly("KIND", "NAME"), Words: revokedKinds(),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name := args[0], args[1]
 			if err := checkRevokedKind(kind); err != nil {
 				return err
@@ -320,19 +322,19 @@ revoked for good; what is to come back comes back under another name.
 					"--reason TEXT")
 			}
 			if !dry {
-				if err := c.confirm(ctx, "fealty trust revoke", kind+" "+name+" is revoked everywhere and for good", yes); err != nil {
+				if err := c.Confirm(ctx, "fealty trust revoke", kind+" "+name+" is revoked everywhere and for good", yes); err != nil {
 					return err
 				}
 			}
-			return c.asking(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *line.Services) error {
 				resp, err := s.Trust.Revoke(ctx, &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 				if err != nil {
 					return err
 				}
 				if dry {
-					c.planned(kind + " " + name + " would be revoked")
+					c.Planned(kind + " " + name + " would be revoked")
 				}
-				return c.print(result{message.Of(resp), func(p *term.Page) error {
+				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					switch {
 					case !resp.GetChanged():
 						p.Line("%s %s was revoked before", kind, name)
@@ -340,7 +342,7 @@ revoked for good; what is to come back comes back under another name.
 						p.Line("%s %s is revoked", kind, name)
 					}
 					return nil
-				}})
+				}))
 			})
 		},
 	})
@@ -352,10 +354,10 @@ revoked for good; what is to come back comes back under another name.
 
 // waitForRotation asks until no rotation runs that begun is of, and says when another
 // member confirmed.
-func waitForRotation(ctx context.Context, c *CLI, s *line.Services, begun *fealtyv1.Trust, wait waiting) error {
+func waitForRotation(ctx context.Context, c *program.CLI, s *line.Services, begun *fealtyv1.Trust, wait patience.Flag) error {
 	said := ""
 	pause := time.Second / 4
-	resp, err := until(ctx, wait, "the end of the rotation", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
+	resp, err := patience.Until(ctx, wait, "the end of the rotation", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 		resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 		if err != nil {
 			return nil, !mayPass(explain.Of(err)), err
@@ -366,7 +368,7 @@ func waitForRotation(ctx context.Context, c *CLI, s *line.Services, begun *fealt
 		}
 		r := resp.GetTrust().GetRotation()
 		if text := fmt.Sprintf("%d of %s hold everything under the new key", r.GetConfirmed(), amount.Plural(r.GetMembers(), "member", "members")); r != nil && text != said {
-			c.talk("%s", text)
+			c.Say("%s", text)
 			said = text
 		}
 		return resp, r == nil, nil
@@ -374,5 +376,5 @@ func waitForRotation(ctx context.Context, c *CLI, s *line.Services, begun *fealt
 	if err != nil {
 		return err
 	}
-	return c.print(trustResult(c, message.Of(resp), resp.GetTrust()))
+	return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -43,11 +44,11 @@ type verifyFlags struct {
 	dry, full     bool
 }
 
-func verifyCommand(c *CLI) *cobra.Command {
+func verifyCommand(c *program.CLI) *cobra.Command {
 	var in verifyFlags
-	cmd := c.command(spec{
-		use: "verify", short: "verify a cluster before trusting it with data",
-		long: `Verify that a cluster is what its manifest says, before data is entrusted to it. No login is needed.
+	cmd := c.Command(program.Spec{
+		Use: "verify", Short: "verify a cluster before trusting it with data",
+		Long: `Verify that a cluster is what its manifest says, before data is entrusted to it. No login is needed.
 
 The coordinator proves, over this very connection, the key by which the expected manifest admits it. The links of its
 signed history are replayed from the first one to the head, the head has to name the hash of the expected manifest, and
@@ -58,10 +59,10 @@ manifest.
 
 The newest head that was seen of a cluster is kept in a mark. A history that went back, or is another one, is
 refused by that, and so is another root.`,
-		sample: `  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --out anchors
+		Sample: `  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --out anchors
   fealty verify --manifest expected.yaml --coordinator c1.example:7443 --pin 7e7fbb2a… -o json`,
-		groups: []settings.Group{settings.Client},
-		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return verify(ctx, c, cfg, in)
 		},
 	})
@@ -75,7 +76,7 @@ refused by that, and so is another root.`,
 	return cmd
 }
 
-func verify(ctx context.Context, c *CLI, cfg *settings.Values, in verifyFlags) error {
+func verify(ctx context.Context, c *program.CLI, cfg *settings.Values, in verifyFlags) error {
 	if in.manifest == "" {
 		return command.Missing("--manifest", "a cluster is verified against what its owners agreed on",
 			"--manifest FILE, as it was reviewed and not as the cluster shows it")
@@ -109,14 +110,14 @@ func verify(ctx context.Context, c *CLI, cfg *settings.Values, in verifyFlags) e
 		return err
 	}
 	if in.full {
-		if err := c.asking(cfg, func(s *line.Services) error { return verifyFull(ctx, s, found) }); err != nil {
+		if err := c.Ask(cfg, func(s *line.Services) error { return verifyFull(ctx, s, found) }); err != nil {
 			return err
 		}
 	}
 	out := cfg.Within(in.out)
 	switch {
 	case in.dry:
-		c.planned("the mark of " + m.Cluster + " and the trust anchors would be written")
+		c.Planned("the mark of " + m.Cluster + " and the trust anchors would be written")
 	default:
 		// The mark first: who has the anchors was told what they stand on.
 		if err := kept.keep(want.Seen, found.Mark()); err != nil {
@@ -130,14 +131,14 @@ func verify(ctx context.Context, c *CLI, cfg *settings.Values, in verifyFlags) e
 		}
 	}
 	if found.Restored {
-		c.talk("a restore that the signers signed stands for the head that was seen before: what came after its backup is gone")
+		c.Say("a restore that the signers signed stands for the head that was seen before: what came after its backup is gone")
 	}
-	return c.print(verified(found, addr, want.Seen.IsZero(), in))
+	return c.Print(verified(found, addr, want.Seen.IsZero(), in))
 }
 
 // verifyAny verifies the first coordinator that is reached and ready. One that proved
 // itself and is refused ends the search: another one's word does not mend that.
-func verifyAny(ctx context.Context, c *CLI, cfg *settings.Values, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
+func verifyAny(ctx context.Context, c *program.CLI, cfg *settings.Values, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
 	var first error
 	for _, addr := range addrs {
 		found, err := verifyAt(ctx, c, cfg, want, addr)
@@ -156,8 +157,8 @@ func verifyAny(ctx context.Context, c *CLI, cfg *settings.Values, want recovery.
 	return nil, "", first
 }
 
-func verifyAt(ctx context.Context, c *CLI, cfg *settings.Values, want recovery.Expected, addr string) (*recovery.Cluster, error) {
-	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
+func verifyAt(ctx context.Context, c *program.CLI, cfg *settings.Values, want recovery.Expected, addr string) (*recovery.Cluster, error) {
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}
@@ -165,8 +166,8 @@ func verifyAt(ctx context.Context, c *CLI, cfg *settings.Values, want recovery.E
 	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
 	defer cancel()
 	now := time.Now
-	if c.env.Now != nil {
-		now = c.env.Now
+	if c.Env.Now != nil {
+		now = c.Env.Now
 	}
 	return recovery.Verify(ctx, conn, want, addr, now())
 }
@@ -226,7 +227,7 @@ type verifiedCluster struct {
 }
 
 // verified says what was verified.
-func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) result {
+func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) program.Result {
 	v := found.History
 	m, head := found.Manifest, v.Head()
 	root, meshCA := identity.KeyOf(found.Root), identity.KeyOf(found.MeshCA)
@@ -237,7 +238,7 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		ManifestHash: m.Hash().String(), Trust: string(m.Trust), RootKey: root.String(), MeshCAKey: meshCA.String(),
 		FirstLook: first, Restored: found.Restored, Full: in.full, ConsentUnchecked: v.Unsigned(), Written: written,
 	}
-	return result{data, func(p *term.Page) error {
+	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("cluster", term.Green, "● verified: "+m.Cluster)
 		f.Add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
@@ -264,5 +265,5 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 			f.Add("written", filepath.Join(in.out, rootAnchor)+", "+filepath.Join(in.out, meshAnchor))
 		}
 		return p.Facts(f)
-	}}
+	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -21,11 +22,11 @@ type version struct {
 	Platform string `json:"platform"`
 }
 
-func versionCommand(c *CLI) *cobra.Command {
-	return c.command(spec{
-		use: "version", short: "print the release of this program",
-		run: func(context.Context, *settings.Values, []string) error {
-			v := version{Release: c.env.Release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+func versionCommand(c *program.CLI) *cobra.Command {
+	return c.Command(program.Spec{
+		Use: "version", Short: "print the release of this program",
+		Run: func(context.Context, *settings.Values, []string) error {
+			v := version{Release: c.Env.Release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			if info, ok := debug.ReadBuildInfo(); ok {
 				for _, s := range info.Settings {
 					switch s.Key {
@@ -36,13 +37,13 @@ func versionCommand(c *CLI) *cobra.Command {
 					}
 				}
 			}
-			return c.print(result{v, func(p *term.Page) error {
+			return c.Print(program.ResultOf(v, func(p *term.Page) error {
 				p.Line("fealty %s", v.Release)
 				if p.Wide {
 					p.Line("revision %s, %s, %s", command.Dash(v.Revision), v.Go, v.Platform)
 				}
 				return nil
-			}})
+			}))
 		},
 	})
 }

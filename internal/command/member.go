@@ -1,10 +1,13 @@
 package command
 
 import (
+	"strings"
+
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 )
 
 // MemberKinds are the kinds of members.
@@ -42,4 +45,30 @@ func JoinWords(a, words, b string) string {
 		return a + b
 	}
 	return a + words + b
+}
+
+// MemberArg reads KIND/NAME, or the SPIFFE id of a member.
+func MemberArg(arg string) (kind, name string, err error) {
+	path := arg
+	if id, err := identity.Parse(arg); err == nil {
+		path = string(id.Kind()) + "/" + id.Name()
+	}
+	kind, name, ok := strings.Cut(path, "/")
+	if !ok || name == "" || !identity.Kind(kind).Valid() {
+		problem := "it is not KIND/NAME"
+		if ok && name != "" {
+			problem = "there is no kind " + kind
+			if g := slip.Guess(kind, MemberKinds()); g != "" {
+				problem += "; " + g
+			}
+		}
+		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", ShownArg(arg), "problem",
+			problem, "want", "KIND/NAME, such as data/node-c")
+	}
+	return kind, name, nil
+}
+
+// ConflictingFlags says that a flag stands beside one that excludes it.
+func ConflictingFlags(name, value, want string) error {
+	return explain.New(explain.BadValue, "name", name, "value", value, "want", want)
 }

@@ -18,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
@@ -187,7 +188,7 @@ func testWentBack(t *testing.T, url string, running bool, copied func() (back fu
 		}
 	}
 	var out, errs bytes.Buffer
-	if exit := cli.New(cli.Env{Stdout: &out, Stderr: &errs, Args: args, Dir: t.TempDir(), Environ: []string{"HOME=" + t.TempDir()}}).Run(ctx); exit != 0 {
+	if exit := cli.Run(ctx, program.Env{Stdout: &out, Stderr: &errs, Args: args, Dir: t.TempDir(), Environ: []string{"HOME=" + t.TempDir()}}); exit != 0 {
 		t.Fatalf("%v: exit %d\n%s%s", args, exit, &out, &errs)
 	}
 	if err := c.StartCoordinators(ctx); err != nil {

@@ -128,3 +128,8 @@ func (p Paint) On(s string, colour bool) string {
 	}
 	return "\x1b[" + string(p) + "m" + s + "\x1b[0m"
 }
+
+// Padded returns s with blanks after it, to a width in columns.
+func Padded(s string, width int) string {
+	return s + strings.Repeat(" ", max(width-Columns(s), 0))
+}

@@ -1,4 +1,4 @@
-package cli
+package program
 
 import (
 	"github.com/spf13/cobra"
@@ -11,11 +11,11 @@ import (
 // load finds the settings of groups for a command, and takes the form that data comes in
 // from them.
 func (c *CLI) load(cmd *cobra.Command, groups ...settings.Group) (*settings.Values, error) {
-	cfg, err := settings.Load(settings.Origin{Dir: c.env.Dir, Environ: c.env.Environ, Flag: cmd.Flag}, groups...)
+	cfg, err := settings.Load(settings.Origin{Dir: c.Env.Dir, Environ: c.Env.Environ, Flag: cmd.Flag}, groups...)
 	if err != nil {
 		return nil, err
 	}
-	c.format = output.Format(cfg.Text("output"))
+	c.Format = output.Format(cfg.Text("output"))
 	return cfg, nil
 }
 
@@ -45,5 +45,5 @@ func (c *CLI) printConfig(cfg *settings.Values) error {
 		t.Add(term.Txt(v.Key), term.Txt(shown), term.Txt(v.From), term.Txt(meaning))
 		items = append(items, inForce{Key: v.Key, Value: text, From: v.From})
 	}
-	return c.print(result{allInForce{Settings: items}, func(p *term.Page) error { return p.Table(t) }})
+	return c.Print(ResultOf(allInForce{Settings: items}, func(p *term.Page) error { return p.Table(t) }))
 }

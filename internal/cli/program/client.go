@@ -1,4 +1,4 @@
-package cli
+package program
 
 import (
 	"path/filepath"
@@ -13,13 +13,13 @@ import (
 // devFolder is where a local cluster is kept, below the folder in which it was
 // started, and devSockets where its coordinators have their admin sockets.
 const (
-	devFolder  = ".fealty-dev"
-	devSockets = devFolder + "/coordinator-*/admin.sock"
+	DevFolder  = ".fealty-dev"
+	devSockets = DevFolder + "/coordinator-*/admin.sock"
 )
 
-// asking runs f with a connection to the coordinator that the settings name.
-func (c *CLI) asking(cfg *settings.Values, f func(*line.Services) error) error {
-	l, local, err := c.dial(cfg)
+// Ask runs f with a connection to the coordinator that the settings name.
+func (c *CLI) Ask(cfg *settings.Values, f func(*line.Services) error) error {
+	l, local, err := c.Dial(cfg)
 	if err != nil {
 		return err
 	}
@@ -27,41 +27,45 @@ func (c *CLI) asking(cfg *settings.Values, f func(*line.Services) error) error {
 	return f(line.ServicesOf(l, local))
 }
 
-// dial opens the way to the coordinators that the settings name, or else to those of
+// Dial opens the way to the coordinators that the settings name, or else to those of
 // the current context. It connects on the first call.
-func (c *CLI) dial(cfg *settings.Values) (_ *line.Line, local bool, err error) {
-	socket, coordinators, who := cfg.Find("socket"), cfg.Find("coordinator"), max2(cfg.Find("identity"), cfg.Find("context"))
+func (c *CLI) Dial(cfg *settings.Values) (_ *line.Line, local bool, err error) {
+	socket, coordinators, who := cfg.Find("socket"), cfg.Find("coordinator"),
+		max2(cfg.Find("identity"), cfg.Find("context"))
 	remote := max(coordinators.Rank, who.Rank)
 	timeout := cfg.Duration("timeout")
 	switch {
 	case socket.Text != "" && socket.Rank == remote:
-		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value", "given together with "+max2(coordinators, who).From,
+		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value",
+			"given together with "+max2(coordinators, who).From,
 			"problem", "they name two ways to a coordinator", "want", "one of them")
 	case socket.Text != "" && socket.Rank > remote:
 		l, err := line.Dial(cfg.Path("socket"), timeout)
 		return l, true, err
 	}
-	p, err := c.person(cfg)
+	p, err := c.Person(cfg)
 	if err != nil {
 		return nil, false, err
 	}
 	// The pattern is a good one; what it finds is sorted.
 	found, _ := filepath.Glob(cfg.Within(devSockets))
 	switch {
-	case p.dir != "" || remote > settings.FromDefault:
-		if p.rank == settings.FromDefault && remote == settings.FromDefault && len(found) > 0 {
-			c.talk("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s", p.context, devFolder, shell.Word(found[0]))
+	case p.Dir != "" || remote > settings.FromDefault:
+		if p.Rank == settings.FromDefault && remote == settings.FromDefault && len(found) > 0 {
+			c.Say("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s",
+				p.Context, DevFolder, shell.Word(found[0]))
 		}
 		l, err := c.dialRemote(cfg, p, timeout)
 		return l, false, err
 	case len(found) > 0:
-		c.talk("no coordinator is named: asking the local cluster in %s", devFolder)
+		c.Say("no coordinator is named: asking the local cluster in %s", DevFolder)
 		l, err := line.DialAll(found, timeout)
 		return l, true, err
 	}
 	return nil, false, explain.New(explain.NoCoordinatorConfigured,
 		"looked", "flags, environment, configuration file, logins of this user and ./.fealty-dev",
-		"ways", "on a coordinator's machine --socket PATH; elsewhere fealty login --token-file FILE once, or --identity DIR of such a login, with --coordinator HOST:PORT for another address; "+
+		"ways", "on a coordinator's machine --socket PATH; elsewhere fealty login --token-file FILE once, or "+
+			"--identity DIR of such a login, with --coordinator HOST:PORT for another address; "+
 			"or FEALTY_SOCKET, FEALTY_CONTEXT, FEALTY_IDENTITY, FEALTY_COORDINATOR, or a file with --config")
 }
 
@@ -74,11 +78,12 @@ func max2(a, b settings.Value) settings.Value {
 
 // dialRemote opens the way to coordinators elsewhere, as the person that logged in.
 func (c *CLI) dialRemote(cfg *settings.Values, p person, timeout time.Duration) (*line.Line, error) {
-	if p.dir == "" {
+	if p.Dir == "" {
 		return nil, explain.New(explain.BadValue, "name", "--coordinator", "value", "given alone",
-			"problem", "a coordinator elsewhere has to know who asks", "want", "a login too: fealty login --token-file FILE, or --identity DIR of one")
+			"problem", "a coordinator elsewhere has to know who asks", "want",
+			"a login too: fealty login --token-file FILE, or --identity DIR of one")
 	}
-	login, err := p.load(c)
+	login, err := p.Load(c)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +92,7 @@ func (c *CLI) dialRemote(cfg *settings.Values, p person, timeout time.Duration) 
 		addresses = named
 	}
 	if len(addresses) == 0 {
-		return nil, explain.New(explain.NoCoordinatorConfigured, "looked", "the identity in "+p.dir)
+		return nil, explain.New(explain.NoCoordinatorConfigured, "looked", "the identity in "+p.Dir)
 	}
-	return line.DialAs(login, addresses, c.env.Now, timeout)
+	return line.DialAs(login, addresses, c.Env.Now, timeout)
 }

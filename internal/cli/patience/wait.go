@@ -1,4 +1,4 @@
-package cli
+package patience
 
 import (
 	"context"
@@ -13,46 +13,47 @@ import (
 	"github.com/fealty-io/fealty/internal/settings"
 )
 
-// defaultWait is --wait without a duration.
-const defaultWait = 5 * time.Minute
+// Default is --wait without a duration.
+const Default = 5 * time.Minute
 
-// waiting is --wait[=DURATION]: 0 is no wait.
-type waiting struct{ d time.Duration }
+// Flag is --wait[=DURATION]: 0 is no wait.
+type Flag struct{ D time.Duration }
 
-func (w *waiting) String() string {
-	if w == nil || w.d == 0 {
+func (w *Flag) String() string {
+	if w == nil || w.D == 0 {
 		return ""
 	}
-	return w.d.String()
+	return w.D.String()
 }
 
-func (w *waiting) Type() string { return "duration" }
+func (w *Flag) Type() string { return "duration" }
 
-func (w *waiting) Set(text string) error {
+func (w *Flag) Set(text string) error {
 	d, err := settings.ParseDuration(text)
 	if err == nil && d <= 0 {
 		err = errors.New("it is not above 0")
 	}
 	if err == nil {
-		w.d = d
+		w.D = d
 	}
 	return err
 }
 
-// flag adds --wait to cmd.
-func (w *waiting) flag(cmd *cobra.Command, help string) {
+// Add adds --wait to cmd.
+func (w *Flag) Add(cmd *cobra.Command, help string) {
 	cmd.Flags().Var(w, "wait", help)
-	cmd.Flags().Lookup("wait").NoOptDefVal = defaultWait.String()
+	cmd.Flags().Lookup("wait").NoOptDefVal = Default.String()
 }
 
-// until tries f again until it is done, fails for good, or the wait is over: then
+// Until tries f again until it is done, fails for good, or the wait is over: then
 // the last failure is the reason. Without a wait f is tried once. The pause between
 // tries grows to ten seconds.
-func until[T any](ctx context.Context, w waiting, what string, f func(context.Context) (v T, done bool, err error), pause *time.Duration) (T, error) {
+func Until[T any](ctx context.Context, w Flag, what string, f func(context.Context) (v T, done bool, err error),
+	pause *time.Duration) (T, error) {
 	started := time.Now()
 	bounded, cancel := ctx, context.CancelFunc(func() {})
-	if w.d > 0 {
-		bounded, cancel = context.WithTimeout(ctx, w.d)
+	if w.D > 0 {
+		bounded, cancel = context.WithTimeout(ctx, w.D)
 	}
 	defer cancel()
 	var last error
@@ -61,7 +62,7 @@ func until[T any](ctx context.Context, w waiting, what string, f func(context.Co
 		switch {
 		case ctx.Err() != nil:
 			return v, ctx.Err()
-		case w.d == 0, err == nil && done, done && bounded.Err() == nil:
+		case w.D == 0, err == nil && done, done && bounded.Err() == nil:
 			return v, err
 		case err != nil && bounded.Err() == nil:
 			last = err // one that the end of the wait caused says nothing

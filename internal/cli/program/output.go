@@ -1,4 +1,4 @@
-package cli
+package program
 
 import (
 	"bufio"
@@ -14,10 +14,10 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-// formatOf finds the format in arguments that nobody has parsed yet, so that an
+// FormatOf finds the format in arguments that nobody has parsed yet, so that an
 // error in them comes in the form that was asked for.
-func (c *CLI) formatOf(args []string) output.Format {
-	chosen := c.getenv("FEALTY_OUTPUT")
+func (c *CLI) FormatOf(args []string) output.Format {
+	chosen := c.Getenv("FEALTY_OUTPUT")
 	for i, a := range args {
 		if a == "--" {
 			break
@@ -38,23 +38,26 @@ func (c *CLI) formatOf(args []string) output.Format {
 	return output.Format(chosen)
 }
 
-// A result is what a command found out: a struct for programs, which is encoded as JSON
+// A Result is what a command found out: a struct for programs, which is encoded as JSON
 // has it, and how to show it to people.
-type result struct {
-	data any
+type Result struct {
+	Data any
 	show func(p *term.Page) error
 }
 
-// print writes a result in the format that was asked for, at once.
-func (c *CLI) print(r result) error {
-	w := bufio.NewWriter(c.env.Stdout)
+// ResultOf is a result of both.
+func ResultOf(data any, show func(*term.Page) error) Result { return Result{data, show} }
+
+// Print writes a result in the format that was asked for, at once.
+func (c *CLI) Print(r Result) error {
+	w := bufio.NewWriter(c.Env.Stdout)
 	var err error
-	switch c.format {
+	switch c.Format {
 	case output.JSON, output.YAML:
-		err = output.Write(w, c.format, r.data)
+		err = output.Write(w, c.Format, r.Data)
 	default:
-		err = r.show(&term.Page{W: w, Wide: c.format == output.Wide, Colour: c.coloured(c.env.Stdout), Width: c.width(),
-			Called: c.called})
+		err = r.show(&term.Page{W: w, Wide: c.Format == output.Wide, Colour: c.Coloured(c.Env.Stdout), Width: c.width(),
+			Called: c.Called})
 	}
 	if err == nil {
 		err = w.Flush()
@@ -62,12 +65,12 @@ func (c *CLI) print(r result) error {
 	return err
 }
 
-// printList is print for a command that lists things with names.
-func (c *CLI) printList(names []string, r result) error {
-	if c.format != output.Names {
-		return c.print(r)
+// PrintList is print for a command that lists things with names.
+func (c *CLI) PrintList(names []string, r Result) error {
+	if c.Format != output.Names {
+		return c.Print(r)
 	}
-	w := bufio.NewWriter(c.env.Stdout)
+	w := bufio.NewWriter(c.Env.Stdout)
 	for _, name := range names {
 		fmt.Fprintln(w, term.Sanitize(name))
 	}
@@ -78,6 +81,9 @@ func (c *CLI) printList(names []string, r result) error {
 // not 0.
 type exitError struct{ exit explain.Exit }
 
+// ExitWith ends a command with a status, after it printed all there is to say.
+func ExitWith(exit explain.Exit) error { return exitError{exit} }
+
 func (e exitError) Error() string { return e.exit.String() }
 
 // fail prints why a command failed and returns its exit status.
@@ -85,28 +91,28 @@ func (c *CLI) fail(cmd *cobra.Command, err error) int {
 	if e, ok := err.(exitError); ok {
 		return int(e.exit)
 	}
-	what := programName
+	what := Name
 	if cmd != nil {
 		what = cmd.CommandPath()
 	}
 	e := failure.Of(what, err)
-	c.printError(e)
+	c.PrintError(e)
 	return int(explain.ExitCode(e))
 }
 
-// printError writes an error as three lines, or as one object.
-func (c *CLI) printError(e *explain.Error) {
-	switch c.format {
+// PrintError writes an error as three lines, or as one object.
+func (c *CLI) PrintError(e *explain.Error) {
+	switch c.Format {
 	case output.JSON, output.YAML:
-		_ = output.Write(c.env.Stderr, c.format, errorOf(e))
+		_ = output.Write(c.Env.Stderr, c.Format, errorOf(e))
 	default:
-		colour := c.coloured(c.env.Stderr)
+		colour := c.Coloured(c.Env.Stderr)
 		for i, line := range e.Lines() {
 			p := term.Plain
 			if i == 0 {
 				p = term.Red
 			}
-			fmt.Fprintln(c.env.Stderr, "fealty: "+p.On(term.Sanitize(c.called(line)), colour))
+			fmt.Fprintln(c.Env.Stderr, "fealty: "+p.On(term.Sanitize(c.Called(line)), colour))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package patience_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/cli/patience"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -34,7 +35,7 @@ func TestUntil(t *testing.T) {
 	} {
 		n := 0
 		pause := time.Millisecond
-		_, err := until(t.Context(), waiting{tt.wait}, "x", func(ctx context.Context) (int, bool, error) {
+		_, err := patience.Until(t.Context(), patience.Flag{D: tt.wait}, "x", func(ctx context.Context) (int, bool, error) {
 			a := tt.answers[min(n, len(tt.answers)-1)]
 			n++
 			if a.hang {
@@ -53,7 +54,7 @@ func TestUntil(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	pause := time.Millisecond
-	_, err := until(ctx, waiting{time.Minute}, "x", func(context.Context) (int, bool, error) { cancel(); return 0, false, busy }, &pause)
+	_, err := patience.Until(ctx, patience.Flag{D: time.Minute}, "x", func(context.Context) (int, bool, error) { cancel(); return 0, false, busy }, &pause)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
