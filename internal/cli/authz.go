@@ -35,7 +35,8 @@ func authzCommand(c *program.CLI) *cobra.Command {
 	var kind string
 	cmd := c.Command(program.Spec{
 		Use: "authz", Short: "show who may call what",
-		Long:   "Show who may call what: the table that servers of this release enforce, as it is read from the protocol. It needs no coordinator.",
+		Long: "Show who may call what: the table that servers of this release enforce, as it is read from the " +
+			"protocol. It needs no coordinator.",
 		Sample: "  fealty authz --kind readonly",
 		Run: func(context.Context, *settings.Values, []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
@@ -56,7 +57,8 @@ func authzCommand(c *program.CLI) *cobra.Command {
 				}
 				t.Add(term.Txt(reference.MethodName(r)), term.Txt(reference.Callers(r)), term.Txt(command.Dash(r.Bind)),
 					term.Txt(reference.Socket(r)), term.Txt(r.Why))
-				items = append(items, callRule{Method: r.Method, Kinds: callers, Open: r.Open, Local: r.Local, Consumers: r.Consumers, Bind: r.Bind, Why: r.Why})
+				items = append(items, callRule{Method: r.Method, Kinds: callers, Open: r.Open, Local: r.Local,
+					Consumers: r.Consumers, Bind: r.Bind, Why: r.Why})
 			}
 			return c.Print(program.ResultOf(callRules{Rules: items}, func(p *term.Page) error { return p.Table(t) }))
 		},

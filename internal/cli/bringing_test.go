@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/cli/recover"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/recovery"
 )
@@ -13,12 +14,12 @@ import (
 func TestSentShareIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	type came struct {
-		one *broughtOne
+		one *recover.BroughtOne
 		err error
 	}
-	lost := came{&broughtOne{owner: "bob", sent: true}, explain.New(explain.Unreachable)}
-	unreached := came{&broughtOne{owner: "bob"}, explain.New(explain.Unreachable)}
-	taken := came{&broughtOne{owner: "bob", sent: true, progress: recovery.Progress{Brought: []string{"bob"}, Needed: 2}}, nil}
+	lost := came{&recover.BroughtOne{Owner: "bob", Sent: true}, explain.New(explain.Unreachable)}
+	unreached := came{&recover.BroughtOne{Owner: "bob"}, explain.New(explain.Unreachable)}
+	taken := came{&recover.BroughtOne{Owner: "bob", Sent: true, Progress: recovery.Progress{Brought: []string{"bob"}, Needed: 2}}, nil}
 	ready := came{nil, explain.New(explain.RecoveryNotNeeded)}
 	for name, row := range map[string]struct {
 		came      []came
@@ -33,7 +34,7 @@ func TestSentShareIsNotForgotten(t *testing.T) {
 		"lost once":                  {[]came{lost}, false, explain.Unreachable},
 		"taken":                      {[]came{taken}, false, ""},
 	} {
-		var b bringing
+		var b recover.Bringing
 		var err error
 		for _, c := range row.came {
 			one := c.one
@@ -41,10 +42,10 @@ func TestSentShareIsNotForgotten(t *testing.T) {
 				of := *one // rows share it
 				one = &of
 			}
-			err = b.take(one, c.err)
+			err = b.Take(one, c.err)
 		}
-		if row.want == "" && err != nil || row.want != "" && !errors.Is(err, row.want) || (b.last != nil && b.last.progress.Recovered) != row.recovered {
-			t.Errorf("%s: %v, %+v", name, err, b.last)
+		if row.want == "" && err != nil || row.want != "" && !errors.Is(err, row.want) || (b.Last != nil && b.Last.Progress.Recovered) != row.recovered {
+			t.Errorf("%s: %v, %+v", name, err, b.Last)
 		}
 	}
 }

@@ -26,8 +26,25 @@ import (
 	terminal "golang.org/x/term"
 
 	"github.com/fealty-io/fealty/internal/cli/actuation"
+	"github.com/fealty-io/fealty/internal/cli/audit"
+	"github.com/fealty-io/fealty/internal/cli/backup"
+	"github.com/fealty-io/fealty/internal/cli/cert"
+	"github.com/fealty-io/fealty/internal/cli/config"
+	"github.com/fealty-io/fealty/internal/cli/dev"
+	"github.com/fealty-io/fealty/internal/cli/join"
+	"github.com/fealty-io/fealty/internal/cli/manifest"
+	"github.com/fealty-io/fealty/internal/cli/member"
+	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/recover"
 	"github.com/fealty-io/fealty/internal/cli/shell"
+	"github.com/fealty-io/fealty/internal/cli/snapshot"
+	"github.com/fealty-io/fealty/internal/cli/status"
+	"github.com/fealty-io/fealty/internal/cli/token"
+	"github.com/fealty-io/fealty/internal/cli/trust"
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/domaincmd"
+	"github.com/fealty-io/fealty/internal/instructcmd"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/registrycmd"
 	"github.com/fealty-io/fealty/internal/settings"
@@ -95,19 +112,39 @@ node may do, and what happens when the control plane is gone.`,
 			Groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
 			Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 				return r.Run(ctx, actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
-					JSON: c.Format == output.JSON || c.Format == output.YAML, Log: func() *slog.Logger { return logger(c, cfg) },
-					Metrics: func() (net.Listener, error) { return listenMetrics(ctx, c, cfg) }})
+					JSON:    c.Format == output.JSON || c.Format == output.YAML,
+					Log:     func() *slog.Logger { return process.Logger(c, cfg) },
+					Metrics: func() (net.Listener, error) { return process.ListenMetrics(ctx, c, cfg) }})
 			}})
 		r.Flags(cmd.Flags())
 		return cmd
 	}
 	conformance := conformanceCommand(c)
 	conformance.AddCommand(room(actuation.Conformance()))
-	add("processes", devCommand(c), coordinatorCommand(c), agentCommand(c), room(actuation.Shard()),
-		program.Noun("provider", actuation.Short, append(program.Below(c, registrycmd.Providers()), room(actuation.Process()))...))
-	add("node", joinCommand(c), leaveCommand(c), loginCommand(c), whoamiCommand(c), contextCommand(c))
-	add("fleet", statusCommand(c), checkCommand(c), manifestCommand(c), configCommand(c), tokenCommand(c), memberCommand(c), trustCommand(c), leaderCommand(c), auditCommand(c), recoverCommand(c), verifyCommand(c), backupCommand(c), conformance)
+	add("processes", dev.Command(c), process.Coordinator(c), process.Agent(c), room(actuation.Shard()),
+		program.Noun("provider", actuation.Short, append(program.Below(c, registrycmd.Providers()),
+			room(actuation.Process()))...))
+	add("node", join.Command(c), join.Leave(c), join.Login(c), join.Whoami(c), join.Contexts(c))
+	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), token.Command(c),
+		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recover.Command(c), recover.Verify(c),
+		backup.Command(c), conformance)
 	add("fleet", fencingCommands(c)...)
-	add("read", certCommand(c), snapshotCommand(c), authzCommand(c), explainCommand(c), completionCommand(c), versionCommand(c))
+	add("read", cert.Command(c), snapshot.Command(c), authzCommand(c), explainCommand(c), completionCommand(c),
+		versionCommand(c))
 	return root
+}
+
+// fencingCommands are those over what says who may act.
+func fencingCommands(c *program.CLI) (out []*cobra.Command) {
+	for _, of := range []struct {
+		name, short string
+		commands    []command.Command
+	}{
+		{"domain", "show and change which member owns which domain", domaincmd.Commands()},
+		{"quota", "show and change how many machines tenants may have", registrycmd.Quotas()},
+		{"instruction", "have a member do something once, and show what became of it", instructcmd.Commands()},
+	} {
+		out = append(out, program.Noun(of.name, of.short, program.Below(c, of.commands)...))
+	}
+	return out
 }

@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/cli/line"
+	tokenpkg "github.com/fealty-io/fealty/internal/cli/token"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -668,12 +669,12 @@ func TestTokenArg(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, in := range []string{token.ID, token.Line()} {
-		if got, err := tokenArg(in); err != nil || got != token.ID {
+		if got, err := tokenpkg.TokenArg(in); err != nil || got != token.ID {
 			t.Errorf("tokenArg(%q) = %q, %v", in, got, err)
 		}
 	}
 	for _, in := range []string{"", "x", token.Line() + "x", "members/data/abcdef", "ABCDEFGHIJKLMNOP"} {
-		_, err := tokenArg(in)
+		_, err := tokenpkg.TokenArg(in)
 		if !errors.Is(err, explain.BadValue) || strings.Contains(err.Error(), token.Line()[8:]) {
 			t.Errorf("tokenArg(%q): %v", in, err)
 		}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/status"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -28,7 +30,8 @@ func conformanceCommand(c *program.CLI) *cobra.Command {
 func conformanceStore(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "store URL", Short: "hold a live, empty store to the promises that a cluster relies on",
-		Long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a cluster: atomic
+		Long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a ` +
+			`cluster: atomic
 transactions, one order of revisions, versions that never come back, changes that are neither lost nor told twice, and
 what is said about a write when its answer is lost. It takes a minute or two, and some tens of megabytes.
 
@@ -42,7 +45,8 @@ exit status is 10 if a promise was not kept.`,
 		Args: command.Exactly("URL"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if problem := settings.CheckStore(args[0]); problem != "" {
-				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&settings.Setting{Form: settings.StoreForm}).Want())
+				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want",
+					(&settings.Setting{Form: settings.StoreForm}).Want())
 			}
 			return checkConformance(ctx, c, cfg, args[0])
 		},
@@ -51,14 +55,17 @@ exit status is 10 if a promise was not kept.`,
 
 func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values, text string) error {
 	name := settings.ShownStore(text)
-	v := settings.Value{Setting: &settings.Setting{Key: "store"}, From: "the URL", Rank: settings.FromEnvironment, Text: text}
-	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) && postgres.HasPassword(text) {
-		c.Say("the password of the database stands in the command line, where every user of this machine can read it: use PGPASSFILE instead")
+	v := settings.Value{Setting: &settings.Setting{Key: "store"}, From: "the URL", Rank: settings.FromEnvironment,
+		Text: text}
+	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) &&
+		postgres.HasPassword(text) {
+		c.Say("the password of the database stands in the command line, where every user of this machine can read " +
+			"it: use PGPASSFILE instead")
 	}
 	target := conformance.Target{
 		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
 		Open: func(ctx context.Context, retain int) (store.Store, error) {
-			st, _, err := openStoreAt(ctx, c, cfg, v, slog.New(slog.DiscardHandler), retain)
+			st, _, err := process.OpenStoreAt(ctx, c, cfg, v, slog.New(slog.DiscardHandler), retain)
 			return st, err
 		},
 	}
@@ -118,8 +125,9 @@ func conformanceResult(name string, results []conformance.Result) program.Result
 			outcome = doctor.Failed
 		}
 		took := r.Took.Round(time.Millisecond)
-		items = append(items, conformanceCase{Case: r.Name, Promise: r.Promise, Result: string(outcome), TookMs: took.Milliseconds(), Log: r.Log})
-		t.Add(shapeOf(outcome).cell(), term.Txt(r.Name), term.Txt(took.String()), term.Txt(r.Promise))
+		items = append(items, conformanceCase{Case: r.Name, Promise: r.Promise, Result: string(outcome),
+			TookMs: took.Milliseconds(), Log: r.Log})
+		t.Add(status.ShapeOf(outcome).Cell(), term.Txt(r.Name), term.Txt(took.String()), term.Txt(r.Promise))
 	}
 	return program.ResultOf(conformanceReport{Store: name, Kept: kept, Failed: len(results) - kept, Cases: items},
 		func(p *term.Page) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/reference"
@@ -28,7 +29,8 @@ func explainCommand(c *program.CLI) *cobra.Command {
 	}
 	return c.Command(program.Spec{
 		Use: "explain [CODE|NOUN[.FIELD]]", Short: "explain an error code, a setting, or a word",
-		Long: "Print the page of an error code, of a setting (config.KEY), of a field of the manifest (manifest.FIELD), or of a word. Without an argument it lists them.",
+		Long: "Print the page of an error code, of a setting (config.KEY), of a field of the manifest " +
+			"(manifest.FIELD), or of a word. Without an argument it lists them.",
 		Sample: `  fealty explain FE-J106
   fealty explain config.listen
   fealty explain manifest.admit`,
@@ -260,4 +262,42 @@ func fieldList(t reference.Topic) []wordField {
 		out = append(out, wordField{Name: f.Name, Text: f.Text})
 	}
 	return out
+}
+
+// explainedCheck is what one check looks at.
+type explainedCheck struct {
+	ID    string       `json:"id"`
+	Title string       `json:"title"`
+	About string       `json:"about"`
+	Needs output.Texts `json:"needs"`
+}
+
+// explainedChecks is what fealty explain check prints.
+type explainedChecks struct {
+	Checks []explainedCheck `json:"checks"`
+}
+
+// explainCheck explains one check, or lists all of them.
+func explainCheck(id string) (program.Result, error) {
+	var b strings.Builder
+	items := []explainedCheck{}
+	for _, k := range doctor.All() {
+		if id != "" && k.ID != id {
+			continue
+		}
+		if id == "" {
+			fmt.Fprintf(&b, "check.%-22s %s\n", k.ID, k.Title)
+		} else {
+			b.WriteString(k.Page())
+		}
+		items = append(items, explainedCheck{ID: k.ID, Title: k.Title, About: k.About, Needs: k.Needs})
+	}
+	if len(items) == 0 {
+		var ids []string
+		for _, k := range doctor.All() {
+			ids = append(ids, "check."+k.ID)
+		}
+		return program.Result{}, noPage("check", "check."+id, ids)
+	}
+	return pageOf(explainedChecks{Checks: items}, b.String()), nil
 }

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -86,7 +87,7 @@ func TestVerifyHistory(t *testing.T) {
 		tt.alter(h)
 		var out strings.Builder
 		c := program.New(program.Env{Stdout: &out})
-		err := verifyHistory(c, h, identity.KeyID{})
+		err := manifestpkg.VerifyHistory(c, h, identity.KeyID{})
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, explain.HistoryInvalid) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -97,11 +98,11 @@ func TestVerifyHistory(t *testing.T) {
 	h := signedHistory(t)
 	key := identity.KeyID(sha256.Sum256(h.GetTransactionKey()))
 	var out strings.Builder
-	if err := verifyHistory(program.New(program.Env{Stdout: &out}), h, key); err != nil || !strings.Contains(out.String(), key.String()+", the one that was given") {
+	if err := manifestpkg.VerifyHistory(program.New(program.Env{Stdout: &out}), h, key); err != nil || !strings.Contains(out.String(), key.String()+", the one that was given") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	key[0] ^= 1
-	if err := verifyHistory(program.New(program.Env{}), h, key); !errors.Is(err, explain.HistoryInvalid) {
+	if err := manifestpkg.VerifyHistory(program.New(program.Env{}), h, key); !errors.Is(err, explain.HistoryInvalid) {
 		t.Errorf("another key than the pinned one: %v", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/recover"
 	"github.com/fealty-io/fealty/internal/keyring"
 )
 
@@ -318,8 +319,8 @@ func TestPassphraseFile(t *testing.T) {
 		{"group reads", passphrase, 0o640, "FE-K105", []string{"others can read the passphrase file secret", "chmod 600 secret"}},
 		{"all read", passphrase, 0o644, "FE-K105", []string{"others can read the passphrase file secret", "chmod 600 secret"}},
 		{"all write", passphrase, 0o602, "FE-K105", []string{"others can read the passphrase file secret", "chmod 600 secret"}},
-		{"largest", passphrase + strings.Repeat("\n", maxPassphraseBytes-len(passphrase)), 0o600, shareOpened, nil},
-		{"too large", passphrase + strings.Repeat("\n", maxPassphraseBytes+1-len(passphrase)), 0o600, "FE-K105", []string{"the passphrase file secret has more than 1024 bytes"}},
+		{"largest", passphrase + strings.Repeat("\n", recover.MaxPassphraseBytes-len(passphrase)), 0o600, shareOpened, nil},
+		{"too large", passphrase + strings.Repeat("\n", recover.MaxPassphraseBytes+1-len(passphrase)), 0o600, "FE-K105", []string{"the passphrase file secret has more than 1024 bytes"}},
 		{"missing", "", 0, "FE-U", []string{"passphrase file secret"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -355,7 +356,7 @@ func TestPassphraseFromPipe(t *testing.T) {
 	for content, want := range map[string]string{
 		passphrase + "\n": shareOpened,
 		"incorrect\n":     "FE-K105",
-		strings.Repeat("x", maxPassphraseBytes+1): "has more than 1024 bytes",
+		strings.Repeat("x", recover.MaxPassphraseBytes+1): "has more than 1024 bytes",
 	} {
 		r, w, err := os.Pipe()
 		if err != nil {

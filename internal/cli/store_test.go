@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -246,7 +247,7 @@ func TestNewerSchema(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fealty.db")
 	c := program.New(program.Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
-	st, _, err := openStoreAt(ctx, c, nil, settings.Value{Text: settings.SqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
+	st, _, err := process.OpenStoreAt(ctx, c, nil, settings.Value{Text: settings.SqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,5 @@
-// Package line is the way to one of several coordinators: calls try them in turn until one answers.
+// Package line is the way to one of several coordinators: calls try them in turn until one
+// answers.
 package line
 
 import (

@@ -1,3 +1,4 @@
+// Package patience is how long a command waits, and the loop that it waits in.
 package patience
 
 import (
@@ -88,3 +89,33 @@ func Until[T any](ctx context.Context, w Flag, what string, f func(context.Conte
 		*pause = min(*pause*2, 10*time.Second)
 	}
 }
+
+// MayPass reports whether a join that failed can succeed without anybody changing
+// the request.
+func MayPass(err error) bool {
+	for _, code := range []explain.Code{
+		explain.NodeNoCoordinator, explain.Unreachable, explain.RecoveryMode, explain.HeadNotFollowed,
+		explain.RateLimited, explain.StoreUnreachable,
+		explain.HistoryUninitialized, explain.PeerRejectedUs, explain.ProofStale, explain.StoreBusy, explain.StoreFull,
+		explain.StoreRefuses,
+	} {
+		if errors.Is(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// Duration is a flag with a duration above 0.
+type Duration struct{ D time.Duration }
+
+func (l *Duration) String() string {
+	if l == nil || l.D == 0 {
+		return ""
+	}
+	return l.D.String()
+}
+
+func (l *Duration) Type() string { return "duration" }
+
+func (l *Duration) Set(text string) error { return (*Flag)(l).Set(text) }

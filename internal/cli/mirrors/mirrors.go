@@ -1,0 +1,73 @@
+// Package mirrors opens the mirrors of snapshots that settings name.
+package mirrors
+
+import (
+	"crypto/x509"
+	"fmt"
+	"path/filepath"
+
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/cli/cert"
+	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/settings"
+)
+
+// Named returns the mirrors that the settings name, and what opens others, which
+// are at https URLs alone: who compiles config names no files of this machine.
+func Named(c *program.CLI, cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error),
+	err error) {
+	places, v := cfg.List("snapshot_source"), cfg.Find("snapshot_source")
+	bad := func(value, problem, want string) error {
+		return explain.New(explain.BadValue, "name", v.From, "value", value, "problem", problem, "want", want)
+	}
+	if len(places) > agent.MaxMirrors {
+		return nil, nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round",
+			fmt.Sprintf("%d at most", agent.MaxMirrors))
+	}
+	ca, err := CA(c, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, place := range places {
+		source, err := Open(cfg, place, ca)
+		if err != nil {
+			return nil, nil, bad(command.ShownArg(place), err.Error(), "https://HOST/PATH or a folder")
+		}
+		named = append(named, source)
+	}
+	return named, func(url string) (mirror.Source, error) {
+		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url, CA: ca})
+	}, nil
+}
+
+// Open returns the mirror at a place that was checked.
+func Open(cfg *settings.Values, place string, ca *x509.CertPool) (mirror.Source, error) {
+	if settings.IsURL(place) {
+		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: place, CA: ca})
+	}
+	path, err := filepath.Abs(cfg.Within(place))
+	if err != nil {
+		return nil, err
+	}
+	return mirror.NewDir(path)
+}
+
+// CA returns the roots for servers of mirrors; nil for those of the system.
+func CA(c *program.CLI, cfg *settings.Values) (*x509.CertPool, error) {
+	file := cfg.Text("snapshot_ca")
+	if file == "" {
+		return nil, nil
+	}
+	certs, err := cert.Read(c, cfg, file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	for _, cert := range certs.Certs {
+		pool.AddCert(cert)
+	}
+	return pool, nil
+}

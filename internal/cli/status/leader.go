@@ -1,0 +1,141 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
+	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/term"
+)
+
+func Leader(c *program.CLI) *cobra.Command {
+	return program.Noun("leader", "show and change which coordinator leads", leaderShow(c), leaderTransfer(c))
+}
+
+func leaderShow(c *program.CLI) *cobra.Command {
+	var wait patience.Flag
+	cmd := c.Command(program.Spec{
+		Use: "show", Short: "show which coordinator leads, under which term, and since when",
+		Long: `Show which coordinator leads, as far as the one that is asked can tell. The leader compiles what ` +
+			`members are told,
+ends rotations and prunes; everything else is served by every coordinator that is ready.`,
+		Sample: `  fealty leader show
+  fealty leader show --wait=30s -o json`,
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
+				pause := time.Second / 20
+				resp, err := patience.Until(ctx, wait, "a leader",
+					func(ctx context.Context) (*fealtyv1.GetLeaderResponse, bool, error) {
+						resp, err := s.Leader.GetLeader(ctx, &fealtyv1.GetLeaderRequest{})
+						if err != nil {
+							return nil, !patience.MayPass(explain.Of(err)), err
+						}
+						return resp, resp.GetLeader().GetTerm() != 0, nil
+					}, &pause)
+				if err != nil {
+					return err
+				}
+				return c.Print(leaderResult(c, message.Of(resp), resp.GetLeader()))
+			})
+		},
+	})
+	wait.Add(cmd, "wait until a coordinator leads")
+	return cmd
+}
+
+// leaderResult shows who leads.
+func leaderResult(c *program.CLI, data output.Object, l *fealtyv1.Leader) program.Result {
+	now := c.Env.Now()
+	return program.ResultOf(data, func(p *term.Page) error {
+		var f term.Facts
+		addLeader(&f, l, now)
+		if l.GetTerm() != 0 {
+			f.Add("enrolment key", l.GetEnrolmentKey())
+		}
+		return p.Facts(f)
+	})
+}
+
+// addLeader adds who leads to the facts of a cluster.
+func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
+	switch {
+	case l == nil: // an older coordinator does not say
+	case l.GetTerm() == 0:
+		f.Paint("leader", term.Amber, "nobody, for "+amount.Span(l.GetNobodyFor().AsDuration()))
+	default:
+		answers := ""
+		if l.GetSelf() {
+			answers = " (answers)"
+		}
+		f.Add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(),
+			command.When(l.GetSince()), amount.Relative(l.GetSince().AsTime(), now)))
+	}
+}
+
+func leaderTransfer(c *program.CLI) *cobra.Command {
+	var to, reason string
+	var dry bool
+	cmd := c.Command(program.Spec{
+		Use: "transfer", Short: "have another coordinator lead",
+		Long: `End the term of the coordinator that leads, in favour of another one that is ready. From the moment ` +
+			`that this is
+stored the store refuses what the old leader writes; the next one takes over within a fraction of a second, the one
+that --to names before all others. If that one does not, any other does after the lease.
+
+A coordinator that is stopped hands over by itself. Nothing is lost by a transfer, and no member notices.`,
+		Sample: `  fealty leader transfer
+  fealty leader transfer --to coordinator-2 --reason "maintenance of host 1"`,
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.Ask(cfg, func(s *line.Services) error {
+				resp, err := s.Leader.TransferLeader(ctx,
+					&fealtyv1.TransferLeaderRequest{To: to, Reason: reason, DryRun: dry})
+				if err != nil {
+					return err
+				}
+				before, now := resp.GetBefore(), resp.GetLeader()
+				if dry {
+					next := resp.GetTo()
+					if next == "" {
+						next = "another coordinator that is ready"
+					}
+					c.Planned(fmt.Sprintf("%s, which leads under term %d, would hand over to %s", before.GetName(),
+						before.GetTerm(), next))
+				}
+				if err := c.Print(leaderResult(c, message.Of(resp), now)); err != nil || dry {
+					return err
+				}
+				switch {
+				case now.GetTerm() == before.GetTerm():
+					c.Say("%s leads already; nothing was changed", now.GetName())
+				case now.GetTerm() == 0:
+					c.Say("%s leads no more, and nobody has taken over yet: fealty leader show", before.GetName())
+				case to != "" && now.GetName() != to:
+					c.Say("%s leads no more; %s did not take over in time, and %s did", before.GetName(), to,
+						now.GetName())
+				default:
+					c.Say("%s leads no more", before.GetName())
+				}
+				return nil
+			})
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&to, "to", "", "the name of the coordinator that is to lead (default any other that is ready)")
+	f.StringVar(&reason, "reason", "", "why, for the audit log")
+	command.DryRun(cmd.Flags(), &dry)
+	return cmd
+}

@@ -1,0 +1,530 @@
+// Package status has the commands that say how a fleet, a machine and its coordinators are.
+package status
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/member"
+	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/doctor"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/output/message"
+	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+func Command(c *program.CLI) *cobra.Command {
+	var watch, exit bool
+	var data string
+	cmd := c.Command(program.Spec{
+		Use: "status", Short: "the fleet at a glance, or this machine with --data",
+		Long: `Show the fleet at a glance: what needs attention first, each with what to do, then the cluster and its
+members. With --data it is this machine that is shown, by its agent.
+
+The exit status is 0 if the state could be read, whatever it is; with --exit-code it is 9 if something needs
+attention, and 10 if the cluster, or this machine's identity, is of no use.`,
+		Sample: `  fealty status --watch
+  fealty status --data /var/lib/fealty/agent
+  fealty status -o json`,
+		Groups: []settings.Group{settings.Client},
+		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			look, end, err := look(c, cfg, data)
+			if err != nil {
+				return err
+			}
+			defer end()
+			if watch {
+				return watchStatus(ctx, c, look)
+			}
+			r, health, err := look(ctx)
+			if err == nil {
+				err = c.Print(r)
+			}
+			if err == nil && exit && health != explain.ExitOK {
+				return program.ExitWith(health)
+			}
+			return err
+		},
+	})
+	cmd.Flags().StringVar(&data, "data", "", "show the node whose agent has this folder")
+	cmd.Flags().BoolVar(&watch, "watch", false, "look again every 2 seconds")
+	cmd.Flags().BoolVar(&exit, "exit-code", false, "tell by the exit status how it is")
+	return cmd
+}
+
+// glance is one look at a fleet or a node.
+type glance func(ctx context.Context) (program.Result, explain.Exit, error)
+
+// look returns how to look at what status is to show.
+func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), error) {
+	if data != "" {
+		l, err := line.Dial(AgentSocket(cfg.Within(data)), cfg.Duration("timeout"))
+		if err != nil {
+			return nil, nil, err
+		}
+		node := fealtyv1.NewNodeServiceClient(l)
+		return func(ctx context.Context) (program.Result, explain.Exit, error) {
+			n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
+			if err != nil {
+				return program.Result{}, 0, err
+			}
+			now := c.Env.Now()
+			return program.ResultOf(message.Of(n), func(p *term.Page) error { return showNode(p, n, now) }),
+				nodeHealth(n,
+					now), nil
+		}, l.Close, nil
+	}
+	l, _, err := c.Dial(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	status := fealtyv1.NewStatusServiceClient(l)
+	return func(ctx context.Context) (program.Result, explain.Exit, error) {
+		st, err := GetStatus(ctx, status, command.PageSize)
+		if err != nil {
+			return program.Result{}, 0, err
+		}
+		return program.ResultOf(message.Of(st), func(p *term.Page) error { return showStatus(p, st) }), fleetHealth(st),
+			nil
+	}, l.Close, nil
+}
+
+// GetStatus returns the status with all members, which it asks for page by page.
+// All but the members is of the first page.
+func GetStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size uint32) (*fealtyv1.GetStatusResponse,
+	error) {
+	all, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size})
+	if err != nil {
+		return nil, err
+	}
+	for token := all.GetNextPageToken(); token != ""; {
+		resp, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		all.Members = append(all.Members, resp.GetMembers()...)
+		if token = resp.GetNextPageToken(); len(resp.GetMembers()) == 0 {
+			break
+		}
+	}
+	all.NextPageToken = ""
+	return all, nil
+}
+
+// watch looks again and again, until it is interrupted, which is how it ends. A
+// look that fails after one that did not is shown, and the next one is taken.
+func watchStatus(ctx context.Context, c *program.CLI, look glance) error {
+	redraw := c.Env.IsTerminal(c.Env.Stdout) && (c.Format == output.Table || c.Format == output.Wide)
+	for first := true; ; first = false {
+		r, _, err := look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			c.PrintError(failure.Of(program.Name, err))
+		default:
+			switch {
+			case redraw:
+				// Home, and erase below afterwards: the page does not flicker.
+				_, err = io.WriteString(c.Env.Stdout, "\x1b[H\x1b[2J")
+			case !first:
+				_, err = io.WriteString(c.Env.Stdout, "\n")
+			}
+			if err == nil {
+				err = c.Print(r)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(c.Env.WatchEvery):
+		}
+	}
+}
+
+// fleetHealth says how a fleet is, as an exit status.
+func fleetHealth(st *fealtyv1.GetStatusResponse) explain.Exit {
+	health := explain.ExitOK
+	for _, f := range st.GetFindings() {
+		switch f.GetSeverity() {
+		case "critical":
+			return explain.ExitUnhealthy
+		case "warning":
+			health = explain.ExitDegraded
+		}
+	}
+	if st.GetPhase() != "ready" {
+		return explain.ExitUnhealthy
+	}
+	return health
+}
+
+// showStatus draws the page of a fleet.
+func showStatus(p *term.Page, st *fealtyv1.GetStatusResponse) error {
+	now := st.GetNow().AsTime() // of the coordinator: its times are compared with its clock
+	p.Line("%s", sentence(st, now))
+	if len(st.GetFindings()) > 0 {
+		p.Heading("needs attention")
+		for _, f := range st.GetFindings() {
+			showFinding(p, f)
+		}
+	}
+	p.Heading("cluster")
+	if err := p.Facts(clusterFacts(st, now)); err != nil {
+		return err
+	}
+	if len(st.GetReplicas()) > 0 {
+		p.Heading("coordinators")
+		if err := p.Table(ReplicaTable(st.GetReplicas(), now)); err != nil {
+			return err
+		}
+	}
+	if len(st.GetMembers()) == 0 {
+		return nil
+	}
+	p.Heading("members")
+	return p.Table(member.Table(st.GetMembers(), now))
+}
+
+// replicaQuiet is from when on a coordinator is quiet that nobody asked: it writes each
+// minute. replicaUnheard is from when on one is that does not answer when it is asked.
+const (
+	replicaQuiet   = 3 * time.Minute
+	replicaUnheard = 10 * time.Second
+)
+
+// ReplicaTable shows the coordinators as they say of themselves, and whether they answer.
+func ReplicaTable(replicas []*fealtyv1.Replica, now time.Time) *term.Table {
+	t := &term.Table{Columns: []term.Column{{Title: "NAME"}, {Title: "PHASE"}, {Title: "INDEX", Right: true},
+		{Title: "HEARD"}, {Title: "ADDRESSES", Least: 16}, {Title: "RELEASE", Wide: true}, {Title: "ENROLMENT KEY",
+			Wide: true}}}
+	for _, r := range replicas {
+		name := r.GetName()
+		if r.GetSelf() {
+			name += " (answers)"
+		}
+		phase, heard := term.Painted(term.Green, "● "+r.GetPhase()), r.GetHeardAt().AsTime()
+		asked := r.GetUnheardFor() != nil
+		if asked {
+			heard = now.Add(-r.GetUnheardFor().AsDuration())
+		}
+		switch {
+		case r.GetStopped():
+			phase = term.Painted(term.Dim, "◌ stopped")
+		case asked && r.GetUnheardFor().AsDuration() >= replicaUnheard:
+			phase = term.Painted(term.Amber, "▲ not heard, was "+r.GetPhase())
+		case !asked && now.Sub(heard) > replicaQuiet:
+			phase = term.Painted(term.Amber, "▲ quiet, was "+r.GetPhase())
+		case r.GetPhase() != "ready":
+			phase = term.Painted(term.Amber, "▲ "+r.GetPhase())
+		}
+		index := "-"
+		if r.GetHistoryIndex() > 0 {
+			index = command.Itoa(int64(r.GetHistoryIndex()))
+		}
+		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(amount.Relative(heard, now)),
+			term.Txt(strings.Join(r.GetAddresses(),
+				", ")), term.Txt(command.Dash(r.GetRelease())), term.Txt(r.GetEnrolmentKey()))
+	}
+	return t
+}
+
+// sentence says in one line how the fleet is.
+func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
+	switch st.GetPhase() {
+	case "uninitialized":
+		return "This coordinator has no cluster yet: it waits for its first manifest."
+	case "recovery":
+		return command.JoinWords("This coordinator is recovering and changes nothing", ": ", phaseReason(st)) + "."
+	}
+	if st.GetBaseline() == nil {
+		return fmt.Sprintf("Cluster %s is ready, and cannot read its store: who its members are is not known now; %s "+
+			"attention.",
+			st.GetClusterId(), amount.Plural(len(st.GetFindings()), "thing needs", "things need"))
+	}
+	nodes, connected := 0, 0
+	for _, m := range st.GetMembers() {
+		if member.ConditionOf(m, now) == member.IsCertified {
+			continue
+		}
+		if m.GetLive().GetConnected() {
+			connected++
+		}
+		nodes++
+	}
+	out := fmt.Sprintf("Cluster %s is ready: %s, %d connected", st.GetClusterId(),
+		amount.Plural(nodes, "node", "nodes"), connected)
+	if x := st.GetContacts(); x.GetUnknown() > 0 {
+		out = fmt.Sprintf("Cluster %s is ready: %s, at least %d connected and %d unknown", st.GetClusterId(),
+			amount.Plural(nodes, "node", "nodes"), connected, x.GetUnknown())
+		if who := x.GetUnanswered(); len(who) > 0 {
+			out += ", as " + strings.Join(who, ", ") + " did not answer"
+		}
+	}
+	switch n := len(st.GetFindings()); n {
+	case 0:
+		return out + "; nothing needs attention."
+	default:
+		return out + "; " + amount.Plural(n, "thing needs", "things need") + " attention."
+	}
+}
+
+// phaseReason says why a coordinator is in its phase; empty where a finding says that.
+func phaseReason(st *fealtyv1.GetStatusResponse) string {
+	if slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool {
+		return f.GetCode() == string(explain.RecoveryMode)
+	}) {
+		return ""
+	}
+	return st.GetPhaseReason()
+}
+
+// showFinding shows what needs attention, with what to do under it.
+func showFinding(p *term.Page, f *fealtyv1.Finding) {
+	shape, colour := "▲", term.Amber
+	switch f.GetSeverity() {
+	case "critical":
+		shape, colour = "✖", term.Red
+	case "info":
+		shape, colour = "·", term.Dim
+	}
+	room := 0
+	if p.Width > 0 {
+		room = max(p.Width-13, 20)
+	}
+	// Severity is a word too: colour and shape only repeat it.
+	head := term.Sanitize(shape + " " + f.GetCode())
+	for i, line := range term.Wrap(term.Sanitize(p.Called(f.GetSeverity()+": "+doctor.FoundBy(f)+f.GetSummary())),
+		room) {
+		if i > 0 {
+			head = ""
+		}
+		fmt.Fprintf(p.W, "  %s %s\n", colour.On(term.Padded(head, 9), p.Colour), line)
+	}
+	fmt.Fprintf(p.W, "  %s do: %s\n", term.Padded("", 9), term.Sanitize(p.Called(f.GetRemedy())))
+}
+
+func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
+	var f term.Facts
+	f.Add("cluster", st.GetClusterId())
+	phase := term.Green
+	if st.GetPhase() != "ready" {
+		phase = term.Amber
+	}
+	f.Paint("phase", phase, command.JoinWords(st.GetPhase(), ": ", phaseReason(st)))
+	if st.GetPhase() == "ready" {
+		f.Add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
+		f.Add("head", hex.EncodeToString(st.GetHead()))
+		if epoch := st.GetSeedEpoch(); epoch > 0 { // an older coordinator does not say
+			f.Add("seed epoch", command.Itoa(int64(epoch)))
+		}
+		f.Add("root pin", hex.EncodeToString(st.GetRootPin()))
+		f.Add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
+	}
+	addLeader(&f, st.GetLeader(), now)
+	if b := st.GetBaseline(); b != nil {
+		met := term.Painted(term.Green, "met")
+		if !b.GetMet() {
+			met = term.Painted(term.Amber, cmp.Or(b.GetState(), "not met"))
+		}
+		draining := ""
+		if n := b.GetDrainingCount(); n > 0 {
+			draining = fmt.Sprintf("; %d draining and not counted", n)
+		}
+		f.Paint("baseline", met.Paint, met.Text+": "+doctor.BaselineWords(b)+draining)
+	}
+	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
+	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ",
+		amount.Span(now.Sub(st.GetStartedAt().AsTime()))))
+	f.Add("addresses", strings.Join(st.GetAddresses(), ", "))
+	f.Add("store", st.GetStore())
+	f.Add("enrolment key", st.GetEnrolmentKey())
+	if c := st.GetOperatorCertificate(); c != nil {
+		f.Add("own PKI", ownPKI(c, now))
+		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
+	}
+	return f
+}
+
+// leastAutonomy says how long every node works without a coordinator, by what the
+// nodes themselves reported; "" if none did.
+func leastAutonomy(members []*fealtyv1.Member, now time.Time) string {
+	var least *fealtyv1.Member
+	for _, m := range members {
+		if m.GetLive().GetAutonomousUntil() == nil || m.GetBanned() {
+			continue
+		}
+		if least == nil ||
+			m.GetLive().GetAutonomousUntil().AsTime().Before(least.GetLive().GetAutonomousUntil().AsTime()) {
+			least = m
+		}
+	}
+	if least == nil {
+		return ""
+	}
+	path := least.GetKind() + "/" + least.GetName()
+	if until := least.GetLive().GetAutonomousUntil().AsTime(); now.Before(until) {
+		return "every node for " + amount.Span(until.Sub(now)) + " at least (" + path + ": " +
+			least.GetLive().GetAutonomyLimit() + ")"
+	}
+	return path + " no longer (" + least.GetLive().GetAutonomyLimit() + ")"
+}
+
+// nodeHealth says how a node is, as an exit status.
+func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
+	switch {
+	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
+		return explain.ExitUnhealthy
+	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil,
+		operatorProblem(n.GetOperatorCertificate(), now) != "":
+		return explain.ExitDegraded
+	}
+	return explain.ExitOK
+}
+
+// operatorProblem says what is wrong with the certificate of an operator's PKI that an
+// agent holds, or "".
+func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.GetProblem() != "":
+		return c.GetProblem()
+	case !now.Before(c.GetNotAfter().AsTime()):
+		return "it ended " + amount.Relative(c.GetNotAfter().AsTime(), now) + ", and no other one is in its place"
+	}
+	return ""
+}
+
+// ownPKI says which certificate of an operator's PKI is in use.
+func ownPKI(c *fealtyv1.OperatorCertificate, now time.Time) string {
+	return fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(),
+		amount.Relative(c.GetNotAfter().AsTime(), now))
+}
+
+// permittedWords lists what the guard of a node permits.
+func permittedWords(all []*fealtyv1.ActionPermission) string {
+	var out []string
+	for _, p := range all {
+		if p.GetPermitted() {
+			out = append(out, p.GetAction())
+		}
+	}
+	if len(out) == 0 {
+		return "nothing"
+	}
+	return strings.Join(out, ", ")
+}
+
+// isAlone is a node that reaches no coordinator.
+var isAlone = member.Condition{Word: "away", Shape: "▲", Paint: term.Amber}
+
+// showNode draws the page of one node.
+func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
+	end := n.GetSvidNotAfter().AsTime()
+	state := member.IsConnected
+	words := "is connected to " + n.GetCoordinator()
+	switch {
+	case !now.Before(end):
+		state, words = member.IsExpired, "has no valid certificate: it ended "+amount.Relative(end, now)
+	case !n.GetConnected():
+		state, words = isAlone, "works on its own: no coordinator is in reach"
+	}
+	fmt.Fprintf(p.W, "%s %s\n", state.Paint.On(state.Shape+" "+state.Word, p.Colour),
+		term.Sanitize(n.GetSpiffeId()+" "+words+"."))
+	var f term.Facts
+	switch n.GetMemberState() {
+	case "draining":
+		f.Paint("member", term.Amber, "draining: it is to go, and gets no new domains")
+	default:
+		f.Add("member", n.GetMemberState())
+	}
+	f.Add("svid", fmt.Sprintf("from %s to %s, ends %s", command.When(n.GetSvidNotBefore()),
+		command.When(n.GetSvidNotAfter()), amount.Relative(end, now)))
+	if n.GetNextRenewal() != nil {
+		f.Add("renewal", amount.Relative(n.GetNextRenewal().AsTime(), now))
+	}
+	if n.GetAutonomousUntil() != nil {
+		f.Add("works alone", doctor.AloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
+	}
+	if n.GetContactLostAt() != nil {
+		f.Paint("out of reach", term.Amber,
+			"since "+command.When(n.GetContactLostAt())+", "+amount.Relative(n.GetContactLostAt().AsTime(), now))
+	}
+	f.Add("key", n.GetKeyId())
+	f.Add("coordinator", n.GetCoordinator())
+	f.Paint("last error", term.Amber, n.GetLastError())
+	if c := n.GetOperatorCertificate(); c != nil {
+		f.Add("own PKI", ownPKI(c, now))
+		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
+	}
+	f.Add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
+	switch state := snapshot.Freshness(n.GetFreshness()); state {
+	case snapshot.Fresh:
+		f.Add("news", string(state))
+	default:
+		f.Paint("news", term.Amber, string(state))
+	}
+	if p := n.GetPartition(); p != "" && p != "connected" {
+		f.Paint("partition", term.Amber, p)
+		f.Add("permitted", permittedWords(n.GetPermissions()))
+	}
+	for _, p := range member.LastPeriods(n.GetDegradedPeriods()) {
+		f.Paint("degraded", term.Amber, member.PeriodWords(p, now))
+	}
+	if d := n.GetClockBehind(); d != nil {
+		f.Paint("clock", term.Amber,
+			"the machine's is "+amount.Span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
+	}
+	f.Add("release", n.GetRelease())
+	p.Heading("node")
+	if err := p.Facts(f); err != nil {
+		return err
+	}
+	p.Heading("snapshots")
+	t := &term.Table{Columns: []term.Column{{Title: "SCOPE"}, {Title: "EPOCH", Right: true}, {Title: "VERSION",
+		Right: true}, {Title: "NEWS"}, {Title: "CONTENT", Least: 16}}}
+	for _, h := range n.GetHeld() {
+		t.Add(term.Txt(h.GetScope()), term.Txt(command.Itoa(int64(h.GetAuthorityEpoch()))),
+			term.Txt(command.Itoa(int64(h.GetConfigVersion()))), term.Txt(command.Dash(h.GetFreshness())),
+			term.Txt(hex.EncodeToString(h.GetContentHash())))
+	}
+	if err := p.Table(t); err != nil {
+		return err
+	}
+	if len(n.GetRefusals()) == 0 {
+		return nil
+	}
+	p.Heading("refused")
+	r := &term.Table{Columns: []term.Column{{Title: "SCOPE"}, {Title: "REASON"}, {Title: "DETAIL", Least: 20}}}
+	for _, x := range n.GetRefusals() {
+		r.Add(term.Txt(x.GetScope()), term.Painted(term.Amber, "▲ "+x.GetReason()), term.Txt(x.GetDetail()))
+	}
+	return p.Table(r)
+}
+
+// AgentSocket is where the agent with this folder serves its local API.
+func AgentSocket(folder string) string { return filepath.Join(folder, dir.SocketName) }
