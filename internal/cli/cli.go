@@ -36,7 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/cli/recover"
+	"github.com/fealty-io/fealty/internal/cli/recovery"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/cli/snapshot"
 	"github.com/fealty-io/fealty/internal/cli/status"
@@ -126,7 +126,8 @@ node may do, and what happens when the control plane is gone.`,
 			room(actuation.Process()))...))
 	add("node", join.Command(c), join.Leave(c), join.Login(c), join.Whoami(c), join.Contexts(c))
 	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), token.Command(c),
-		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recover.Command(c), recover.Verify(c),
+		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recovery.Command(c),
+		recovery.Verify(c),
 		backup.Command(c), conformance)
 	add("fleet", fencingCommands(c)...)
 	add("read", cert.Command(c), snapshot.Command(c), authzCommand(c), explainCommand(c), completionCommand(c),

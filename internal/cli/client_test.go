@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -19,13 +19,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	tokenpkg "github.com/fealty-io/fealty/internal/cli/token"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
-	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -215,16 +211,6 @@ func TestStreamElsewhere(t *testing.T) {
 	dev(recovering.listen(t), filepath.Join(dir, "nobody")).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitUnreachable))
 }
 
-// What is asked of a coordinator that cannot read its store is asked of the next; what is
-// to be changed is not tried twice.
-func TestStoreElsewhere(t *testing.T) {
-	for _, changes := range []bool{false, true} {
-		if got := (&line.Line{}).Elsewhere(true, changes, explain.New(explain.StoreUnreachable)); got == changes {
-			t.Errorf("changes %v: %v", changes, got)
-		}
-	}
-}
-
 func TestWhichCoordinator(t *testing.T) {
 	c := &answering{members: &fealtyv1.ListMembersResponse{}}
 	socket := c.listen(t)
@@ -245,36 +231,6 @@ func TestWhichCoordinator(t *testing.T) {
 		r := fixture{env: tt.env, dir: t.TempDir()}.run(t.Context(), append([]string{"member", "list"}, tt.args...)...)
 		if r.exit != int(tt.exit) {
 			t.Errorf("%s: exit status %d, want %d: %s", tt.name, r.exit, tt.exit, r.stderr)
-		}
-	}
-}
-
-// Calls go to the next endpoint only where nothing can have happened.
-func TestElsewhere(t *testing.T) {
-	for _, tt := range []struct {
-		name          string
-		sent, changes bool
-		err           error
-		want          bool
-	}{
-		{"not reached", false, true, explain.New(explain.Unreachable), true},
-		{"not trusted", false, true, explain.New(explain.PeerUntrusted), true},
-		{"recovering", true, true, explain.New(explain.RecoveryMode), true},
-		{"done before it was recovering", true, true, explain.New(explain.DoneNotInForce), false},
-		{"refused", true, false, explain.New(explain.Denied), false},
-		{"unknown", true, true, explain.New(explain.OutcomeUnknown), false},
-		{"a change that was lost", true, true, explain.New(explain.Unreachable), false},
-		{"a question that was lost", true, false, explain.New(explain.Unreachable), true},
-	} {
-		if got := (&line.Line{}).Elsewhere(tt.sent, tt.changes, tt.err); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-	// A change that was sent is made again after two answers alone: those of a coordinator
-	// which did nothing.
-	for _, code := range explain.Codes() {
-		if got := (&line.Line{}).Elsewhere(true, true, explain.New(code)); got != (code == explain.RecoveryMode || code == explain.HeadNotFollowed) {
-			t.Errorf("after %s a change is made again elsewhere: %v", code, got)
 		}
 	}
 }
@@ -659,25 +615,6 @@ func TestRotateWaits(t *testing.T) {
 	r.want(t, 0, "1 of 1 member hold everything under the new key")
 	if len(c.trust) != 1 {
 		t.Errorf("%d answers were not awaited", len(c.trust)-1)
-	}
-}
-
-// The whole line of a token stands for its id, and is neither sent nor shown.
-func TestTokenArg(t *testing.T) {
-	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: "c.example", Addresses: []string{"c1:7443"}, Pin: identity.KeyID{1}, Expires: testNow})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, in := range []string{token.ID, token.Line()} {
-		if got, err := tokenpkg.TokenArg(in); err != nil || got != token.ID {
-			t.Errorf("tokenArg(%q) = %q, %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"", "x", token.Line() + "x", "members/data/abcdef", "ABCDEFGHIJKLMNOP"} {
-		_, err := tokenpkg.TokenArg(in)
-		if !errors.Is(err, explain.BadValue) || strings.Contains(err.Error(), token.Line()[8:]) {
-			t.Errorf("tokenArg(%q): %v", in, err)
-		}
 	}
 }
 

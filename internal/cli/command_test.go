@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"slices"
@@ -8,10 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -27,7 +26,7 @@ func commands() []*cobra.Command {
 			walk(sub)
 		}
 	}
-	walk(root(program.New(program.Env{Release: "test"})))
+	walk(cli.Tree())
 	return out
 }
 
@@ -116,31 +115,6 @@ func TestExplainEveryCode(t *testing.T) {
 		v := jsonOf(t, run(t, "explain", string(code), "-o", "json").want(t, 0).stdout)
 		if v["code"] != string(code) || v["page"] == "" || v["exit"] != float64(e.Exit) {
 			t.Errorf("%s: %v", code, v)
-		}
-	}
-}
-
-func TestFormatIsKnownBeforeParsing(t *testing.T) {
-	for _, tt := range []struct {
-		args []string
-		env  string
-		want output.Format
-	}{
-		{nil, "", output.Table},
-		{[]string{"-o", "json"}, "", output.JSON},
-		{[]string{"-ojson"}, "", output.JSON},
-		{[]string{"-o=yaml"}, "", output.YAML},
-		{[]string{"--output", "wide"}, "", output.Wide},
-		{[]string{"--output=json"}, "yaml", output.JSON},
-		{nil, "json", output.JSON},
-		{[]string{"--", "-o", "json"}, "", output.Table},
-		{[]string{"-o"}, "", output.Table},
-		{[]string{"-o", "frob"}, "", output.Table},
-		{[]string{"--outputs", "json"}, "", output.Table},
-	} {
-		c := program.New(program.Env{Environ: []string{"FEALTY_OUTPUT=" + tt.env}})
-		if got := c.FormatOf(tt.args); got != tt.want {
-			t.Errorf("%v: %s, want %s", tt.args, got, tt.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -19,10 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/cli/recover"
 	"github.com/fealty-io/fealty/internal/keyring"
 )
+
+// maxPassphraseBytes is how long a passphrase may be.
+const maxPassphraseBytes = 1024
 
 const passphrase = "correct horse battery staple"
 
@@ -199,7 +202,7 @@ func (p *pty) awaitSilence(t *testing.T) {
 // command runs a command on the terminal. It returns its exit status and stdout.
 func (p *pty) command(ctx context.Context, dir string, args []string) (int, string) {
 	var out bytes.Buffer
-	exit := Run(ctx, program.Env{
+	exit := cli.Run(ctx, program.Env{
 		Stdin: p.tty, Stdout: &out, Stderr: p.tty, Args: args, Dir: dir, Now: func() time.Time { return testNow },
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(*os.File)
@@ -319,8 +322,8 @@ func TestPassphraseFile(t *testing.T) {
 		{"group reads", passphrase, 0o640, "FE-K105", []string{"others can read the passphrase file secret", "chmod 600 secret"}},
 		{"all read", passphrase, 0o644, "FE-K105", []string{"others can read the passphrase file secret", "chmod 600 secret"}},
 		{"all write", passphrase, 0o602, "FE-K105", []string{"others can read the passphrase file secret", "chmod 600 secret"}},
-		{"largest", passphrase + strings.Repeat("\n", recover.MaxPassphraseBytes-len(passphrase)), 0o600, shareOpened, nil},
-		{"too large", passphrase + strings.Repeat("\n", recover.MaxPassphraseBytes+1-len(passphrase)), 0o600, "FE-K105", []string{"the passphrase file secret has more than 1024 bytes"}},
+		{"largest", passphrase + strings.Repeat("\n", maxPassphraseBytes-len(passphrase)), 0o600, shareOpened, nil},
+		{"too large", passphrase + strings.Repeat("\n", maxPassphraseBytes+1-len(passphrase)), 0o600, "FE-K105", []string{"the passphrase file secret has more than 1024 bytes"}},
 		{"missing", "", 0, "FE-U", []string{"passphrase file secret"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -356,7 +359,7 @@ func TestPassphraseFromPipe(t *testing.T) {
 	for content, want := range map[string]string{
 		passphrase + "\n": shareOpened,
 		"incorrect\n":     "FE-K105",
-		strings.Repeat("x", recover.MaxPassphraseBytes+1): "has more than 1024 bytes",
+		strings.Repeat("x", maxPassphraseBytes+1): "has more than 1024 bytes",
 	} {
 		r, w, err := os.Pipe()
 		if err != nil {

@@ -1,9 +1,10 @@
-package cli
+package cli_test
 
 import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/program"
 )
 
@@ -30,7 +31,7 @@ func TestPrintedCommands(t *testing.T) {
 		t.Errorf("in JSON:\n%s", r.stderr)
 	}
 	c := program.New(program.Env{Program: "/a b/$1", Args: []string{"version"}})
-	c.Run(t.Context(), root(c))
+	c.Run(t.Context(), cli.Tree())
 	const text = "fealty status; /usr/bin/fealty status; fealty statues; a fealty of mine; fealty --version"
 	if got, want := c.Called(text), "/a b/$1 status; /usr/bin/fealty status; fealty statues; a fealty of mine; /a b/$1 --version"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -6,13 +6,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/reference"
 )
 
 // The reference in the docs is the one that this code makes.
 func TestReferenceIsCurrent(t *testing.T) {
-	pages, err := reference.Pages(Tree())
+	pages, err := reference.Pages(cli.Tree())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,4 @@
-// In the package, because it resolves what is printed against the tree of commands.
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -16,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -24,7 +23,7 @@ import (
 // registry and in a message of the program, with its flags.
 func TestRemediesExist(t *testing.T) {
 	t.Parallel()
-	root := root(program.New(program.Env{Release: "test"}))
+	root := cli.Tree()
 	found := 0
 	look := func(where, text string) {
 		for _, line := range commandLines(text) {
@@ -67,7 +66,7 @@ func TestRemediesExist(t *testing.T) {
 
 // The scan finds what it is for.
 func TestResolve(t *testing.T) {
-	root := root(program.New(program.Env{Release: "test"}))
+	root := cli.Tree()
 	for line, ok := range map[string]bool{
 		"member drain {member|MEMBER} --wait, then remove it": true,
 		"status":                                 true,

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/doctor"
@@ -131,7 +132,7 @@ func TestStoreAway(t *testing.T) {
 	}
 	fealty := func(ctx context.Context, args ...string) (int, string) {
 		var out bytes.Buffer
-		exit := Run(ctx, program.Env{
+		exit := cli.Run(ctx, program.Env{
 			Stdout: &out, Stderr: io.Discard, Args: args, Environ: []string{"FEALTY_STORE=" + server.URL("postgres")}, Dir: dir,
 			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, Release: "1.2.3",
 			Width: func() int { return 0 }, IsTerminal: func(any) bool { return false },

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/output"
 )
@@ -60,7 +61,7 @@ func (f fixture) run(ctx context.Context, args ...string) ran {
 		return false
 	}
 	env.WatchEvery = time.Millisecond
-	exit := Run(ctx, env)
+	exit := cli.Run(ctx, env)
 	return ran{exit, out.String(), errs.String()}
 }
 

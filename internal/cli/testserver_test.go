@@ -1,16 +1,16 @@
-package cli
+package cli_test
 
 import (
 	"context"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"testing"
 
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/line"
 )
 
 // answering is a server that answers as a test says. What is under test is how
@@ -99,14 +99,14 @@ func (c *answering) GetNode(context.Context, *fealtyv1.GetNodeRequest) (*fealtyv
 // listen serves on a socket and returns its path, which is short enough for one.
 func (c *answering) listen(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(shortDir(t), "agent.sock")
-	l, err := net.Listen("unix", path)
+	socket := filepath.Join(shortDir(t), "agent.sock")
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		if c.hook != nil {
-			if err := c.hook(ctx, line.Method(info.FullMethod), req); err != nil {
+			if err := c.hook(ctx, path.Base(info.FullMethod), req); err != nil {
 				return nil, err
 			}
 		}
@@ -126,7 +126,7 @@ func (c *answering) listen(t testing.TB) string {
 		srv.Stop()
 		<-done
 	})
-	return path
+	return socket
 }
 
 // shortDir returns a folder whose path leaves room for a socket's name.

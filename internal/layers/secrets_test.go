@@ -62,7 +62,7 @@ var secretRooms = []struct {
 // secretReaches are the declarations in other packages that reach a secret. The list only
 // shrinks: one that is not here may not, and one that has no need of its place leaves it.
 var secretReaches = map[string]map[kind][]string{
-	"internal/cli/recover": {
+	"internal/cli/recovery": {
 		shares: {
 			"bringAt",
 			"bringShare",

@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/cli/recover"
+	"github.com/fealty-io/fealty/internal/cli/recovery"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -269,7 +269,7 @@ func backupKeys(ctx context.Context, c *program.CLI, cfg *settings.Values, in ba
 		return nil, command.Missing("--share-key", "a backup is encrypted to the owners of the seed",
 			"--share-key FILE, the age key file or SSH key whose public half the manifest names")
 	}
-	return recover.ReadShareKeys(ctx, c, cfg, in.keys, in.passphraseFile)
+	return recovery.ReadShareKeys(ctx, c, cfg, in.keys, in.passphraseFile)
 }
 
 func openBackup(cfg *settings.Values, file string) (*os.File, error) {

@@ -200,7 +200,7 @@ func (l *Line) Invoke(ctx context.Context, method string, args, reply any, opts 
 		if first == nil {
 			first = err
 		}
-		if ctx.Err() != nil || !l.Elsewhere(sent, changes(method, args), err) {
+		if ctx.Err() != nil || !l.elsewhere(sent, changes(method, args), err) {
 			return err
 		}
 	}
@@ -212,9 +212,9 @@ func (l *Line) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return first
 }
 
-// Elsewhere reports whether another endpoint may be asked: nothing can have happened
+// elsewhere reports whether another endpoint may be asked: nothing can have happened
 // at this one, or nothing that counts.
-func (l *Line) Elsewhere(sent, changes bool, err error) bool {
+func (l *Line) elsewhere(sent, changes bool, err error) bool {
 	e := explain.Of(err)
 	return !sent || errors.Is(e, explain.RecoveryMode) || errors.Is(e, explain.HeadNotFollowed) ||
 		!changes && (errors.Is(e, explain.Unreachable) || errors.Is(e, explain.StoreUnreachable))
@@ -236,7 +236,7 @@ func (l *Line) call(ctx context.Context, e *endpoint, method string, args, reply
 	if dial := e.lastFailure(); dial != nil && !sent {
 		return false, failure.Unreachable(err, e.name, dial)
 	}
-	return sent, l.refused(failure.OverNetwork(err, e.name, Method(method), sent, changes(method, args),
+	return sent, l.refused(failure.OverNetwork(err, e.name, shortMethod(method), sent, changes(method, args),
 		l.timeout.String()))
 }
 
@@ -273,7 +273,7 @@ func FirstOf[T any](ctx context.Context, l *Line, method string,
 		if worded == nil {
 			worded = err
 		}
-		if ctx.Err() != nil || !l.Elsewhere(true, false, err) {
+		if ctx.Err() != nil || !l.elsewhere(true, false, err) {
 			return nil, nil, nil, err
 		}
 		l.answered.Store((l.answered.Load() + 1) % int64(len(l.endpoints)))
@@ -298,7 +298,7 @@ func (l *Line) OfStream(ctx context.Context, err error, method string) error {
 
 // changes reports whether a call can change something.
 func changes(method string, args any) bool {
-	name := Method(method)
+	name := shortMethod(method)
 	if strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") {
 		return false
 	}
@@ -306,5 +306,5 @@ func changes(method string, args any) bool {
 	return !ok || !dry.GetDryRun()
 }
 
-// Method returns the last part of a method's full name.
-func Method(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }
+// shortMethod returns the last part of a method's full name.
+func shortMethod(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }

@@ -645,7 +645,7 @@ func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.Se
 	}
 	*sent = true
 	// An error of Send says only that there is an answer.
-	for _, part := range FirstSetParts(req, evidence, int(challenge.GetPartBytes())) {
+	for _, part := range firstSetParts(req, evidence, int(challenge.GetPartBytes())) {
 		if err := stream.Send(part); err != nil {
 			if stream.Context().Err() != nil {
 				return nil, err
@@ -660,9 +660,9 @@ func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.Se
 	return answer.GetDone(), nil
 }
 
-// FirstSetParts are the messages of a first set at a coordinator that takes manifests of
+// firstSetParts are the messages of a first set at a coordinator that takes manifests of
 // at most so many bytes in one; 0: any.
-func FirstSetParts(req *fealtyv1.SetManifestRequest, evidence []byte, most int) []*fealtyv1.FirstSetRequest {
+func firstSetParts(req *fealtyv1.SetManifestRequest, evidence []byte, most int) []*fealtyv1.FirstSetRequest {
 	text := req.GetManifest()
 	if most <= 0 || len(text) <= most {
 		return []*fealtyv1.FirstSetRequest{{Set: req, Evidence: evidence}}

@@ -106,9 +106,9 @@ func New(env Env) *CLI {
 // Run runs the command of root that the arguments name, and returns its exit status, after
 // everything that there is to say was written.
 func (c *CLI) Run(ctx context.Context, root *cobra.Command) int {
-	c.Format = c.FormatOf(c.Env.Args)
+	c.Format = c.formatOf(c.Env.Args)
 	if c.Env.Program != Name {
-		c.commands = CommandsIn(Names(root))
+		c.commands = commandsIn(Names(root))
 	}
 	root.SetContext(ctx)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -185,9 +185,9 @@ func release() string {
 // Name is what the program is called in pages, in JSON and in logs.
 const Name = "fealty"
 
-// CommandsIn finds the commands of this program in a text, given the words that follow
+// commandsIn finds the commands of this program in a text, given the words that follow
 // its name. A path before the name is another program's, or was put there already.
-func CommandsIn(words []string) *regexp.Regexp {
+func commandsIn(words []string) *regexp.Regexp {
 	return regexp.MustCompile(`(^|[^A-Za-z0-9_./-])` + Name + ` (--[a-z]|(?:` + strings.Join(words, "|") + `)\b)`)
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-// FormatOf finds the format in arguments that nobody has parsed yet, so that an
+// formatOf finds the format in arguments that nobody has parsed yet, so that an
 // error in them comes in the form that was asked for.
-func (c *CLI) FormatOf(args []string) output.Format {
+func (c *CLI) formatOf(args []string) output.Format {
 	chosen := c.Getenv("FEALTY_OUTPUT")
 	for i, a := range args {
 		if a == "--" {

@@ -182,9 +182,9 @@ func tokenFacts(t *fealtyv1.Token, now time.Time) term.Facts {
 	return f
 }
 
-// TokenArg reads the id of a token. Who pastes the whole line means its id: the
+// tokenArg reads the id of a token. Who pastes the whole line means its id: the
 // line is never sent, and never shown.
-func TokenArg(arg string) (string, error) {
+func tokenArg(arg string) (string, error) {
 	if t, err := proof.ParseJoinToken(arg); err == nil {
 		return t.ID, nil
 	}
@@ -200,7 +200,7 @@ func tokenShow(c *program.CLI) *cobra.Command {
 		Use: "show ID", Short: "show a token and whom it admitted",
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			id, err := TokenArg(args[0])
+			id, err := tokenArg(args[0])
 			if err != nil {
 				return err
 			}
@@ -222,7 +222,7 @@ func tokenRevoke(c *program.CLI) *cobra.Command {
 		Use: "revoke ID", Short: "end a token; whom it admitted stays",
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			id, err := TokenArg(args[0])
+			id, err := tokenArg(args[0])
 			if err != nil {
 				return err
 			}

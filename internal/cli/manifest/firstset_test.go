@@ -1,18 +1,17 @@
 // Inside the package: what a command sends shows nowhere else.
-package cli
+package manifest
 
 import (
 	"bytes"
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/manifest"
 )
 
 func TestFirstSetParts(t *testing.T) {
 	for _, tc := range []struct{ bytes, most, messages int }{{10, 0, 1}, {10, 10, 1}, {11, 10, 3}, {95, 10, 11}} {
 		text := bytes.Repeat([]byte("m"), tc.bytes)
-		parts := manifest.FirstSetParts(&fealtyv1.SetManifestRequest{Manifest: text, Reason: "first"}, []byte("e"), tc.most)
+		parts := firstSetParts(&fealtyv1.SetManifestRequest{Manifest: text, Reason: "first"}, []byte("e"), tc.most)
 		whole := bytes.Clone(parts[0].GetSet().GetManifest())
 		for _, p := range parts[1:] {
 			if len(p.GetPart()) > tc.most {

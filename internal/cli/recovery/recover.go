@@ -1,5 +1,5 @@
-// Package recover has the commands that bring a seed back by its shares, and verify who answers.
-package recover
+// Package recovery has the commands that bring a seed back by its shares, and verify who answers.
+package recovery
 
 import (
 	"bytes"
@@ -39,8 +39,8 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// MaxPassphraseBytes bounds the passphrase of a private key.
-const MaxPassphraseBytes = 1 << 10
+// maxPassphraseBytes bounds the passphrase of a private key.
+const maxPassphraseBytes = 1 << 10
 
 // recoverFlags are what recover is told.
 type recoverFlags struct {
@@ -224,9 +224,9 @@ const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
 func askPassphrase(ctx context.Context, c *program.CLI, cfg *settings.Values, file, key string) ([]byte, error) {
 	if file != "" {
 		path := cfg.Within(file)
-		read := func() ([]byte, error) { return failure.ReadFile(path, MaxPassphraseBytes) }
+		read := func() ([]byte, error) { return failure.ReadFile(path, maxPassphraseBytes) }
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, MaxPassphraseBytes) }
+			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, maxPassphraseBytes) }
 		}
 		raw, err := read()
 		switch {
@@ -238,7 +238,7 @@ func askPassphrase(ctx context.Context, c *program.CLI, cfg *settings.Values, fi
 				"do", "change the passphrase if others may have read it, and chmod 600 "+file)
 		case errors.Is(err, durable.ErrTooLarge), errors.Is(err, failure.ErrTooLarge):
 			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem",
-				fmt.Sprintf("the passphrase file %s has more than %d bytes", file, MaxPassphraseBytes))
+				fmt.Sprintf("the passphrase file %s has more than %d bytes", file, maxPassphraseBytes))
 		}
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "passphrase file", "file", file, "cause",
 			failure.Bare(err).Error())
@@ -334,8 +334,8 @@ func recovering(ctx context.Context, c *program.CLI, cfg *settings.Values) ([]st
 	return addrs, err
 }
 
-// BroughtOne is what came of one share.
-type BroughtOne struct {
+// broughtOne is what came of one share.
+type broughtOne struct {
 	Owner    string
 	seen     recovery.Verified
 	Progress recovery.Progress
@@ -347,35 +347,35 @@ type BroughtOne struct {
 func bringShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile,
 	expect recovery.Expect, addrs []string) error {
 	kept := marksIn(c, cfg, in.marks)
-	var so Bringing
+	var so bringing
 	told := "" // the progress that was told last
 	var agreed [sha256.Size]byte
-	round := func(ctx context.Context) (*BroughtOne, bool, error) {
+	round := func(ctx context.Context) (*broughtOne, bool, error) {
 		for _, f := range files {
 			var err error
 			if expect.Seen, err = kept.read(f.Cluster); err != nil {
 				return nil, true, err
 			}
-			b, err := bringShare(ctx, c, cfg, in, f, expect, addrs, agreed, so.Last == nil)
+			b, err := bringShare(ctx, c, cfg, in, f, expect, addrs, agreed, so.last == nil)
 			if unagreed, ok := errors.AsType[*recovery.UnagreedError](err); ok {
 				if err := agree(ctx, c, in, f.Cluster, unagreed.Restore); err != nil {
 					return nil, true, err
 				}
 				agreed = unagreed.Restore.ID
-				b, err = bringShare(ctx, c, cfg, in, f, expect, addrs, agreed, so.Last == nil)
+				b, err = bringShare(ctx, c, cfg, in, f, expect, addrs, agreed, so.last == nil)
 			}
-			if err := so.Take(b, err); err != nil {
+			if err := so.take(b, err); err != nil {
 				return nil, fatalToOwner(err), err
 			}
-			if text := progressText(so.Last.Progress); !in.dry && text != told {
+			if text := progressText(so.last.Progress); !in.dry && text != told {
 				c.Say("%s", text)
 				told = text
 			}
-			if so.Last.Progress.Recovered {
-				return so.Last, true, nil
+			if so.last.Progress.Recovered {
+				return so.last, true, nil
 			}
 		}
-		return so.Last, false, nil
+		return so.last, false, nil
 	}
 	pause := time.Second
 	b, err := patience.Until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
@@ -388,25 +388,25 @@ func bringShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in r
 	return c.Print(b.result())
 }
 
-// Bringing is how far the shares of one owner's tool are.
-type Bringing struct {
-	Last *BroughtOne // of which the most is known; nil: none was verified
+// bringing is how far the shares of one owner's tool are.
+type bringing struct {
+	last *broughtOne // of which the most is known; nil: none was verified
 	sent bool        // a share was, though its answer may be lost
 }
 
-// Take takes in what came of bringing one share, and returns the error that stands in
+// take takes in what came of bringing one share, and returns the error that stands in
 // the way. Of a share whose answer was lost it is not known whether it was the decisive
 // one; a coordinator that is ready afterwards says that one was.
-func (b *Bringing) Take(one *BroughtOne, err error) error {
+func (b *bringing) take(one *broughtOne, err error) error {
 	if one != nil && one.Sent {
-		b.Last, b.sent = one, true
+		b.last, b.sent = one, true
 	}
 	if err == nil {
-		b.Last = one
+		b.last = one
 		return nil
 	}
 	if b.sent && errors.Is(explain.Of(err), explain.RecoveryNotNeeded) {
-		b.Last.Progress.Recovered = true
+		b.last.Progress.Recovered = true
 		return nil
 	}
 	return err
@@ -445,10 +445,10 @@ func fatalToOwner(err error) bool {
 
 // bringShare brings one share to the first address that is reached.
 func bringShare(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile,
-	expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*BroughtOne, error) {
+	expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
 	var first error
 	for _, addr := range addrs {
-		b := &BroughtOne{Owner: file.Owner}
+		b := &broughtOne{Owner: file.Owner}
 		err := bringAt(ctx, c, cfg, in, file, expect, addr, agreed, tell, b)
 		if err == nil {
 			return b, nil
@@ -468,7 +468,7 @@ func bringShare(ctx context.Context, c *program.CLI, cfg *settings.Values, in re
 }
 
 func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile,
-	expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *BroughtOne) error {
+	expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
@@ -532,7 +532,7 @@ type recoveryReport struct {
 	ManifestHash   string       `json:"manifest_hash"`
 }
 
-func (b *BroughtOne) result() program.Result {
+func (b *broughtOne) result() program.Result {
 	head := b.seen.History.Head()
 	hash, epoch := head.Hash, head.AuthorityEpoch
 	if b.Progress.Recovered && !b.Progress.Head.IsZero() {

@@ -1,10 +1,9 @@
-package cli // what came of a share is decided on types that no other package needs
+package recovery // what came of a share is decided on types that no other package needs
 
 import (
 	"errors"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/cli/recover"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/recovery"
 )
@@ -14,12 +13,12 @@ import (
 func TestSentShareIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	type came struct {
-		one *recover.BroughtOne
+		one *broughtOne
 		err error
 	}
-	lost := came{&recover.BroughtOne{Owner: "bob", Sent: true}, explain.New(explain.Unreachable)}
-	unreached := came{&recover.BroughtOne{Owner: "bob"}, explain.New(explain.Unreachable)}
-	taken := came{&recover.BroughtOne{Owner: "bob", Sent: true, Progress: recovery.Progress{Brought: []string{"bob"}, Needed: 2}}, nil}
+	lost := came{&broughtOne{Owner: "bob", Sent: true}, explain.New(explain.Unreachable)}
+	unreached := came{&broughtOne{Owner: "bob"}, explain.New(explain.Unreachable)}
+	taken := came{&broughtOne{Owner: "bob", Sent: true, Progress: recovery.Progress{Brought: []string{"bob"}, Needed: 2}}, nil}
 	ready := came{nil, explain.New(explain.RecoveryNotNeeded)}
 	for name, row := range map[string]struct {
 		came      []came
@@ -34,7 +33,7 @@ func TestSentShareIsNotForgotten(t *testing.T) {
 		"lost once":                  {[]came{lost}, false, explain.Unreachable},
 		"taken":                      {[]came{taken}, false, ""},
 	} {
-		var b recover.Bringing
+		var b bringing
 		var err error
 		for _, c := range row.came {
 			one := c.one
@@ -42,10 +41,10 @@ func TestSentShareIsNotForgotten(t *testing.T) {
 				of := *one // rows share it
 				one = &of
 			}
-			err = b.Take(one, c.err)
+			err = b.take(one, c.err)
 		}
-		if row.want == "" && err != nil || row.want != "" && !errors.Is(err, row.want) || (b.Last != nil && b.Last.Progress.Recovered) != row.recovered {
-			t.Errorf("%s: %v, %+v", name, err, b.Last)
+		if row.want == "" && err != nil || row.want != "" && !errors.Is(err, row.want) || (b.last != nil && b.last.Progress.Recovered) != row.recovered {
+			t.Errorf("%s: %v, %+v", name, err, b.last)
 		}
 	}
 }
