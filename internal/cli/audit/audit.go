@@ -49,8 +49,8 @@ const (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("audit", "see who did what, and that nobody altered the log of it", auditList(c),
-		auditFollow(c), auditVerify(c))
+	return program.Noun("audit", "see who did what, and that nobody altered the log of it", list(c),
+		follow(c), verify(c))
 }
 
 // auditWanted are the flags that say which entries are wanted.
@@ -89,7 +89,7 @@ func (w *auditWanted) request(now time.Time) (*fealtyv1.GetAuditRequest, error) 
 	return req, nil
 }
 
-func auditList(c *program.CLI) *cobra.Command {
+func list(c *program.CLI) *cobra.Command {
 	var wanted auditWanted
 	var limit int
 	var export string
@@ -183,7 +183,7 @@ func listAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealt
 		data = append(data, auditData(e))
 	}
 	return c.Print(program.ResultOf(auditEntries{data},
-		func(p *term.Page) error { return p.Table(auditTable(entries)) }))
+		func(p *term.Page) error { return p.Table(table(entries)) }))
 }
 
 // auditEntries is what fealty audit list prints.
@@ -231,7 +231,7 @@ func checkpointOf(e *fealtyv1.AuditEntry) string {
 	return command.Number(e.GetCheckpoint())
 }
 
-func auditTable(entries []*fealtyv1.AuditEntry) *term.Table {
+func table(entries []*fealtyv1.AuditEntry) *term.Table {
 	t := &term.Table{Columns: []term.Column{
 		{Title: "AT"}, {Title: "ACTOR", Least: 16}, {Title: "ACTION"}, {Title: "TARGET", Least: 16},
 		{Title: "REASON", Least: 12}, {Title: "CHECKPOINT", Right: true},
@@ -246,7 +246,7 @@ func auditTable(entries []*fealtyv1.AuditEntry) *term.Table {
 	return t
 }
 
-func auditFollow(c *program.CLI) *cobra.Command {
+func follow(c *program.CLI) *cobra.Command {
 	var wanted auditWanted
 	cmd := c.Command(program.Spec{
 		Use: "follow", Short: "print entries as they are written, until interrupted",
@@ -374,7 +374,7 @@ func exportAudit(ctx context.Context, c *program.CLI, s *line.Services, file, pa
 // auditAnchor says whom audit verify believes.
 type auditAnchor struct{ trust, configRoot, root, statement string }
 
-func auditVerify(c *program.CLI) *cobra.Command {
+func verify(c *program.CLI) *cobra.Command {
 	var a auditAnchor
 	var known string
 	cmd := c.Command(program.Spec{
@@ -530,7 +530,7 @@ func verifyAuditFile(c *program.CLI, cfg *settings.Values, file string, a *audit
 	if a.trust != "" {
 		by = "trust bundle " + a.trust
 	}
-	return auditReport(c, v.Close(), by, nil)
+	return report(c, v.Close(), by, nil)
 }
 
 func verifyAuditOf(ctx context.Context, c *program.CLI, cfg *settings.Values, s *line.Services, a *auditAnchor,
@@ -571,7 +571,7 @@ func verifyAuditOf(ctx context.Context, c *program.CLI, cfg *settings.Values, s 
 	for {
 		part, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return auditReport(c, v.Close(), by, head.GetConfigRootKey())
+			return report(c, v.Close(), by, head.GetConfigRootKey())
 		}
 		if err != nil {
 			return s.Line.OfStream(ctx, err, "GetAudit")
@@ -605,9 +605,9 @@ type verifiedAudit struct {
 	Problems        []auditProblem `json:"problems"`
 }
 
-// auditReport shows what a verifier found. It is an error if something is wrong. root is the
+// report shows what a verifier found. It is an error if something is wrong. root is the
 // config root key, where a coordinator named it.
-func auditReport(c *program.CLI, r *auditlog.Report, by string, root []byte) error {
+func report(c *program.CLI, r *auditlog.Report, by string, root []byte) error {
 	last := ""
 	if r.Last.Number > 0 {
 		last = fmt.Sprintf("%d:%s", r.Last.Number, r.Last.Hash)

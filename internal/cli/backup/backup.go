@@ -37,11 +37,11 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("backup", "keep what the cluster can be restored from, and restore it", backupCreate(c),
-		backupCheck(c), backupRestore(c), backupSign(c))
+	return program.Noun("backup", "keep what the cluster can be restored from, and restore it", create(c),
+		check(c), restore(c), sign(c))
 }
 
-func backupCreate(c *program.CLI) *cobra.Command {
+func create(c *program.CLI) *cobra.Command {
 	var recipients []string
 	var dry bool
 	cmd := c.Command(program.Spec{
@@ -89,7 +89,7 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 	}
 	if dry {
 		c.Planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
-		return c.Print(backupResult(file, head, nil))
+		return c.Print(result(file, head, nil))
 	}
 	var last *fealtyv1.BackupEnd
 	err = keyfile.CreateStream(path, 0o600, "a backup", func(w io.Writer) error {
@@ -117,7 +117,7 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 	if err != nil {
 		return err
 	}
-	if err := c.Print(backupResult(file, head, last)); err != nil {
+	if err := c.Print(result(file, head, last)); err != nil {
 		return err
 	}
 	c.Say("next: fealty backup check %s --share-key KEY, with the key of %s", file, readersOf(head))
@@ -155,7 +155,7 @@ type backupEnd struct {
 	Digest string `json:"digest"`
 }
 
-func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) program.Result {
+func result(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) program.Result {
 	data := createdBackup{
 		File: file, Cluster: head.GetClusterId(), CreatedAt: output.Moment(head.GetCreatedAt().AsTime()),
 		Revision: command.Number(head.GetRevision()), HistoryIndex: command.Number(head.GetHistoryIndex()),
@@ -204,7 +204,7 @@ func (in *backupFlags) add(cmd *cobra.Command) {
 		"the SHA-256 of the key that has to have signed it, as fealty manifest verify-history shows it")
 }
 
-func backupCheck(c *program.CLI) *cobra.Command {
+func check(c *program.CLI) *cobra.Command {
 	var in backupFlags
 	cmd := c.Command(program.Spec{
 		Use: "check FILE", Short: "verify a backup here, all of it, without a coordinator",

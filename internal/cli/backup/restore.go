@@ -38,7 +38,7 @@ type restoreFlags struct {
 	dry, inPlace         bool
 }
 
-func backupRestore(c *program.CLI) *cobra.Command {
+func restore(c *program.CLI) *cobra.Command {
 	var in restoreFlags
 	cmd := c.Command(program.Spec{
 		Use: "restore [FILE]", Short: "restore a backup into an empty store, or have a store that went back go on",
@@ -451,7 +451,7 @@ func tellOfLoss(c *program.CLI, found *backup.Contents, plan *backup.Intent) {
 	c.Say("next: start a coordinator on this store; without a keeper the owners bring the seed: fealty recover")
 }
 
-func backupSign(c *program.CLI) *cobra.Command {
+func sign(c *program.CLI) *cobra.Command {
 	var keyFile, out string
 	cmd := c.Command(program.Spec{
 		Use: "sign REQUEST", Short: "sign a restore where the key is",

@@ -30,7 +30,7 @@ const (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("cert", "read and verify certificates", certShow(c), certVerify(c))
+	return program.Noun("cert", "read and verify certificates", show(c), verify(c))
 }
 
 // certFile is what a PEM file holds. Keys are counted and not kept.
@@ -80,7 +80,7 @@ func Read(c *program.CLI, cfg *settings.Values, file string) (*certFile, error) 
 	return out, nil
 }
 
-func certShow(c *program.CLI) *cobra.Command {
+func show(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "show FILE", Short: "show the certificates in a PEM file",
 		Long: "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for " +
@@ -115,7 +115,7 @@ func (f *certFile) result(now time.Time) program.Result {
 				if i > 0 {
 					p.Line("")
 				}
-				if err := p.Facts(certFacts(cert, now, p.Wide)); err != nil {
+				if err := p.Facts(facts(cert, now, p.Wide)); err != nil {
 					return err
 				}
 			}
@@ -191,7 +191,7 @@ func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
 	return ""
 }
 
-func certFacts(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
+func facts(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
 	var f term.Facts
 	sort, id, problem := sortOf(cert)
 	f.Add("certificate", sort)
@@ -231,7 +231,7 @@ type verifiedCert struct {
 	BansChecked   bool          `json:"bans_checked"`
 }
 
-func certVerify(c *program.CLI) *cobra.Command {
+func verify(c *program.CLI) *cobra.Command {
 	var root, bundle, cluster string
 	cmd := c.Command(program.Spec{
 		Use: "verify FILE", Short: "verify a certificate chain as a member would",

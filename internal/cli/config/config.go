@@ -34,7 +34,7 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("config", "put, read and delete the desired config", configPut(c), configGet(c), configList(c),
+	return program.Noun("config", "put, read and delete the desired config", put(c), get(c), list(c),
 		configDelete(c))
 }
 
@@ -46,7 +46,7 @@ func kindWords() []string {
 	return out
 }
 
-func configPut(c *program.CLI) *cobra.Command {
+func put(c *program.CLI) *cobra.Command {
 	var file string
 	var dry bool
 	var version uint64
@@ -110,7 +110,7 @@ type (
 	}
 )
 
-func configGet(c *program.CLI) *cobra.Command {
+func get(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "get KIND NAME", Short: "print a record of the desired config",
 		Long: `Print a record of the desired config, as YAML that fealty config put takes. With --output json it ` +
@@ -142,7 +142,7 @@ beside the version of the config.`,
 	})
 }
 
-func configList(c *program.CLI) *cobra.Command {
+func list(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "list [KIND]", Short: "list the records of the desired config",
 		Sample: `  fealty config list

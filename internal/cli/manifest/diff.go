@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-func manifestDiff(c *program.CLI) *cobra.Command {
+func diff(c *program.CLI) *cobra.Command {
 	var code bool
 	cmd := c.Command(program.Spec{
 		Use: "diff [OLD] NEW", Short: "show what a manifest changes in effect",

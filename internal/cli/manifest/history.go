@@ -65,7 +65,7 @@ verified elsewhere: fealty manifest verify-history --file FILE.`,
 	})
 }
 
-func manifestVerifyHistory(c *program.CLI) *cobra.Command {
+func verifyHistory(c *program.CLI) *cobra.Command {
 	var file, key string
 	cmd := c.Command(program.Spec{
 		Use: "verify-history", Short: "replay the history here, and say what was checked",

@@ -16,11 +16,11 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-func manifestKeeper(c *program.CLI) *cobra.Command {
-	return program.Noun("keeper", "look after the keys of the seed's keepers", manifestKeeperForget(c))
+func keeper(c *program.CLI) *cobra.Command {
+	return program.Noun("keeper", "look after the keys of the seed's keepers", keeperForget(c))
 }
 
-func manifestKeeperForget(c *program.CLI) *cobra.Command {
+func keeperForget(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
 	cmd := c.Command(program.Spec{

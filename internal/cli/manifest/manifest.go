@@ -40,9 +40,9 @@ import (
 
 func Command(c *program.CLI) *cobra.Command {
 	return program.Noun("manifest", "write, check, set and read the trust policy",
-		manifestInit(c), manifestVerify(c), manifestDiff(c), manifestSign(c), manifestSet(c), manifestReshare(c),
-		manifestShares(c), manifestGet(c), manifestHistory(c), manifestVerifyHistory(c),
-		manifestReseed(c), manifestSignReseed(c), manifestKeeper(c))
+		manifestInit(c), verify(c), diff(c), manifestSign(c), manifestSet(c), reshare(c),
+		manifestShares(c), get(c), manifestHistory(c), verifyHistory(c),
+		reseed(c), manifestSignReseed(c), keeper(c))
 }
 
 // initFlags are what manifest init is told.
@@ -215,7 +215,7 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 	return opts, key, keyFile, nil
 }
 
-func manifestVerify(c *program.CLI) *cobra.Command {
+func verify(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "verify FILE", Short: "check a manifest offline, and show all its problems",
 		Sample: "  fealty manifest verify manifest.yaml",
@@ -401,7 +401,7 @@ person: --shares-out writes them to files.`,
 	return cmd
 }
 
-func manifestReshare(c *program.CLI) *cobra.Command {
+func reshare(c *program.CLI) *cobra.Command {
 	var in changeFlags
 	cmd := c.Command(program.Spec{
 		Use: "reshare FILE", Short: "give the seed other owners, another threshold or new shares",
@@ -684,7 +684,7 @@ type shownManifest struct {
 	Manifest   string        `json:"manifest"`
 }
 
-func manifestGet(c *program.CLI) *cobra.Command {
+func get(c *program.CLI) *cobra.Command {
 	var index uint64
 	cmd := c.Command(program.Spec{
 		Use: "get", Short: "print the manifest in force, byte for byte",

@@ -38,7 +38,7 @@ type reseedFlags struct {
 	dry        bool
 }
 
-func manifestReseed(c *program.CLI) *cobra.Command {
+func reseed(c *program.CLI) *cobra.Command {
 	var in reseedFlags
 	cmd := c.Command(program.Spec{
 		Use: "reseed [FILE]", Short: "give the cluster a new seed, and so new keys for everything",

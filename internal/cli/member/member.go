@@ -31,8 +31,8 @@ import (
 
 func Command(c *program.CLI) *cobra.Command {
 	return program.Noun("member", "show and change the membership",
-		memberList(c), memberShow(c), memberWait(c), memberDrain(c), memberUndrain(c), memberReplace(c),
-		memberRemove(c), memberBan(c), memberUnban(c))
+		list(c), show(c), memberWait(c), drain(c), undrain(c), replace(c),
+		remove(c), ban(c), unban(c))
 }
 
 // ListMembers returns all members that req is about, which it asks for page by page.
@@ -56,7 +56,7 @@ func ListMembers(ctx context.Context, members fealtyv1.MemberServiceClient,
 	}
 }
 
-func memberList(c *program.CLI) *cobra.Command {
+func list(c *program.CLI) *cobra.Command {
 	var kind, host string
 	var labels []string
 	cmd := c.Command(program.Spec{
@@ -234,7 +234,7 @@ func versions(held []*fealtyv1.HeldVersion) string {
 	return strings.Join(out, ", ")
 }
 
-func memberFacts(m *fealtyv1.Member, now time.Time) term.Facts {
+func facts(m *fealtyv1.Member, now time.Time) term.Facts {
 	var f term.Facts
 	is, live := ConditionOf(m, now), m.GetLive()
 	f.Add("member", m.GetSpiffeId())
@@ -315,7 +315,7 @@ func PeriodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
 		"; refused: ", strings.Join(refused, ", "))
 }
 
-func memberShow(c *program.CLI) *cobra.Command {
+func show(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "show MEMBER", Short: "show a member, named as KIND/NAME",
 		Sample: "  fealty member show data/node-c",
@@ -332,7 +332,7 @@ func memberShow(c *program.CLI) *cobra.Command {
 					return err
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(memberFacts(resp.GetMember(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Facts(facts(resp.GetMember(), c.Env.Now())) }))
 			})
 		},
 	})
@@ -427,7 +427,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv
 		}))
 	}
 	return c.Print(program.ResultOf(waitedMember{message.Of(m)}, func(p *term.Page) error {
-		return p.Facts(memberFacts(m,
+		return p.Facts(facts(m,
 			c.Env.Now()))
 	}))
 }
@@ -500,7 +500,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 				return c.Print(program.ResultOf(data, func(p *term.Page) error {
 					if dry {
 						if member != nil {
-							return p.Facts(memberFacts(member, c.Env.Now()))
+							return p.Facts(facts(member, c.Env.Now()))
 						}
 						return nil
 					}
@@ -526,7 +526,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 	return cmd
 }
 
-func memberDrain(c *program.CLI) *cobra.Command {
+func drain(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "drain MEMBER", short: "take a member out of service before it goes",
 		long: `Mark a member that is to go. It works on as before and keeps its domains until they have moved; it ` +
@@ -553,7 +553,7 @@ replaced. With --wait the command ends when the member owns nothing any more. Dr
 	})
 }
 
-func memberUndrain(c *program.CLI) *cobra.Command {
+func undrain(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "undrain MEMBER", short: "put a member that drains back into service",
 		long: "Take the mark of fealty member drain away: the member counts again, and may get domains again.",
@@ -571,7 +571,7 @@ func memberUndrain(c *program.CLI) *cobra.Command {
 	})
 }
 
-func memberRemove(c *program.CLI) *cobra.Command {
+func remove(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "remove MEMBER", short: "remove a member that owns nothing",
 		long: `Remove the record of a member that owns nothing. Its certificate ends at once, its keys are banned, ` +
@@ -590,7 +590,7 @@ free. A member that is at work is refused, as its name may be a slip: drain it f
 	})
 }
 
-func memberReplace(c *program.CLI) *cobra.Command {
+func replace(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "replace MEMBER", short: "let another machine take a member's name",
 		long: "Ban the keys of a member and let the next proof take its name and record: for a machine that was " +
@@ -608,7 +608,7 @@ func memberReplace(c *program.CLI) *cobra.Command {
 	})
 }
 
-func memberBan(c *program.CLI) *cobra.Command {
+func ban(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "ban MEMBER", short: "forbid an identity and its keys, at once and everywhere",
 		long: "Forbid an identity and all keys that it had, at once and everywhere. A name that is no member yet can " +
@@ -657,7 +657,7 @@ func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 	return strings.Join(parts, "; ")
 }
 
-func memberUnban(c *program.CLI) *cobra.Command {
+func unban(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
 		use: "unban MEMBER", short: "lift the ban of an identity; its keys stay banned",
 		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as " +

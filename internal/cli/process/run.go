@@ -121,7 +121,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 	var pin identity.KeyID
 	if text := cfg.Text("root_pin"); text != "" {
 		if pin, err = identity.ParseKeyID(text); err != nil {
-			panic("cli: root_pin was not checked: " + err.Error())
+			panic("process: root_pin was not checked: " + err.Error())
 		}
 	}
 	st, name, err := OpenStore(ctx, c, cfg, log)
@@ -147,7 +147,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 	}
 	proxies, problem := settings.ParseNetworks(cfg.List("proxy"))
 	if problem != "" {
-		panic("cli: proxy was not checked: " + problem)
+		panic("process: proxy was not checked: " + problem)
 	}
 	Harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
@@ -262,7 +262,7 @@ func advertised(named []string, l net.Addr) []string {
 func Logger(c *program.CLI, cfg *settings.Values) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Text("log_level"))); err != nil {
-		panic("cli: log_level was not checked: " + err.Error())
+		panic("process: log_level was not checked: " + err.Error())
 	}
 	return slog.New(LogHandler(c, c.Env.Stderr, cfg.Text("log_format"), level))
 }

@@ -32,7 +32,7 @@ func (c *CLI) Completion(f func(context.Context, *settings.Values) []string,
 // CompleteFlag has a shell ask f what a flag can be.
 func CompleteFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic("cli: " + err.Error())
+		panic("program: " + err.Error())
 	}
 }
 

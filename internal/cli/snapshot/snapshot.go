@@ -45,7 +45,7 @@ import (
 
 func Command(c *program.CLI) *cobra.Command {
 	return program.Noun("snapshot", "read, verify and compare signed snapshots",
-		snapshotGet(c), snapshotInspect(c), snapshotVerify(c), snapshotDiff(c))
+		get(c), inspect(c), verify(c), diff(c))
 }
 
 // ofSources says what the commands read.
@@ -168,7 +168,7 @@ func scopeNames() []string {
 	return out
 }
 
-func snapshotGet(c *program.CLI) *cobra.Command {
+func get(c *program.CLI) *cobra.Command {
 	var out, member, from string
 	cmd := c.Command(program.Spec{
 		Use: "get SCOPE", Short: "get the exact bytes of a snapshot",
@@ -310,7 +310,7 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	return signed.With(content).Marshal()
 }
 
-func snapshotInspect(c *program.CLI) *cobra.Command {
+func inspect(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "inspect SNAPSHOT", Short: "show what a snapshot says of itself, without verifying it",
 		Long: `Show the header, the record and the signers of a snapshot, and the sections of its content. Nothing ` +
@@ -595,7 +595,7 @@ type anchor struct {
 	open map[int]string
 }
 
-func snapshotVerify(c *program.CLI) *cobra.Command {
+func verify(c *program.CLI) *cobra.Command {
 	var trust, configRoot, root, statement string
 	cmd := c.Command(program.Spec{
 		Use: "verify SNAPSHOT", Short: "make the checks of a node on a snapshot",
@@ -928,7 +928,7 @@ func verifySnapshot(c *program.CLI, r *Reading, a *anchor) error {
 	return nil
 }
 
-func snapshotDiff(c *program.CLI) *cobra.Command {
+func diff(c *program.CLI) *cobra.Command {
 	var code bool
 	cmd := c.Command(program.Spec{
 		Use: "diff OLD NEW", Short: "show which sections differ between two snapshots",
@@ -1020,7 +1020,7 @@ func (r *Reading) headerFields() []section {
 			out = append(out, section{prefix + m.Name, output.Printable(b.String())})
 		}
 		if err != nil {
-			panic("cli: " + err.Error())
+			panic("snapshot: " + err.Error())
 		}
 	}
 	add("", ofHeader(r.Header()))

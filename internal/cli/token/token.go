@@ -26,10 +26,10 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("token", "make and end join tokens", tokenCreate(c), tokenList(c), tokenShow(c), tokenRevoke(c))
+	return program.Noun("token", "make and end join tokens", create(c), list(c), show(c), revoke(c))
 }
 
-func tokenCreate(c *program.CLI) *cobra.Command {
+func create(c *program.CLI) *cobra.Command {
 	var entry, name string
 	var orgs, labels []string
 	var ttl patience.Duration
@@ -68,7 +68,7 @@ where it ever is. Who loses it makes another.`,
 				}
 				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					if dry {
-						return p.Facts(tokenFacts(t, c.Env.Now()))
+						return p.Facts(facts(t, c.Env.Now()))
 					}
 					p.Line("%s", resp.GetLine())
 					c.Say("token %s admits %s under entry %s until %s", t.GetId(), amount.Plural(t.GetUses(), "machine",
@@ -120,7 +120,7 @@ func guessEntry(ctx context.Context, s *line.Services, err error, entry string) 
 		command.JoinText(slip.Guess(entry, entries), do))
 }
 
-func tokenList(c *program.CLI) *cobra.Command {
+func list(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "list", Short: "list the tokens that are kept",
 		Groups: []settings.Group{settings.Client}, Names: true,
@@ -135,14 +135,14 @@ func tokenList(c *program.CLI) *cobra.Command {
 					ids = append(ids, t.GetId())
 				}
 				return c.PrintList(ids, program.ResultOf(message.Of(resp), func(p *term.Page) error {
-					return p.Table(tokenTable(resp.GetTokens(), c.Env.Now()))
+					return p.Table(table(resp.GetTokens(), c.Env.Now()))
 				}))
 			})
 		},
 	})
 }
 
-func tokenTable(tokens []*fealtyv1.Token, now time.Time) *term.Table {
+func table(tokens []*fealtyv1.Token, now time.Time) *term.Table {
 	t := &term.Table{Columns: []term.Column{
 		{Title: "STATE"}, {Title: "TOKEN"}, {Title: "ENTRY", Least: 8}, {Title: "NAME", Least: 8},
 		{Title: "USED", Right: true}, {Title: "EXPIRES"},
@@ -166,7 +166,7 @@ func tokenState(t *fealtyv1.Token) term.Cell {
 	return term.Painted(term.Dim, "○ "+t.GetState())
 }
 
-func tokenFacts(t *fealtyv1.Token, now time.Time) term.Facts {
+func facts(t *fealtyv1.Token, now time.Time) term.Facts {
 	var f term.Facts
 	f.Add("token", t.GetId())
 	state := tokenState(t)
@@ -195,7 +195,7 @@ func tokenArg(arg string) (string, error) {
 	return arg, nil
 }
 
-func tokenShow(c *program.CLI) *cobra.Command {
+func show(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "show ID", Short: "show a token and whom it admitted",
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
@@ -210,13 +210,13 @@ func tokenShow(c *program.CLI) *cobra.Command {
 					return err
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Facts(facts(resp.GetToken(), c.Env.Now())) }))
 			})
 		},
 	})
 }
 
-func tokenRevoke(c *program.CLI) *cobra.Command {
+func revoke(c *program.CLI) *cobra.Command {
 	var dry bool
 	cmd := c.Command(program.Spec{
 		Use: "revoke ID", Short: "end a token; whom it admitted stays",
@@ -235,7 +235,7 @@ func tokenRevoke(c *program.CLI) *cobra.Command {
 					c.Planned("token " + resp.GetToken().GetId() + " would be revoked")
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Facts(facts(resp.GetToken(), c.Env.Now())) }))
 			})
 		},
 	})

@@ -29,11 +29,11 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("trust", "show and change what the members believe", trustShow(c), trustRotate(c),
-		trustRevoke(c), emergencyCommand(c))
+	return program.Noun("trust", "show and change what the members believe", show(c), rotate(c),
+		revoke(c), emergencyCommand(c))
 }
 
-func trustShow(c *program.CLI) *cobra.Command {
+func show(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "show", Short: "show the trust bundle in force, and who holds it",
 		Long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a ` +
@@ -47,17 +47,17 @@ that is asked.`,
 				if err != nil {
 					return err
 				}
-				return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
+				return c.Print(result(c, message.Of(resp), resp.GetTrust()))
 			})
 		},
 	})
 }
 
-// trustResult shows what the cluster believes: facts, and a table of the keys.
-func trustResult(c *program.CLI, data output.Object, t *fealtyv1.Trust) program.Result {
+// result shows what the cluster believes: facts, and a table of the keys.
+func result(c *program.CLI, data output.Object, t *fealtyv1.Trust) program.Result {
 	now := c.Env.Now()
 	return program.ResultOf(data, func(p *term.Page) error {
-		if err := p.Facts(trustFacts(t, now)); err != nil {
+		if err := p.Facts(facts(t, now)); err != nil {
 			return err
 		}
 		p.Line("")
@@ -97,7 +97,7 @@ func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table 
 	return t
 }
 
-func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
+func facts(t *fealtyv1.Trust, now time.Time) term.Facts {
 	var f term.Facts
 	f.Add("bundle", fmt.Sprintf("version %d of authority epoch %d", t.GetConfigVersion(), t.GetAuthorityEpoch()))
 	if t.GetIssuedAt() != nil {
@@ -168,7 +168,7 @@ func named(names []string, n int) string {
 	return strings.Join(names, " ")
 }
 
-func trustRotate(c *program.CLI) *cobra.Command {
+func rotate(c *program.CLI) *cobra.Command {
 	var deadline patience.Duration
 	var stolen, reason string
 	var dry, yes, mesh bool
@@ -229,7 +229,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 				if !dry && wait.D > 0 {
 					return waitForRotation(ctx, c, s, resp.GetTrust(), wait)
 				}
-				if err := c.Print(trustResult(c, message.Of(resp), resp.GetTrust())); err != nil || dry {
+				if err := c.Print(result(c, message.Of(resp), resp.GetTrust())); err != nil || dry {
 					return err
 				}
 				if stolen != "" {
@@ -264,12 +264,12 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 		if dry {
 			c.Planned("authority epoch " + command.Itoa(int64(resp.GetAuthorityEpoch())) +
 				" would begin, with a new mesh CA key")
-			return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
+			return c.Print(result(c, message.Of(resp), resp.GetTrust()))
 		}
 		c.Say("authority epoch %d began, with mesh CA key %s; members renew by themselves", resp.GetAuthorityEpoch(),
 			resp.GetMeshKeyId())
 		if wait.D == 0 {
-			return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
+			return c.Print(result(c, message.Of(resp), resp.GetTrust()))
 		}
 		said, pause := "", time.Second/4
 		shown, err := patience.Until(ctx, wait, "the members to renew",
@@ -292,7 +292,7 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 		if err != nil {
 			return err
 		}
-		return c.Print(trustResult(c, message.Of(shown), shown.GetTrust()))
+		return c.Print(result(c, message.Of(shown), shown.GetTrust()))
 	})
 }
 
@@ -316,7 +316,7 @@ func checkRevokedKind(kind string) error {
 		"one of "+strings.Join(kinds, ", "))
 }
 
-func trustRevoke(c *program.CLI) *cobra.Command {
+func revoke(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
 	cmd := c.Command(program.Spec{
@@ -403,5 +403,5 @@ func waitForRotation(ctx context.Context, c *program.CLI, s *line.Services, begu
 	if err != nil {
 		return err
 	}
-	return c.Print(trustResult(c, message.Of(resp), resp.GetTrust()))
+	return c.Print(result(c, message.Of(resp), resp.GetTrust()))
 }
