@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -55,14 +56,14 @@ func TestExitStatusOfAnswers(t *testing.T) {
 		{"a question whose connection is lost", list, lose, explain.ExitUnreachable, explain.Unreachable},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &answering{}
-			c.hook = func(ctx context.Context, _ string, _ any) error {
+			c := &clitest.Answering{}
+			c.Hook = func(ctx context.Context, _ string, _ any) error {
 				switch tt.answer {
 				case nil:
 					<-ctx.Done()
 					return ctx.Err()
 				case lose:
-					go c.srv.Stop()
+					go c.Srv.Stop()
 					<-ctx.Done()
 					return ctx.Err()
 				}
@@ -72,13 +73,13 @@ func TestExitStatusOfAnswers(t *testing.T) {
 			if tt.answer == nil {
 				timeout = "300ms"
 			}
-			socket := c.listen(t)
-			r := run(t, append(tt.args, "--socket", socket, "--timeout", timeout, "-o", "json")...).want(t, int(tt.exit))
-			if got := jsonOf(t, r.stderr)["error"].(map[string]any)["code"]; got != string(tt.code) {
+			socket := c.Listen(t)
+			r := clitest.Run(t, append(tt.args, "--socket", socket, "--timeout", timeout, "-o", "json")...).Want(t, int(tt.exit))
+			if got := clitest.JSONOf(t, r.Stderr)["error"].(map[string]any)["code"]; got != string(tt.code) {
 				t.Errorf("code %v, want %s", got, tt.code)
 			}
-			if r.stdout != "" {
-				t.Errorf("a command that failed printed data: %s", r.stdout)
+			if r.Stdout != "" {
+				t.Errorf("a command that failed printed data: %s", r.Stdout)
 			}
 		})
 	}
@@ -86,20 +87,20 @@ func TestExitStatusOfAnswers(t *testing.T) {
 
 // A change whose outcome is not known says where to look.
 func TestOutcomeUnknownSaysWhereToLook(t *testing.T) {
-	c := &answering{hook: func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() }}
-	run(t, "token", "create", "--entry", "e", "--socket", c.listen(t), "--timeout", "200ms").
-		want(t, int(explain.ExitOutcomeUnknown), "there was no answer to CreateToken", "look before you try again: fealty token list")
+	c := &clitest.Answering{Hook: func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() }}
+	clitest.Run(t, "token", "create", "--entry", "e", "--socket", c.Listen(t), "--timeout", "200ms").
+		Want(t, int(explain.ExitOutcomeUnknown), "there was no answer to CreateToken", "look before you try again: fealty token list")
 }
 
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c := &answering{hook: func(call context.Context, _ string, _ any) error { cancel(); <-call.Done(); return call.Err() }}
-	fixture{}.run(ctx, "token", "create", "--entry", "e", "--socket", c.listen(t)).want(t, int(explain.ExitInterrupted), "FE-U111")
+	c := &clitest.Answering{Hook: func(call context.Context, _ string, _ any) error { cancel(); <-call.Done(); return call.Err() }}
+	clitest.Fixture{}.Run(ctx, "token", "create", "--entry", "e", "--socket", c.Listen(t)).Want(t, int(explain.ExitInterrupted), "FE-U111")
 }
 
 func TestUnreachable(t *testing.T) {
-	dir := shortDir(t)
+	dir := clitest.ShortDir(t)
 	dead := filepath.Join(dir, "dead.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
 	if err != nil {
@@ -111,15 +112,15 @@ func TestUnreachable(t *testing.T) {
 		filepath.Join(dir, "none.sock"): "there is no such socket",
 		dead:                            "nothing listens there",
 	} {
-		r := run(t, "token", "create", "--entry", "e", "--socket", path).want(t, int(explain.ExitUnreachable), "FE-X101", why)
-		if strings.Contains(r.stderr, "FE-X102") {
+		r := clitest.Run(t, "token", "create", "--entry", "e", "--socket", path).Want(t, int(explain.ExitUnreachable), "FE-X101", why)
+		if strings.Contains(r.Stderr, "FE-X102") {
 			t.Error("a change that was never sent is of unknown outcome")
 		}
-		if strings.Contains(r.stderr, "firewall") || !strings.Contains(r.stderr, "do:  start the process, or name where it is: --data DIR") {
-			t.Errorf("a socket of this machine: %s", r.stderr)
+		if strings.Contains(r.Stderr, "firewall") || !strings.Contains(r.Stderr, "do:  start the process, or name where it is: --data DIR") {
+			t.Errorf("a socket of this machine: %s", r.Stderr)
 		}
 	}
-	run(t, "status", "--socket", "/"+strings.Repeat("x", 200)).want(t, int(explain.ExitUsage), "at most 107")
+	clitest.Run(t, "status", "--socket", "/"+strings.Repeat("x", 200)).Want(t, int(explain.ExitUsage), "at most 107")
 }
 
 // A socket that belongs to another user is not the network's fault; an address that a
@@ -140,44 +141,44 @@ func TestSocketOfAnotherUser(t *testing.T) {
 
 // The dev cluster in the current folder is the one default, and it is said.
 func TestDevClusterIsFound(t *testing.T) {
-	c := &answering{members: &fealtyv1.ListMembersResponse{}}
-	socket := c.listen(t)
+	c := &clitest.Answering{Members: &fealtyv1.ListMembersResponse{}}
+	socket := c.Listen(t)
 	dir := filepath.Dir(socket)
 	// The first coordinator is down, the second recovers, the third serves.
-	recovering := &answering{status: &fealtyv1.GetStatusResponse{Phase: "recovery", ClusterId: "second"}, hook: func(_ context.Context, method string, _ any) error {
+	recovering := &clitest.Answering{Status: &fealtyv1.GetStatusResponse{Phase: "recovery", ClusterId: "second"}, Hook: func(_ context.Context, method string, _ any) error {
 		if method == "GetStatus" {
 			return nil
 		}
 		return explain.New(explain.RecoveryMode)
 	}}
-	for i, to := range []string{filepath.Join(dir, "nobody"), recovering.listen(t), socket} {
+	for i, to := range []string{filepath.Join(dir, "nobody"), recovering.Listen(t), socket} {
 		coordinator := filepath.Join(dir, ".fealty-dev", fmt.Sprintf("coordinator-%d", i+1))
 		if err := errors.Join(os.MkdirAll(coordinator, 0o700), os.Symlink(to, filepath.Join(coordinator, "admin.sock"))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.status = &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "third"}
-	if r := (fixture{dir: dir}).run(t.Context(), "status").want(t, 0); !strings.Contains(r.stdout, "third") {
-		t.Errorf("the status is not that of the coordinator that is ready:\n%s", r.stdout)
+	c.Status = &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "third"}
+	if r := (clitest.Fixture{Dir: dir}).Run(t.Context(), "status").Want(t, 0); !strings.Contains(r.Stdout, "third") {
+		t.Errorf("the status is not that of the coordinator that is ready:\n%s", r.Stdout)
 	}
-	c.status.Phase = "recovery"
-	if r := (fixture{dir: dir}).run(t.Context(), "status", "-o", "json").want(t, 0); !strings.Contains(r.stdout, "second") || strings.Contains(r.stdout, "third") {
-		t.Errorf("with none that is ready, the first that answers counts:\n%s", r.stdout)
+	c.Status.Phase = "recovery"
+	if r := (clitest.Fixture{Dir: dir}).Run(t.Context(), "status", "-o", "json").Want(t, 0); !strings.Contains(r.Stdout, "second") || strings.Contains(r.Stdout, "third") {
+		t.Errorf("with none that is ready, the first that answers counts:\n%s", r.Stdout)
 	}
-	fixture{dir: dir}.run(t.Context(), "member", "list").want(t, 0, "no coordinator is named: asking the local cluster in .fealty-dev")
-	r := fixture{dir: dir}.run(t.Context(), "member", "list", "--socket", socket).want(t, 0)
-	if strings.Contains(r.stderr, ".fealty-dev") {
-		t.Errorf("the dev cluster was taken though another one is named: %s", r.stderr)
+	clitest.Fixture{Dir: dir}.Run(t.Context(), "member", "list").Want(t, 0, "no coordinator is named: asking the local cluster in .fealty-dev")
+	r := clitest.Fixture{Dir: dir}.Run(t.Context(), "member", "list", "--socket", socket).Want(t, 0)
+	if strings.Contains(r.Stderr, ".fealty-dev") {
+		t.Errorf("the dev cluster was taken though another one is named: %s", r.Stderr)
 	}
-	fixture{dir: dir, env: []string{"FEALTY_SOCKET=" + filepath.Join(dir, "none")}}.run(t.Context(), "member", "list").want(t, int(explain.ExitUnreachable))
-	fixture{dir: dir}.run(t.Context(), "member", "list", "--identity", filepath.Join(dir, "nobody")).want(t, int(explain.ExitConfig), "FE-C104")
+	clitest.Fixture{Dir: dir, Env: []string{"FEALTY_SOCKET=" + filepath.Join(dir, "none")}}.Run(t.Context(), "member", "list").Want(t, int(explain.ExitUnreachable))
+	clitest.Fixture{Dir: dir}.Run(t.Context(), "member", "list", "--identity", filepath.Join(dir, "nobody")).Want(t, int(explain.ExitConfig), "FE-C104")
 }
 
 // A stream is begun at the next coordinator where the first is not reached, not ready,
 // or silent, and what ends it later names the one that it came from.
 func TestStreamElsewhere(t *testing.T) {
-	dir := shortDir(t)
-	dev := func(sockets ...string) fixture {
+	dir := clitest.ShortDir(t)
+	dev := func(sockets ...string) clitest.Fixture {
 		t.Helper()
 		dir := t.TempDir()
 		for i, to := range sockets {
@@ -186,34 +187,34 @@ func TestStreamElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return fixture{dir: dir}
+		return clitest.Fixture{Dir: dir}
 	}
 	type stream = grpc.ServerStreamingServer[fealtyv1.CreateBackupResponse]
 	head := &fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: &fealtyv1.BackupHead{ClusterId: "third"}}}
 	sum := sha256.Sum256(nil)
-	serving := &answering{backup: func(s stream) error {
+	serving := &clitest.Answering{Backup: func(s stream) error {
 		return errors.Join(s.Send(head), s.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{Sha256: sum[:]}}}))
 	}}
-	recovering := &answering{backup: func(stream) error { return explain.New(explain.RecoveryMode) }}
-	silent := &answering{backup: func(s stream) error { <-s.Context().Done(); return s.Context().Err() }}
-	refusing := &answering{backup: func(stream) error { return explain.New(explain.Denied) }}
-	breaking := &answering{backup: func(s stream) error {
+	recovering := &clitest.Answering{Backup: func(stream) error { return explain.New(explain.RecoveryMode) }}
+	silent := &clitest.Answering{Backup: func(s stream) error { <-s.Context().Done(); return s.Context().Err() }}
+	refusing := &clitest.Answering{Backup: func(stream) error { return explain.New(explain.Denied) }}
+	breaking := &clitest.Answering{Backup: func(s stream) error {
 		return errors.Join(s.Send(head), explain.New(explain.StoreUnreachable, "what", "the backup"))
 	}}
-	good := serving.listen(t)
+	good := serving.Listen(t)
 	began := time.Now()
-	r := dev(filepath.Join(dir, "nobody"), recovering.listen(t), silent.listen(t), good).run(t.Context(), "backup", "create", "x.backup", "--timeout=5s").want(t, 0)
-	if !strings.Contains(r.stdout, "third") || time.Since(began) > time.Minute {
-		t.Errorf("after %v:\n%s", time.Since(began), r.stdout)
+	r := dev(filepath.Join(dir, "nobody"), recovering.Listen(t), silent.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup", "--timeout=5s").Want(t, 0)
+	if !strings.Contains(r.Stdout, "third") || time.Since(began) > time.Minute {
+		t.Errorf("after %v:\n%s", time.Since(began), r.Stdout)
 	}
-	dev(refusing.listen(t), good).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitDenied))
-	dev(breaking.listen(t), good).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitUnreachable), "FE-S103")
-	dev(recovering.listen(t), filepath.Join(dir, "nobody")).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitUnreachable))
+	dev(refusing.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(explain.ExitDenied))
+	dev(breaking.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(explain.ExitUnreachable), "FE-S103")
+	dev(recovering.Listen(t), filepath.Join(dir, "nobody")).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(explain.ExitUnreachable))
 }
 
 func TestWhichCoordinator(t *testing.T) {
-	c := &answering{members: &fealtyv1.ListMembersResponse{}}
-	socket := c.listen(t)
+	c := &clitest.Answering{Members: &fealtyv1.ListMembersResponse{}}
+	socket := c.Listen(t)
 	for _, tt := range []struct {
 		name string
 		env  []string
@@ -228,9 +229,9 @@ func TestWhichCoordinator(t *testing.T) {
 		{"two variables", []string{"FEALTY_SOCKET=" + socket, "FEALTY_IDENTITY=x"}, nil, explain.ExitUsage},
 		{"nothing", nil, nil, explain.ExitConfig},
 	} {
-		r := fixture{env: tt.env, dir: t.TempDir()}.run(t.Context(), append([]string{"member", "list"}, tt.args...)...)
-		if r.exit != int(tt.exit) {
-			t.Errorf("%s: exit status %d, want %d: %s", tt.name, r.exit, tt.exit, r.stderr)
+		r := clitest.Fixture{Env: tt.env, Dir: t.TempDir()}.Run(t.Context(), append([]string{"member", "list"}, tt.args...)...)
+		if r.Exit != int(tt.exit) {
+			t.Errorf("%s: exit status %d, want %d: %s", tt.name, r.Exit, tt.exit, r.Stderr)
 		}
 	}
 }
@@ -238,8 +239,8 @@ func TestWhichCoordinator(t *testing.T) {
 // A change that one coordinator made, and could not tell all of, is made once.
 func TestChangeIsMadeOnce(t *testing.T) {
 	rotated := 0
-	answer := func(err error) *answering {
-		return &answering{status: &fealtyv1.GetStatusResponse{Phase: "ready"}, hook: func(_ context.Context, method string, _ any) error {
+	answer := func(err error) *clitest.Answering {
+		return &clitest.Answering{Status: &fealtyv1.GetStatusResponse{Phase: "ready"}, Hook: func(_ context.Context, method string, _ any) error {
 			if method != "RotateMeshKey" {
 				return nil
 			}
@@ -259,16 +260,16 @@ func TestChangeIsMadeOnce(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			second := errors.New("asked a second time")
-			for i, to := range []string{answer(tt.first).listen(t), answer(second).listen(t)} {
+			for i, to := range []string{answer(tt.first).Listen(t), answer(second).Listen(t)} {
 				coordinator := filepath.Join(dir, ".fealty-dev", fmt.Sprintf("coordinator-%d", i+1))
 				if err := errors.Join(os.MkdirAll(coordinator, 0o700), os.Symlink(to, filepath.Join(coordinator, "admin.sock"))); err != nil {
 					t.Fatal(err)
 				}
 			}
 			rotated = 0
-			r := fixture{dir: dir}.run(t.Context(), "trust", "rotate", "--mesh", "--yes")
+			r := clitest.Fixture{Dir: dir}.Run(t.Context(), "trust", "rotate", "--mesh", "--yes")
 			if rotated != tt.calls {
-				t.Errorf("it was asked for %d times, want %d: %s", rotated, tt.calls, r.stderr)
+				t.Errorf("it was asked for %d times, want %d: %s", rotated, tt.calls, r.Stderr)
 			}
 		})
 	}
@@ -276,7 +277,7 @@ func TestChangeIsMadeOnce(t *testing.T) {
 
 // members of every condition, at testNow.
 func someMembers() []*fealtyv1.Member {
-	later, before := timestamppb.New(testNow.Add(25*time.Hour)), timestamppb.New(testNow.Add(-time.Hour))
+	later, before := timestamppb.New(clitest.Now.Add(25*time.Hour)), timestamppb.New(clitest.Now.Add(-time.Hour))
 	m := func(kind, name string, edit func(*fealtyv1.Member)) *fealtyv1.Member {
 		x := &fealtyv1.Member{SpiffeId: "spiffe://c/" + kind + "/" + name, Kind: kind, Name: name, State: "active", Entry: "nodes", JoinedBy: "token:nodes",
 			KeyId: strings.Repeat("0123456789abcdef", 4), SvidNotAfter: later, JoinedAt: before}
@@ -284,7 +285,7 @@ func someMembers() []*fealtyv1.Member {
 		return x
 	}
 	report := func(connected bool) *fealtyv1.Live {
-		return &fealtyv1.Live{LastReport: timestamppb.New(testNow.Add(-90 * time.Second)), Connected: connected, Release: "1.2.3",
+		return &fealtyv1.Live{LastReport: timestamppb.New(clitest.Now.Add(-90 * time.Second)), Connected: connected, Release: "1.2.3",
 			Held: []*fealtyv1.HeldVersion{{Scope: "trust_bundle", AuthorityEpoch: 1, ConfigVersion: 4, Freshness: "fresh"}, {Scope: "route_policy", AuthorityEpoch: 1, ConfigVersion: 2, Freshness: "stale"}}}
 	}
 	return []*fealtyv1.Member{
@@ -302,9 +303,9 @@ func someMembers() []*fealtyv1.Member {
 }
 
 func TestMemberListGolden(t *testing.T) {
-	c := &answering{members: &fealtyv1.ListMembersResponse{Members: someMembers()}}
-	socket := c.listen(t)
-	r := run(t, "member", "list", "--socket", socket).want(t, 0)
+	c := &clitest.Answering{Members: &fealtyv1.ListMembersResponse{Members: someMembers()}}
+	socket := c.Listen(t)
+	r := clitest.Run(t, "member", "list", "--socket", socket).Want(t, 0)
 	if want := `STATE        MEMBER       SVID      REPORT      SCOPES       HOST
 ● connected  data/a       in 1d 1h  1m 30s ago  1/2 current  web-7
 ▲ not heard  data/b       in 1d 1h  1m 30s ago  -            -
@@ -313,33 +314,33 @@ func TestMemberListGolden(t *testing.T) {
 ◌ replacing  data/e       in 1d 1h  -           -            -
 ✖ banned     data/f       1h ago    -           -            -
 ● certified  admin/alice  in 1d 1h  -           -            -
-`; r.stdout != want {
-		t.Errorf("\n%s\nwant\n%s", r.stdout, want)
+`; r.Stdout != want {
+		t.Errorf("\n%s\nwant\n%s", r.Stdout, want)
 	}
-	r = run(t, "member", "list", "--socket", socket, "-o", "wide", "--host", "WEB-7", "--label", "rack=r2").want(t, 0)
+	r = clitest.Run(t, "member", "list", "--socket", socket, "-o", "wide", "--host", "WEB-7", "--label", "rack=r2").Want(t, 0)
 	for _, want := range []string{"192.0.2.1", "linux/amd64", "rack=r2", "trust_bundle 1.4, route_policy 1.2"} {
-		if !strings.Contains(r.stdout, want) {
-			t.Errorf("-o wide does not show %s:\n%s", want, r.stdout)
+		if !strings.Contains(r.Stdout, want) {
+			t.Errorf("-o wide does not show %s:\n%s", want, r.Stdout)
 		}
 	}
-	c.member = &fealtyv1.GetMemberResponse{Member: someMembers()[0]}
-	r = run(t, "member", "show", "data/a", "--socket", socket).want(t, 0)
+	c.Member = &fealtyv1.GetMemberResponse{Member: someMembers()[0]}
+	r = clitest.Run(t, "member", "show", "data/a", "--socket", socket).Want(t, 0)
 	for _, want := range []string{"reported host       web-7, linux/amd64", "reported addresses  10.0.0.7", "joined from         192.0.2.1", "labels              rack=r2"} {
-		if !strings.Contains(r.stdout, want) {
-			t.Errorf("member show does not say %q:\n%s", want, r.stdout)
+		if !strings.Contains(r.Stdout, want) {
+			t.Errorf("member show does not say %q:\n%s", want, r.Stdout)
 		}
 	}
-	c.member = &fealtyv1.GetMemberResponse{Member: someMembers()[5]}
-	r = run(t, "member", "show", "data/f", "--socket", socket).want(t, 0)
-	if !strings.Contains(r.stdout, `banned for  lost\u001b[2J`) {
-		t.Errorf("a reason is shown as it came:\n%q", r.stdout)
+	c.Member = &fealtyv1.GetMemberResponse{Member: someMembers()[5]}
+	r = clitest.Run(t, "member", "show", "data/f", "--socket", socket).Want(t, 0)
+	if !strings.Contains(r.Stdout, `banned for  lost\u001b[2J`) {
+		t.Errorf("a reason is shown as it came:\n%q", r.Stdout)
 	}
 }
 
 func TestStatusGolden(t *testing.T) {
 	st := &fealtyv1.GetStatusResponse{
 		ClusterId: "prod.example", Phase: "ready", AuthorityEpoch: 2, HistoryIndex: 5, Head: make([]byte, 32), RootPin: make([]byte, 32), MeshCaKey: make([]byte, 32),
-		Release: "1.2.3", Now: timestamppb.New(testNow), StartedAt: timestamppb.New(testNow.Add(-time.Hour)), Store: "sqlite:/x", Members: someMembers()[:2],
+		Release: "1.2.3", Now: timestamppb.New(clitest.Now), StartedAt: timestamppb.New(clitest.Now.Add(-time.Hour)), Store: "sqlite:/x", Members: someMembers()[:2],
 		Baseline:  &fealtyv1.Baseline{DataMembers: 2, Needed: 3},
 		Findings:  []*fealtyv1.Finding{{Code: "FE-M105", Severity: "warning", Summary: "too few", Remedy: "add one"}, {Code: "FE-M106", Severity: "critical", Summary: "gone", Remedy: "look"}},
 		Addresses: []string{"c1:7443"}, EnrolmentKey: "ed25519:x",
@@ -371,14 +372,14 @@ STATE        MEMBER  SVID      REPORT      SCOPES       HOST
 ● connected  data/a  in 1d 1h  1m 30s ago  1/2 current  web-7
 ▲ not heard  data/b  in 1d 1h  1m 30s ago  -            -
 `
-	c := &answering{status: st}
-	socket := c.listen(t)
-	if r := run(t, "status", "--socket", socket).want(t, 0); r.stdout != want {
-		t.Errorf("\n%s\nwant\n%s", r.stdout, want)
+	c := &clitest.Answering{Status: st}
+	socket := c.Listen(t)
+	if r := clitest.Run(t, "status", "--socket", socket).Want(t, 0); r.Stdout != want {
+		t.Errorf("\n%s\nwant\n%s", r.Stdout, want)
 	}
-	coloured := fixture{terminals: []any{"stdout"}, width: 200}.run(t.Context(), "status", "--socket", socket)
-	if !strings.Contains(coloured.stdout, "\x1b[") || stripColour(coloured.stdout) != want {
-		t.Errorf("colour changes the text:\n%s", stripColour(coloured.stdout))
+	coloured := clitest.Fixture{Terminals: []any{"stdout"}, Width: 200}.Run(t.Context(), "status", "--socket", socket)
+	if !strings.Contains(coloured.Stdout, "\x1b[") || stripColour(coloured.Stdout) != want {
+		t.Errorf("colour changes the text:\n%s", stripColour(coloured.Stdout))
 	}
 	// The status tells how it is, if it is asked to.
 	for _, tt := range []struct {
@@ -392,11 +393,11 @@ STATE        MEMBER  SVID      REPORT      SCOPES       HOST
 		{func(s *fealtyv1.GetStatusResponse) { s.Phase = "uninitialized" }, explain.ExitUnhealthy},
 	} {
 		tt.edit(st)
-		r := run(t, "status", "--socket", socket, "--exit-code").want(t, int(tt.exit))
-		if r.stderr != "" || r.stdout == "" {
-			t.Errorf("stdout %q, stderr %q", r.stdout, r.stderr)
+		r := clitest.Run(t, "status", "--socket", socket, "--exit-code").Want(t, int(tt.exit))
+		if r.Stderr != "" || r.Stdout == "" {
+			t.Errorf("stdout %q, stderr %q", r.Stdout, r.Stderr)
 		}
-		run(t, "status", "--socket", socket).want(t, 0)
+		clitest.Run(t, "status", "--socket", socket).Want(t, 0)
 	}
 }
 
@@ -405,8 +406,8 @@ func TestWatch(t *testing.T) {
 	looks := 0
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c := &answering{status: &fealtyv1.GetStatusResponse{Phase: "uninitialized", Now: timestamppb.New(testNow)}}
-	c.hook = func(context.Context, string, any) error {
+	c := &clitest.Answering{Status: &fealtyv1.GetStatusResponse{Phase: "uninitialized", Now: timestamppb.New(clitest.Now)}}
+	c.Hook = func(context.Context, string, any) error {
 		looks++
 		switch looks {
 		case 2:
@@ -416,21 +417,21 @@ func TestWatch(t *testing.T) {
 		}
 		return nil
 	}
-	r := fixture{}.run(ctx, "status", "--watch", "--socket", c.listen(t)).want(t, 0, "FE-R101")
-	if n := strings.Count(r.stdout, "no cluster yet"); n < 1 {
-		t.Errorf("%d pages:\n%s", n, r.stdout)
+	r := clitest.Fixture{}.Run(ctx, "status", "--watch", "--socket", c.Listen(t)).Want(t, 0, "FE-R101")
+	if n := strings.Count(r.Stdout, "no cluster yet"); n < 1 {
+		t.Errorf("%d pages:\n%s", n, r.Stdout)
 	}
-	c2 := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
-	run(t, "status", "--watch", "--socket", c2.listen(t)).want(t, int(explain.ExitDenied))
+	c2 := &clitest.Answering{Hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
+	clitest.Run(t, "status", "--watch", "--socket", c2.Listen(t)).Want(t, int(explain.ExitDenied))
 }
 
 func TestNodeStatus(t *testing.T) {
 	n := &fealtyv1.GetNodeResponse{
-		SpiffeId: "spiffe://c/data/a", SvidNotBefore: timestamppb.New(testNow.Add(-time.Hour)), SvidNotAfter: timestamppb.New(testNow.Add(time.Hour)),
+		SpiffeId: "spiffe://c/data/a", SvidNotBefore: timestamppb.New(clitest.Now.Add(-time.Hour)), SvidNotAfter: timestamppb.New(clitest.Now.Add(time.Hour)),
 		KeyId: "k", Connected: true, Coordinator: "c1:7443", Held: []*fealtyv1.HeldSnapshot{{Scope: "trust_bundle", AuthorityEpoch: 1, ConfigVersion: 4, ContentHash: []byte{1}}},
 	}
-	c := &answering{node: n}
-	dir := filepath.Dir(c.listen(t))
+	c := &clitest.Answering{Node: n}
+	dir := filepath.Dir(c.Listen(t))
 	for _, tt := range []struct {
 		name string
 		edit func()
@@ -443,12 +444,12 @@ func TestNodeStatus(t *testing.T) {
 		}, explain.ExitDegraded, "▲ signature"},
 		{"alone", func() { n.Refusals, n.Connected, n.LastError = nil, false, "no route" }, explain.ExitDegraded, "▲ away"},
 		{"nothing held", func() { n.Held = nil }, explain.ExitUnhealthy, "works on its own"},
-		{"expired", func() { n.SvidNotAfter = timestamppb.New(testNow) }, explain.ExitUnhealthy, "✖ expired"},
+		{"expired", func() { n.SvidNotAfter = timestamppb.New(clitest.Now) }, explain.ExitUnhealthy, "✖ expired"},
 	} {
 		tt.edit()
-		r := run(t, "status", "--data", dir, "--exit-code").want(t, int(tt.exit))
-		if !strings.Contains(r.stdout, tt.says) {
-			t.Errorf("%s: no %q in\n%s", tt.name, tt.says, r.stdout)
+		r := clitest.Run(t, "status", "--data", dir, "--exit-code").Want(t, int(tt.exit))
+		if !strings.Contains(r.Stdout, tt.says) {
+			t.Errorf("%s: no %q in\n%s", tt.name, tt.says, r.Stdout)
 		}
 	}
 }
@@ -476,14 +477,14 @@ func TestConfirm(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := false
-			c := &answering{hook: func(context.Context, string, any) error { sent = true; return nil }}
-			f := fixture{stdin: strings.NewReader(tt.answer)}
+			c := &clitest.Answering{Hook: func(context.Context, string, any) error { sent = true; return nil }}
+			f := clitest.Fixture{Stdin: strings.NewReader(tt.answer)}
 			if tt.terminal {
-				f.terminals = []any{"stdin"}
+				f.Terminals = []any{"stdin"}
 			}
-			r := f.run(t.Context(), append([]string{"member", "ban", "data/a", "--reason", "r", "--socket", c.listen(t)}, tt.args...)...)
-			if r.exit != int(tt.exit) || sent != tt.sent {
-				t.Errorf("exit status %d, sent %v; want %d, %v\n%s", r.exit, sent, tt.exit, tt.sent, r.stderr)
+			r := f.Run(t.Context(), append([]string{"member", "ban", "data/a", "--reason", "r", "--socket", c.Listen(t)}, tt.args...)...)
+			if r.Exit != int(tt.exit) || sent != tt.sent {
+				t.Errorf("exit status %d, sent %v; want %d, %v\n%s", r.Exit, sent, tt.exit, tt.sent, r.Stderr)
 			}
 		})
 	}
@@ -507,20 +508,20 @@ func TestMemberBanTellsWhereItEnded(t *testing.T) {
 		{[]*fealtyv1.EndedConnections{at("c1", 1), at("c2", 2), silent},
 			"1 connection of it ended at c1; 2 connections of it ended at c2; not known of c3, which did not answer"},
 	} {
-		c := &answering{ended: tt.ended}
-		r := run(t, "member", "ban", "data/a", "--reason", "r", "--yes", "--socket", c.listen(t)).want(t, 0)
-		if want := "data/a is banned: " + tt.want + "\n"; r.stdout != want {
-			t.Errorf("it prints %q, want %q", r.stdout, want)
+		c := &clitest.Answering{Ended: tt.ended}
+		r := clitest.Run(t, "member", "ban", "data/a", "--reason", "r", "--yes", "--socket", c.Listen(t)).Want(t, 0)
+		if want := "data/a is banned: " + tt.want + "\n"; r.Stdout != want {
+			t.Errorf("it prints %q, want %q", r.Stdout, want)
 		}
 	}
 }
 
 // A manifest that is not the one that its transition names is not passed on.
 func TestManifestGetVerifies(t *testing.T) {
-	text := []byte(validManifestText)
+	text := []byte(clitest.Manifest)
 	sum := sha256.Sum256(text)
-	c := &answering{}
-	socket := c.listen(t)
+	c := &clitest.Answering{}
+	socket := c.Listen(t)
 	for _, tt := range []struct {
 		name string
 		resp *fealtyv1.GetManifestResponse
@@ -531,37 +532,30 @@ func TestManifestGetVerifies(t *testing.T) {
 		{"none", &fealtyv1.GetManifestResponse{Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, explain.ExitRefused},
 		{"no transition", &fealtyv1.GetManifestResponse{Manifest: text}, explain.ExitRefused},
 	} {
-		c.get = tt.resp
-		r := run(t, "manifest", "get", "--socket", socket).want(t, int(tt.exit))
-		if tt.exit == 0 && r.stdout != string(text) || tt.exit != 0 && r.stdout != "" {
-			t.Errorf("%s: %q", tt.name, r.stdout)
+		c.Get = tt.resp
+		r := clitest.Run(t, "manifest", "get", "--socket", socket).Want(t, int(tt.exit))
+		if tt.exit == 0 && r.Stdout != string(text) || tt.exit != 0 && r.Stdout != "" {
+			t.Errorf("%s: %q", tt.name, r.Stdout)
 		}
 	}
 }
 
-const validManifestText = `cluster: c.example
-seed: {threshold: 1, owners: [{name: host, keeper: "file:/k"}]}
-signers: {threshold: 1, keys: [{name: alice, key: "ed25519:AWaTnlB4aU7Z/Tj4JCHe2grSHV2jAAg6yS2sJBAGRVY="}]}
-admit:
-  - {name: c1, kind: coordinator, match: ["key:ed25519:AWaTnlB4aU7Z/Tj4JCHe2grSHV2jAAg6yS2sJBAGRVY="]}
-`
-
 func TestWaitEnds(t *testing.T) {
 	answers := []error{explain.New(explain.NotFound), explain.New(explain.RecoveryMode), nil}
-	c := &answering{member: &fealtyv1.GetMemberResponse{Member: someMembers()[0]}}
+	c := &clitest.Answering{Member: &fealtyv1.GetMemberResponse{Member: someMembers()[0]}}
 	n := 0
-	c.hook = func(context.Context, string, any) error {
+	c.Hook = func(context.Context, string, any) error {
 		n++
 		return answers[min(n, len(answers))-1]
 	}
-	run(t, "member", "wait", "data/a", "--wait=60s", "--socket", c.listen(t)).want(t, 0, "data/a is not a member", "data/a is connected")
+	clitest.Run(t, "member", "wait", "data/a", "--wait=60s", "--socket", c.Listen(t)).Want(t, 0, "data/a is not a member", "data/a is connected")
 
-	denied := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
-	run(t, "member", "wait", "data/a", "--wait=60s", "--socket", denied.listen(t)).want(t, int(explain.ExitDenied))
+	denied := &clitest.Answering{Hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
+	clitest.Run(t, "member", "wait", "data/a", "--wait=60s", "--socket", denied.Listen(t)).Want(t, int(explain.ExitDenied))
 
-	never := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.NotFound) }}
-	run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.listen(t)).want(t, int(explain.ExitWaitRanOut), "FE-U110")
-	run(t, "member", "wait", "data/a", "--for", "gone", "--wait=60s", "--socket", never.listen(t)).want(t, 0)
+	never := &clitest.Answering{Hook: func(context.Context, string, any) error { return explain.New(explain.NotFound) }}
+	clitest.Run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.Listen(t)).Want(t, int(explain.ExitWaitRanOut), "FE-U110")
+	clitest.Run(t, "member", "wait", "data/a", "--for", "gone", "--wait=60s", "--socket", never.Listen(t)).Want(t, 0)
 }
 
 // trust rotate --mesh --wait ends when every member is certified under the new key, and
@@ -573,30 +567,30 @@ func TestRotateMeshWaits(t *testing.T) {
 			MeshRollout: &fealtyv1.MeshRollout{Members: 2, Renewed: renewed, Missing: missing}}
 	}
 	behind := &fealtyv1.Trust{AuthorityEpoch: 1, ConfigVersion: 6, MeshKeys: []*fealtyv1.TrustMeshKey{{KeyId: "before", AuthorityEpoch: 1}}}
-	c := &answering{trust: []*fealtyv1.Trust{at(2, 0, "data/a", "data/b"), behind, at(2, 1, "data/b"), at(2, 1, "data/b"), at(2, 2)}}
+	c := &clitest.Answering{Trust: []*fealtyv1.Trust{at(2, 0, "data/a", "data/b"), behind, at(2, 1, "data/b"), at(2, 1, "data/b"), at(2, 2)}}
 	asked := 0
-	c.hook = func(_ context.Context, method string, _ any) error {
+	c.Hook = func(_ context.Context, method string, _ any) error {
 		if asked++; asked == 3 {
 			return explain.New(explain.RecoveryMode)
 		}
 		return nil
 	}
-	r := run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", c.listen(t))
-	r.want(t, 0, "authority epoch 2 began, with mesh CA key "+key, "1 of 2 members are certified under it",
+	r := clitest.Run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", c.Listen(t))
+	r.Want(t, 0, "authority epoch 2 began, with mesh CA key "+key, "1 of 2 members are certified under it",
 		"2 of 2 members are certified under it")
-	if !strings.Contains(r.stdout, "of authority epoch 2") || strings.Contains(r.stdout, "to renew") {
-		t.Errorf("it shows\n%s", r.stdout)
+	if !strings.Contains(r.Stdout, "of authority epoch 2") || strings.Contains(r.Stdout, "to renew") {
+		t.Errorf("it shows\n%s", r.Stdout)
 	}
-	if n := strings.Count(r.stderr, "1 of 2 members"); n != 1 || len(c.trust) != 1 {
-		t.Errorf("it said %d times that one renewed, and %d answers were not awaited:\n%s", n, len(c.trust)-1, r.stderr)
+	if n := strings.Count(r.Stderr, "1 of 2 members"); n != 1 || len(c.Trust) != 1 {
+		t.Errorf("it said %d times that one renewed, and %d answers were not awaited:\n%s", n, len(c.Trust)-1, r.Stderr)
 	}
 
 	// Nobody to wait for.
-	alone := &answering{trust: []*fealtyv1.Trust{{AuthorityEpoch: 2, MeshKeys: []*fealtyv1.TrustMeshKey{{KeyId: key, AuthorityEpoch: 2}}, MeshRollout: &fealtyv1.MeshRollout{}}}}
-	run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", alone.listen(t)).want(t, 0, "0 of 0 members are certified under it")
+	alone := &clitest.Answering{Trust: []*fealtyv1.Trust{{AuthorityEpoch: 2, MeshKeys: []*fealtyv1.TrustMeshKey{{KeyId: key, AuthorityEpoch: 2}}, MeshRollout: &fealtyv1.MeshRollout{}}}}
+	clitest.Run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", alone.Listen(t)).Want(t, 0, "0 of 0 members are certified under it")
 
-	never := &answering{trust: []*fealtyv1.Trust{at(2, 1, "data/b")}}
-	run(t, "trust", "rotate", "--mesh", "--wait=300ms", "--socket", never.listen(t)).want(t, int(explain.ExitWaitRanOut), "FE-U110")
+	never := &clitest.Answering{Trust: []*fealtyv1.Trust{at(2, 1, "data/b")}}
+	clitest.Run(t, "trust", "rotate", "--mesh", "--wait=300ms", "--socket", never.Listen(t)).Want(t, int(explain.ExitWaitRanOut), "FE-U110")
 }
 
 // trust rotate --wait is not over by what a coordinator says that has not heard of it.
@@ -610,11 +604,11 @@ func TestRotateWaits(t *testing.T) {
 	}
 	// Of an epoch that ended, whatever its versions were.
 	earlier := &fealtyv1.Trust{AuthorityEpoch: 0, ConfigVersion: 9}
-	c := &answering{trust: []*fealtyv1.Trust{at(7, 0), earlier, at(6, -1), at(8, 1), at(9, -1)}}
-	r := run(t, "trust", "rotate", "--wait=60s", "--socket", c.listen(t))
-	r.want(t, 0, "1 of 1 member hold everything under the new key")
-	if len(c.trust) != 1 {
-		t.Errorf("%d answers were not awaited", len(c.trust)-1)
+	c := &clitest.Answering{Trust: []*fealtyv1.Trust{at(7, 0), earlier, at(6, -1), at(8, 1), at(9, -1)}}
+	r := clitest.Run(t, "trust", "rotate", "--wait=60s", "--socket", c.Listen(t))
+	r.Want(t, 0, "1 of 1 member hold everything under the new key")
+	if len(c.Trust) != 1 {
+		t.Errorf("%d answers were not awaited", len(c.Trust)-1)
 	}
 }
 

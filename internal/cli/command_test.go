@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/term"
@@ -77,9 +78,9 @@ func TestPrintConfigEverywhere(t *testing.T) {
 		if cmd.Name() == "explain" {
 			args = args[:1]
 		}
-		r := run(t, append(args, "--print-config", "-o", "json")...).want(t, 0)
-		if r.exit == 0 {
-			jsonOf(t, r.stdout)
+		r := clitest.Run(t, append(args, "--print-config", "-o", "json")...).Want(t, 0)
+		if r.Exit == 0 {
+			clitest.JSONOf(t, r.Stdout)
 		}
 	}
 }
@@ -93,12 +94,12 @@ func TestUsageErrors(t *testing.T) {
 		{"member", "show", "data/"}, {"member", "show", "/x"}, {"join", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"completion", "a", "b"}, {"explain", "a", "b"},
 		{"help", "frob"}, {"help", "member", "frob"}, {"token", "show", "short"}, {"token", "revoke", "fealty1_AAAABBBBCCCCDDDDEEEEFFFF"}, {"token", "show", "../members"},
 	} {
-		r := run(t, args...).want(t, int(explain.ExitUsage), "fealty: error FE-", "fealty:   why: ", "fealty:   do:  ")
-		if n := strings.Count(r.stderr, "\n"); n != 3 || r.stdout != "" || strings.Contains(r.stderr, "BBBB") {
-			t.Errorf("%v: %d lines on stderr, %q on stdout:\n%s", args, n, r.stdout, r.stderr)
+		r := clitest.Run(t, args...).Want(t, int(explain.ExitUsage), "fealty: error FE-", "fealty:   why: ", "fealty:   do:  ")
+		if n := strings.Count(r.Stderr, "\n"); n != 3 || r.Stdout != "" || strings.Contains(r.Stderr, "BBBB") {
+			t.Errorf("%v: %d lines on stderr, %q on stdout:\n%s", args, n, r.Stdout, r.Stderr)
 		}
-		r = run(t, append([]string{"-o", "json"}, args...)...).want(t, int(explain.ExitUsage))
-		e := jsonOf(t, r.stderr)["error"].(map[string]any)
+		r = clitest.Run(t, append([]string{"-o", "json"}, args...)...).Want(t, int(explain.ExitUsage))
+		e := clitest.JSONOf(t, r.Stderr)["error"].(map[string]any)
 		if e["exit"] != float64(explain.ExitUsage) || e["exit_words"] != "usage" || !strings.HasPrefix(e["code"].(string), "FE-") {
 			t.Errorf("%v: %v", args, e)
 		}
@@ -108,11 +109,11 @@ func TestUsageErrors(t *testing.T) {
 func TestExplainEveryCode(t *testing.T) {
 	for _, code := range explain.Codes() {
 		e, _ := explain.Lookup(code)
-		r := run(t, "explain", string(code)).want(t, 0)
-		if !strings.HasPrefix(r.stdout, "# "+string(code)+": "+e.Title+"\n") || !strings.Contains(r.stdout, "Exit status of a command:") {
-			t.Errorf("%s:\n%s", code, r.stdout)
+		r := clitest.Run(t, "explain", string(code)).Want(t, 0)
+		if !strings.HasPrefix(r.Stdout, "# "+string(code)+": "+e.Title+"\n") || !strings.Contains(r.Stdout, "Exit status of a command:") {
+			t.Errorf("%s:\n%s", code, r.Stdout)
 		}
-		v := jsonOf(t, run(t, "explain", string(code), "-o", "json").want(t, 0).stdout)
+		v := clitest.JSONOf(t, clitest.Run(t, "explain", string(code), "-o", "json").Want(t, 0).Stdout)
 		if v["code"] != string(code) || v["page"] == "" || v["exit"] != float64(e.Exit) {
 			t.Errorf("%s: %v", code, v)
 		}
@@ -123,23 +124,23 @@ func TestExplainEveryCode(t *testing.T) {
 func TestColour(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		f    fixture
+		f    clitest.Fixture
 		want bool
 	}{
-		{"file", fixture{}, false},
-		{"terminal", fixture{terminals: []any{"stderr"}}, true},
-		{"NO_COLOR", fixture{terminals: []any{"stderr"}, env: []string{"NO_COLOR=1"}}, false},
-		{"dumb", fixture{terminals: []any{"stderr"}, env: []string{"TERM=dumb"}}, false},
+		{"file", clitest.Fixture{}, false},
+		{"terminal", clitest.Fixture{Terminals: []any{"stderr"}}, true},
+		{"NO_COLOR", clitest.Fixture{Terminals: []any{"stderr"}, Env: []string{"NO_COLOR=1"}}, false},
+		{"dumb", clitest.Fixture{Terminals: []any{"stderr"}, Env: []string{"TERM=dumb"}}, false},
 	} {
-		r := tt.f.run(t.Context(), "frob")
-		if got := strings.Contains(r.stderr, "\x1b["); got != tt.want {
-			t.Errorf("%s: colour %v in %q", tt.name, got, r.stderr)
+		r := tt.f.Run(t.Context(), "frob")
+		if got := strings.Contains(r.Stderr, "\x1b["); got != tt.want {
+			t.Errorf("%s: colour %v in %q", tt.name, got, r.Stderr)
 		}
 	}
-	if r := (fixture{terminals: []any{"stdout"}, width: 60}).run(t.Context(), "authz"); r.exit != 0 {
-		t.Fatal(r.stderr)
+	if r := (clitest.Fixture{Terminals: []any{"stdout"}, Width: 60}).Run(t.Context(), "authz"); r.Exit != 0 {
+		t.Fatal(r.Stderr)
 	} else {
-		for line := range strings.SplitSeq(r.stdout, "\n") {
+		for line := range strings.SplitSeq(r.Stdout, "\n") {
 			if n := term.Columns(stripColour(line)); n > 120 {
 				t.Errorf("a line of %d columns on a narrow terminal: %s", n, line)
 			}

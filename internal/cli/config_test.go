@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 )
@@ -17,11 +18,11 @@ func TestServiceLinks(t *testing.T) {
 		"FEALTY_COORDINATOR_READY_SERVICE_HOST": true, "FEALTY_COORDINATOR_PORT_7443_TCP_PORT": true,
 		"FEALTY_LISEN": false, "FEALTY_HOST": false, "FEALTY_PORTS": false, "FEALTY_PORT_X": false,
 	} {
-		r := fixture{env: []string{name + "=x"}}.run(t.Context(), "version")
+		r := clitest.Fixture{Env: []string{name + "=x"}}.Run(t.Context(), "version")
 		if known {
-			r.want(t, 0)
+			r.Want(t, 0)
 		} else {
-			r.want(t, int(explain.ExitConfig), "FE-U104", name)
+			r.Want(t, int(explain.ExitConfig), "FE-U104", name)
 		}
 	}
 }
@@ -46,9 +47,9 @@ func TestPrecedence(t *testing.T) {
 		{"a flag that repeats the default counts too", env, []string{"--timeout", "30s"}, "30s", "--timeout"},
 	} {
 		args := append([]string{"token", "list", "--print-config", "-o", "json"}, tt.args...)
-		r := fixture{env: tt.env, dir: dir}.run(t.Context(), args...).want(t, 0)
+		r := clitest.Fixture{Env: tt.env, Dir: dir}.Run(t.Context(), args...).Want(t, 0)
 		found := false
-		for _, s := range jsonOf(t, r.stdout)["settings"].([]any) {
+		for _, s := range clitest.JSONOf(t, r.Stdout)["settings"].([]any) {
 			s := s.(map[string]any)
 			if s["key"] == "timeout" {
 				found = true
@@ -68,5 +69,5 @@ func TestConfigLimit(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte("#"+strings.Repeat("x", settings.MaxFileBytes)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fixture{dir: dir}.run(t.Context(), "version", "--config", "c.yaml").want(t, int(explain.ExitConfig), "FE-U105", "more than")
+	clitest.Fixture{Dir: dir}.Run(t.Context(), "version", "--config", "c.yaml").Want(t, int(explain.ExitConfig), "FE-U105", "more than")
 }

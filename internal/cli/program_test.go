@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/cli/program"
 )
 
 // Commands are printed under the name by which the program was called, wherever a
 // person may paste them from; what programs read does not depend on it.
 func TestPrintedCommands(t *testing.T) {
-	f := fixture{program: "./bin/fealty", dir: t.TempDir()}
+	f := clitest.Fixture{Program: "./bin/fealty", Dir: t.TempDir()}
 	for _, c := range []struct {
 		args string
 		want string
@@ -22,13 +23,13 @@ func TestPrintedCommands(t *testing.T) {
 		{"token create --help", "\n  ./bin/fealty token create --entry nodes\n"},
 		{"agent --data d", "join it with ./bin/fealty join --token-file FILE"},
 	} {
-		r := f.run(t.Context(), strings.Fields(c.args)...)
-		if got := r.stdout + r.stderr; !strings.Contains(got, c.want) {
+		r := f.Run(t.Context(), strings.Fields(c.args)...)
+		if got := r.Stdout + r.Stderr; !strings.Contains(got, c.want) {
 			t.Errorf("fealty %s does not say %q:\n%s", c.args, c.want, got)
 		}
 	}
-	if r := f.run(t.Context(), "agent", "--data", "d", "-o", "json"); !strings.Contains(r.stderr, "join it with fealty join --token-file FILE") {
-		t.Errorf("in JSON:\n%s", r.stderr)
+	if r := f.Run(t.Context(), "agent", "--data", "d", "-o", "json"); !strings.Contains(r.Stderr, "join it with fealty join --token-file FILE") {
+		t.Errorf("in JSON:\n%s", r.Stderr)
 	}
 	c := program.New(program.Env{Program: "/a b/$1", Args: []string{"version"}})
 	c.Run(t.Context(), cli.Tree())

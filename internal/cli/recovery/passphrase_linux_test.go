@@ -1,4 +1,4 @@
-package cli_test
+package recovery_test
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/keyring"
 )
@@ -203,7 +204,7 @@ func (p *pty) awaitSilence(t *testing.T) {
 func (p *pty) command(ctx context.Context, dir string, args []string) (int, string) {
 	var out bytes.Buffer
 	exit := cli.Run(ctx, program.Env{
-		Stdin: p.tty, Stdout: &out, Stderr: p.tty, Args: args, Dir: dir, Now: func() time.Time { return testNow },
+		Stdin: p.tty, Stdout: &out, Stderr: p.tty, Args: args, Dir: dir, Now: func() time.Time { return clitest.Now },
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(*os.File)
 			return ok && term.IsTerminal(int(f.Fd()))
@@ -291,14 +292,14 @@ func TestPassphraseWithoutTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	for name, f := range map[string]fixture{
-		"stdin is a pipe":         {dir: dir, stdin: strings.NewReader(passphrase + "\n")},
-		"stdin is no terminal":    {dir: dir, stdin: file},
-		"there is no stdin":       {dir: dir},
-		"terminal without a file": {dir: dir, stdin: strings.NewReader(passphrase + "\n"), terminals: []any{"stdin"}},
+	for name, f := range map[string]clitest.Fixture{
+		"stdin is a pipe":         {Dir: dir, Stdin: strings.NewReader(passphrase + "\n")},
+		"stdin is no terminal":    {Dir: dir, Stdin: file},
+		"there is no stdin":       {Dir: dir},
+		"terminal without a file": {Dir: dir, Stdin: strings.NewReader(passphrase + "\n"), Terminals: []any{"stdin"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f.run(t.Context(), drillOf("ssh")...).want(t, 3, "FE-K105", "ssh.key", "there is no terminal to ask for its passphrase on", "--passphrase-file FILE")
+			f.Run(t.Context(), drillOf("ssh")...).Want(t, 3, "FE-K105", "ssh.key", "there is no terminal to ask for its passphrase on", "--passphrase-file FILE")
 		})
 	}
 }
@@ -337,17 +338,17 @@ func TestPassphraseFile(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got := fixture{dir: dir}.run(t.Context(), drillOf("age", "--passphrase-file", "secret")...)
-			if got.exit == 0 || !strings.Contains(got.stderr, "error "+tt.code) {
-				t.Errorf("exit status %d, want %s:\n%s", got.exit, tt.code, got.stderr)
+			got := clitest.Fixture{Dir: dir}.Run(t.Context(), drillOf("age", "--passphrase-file", "secret")...)
+			if got.Exit == 0 || !strings.Contains(got.Stderr, "error "+tt.code) {
+				t.Errorf("exit status %d, want %s:\n%s", got.Exit, tt.code, got.Stderr)
 			}
 			for _, s := range tt.says {
-				if !strings.Contains(got.stderr, s) {
-					t.Errorf("stderr does not say %q:\n%s", s, got.stderr)
+				if !strings.Contains(got.Stderr, s) {
+					t.Errorf("stderr does not say %q:\n%s", s, got.Stderr)
 				}
 			}
-			if word := strings.TrimSpace(tt.content); word != "" && strings.Contains(got.stdout+got.stderr, word) {
-				t.Errorf("the passphrase is shown:\n%s%s", got.stdout, got.stderr)
+			if word := strings.TrimSpace(tt.content); word != "" && strings.Contains(got.Stdout+got.Stderr, word) {
+				t.Errorf("the passphrase is shown:\n%s%s", got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -369,10 +370,10 @@ func TestPassphraseFromPipe(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Close()
-		got := fixture{dir: dir}.run(t.Context(), drillOf("age", "--passphrase-file", fmt.Sprintf("/dev/fd/%d", r.Fd()))...)
+		got := clitest.Fixture{Dir: dir}.Run(t.Context(), drillOf("age", "--passphrase-file", fmt.Sprintf("/dev/fd/%d", r.Fd()))...)
 		r.Close()
-		if got.exit == 0 || !strings.Contains(got.stderr, want) {
-			t.Errorf("exit status %d, want %s:\n%s", got.exit, want, got.stderr)
+		if got.Exit == 0 || !strings.Contains(got.Stderr, want) {
+			t.Errorf("exit status %d, want %s:\n%s", got.Exit, want, got.Stderr)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cli_test
+package status_test
 
 import (
 	"strings"
@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 )
@@ -16,30 +17,30 @@ import (
 // Each check is explained.
 func TestExplainChecks(t *testing.T) {
 	for _, k := range doctor.All() {
-		run(t, "explain", "check."+k.ID).want(t, 0)
+		clitest.Run(t, "explain", "check."+k.ID).Want(t, 0)
 	}
-	run(t, "explain", "check").want(t, 0)
-	run(t, "explain", "check.node.contcat").want(t, int(explain.ExitNotFound), "FE-U108")
+	clitest.Run(t, "explain", "check").Want(t, 0)
+	clitest.Run(t, "explain", "check.node.contcat").Want(t, int(explain.ExitNotFound), "FE-U108")
 }
 
 func TestCheckCommand(t *testing.T) {
-	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(testNow.Add(d)) }
+	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(clitest.Now.Add(d)) }
 	st := &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example", Now: at(0), Store: "sqlite:/x",
 		HeadConfirmedAt: at(-5 * time.Second), MeshCaNotAfter: at(50 * time.Hour), RootNotAfter: at(36500 * time.Hour),
 		Baseline:  &fealtyv1.Baseline{DataMembers: 3, Needed: 3, Met: true},
 		BansLimit: 1000, StoreLatency: durationpb.New(time.Millisecond)}
-	c := &answering{status: st}
-	socket := c.listen(t)
-	r := run(t, "check", "coordinator", "--socket", socket).want(t, 0)
-	if !strings.Contains(r.stdout, "● ok    coordinator.phase     cluster prod.example") || strings.Contains(r.stdout, "what to do") {
-		t.Errorf("\n%s", r.stdout)
+	c := &clitest.Answering{Status: st}
+	socket := c.Listen(t)
+	r := clitest.Run(t, "check", "coordinator", "--socket", socket).Want(t, 0)
+	if !strings.Contains(r.Stdout, "● ok    coordinator.phase     cluster prod.example") || strings.Contains(r.Stdout, "what to do") {
+		t.Errorf("\n%s", r.Stdout)
 	}
 	st.Phase, st.PhaseReason = "recovery", "no seed"
-	r = run(t, "check", "coordinator", "--socket", socket, "-o", "json").want(t, int(explain.ExitUnhealthy))
+	r = clitest.Run(t, "check", "coordinator", "--socket", socket, "-o", "json").Want(t, int(explain.ExitUnhealthy))
 	for _, want := range []string{`"schema": "fealty.cli/v1"`, `"id": "coordinator.phase"`, `"result": "failed"`, `"depends_on": "coordinator.phase"`, `"exit": 10`} {
-		if !strings.Contains(r.stdout, want) {
-			t.Errorf("no %s in\n%s", want, r.stdout)
+		if !strings.Contains(r.Stdout, want) {
+			t.Errorf("no %s in\n%s", want, r.Stdout)
 		}
 	}
-	run(t, "check", "cordinator", "--socket", socket).want(t, int(explain.ExitUsage), "FE-U103")
+	clitest.Run(t, "check", "cordinator", "--socket", socket).Want(t, int(explain.ExitUsage), "FE-U103")
 }

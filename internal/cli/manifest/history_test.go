@@ -1,4 +1,4 @@
-package cli_test
+package manifest_test
 
 import (
 	"crypto/ed25519"
@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -30,7 +31,7 @@ func signedHistory(t *testing.T) *fealtyv1.GetHistoryResponse {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := manifest.Parse([]byte(validManifestText))
+	m, err := manifest.Parse([]byte(clitest.Manifest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +131,10 @@ func TestExportedHistory(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "h.json"), []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := fixture{dir: dir}.run(t.Context(), "manifest", "verify-history", "--file", "h.json").want(t, int(tt.exit), tt.says)
+		r := clitest.Fixture{Dir: dir}.Run(t.Context(), "manifest", "verify-history", "--file", "h.json").Want(t, int(tt.exit), tt.says)
 		if t.Failed() {
-			t.Fatalf("%s: %s", name, r.stderr)
+			t.Fatalf("%s: %s", name, r.Stderr)
 		}
-		fixture{stdin: strings.NewReader(tt.text)}.run(t.Context(), "manifest", "verify-history", "--file", "-").want(t, int(tt.exit), tt.says)
+		clitest.Fixture{Stdin: strings.NewReader(tt.text)}.Run(t.Context(), "manifest", "verify-history", "--file", "-").Want(t, int(tt.exit), tt.says)
 	}
 }

@@ -1,4 +1,4 @@
-package cli_test
+package process_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/doctor"
@@ -93,10 +94,10 @@ func TestStoreNotOpened(t *testing.T) {
 			dir := t.TempDir()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			got := fixture{env: []string{"FEALTY_STORE=" + tt.store}, dir: dir}.run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0")
-			got.want(t, tt.exit, append(tt.says, "fealty:   why: ", "fealty:   do:  ")...)
+			got := clitest.Fixture{Env: []string{"FEALTY_STORE=" + tt.store}, Dir: dir}.Run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0")
+			got.Want(t, tt.exit, append(tt.says, "fealty:   why: ", "fealty:   do:  ")...)
 			for _, password := range []string{secret, server.Password()} {
-				if shown := got.stderr + got.stdout; strings.Contains(shown, password) {
+				if shown := got.Stderr + got.Stdout; strings.Contains(shown, password) {
 					t.Errorf("the password is shown:\n%s", shown)
 				}
 			}
@@ -104,13 +105,13 @@ func TestStoreNotOpened(t *testing.T) {
 				t.Errorf("it left %v, %v", files, err)
 			}
 			// As a flag, a bad form is a mistake in the command.
-			if tt.exit != 3 || !strings.Contains(got.stderr, ": it takes") {
+			if tt.exit != 3 || !strings.Contains(got.Stderr, ": it takes") {
 				return
 			}
-			flag := fixture{dir: dir}.run(ctx, "coordinator", "--data", "c", "--store", tt.store)
-			flag.want(t, 2, "error "+string(explain.BadValue)+": --store cannot be …", "sqlite:PATH, postgres://")
-			if strings.Contains(flag.stderr+flag.stdout, secret) {
-				t.Errorf("the password is shown:\n%s", flag.stderr)
+			flag := clitest.Fixture{Dir: dir}.Run(ctx, "coordinator", "--data", "c", "--store", tt.store)
+			flag.Want(t, 2, "error "+string(explain.BadValue)+": --store cannot be …", "sqlite:PATH, postgres://")
+			if strings.Contains(flag.Stderr+flag.Stdout, secret) {
+				t.Errorf("the password is shown:\n%s", flag.Stderr)
 			}
 		})
 	}
@@ -232,9 +233,9 @@ func TestEtcdNotOpened(t *testing.T) {
 		dir := t.TempDir()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got := fixture{env: []string{"FEALTY_STORE=" + tt.store, etcd.PasswordVariable + "=" + secret}, dir: dir}.run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0")
-		got.want(t, tt.exit, append(tt.says, "fealty:   why: ", "fealty:   do:  ")...)
-		if shown := got.stderr + got.stdout; strings.Contains(shown, secret) {
+		got := clitest.Fixture{Env: []string{"FEALTY_STORE=" + tt.store, etcd.PasswordVariable + "=" + secret}, Dir: dir}.Run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0")
+		got.Want(t, tt.exit, append(tt.says, "fealty:   why: ", "fealty:   do:  ")...)
+		if shown := got.Stderr + got.Stdout; strings.Contains(shown, secret) {
 			t.Errorf("the password is shown:\n%s", shown)
 		}
 	}
@@ -263,8 +264,8 @@ func TestNewerSchema(t *testing.T) {
 	if err := os.WriteFile(file, newer, 0o600); err != nil || bytes.Equal(raw, newer) {
 		t.Fatalf("the name of its schema is not in the file, %v", err)
 	}
-	fixture{env: []string{"FEALTY_STORE=sqlite:" + file}, dir: dir}.run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0").
-		want(t, 3, "error FE-S106: store "+file+" cannot be opened", "version 9001_", "up to 0001_", "do:  run the newer release")
+	clitest.Fixture{Env: []string{"FEALTY_STORE=sqlite:" + file}, Dir: dir}.Run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0").
+		Want(t, 3, "error FE-S106: store "+file+" cannot be opened", "version 9001_", "up to 0001_", "do:  run the newer release")
 	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, newer) {
 		t.Errorf("it was changed, %v", err)
 	}
