@@ -149,7 +149,7 @@ if [ -z "$race" ]; then
   exit $status
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
-  ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
+  ./internal/sim ./internal/agent/... ./internal/enroll ./internal/node/... ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
   ./internal/layers ./internal/history ./internal/instructed ./internal/ownership | passed_on || status=1
 # Nor do they need it while compiling. The detector brings checks of unsafe pointers along,
 # which are for code of ours: the last option that names a package is its own.

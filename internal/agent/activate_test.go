@@ -15,8 +15,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -25,28 +27,28 @@ import (
 
 // take gives a what a coordinator would send.
 func (n *node) take(a *Agent, s *fealtyv1.SignedSnapshot) error {
-	return a.take(n.f.tb.Context(), s.GetScope(), s.GetEnvelope())
+	return a.take(n.Fleet.TB.Context(), s.GetScope(), s.GetEnvelope())
 }
 
 // A power cut at any point of an activation leaves the old snapshot or the new
 // one, whole, and the coordinator's sending it again puts the new one into use.
 func TestActivationCrash(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := newNode(f)
-	joined.mustJoin()
+	joined.MustJoin()
 	// Twice, so that there is a previous one to mix up.
 	a := joined.mustOpen()
-	f.trustChanged(func() {})
-	f.must(joined.take(a, f.trustBundle()))
+	f.TrustChanged(func() {})
+	f.Must(joined.take(a, f.TrustBundle()))
 	a.Close()
-	f.trustChanged(func() {})
-	next := f.trustBundle()
+	f.TrustChanged(func() {})
+	next := f.TrustBundle()
 
 	var n *node
-	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = joined.clone()
 		a := n.mustOpen()
-		return n.disk, func() error { return n.take(a, next) }
+		return n.Disk, func() error { return n.take(a, next) }
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
 		if err != nil {
@@ -69,28 +71,28 @@ func TestActivationCrash(t *testing.T) {
 // What the marks know is used by the next start, without anybody's help; so any
 // number of crashes in a row, each amid another activation, loses nothing.
 func TestActivationCrashesInARow(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	for range 5 {
 		points := new(fault.Points)
-		a, err := Open(t.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet(), Dial: f.dial, Faults: points})
-		f.must(err)
+		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial, Faults: points})
+		f.Must(err)
 		was := trustVersion(a)
-		f.trustChanged(func() {})
+		f.TrustChanged(func() {})
 		points.Arm("activate.after-marks", func() error {
-			n.disk.FailAt(1, durabletest.ErrPowerCut)
+			n.Disk.FailAt(1, durabletest.ErrPowerCut)
 			return nil
 		})
-		if err := n.take(a, f.trustBundle()); !errors.Is(err, state.ErrStorage) {
+		if err := n.take(a, f.TrustBundle()); !errors.Is(err, state.ErrStorage) {
 			t.Fatal(err)
 		}
-		n.disk.Restart(durabletest.Synced)
+		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
 		if got := trustVersion(a); got != was+1 || a.unready() != "" {
 			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.unready())
 		}
-		if n.has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) || !bytes.Equal(n.read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Raw) {
+		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) || !bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Raw) {
 			t.Error("the start did not finish the activation")
 		}
 		a.Close()
@@ -101,12 +103,12 @@ func TestActivationCrashesInARow(t *testing.T) {
 // says; and after the disk failed, which is what the marks are for, it is not.
 func TestTermsWhileActivating(t *testing.T) {
 	for _, disk := range []error{nil, durabletest.ErrPowerCut} {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		points := new(fault.Points)
-		a, err := Open(t.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet(), Dial: f.dial, Faults: points})
-		f.must(err)
+		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial, Faults: points})
+		f.Must(err)
 		defer a.Close()
 		looked := false
 		points.Arm("activate.after-marks", func() error {
@@ -115,12 +117,12 @@ func TestTermsWhileActivating(t *testing.T) {
 				t.Errorf("in between the node is %s", facts.Overall(a.now()))
 			}
 			if disk != nil {
-				n.disk.FailAt(1, disk)
+				n.Disk.FailAt(1, disk)
 			}
 			return nil
 		})
-		state := f.member(a.me.ID)
-		err = n.take(a, f.runtime(&state))
+		state := f.Member(a.me.ID)
+		err = n.take(a, f.Runtime(&state))
 		if !looked || (err != nil) != (disk != nil) {
 			t.Fatalf("looked %v, error %v", looked, err)
 		}
@@ -132,28 +134,28 @@ func TestTermsWhileActivating(t *testing.T) {
 
 // What was accepted does not come down, even if the disk failed right after.
 func TestAcceptedInMemoryToo(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	f.trustChanged(func() {})
-	between := f.trustBundle()
-	f.trustChanged(func() {})
-	newest := f.trustBundle()
+	f.TrustChanged(func() {})
+	between := f.TrustBundle()
+	f.TrustChanged(func() {})
+	newest := f.TrustBundle()
 	calls := 0
-	n.disk.FailAt(1<<30, nil)
-	f.must(a.store.Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
-	calls = n.disk.Calls()
-	n.disk.FailAt(2*calls+1, syscall.EIO) // after pending and the first copy of the marks
+	n.Disk.FailAt(1<<30, nil)
+	f.Must(a.store.Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
+	calls = n.Disk.Calls()
+	n.Disk.FailAt(2*calls+1, syscall.EIO) // after pending and the first copy of the marks
 	if err := n.take(a, newest); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
-	f.must(n.take(a, between))
+	f.Must(n.take(a, between))
 	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
 		t.Errorf("an older one than was accepted: version %d in use, refusals %v", trustVersion(a), got)
 	}
-	f.must(n.take(a, newest))
+	f.Must(n.take(a, newest))
 	if trustVersion(a) != 12 {
 		t.Errorf("version %d in use", trustVersion(a))
 	}
@@ -162,18 +164,18 @@ func TestAcceptedInMemoryToo(t *testing.T) {
 // A disk error at any point keeps what was in use, and lets the same snapshot in
 // when it is over.
 func TestActivationDiskErrors(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := newNode(f)
-	joined.mustJoin()
-	f.trustChanged(func() {})
-	next := f.trustBundle()
+	joined.MustJoin()
+	f.TrustChanged(func() {})
+	next := f.TrustBundle()
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
 		for call := 1; ; call++ {
 			n := joined.clone()
 			a := n.mustOpen()
-			n.disk.FailAt(call, errno)
+			n.Disk.FailAt(call, errno)
 			err := n.take(a, next)
-			if !n.disk.Failed() {
+			if !n.Disk.Failed() {
 				break
 			}
 			if err != nil && !errors.Is(err, state.ErrStorage) {
@@ -185,7 +187,7 @@ func TestActivationDiskErrors(t *testing.T) {
 			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.status.Refusals()) != 0 {
 				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.status.Refusals())
 			}
-			n.disk.Restart(durabletest.Synced)
+			n.Disk.Restart(durabletest.Synced)
 			a = n.mustOpen()
 			if trustVersion(a) != 11 || a.unready() != "" {
 				t.Fatalf("%v at call %d: opened with version %d, %s", errno, call, trustVersion(a), a.unready())
@@ -197,18 +199,18 @@ func TestActivationDiskErrors(t *testing.T) {
 
 // A ban takes effect although the disk is full.
 func TestBanOnAFullDisk(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
-	n.disk.FailAt(1, syscall.ENOSPC)
-	if err := n.take(a, f.trustBundle()); !errors.Is(err, state.ErrStorage) {
+	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
+	n.Disk.FailAt(1, syscall.ENOSPC)
+	if err := n.take(a, f.TrustBundle()); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
 	m, err := a.source.Current(t.Context())
-	f.must(err)
+	f.Must(err)
 	if !slices.Contains(m.Bundle().BannedKeys(), identity.KeyID{7}) {
 		t.Error("the ban is not known to connections")
 	}
@@ -222,83 +224,83 @@ var refusedSnapshots = []struct {
 	name   string
 	scope  snapshot.Scope
 	reason snapshot.Reason
-	make   func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot
+	make   func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot
 }{
-	{"garbage", snapshot.ScopeTrustBundle, "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
+	{"garbage", snapshot.ScopeTrustBundle, "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
 		return &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
 	}},
-	{"nothing", snapshot.ScopeTrustBundle, "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
+	{"nothing", snapshot.ScopeTrustBundle, "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
 		return &fealtyv1.SignedSnapshot{Scope: "trust_bundle"}
 	}},
-	{"an unknown scope", "other", "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
+	{"an unknown scope", "other", "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
 		return &fealtyv1.SignedSnapshot{Scope: "made up\x00", Envelope: []byte{1}}
 	}},
-	{"another cluster's", snapshot.ScopeTrustBundle, snapshotform.ReasonSignature, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
-		return newFleet(f.tb).trustBundle()
+	{"another cluster's", snapshot.ScopeTrustBundle, snapshotform.ReasonSignature, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+		return fleettest.New(f.TB).TrustBundle()
 	}},
-	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
-		h := f.trustHeader()
+	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+		h := f.TrustHeader()
 		h.ConfigVersion = 9
-		return f.signTrust(h, f.content())
+		return f.SignTrust(h, f.Content())
 	}},
-	{"the same version with other content", snapshot.ScopeTrustBundle, snapshot.ReasonEquivocation, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
-		content := f.content()
+	{"the same version with other content", snapshot.ScopeTrustBundle, snapshot.ReasonEquivocation, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+		content := f.Content()
 		content.BannedKeys = []identity.KeyID{{1}}
-		return f.signTrust(f.trustHeader(), content)
+		return f.SignTrust(f.TrustHeader(), content)
 	}},
-	{"one that ended", snapshot.ScopeTrustBundle, snapshotform.ReasonValidity, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
-		h := f.trustHeader()
+	{"one that ended", snapshot.ScopeTrustBundle, snapshotform.ReasonValidity, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+		h := f.TrustHeader()
 		h.ConfigVersion = 50
 		h.ValidFrom, h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(-time.Hour), h.IssuedAt.Add(-30*time.Minute), h.IssuedAt.Add(-time.Minute)
-		return f.signTrust(h, f.content())
+		return f.SignTrust(h, f.Content())
 	}},
-	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		id, err := identity.New(testCluster, identity.Data, "node-z")
-		f.must(err)
-		return f.bootstrap(&memberState{id: id, incarnation: m.incarnation})
+	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
+		f.Must(err)
+		return f.Bootstrap(&authortest.Member{ID: id, Incarnation: m.Incarnation})
 	}},
-	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		return f.bootstrap(&memberState{id: m.id, incarnation: identity.KeyID{1}})
+	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		return f.Bootstrap(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
 	}},
-	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		id, err := identity.New(testCluster, identity.Data, "node-z")
-		f.must(err)
-		return f.runtime(&memberState{id: id, incarnation: m.incarnation})
+	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
+		f.Must(err)
+		return f.Runtime(&authortest.Member{ID: id, Incarnation: m.Incarnation})
 	}},
-	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		return f.runtime(&memberState{id: m.id, incarnation: identity.KeyID{1}})
+	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		return f.Runtime(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
 	}},
-	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshotform.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		return newFleet(f.tb).runtime(m)
+	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshotform.ReasonSignature, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		return fleettest.New(f.TB).Runtime(m)
 	}},
-	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		return f.runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation = 101 })
+	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		return f.Runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation = 101 })
 	}},
-	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
-		return newFleet(f.tb).bootstrap(m)
+	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSignature, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		return fleettest.New(f.TB).Bootstrap(m)
 	}},
 }
 
 // A refused snapshot changes nothing. Its reason is counted, kept, and shown.
 func TestRefusalKeepsTheGood(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := newNode(f)
-	id := joined.mustJoin().ID
+	id := joined.MustJoin().ID
 	a := joined.mustOpen()
-	f.trustChanged(func() {})
-	f.must(joined.take(a, f.trustBundle()))
+	f.TrustChanged(func() {})
+	f.Must(joined.take(a, f.TrustBundle()))
 	a.Close()
 	for _, c := range refusedSnapshots {
 		t.Run(c.name, func(t *testing.T) {
 			n := joined.clone()
 			a := n.mustOpen()
-			m := f.member(id)
+			m := f.Member(id)
 			before := a.beliefs.Load()
-			marks := n.read(dir.MarksAName)
+			marks := n.Read(dir.MarksAName)
 			if err := n.take(a, c.make(f, &m)); err != nil {
 				t.Fatalf("a refusal is an error: %v", err)
 			}
-			if a.beliefs.Load() != before || string(n.read(dir.MarksAName)) != string(marks) {
+			if a.beliefs.Load() != before || string(n.Read(dir.MarksAName)) != string(marks) {
 				t.Error("a refusal changed beliefs or marks")
 			}
 			got := a.status.Refusals()
@@ -308,7 +310,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			if count := testutil.ToFloat64(a.metrics.rejected.WithLabelValues(string(c.scope), string(c.reason))); count != 1 {
 				t.Errorf("counted %v times", count)
 			}
-			if evidence := state.Known(c.scope) && n.has(dir.SnapshotName(c.scope, dir.Refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
+			if evidence := state.Known(c.scope) && n.Has(dir.SnapshotName(c.scope, dir.Refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
 				t.Errorf("evidence kept: %v", evidence)
 			}
 			a.Close()
@@ -318,16 +320,16 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
 				t.Errorf("after a restart: %v", got)
 			}
-			f.do(func() {
+			f.Do(func() {
 				switch c.scope {
 				case snapshot.ScopeNodeBootstrap:
-					f.must(n.take(a, f.bootstrap(&m)))
+					f.Must(n.take(a, f.Bootstrap(&m)))
 				case snapshot.ScopeNodeRuntime:
-					f.must(n.take(a, f.runtime(&m)))
+					f.Must(n.take(a, f.Runtime(&m)))
 				default:
-					h := f.trustHeader()
+					h := f.TrustHeader()
 					h.ConfigVersion += 100
-					f.must(n.take(a, f.signTrust(h, f.content())))
+					f.Must(n.take(a, f.SignTrust(h, f.Content())))
 				}
 			})
 			if got := a.status.Refusals(); len(got) != 0 && c.scope != "other" {
@@ -348,35 +350,35 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 
 // What is in use already is neither news nor a refusal.
 func TestUnchangedIsNoNews(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	again := &fealtyv1.SignedSnapshot{Envelope: n.read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active))}
-	n.disk.FailAt(1<<30, nil)
-	if err := n.take(a, again); err != nil || n.disk.Calls() != 0 || len(a.status.Refusals()) != 0 {
-		t.Fatalf("%v, %d writes, %v", err, n.disk.Calls(), a.status.Refusals())
+	again := &fealtyv1.SignedSnapshot{Envelope: n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active))}
+	n.Disk.FailAt(1<<30, nil)
+	if err := n.take(a, again); err != nil || n.Disk.Calls() != 0 || len(a.status.Refusals()) != 0 {
+		t.Fatalf("%v, %d writes, %v", err, n.Disk.Calls(), a.status.Refusals())
 	}
 }
 
 // A new authority epoch's bootstrap that arrives before its trust bundle is used
 // as soon as the bundle is.
 func TestBootstrapBeforeItsBundle(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	id := n.mustJoin().ID
+	id := n.MustJoin().ID
 	a := n.mustOpen()
 	defer a.Close()
-	m := f.member(id)
-	f.trustChanged(func() { f.epoch = 2 })
+	m := f.Member(id)
+	f.TrustChanged(func() { f.Epoch = 2 })
 	var boot *fealtyv1.SignedSnapshot
-	f.do(func() { boot = f.bootstrap(&m) })
-	f.must(n.take(a, boot))
+	f.Do(func() { boot = f.Bootstrap(&m) })
+	f.Must(n.take(a, boot))
 	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
 		t.Fatalf("refusals %v", got)
 	}
-	f.must(n.take(a, f.trustBundle()))
+	f.Must(n.take(a, f.TrustBundle()))
 	header := a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
 	if header.AuthorityEpoch != 2 || len(a.status.Refusals()) != 0 {
 		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.status.Refusals())
@@ -385,38 +387,38 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 
 // The same refusal again and again is not written down again and again.
 func TestRefusalsAreNotAFlood(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	bad := &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
-	f.must(n.take(a, bad))
-	n.disk.FailAt(1<<30, nil)
+	f.Must(n.take(a, bad))
+	n.Disk.FailAt(1<<30, nil)
 	for range 100 {
-		f.must(n.take(a, bad))
+		f.Must(n.take(a, bad))
 	}
-	if calls := n.disk.Calls(); calls != 0 {
+	if calls := n.Disk.Calls(); calls != 0 {
 		t.Errorf("%d writes for a refusal that is known", calls)
 	}
 }
 
 // Whoever activates waits for its turn, and not for ever.
 func TestTakeWaitsItsTurn(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	release, err := a.activation.Acquire(t.Context())
-	f.must(err)
+	f.Must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := a.take(ctx, "", nil); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	release()
-	f.must(a.take(t.Context(), "trust_bundle", nil))
+	f.Must(a.take(t.Context(), "trust_bundle", nil))
 }
 
 func TestRefusalText(t *testing.T) {
@@ -435,33 +437,33 @@ func TestRefusalText(t *testing.T) {
 func TestOlderIsNotRefusedAgain(t *testing.T) {
 	for _, way := range []string{"whole", "announced"} {
 		t.Run(way, func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n := newNode(f)
-			id := n.mustJoin().ID
+			id := n.MustJoin().ID
 			a := n.mustOpen()
 			defer a.Close()
-			m := f.member(id)
+			m := f.Member(id)
 			var old, newer *fealtyv1.SignedSnapshot
-			f.do(func() { old, newer = f.runtime(&m), f.runtime(&m) })
+			f.Do(func() { old, newer = f.Runtime(&m), f.Runtime(&m) })
 			signed, err := snapshot.Unmarshal(old.GetEnvelope())
-			f.must(err)
+			f.Must(err)
 			signed.Publication.Signatures[0].Bytes[0] ^= 1 // by a key that may become known
 			if way == "announced" {
 				signed.Content = nil
 			}
 			raw, err := signed.Marshal()
-			f.must(err)
+			f.Must(err)
 			in := &intake{a: a, from: state.ByCoordinator, sources: func() []source { return nil }}
-			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
+			f.Must(in.take(t.Context(), notice{old.GetScope(), raw}))
 			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
-			f.must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))
+			f.Must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))
 			if got := a.status.Refusals(); len(got) != 0 {
 				t.Errorf("the newer is in use, and the older is refused again: %v", got)
 			}
 			// The first time it is told, whatever is in use.
-			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
+			f.Must(in.take(t.Context(), notice{old.GetScope(), raw}))
 			if got := a.status.Refusals(); len(got) != 1 {
 				t.Errorf("the older comes anew: refusals %v", got)
 			}

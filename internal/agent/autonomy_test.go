@@ -6,19 +6,20 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/fleettest"
 )
 
 // The node says how long it works alone, and counts from the last word that it got.
 func TestAutonomyRunsOutAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.svidTTL, f.renewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
+		f := fleettest.New(t)
+		f.SVIDTTL, f.RenewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
 		n := newNode(f)
-		m := f.member(n.mustJoin().ID)
+		m := f.Member(n.MustJoin().ID)
 		a := n.mustOpen()
 		var runtime *fealtyv1.SignedSnapshot
-		f.do(func() { runtime = f.runtime(&m) })
-		f.must(n.take(a, runtime))
+		f.Do(func() { runtime = f.Runtime(&m) })
+		f.Must(n.take(a, runtime))
 		stop := n.run(a)
 		time.Sleep(time.Minute)
 		look := func() (time.Duration, string, bool) {
@@ -33,8 +34,8 @@ func TestAutonomyRunsOutAlone(t *testing.T) {
 		if !connected || left <= 0 || left > content.Degraded.Max {
 			t.Fatalf("connected %v, %v left by %s, policy %v", connected, left, limit, content.Degraded.Max)
 		}
-		f.do(func() { f.down["all"] = true })
-		f.cut()
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Cut()
 		time.Sleep(content.Degraded.Max / 2)
 		half, _, connected := look()
 		if connected || half > left-content.Degraded.Max/2+time.Minute {

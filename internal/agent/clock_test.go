@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -30,9 +31,9 @@ func (m *machine) reboot(boot string, d time.Duration) {
 
 // openAt opens n on a machine.
 func (n *node) openAt(m *machine, files durable.FS) *Agent {
-	n.f.tb.Helper()
-	a, err := Open(n.f.tb.Context(), Config{DataDir: n.dir, FS: files, Now: m.now, Elapsed: m.elapsed, Log: quiet(), Dial: n.f.dial, Release: "v0.1.0"})
-	n.f.must(err)
+	n.Fleet.TB.Helper()
+	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: files, Now: m.now, Elapsed: m.elapsed, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
+	n.Fleet.Must(err)
 	a.socket, a.configSocket = "", ""
 	return a
 }
@@ -49,9 +50,9 @@ func TestClock(t *testing.T) {
 		next func() // the next authority epoch
 	}
 	restart := func(w *world) {
-		w.a.keepClock(w.n.f.tb.Context())
+		w.a.keepClock(w.n.Fleet.TB.Context())
 		w.a.Close()
-		w.a = w.n.openAt(w.machine, w.n.disk.FS())
+		w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 	}
 	for _, c := range []struct {
 		name   string
@@ -65,19 +66,19 @@ func TestClock(t *testing.T) {
 		{"back, and time passes", func(w *world) { w.set(-year); w.pass(3 * hour) }, 3 * hour, year},
 		{"back, a restart of the agent", func(w *world) { w.set(-year); w.pass(hour); restart(w); w.pass(hour) }, 2 * hour, year},
 		{"back, time passes while the agent is down", func(w *world) {
-			w.a.keepClock(w.n.f.tb.Context())
+			w.a.keepClock(w.n.Fleet.TB.Context())
 			w.a.Close()
 			w.set(-year)
 			w.pass(5 * hour)
-			w.a = w.n.openAt(w.machine, w.n.disk.FS())
+			w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 		}, 5 * hour, year},
 		{"back, a restart of the machine: what it was off does not count", func(w *world) {
 			w.pass(hour)
-			w.a.keepClock(w.n.f.tb.Context())
+			w.a.keepClock(w.n.Fleet.TB.Context())
 			w.reboot("second", 0)
 			w.set(-year)
 			w.a.Close()
-			w.a = w.n.openAt(w.machine, w.n.disk.FS())
+			w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 			w.pass(hour)
 		}, 2 * hour, year},
 		{"back, and the floor on disk lost: what was signed", func(w *world) {
@@ -86,27 +87,27 @@ func TestClock(t *testing.T) {
 			w.pass(hour)
 			w.set(-year)
 			w.a.Close()
-			w.n.disk.Put(w.n.path(dir.ClockName), []byte("gone"))
-			w.a = w.n.openAt(w.machine, w.n.disk.FS())
+			w.n.Disk.Put(w.n.Path(dir.ClockName), []byte("gone"))
+			w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 		}, hour, year - hour},
 		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.trustedNow(); restart(w); w.set(-year) }, 0, 0},
 		{"ahead while something was signed", func(w *world) { w.set(20 * hour); w.sign(); w.set(-20 * hour); w.pass(hour) }, hour, 0},
 		{"the future signed, and a new epoch", func(w *world) {
-			w.n.f.shift.Add(int64(year))
+			w.n.Fleet.Shift.Add(int64(year))
 			w.set(year)
 			w.sign()
-			w.n.f.shift.Add(-int64(year))
+			w.n.Fleet.Shift.Add(-int64(year))
 			w.set(-year)
 			if w.a.clock.Behind() == 0 {
-				w.n.f.tb.Error("the test shows nothing")
+				w.n.Fleet.TB.Error("the test shows nothing")
 			}
 			w.next()
 		}, 0, 0},
 		{"the future signed, and a new epoch, a restart", func(w *world) {
-			w.n.f.shift.Add(int64(year))
+			w.n.Fleet.Shift.Add(int64(year))
 			w.set(year)
 			w.sign()
-			w.n.f.shift.Add(-int64(year))
+			w.n.Fleet.Shift.Add(-int64(year))
 			w.set(-year)
 			restart(w)
 			w.next()
@@ -114,27 +115,27 @@ func TestClock(t *testing.T) {
 		}, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t)
-			f.bundleLife = 300 * 24 * time.Hour
+			f := fleettest.New(t)
+			f.BundleLife = 300 * 24 * time.Hour
 			n := newNode(f)
-			n.mustJoin()
-			begin := f.clock().Truncate(time.Second)
+			n.MustJoin()
+			begin := f.Clock().Truncate(time.Second)
 			w := &world{machine: &machine{wall: begin, boot: "first", since: time.Minute}, n: n}
-			w.a = n.openAt(w.machine, n.disk.FS())
+			w.a = n.openAt(w.machine, n.Disk.FS())
 			defer func() { w.a.Close() }()
 			w.sign = func() {
 				t.Helper()
-				f.do(func() { f.version++ })
-				h := f.trustHeader()
+				f.Do(func() { f.Version++ })
+				h := f.TrustHeader()
 				if c.name != "ahead while something was signed" {
 					h.IssuedAt = w.wall.UTC()
 				}
-				f.must(n.take(w.a, f.signTrust(h, f.content())))
+				f.Must(n.take(w.a, f.SignTrust(h, f.Content())))
 				if got := w.a.status.Refusals(); len(got) != 0 {
 					t.Fatal(got)
 				}
 			}
-			w.next = func() { f.do(func() { f.epoch++ }); w.sign() }
+			w.next = func() { f.Do(func() { f.Epoch++ }); w.sign() }
 			w.sign()
 			c.do(w)
 			near := func(got, want time.Duration) bool { return (got - want).Abs() <= 2*time.Second }
@@ -145,7 +146,7 @@ func TestClock(t *testing.T) {
 				t.Errorf("the clock is %v behind, want %v", got, c.behind)
 			}
 			resp, err := nodeServer{a: w.a}.GetNode(t.Context(), nil)
-			f.must(err)
+			f.Must(err)
 			if got := resp.GetClockBehind().AsDuration(); !near(got, c.behind) {
 				t.Errorf("it tells that it is %v behind", got)
 			}
@@ -159,17 +160,17 @@ func TestClock(t *testing.T) {
 
 // Who holds a signing key cannot push the floor on by signing ahead again and again.
 func TestFloorIsNotPushed(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
-	m := &machine{wall: f.clock(), boot: "first"}
-	a := n.openAt(m, n.disk.FS())
+	n.MustJoin()
+	m := &machine{wall: f.Clock(), boot: "first"}
+	a := n.openAt(m, n.Disk.FS())
 	defer a.Close()
 	for range 20 {
-		f.do(func() { f.version++ })
-		h := f.trustHeader()
+		f.Do(func() { f.Version++ })
+		h := f.TrustHeader()
 		h.IssuedAt = a.trustedNow().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
-		f.must(n.take(a, f.signTrust(h, f.content())))
+		f.Must(n.take(a, f.SignTrust(h, f.Content())))
 	}
 	if trustVersion(a) != 30 {
 		t.Fatalf("version %d is in use: %v", trustVersion(a), a.status.Refusals())
@@ -181,11 +182,11 @@ func TestFloorIsNotPushed(t *testing.T) {
 
 // What ends, ends by the node's time: a clock that is set back does not extend it.
 func TestClockBackExtendsNothing(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
-	m := &machine{wall: f.clock(), boot: "first"}
-	a := n.openAt(m, n.disk.FS())
+	n.MustJoin()
+	m := &machine{wall: f.Clock(), boot: "first"}
+	a := n.openAt(m, n.Disk.FS())
 	defer a.Close()
 	if reason := a.unready(); reason != "" {
 		t.Fatal(reason)

@@ -4,83 +4,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// Of the nodes in these tests.
-var (
-	groupRoles         = []string{snapshotform.RoleCore}
-	groupOrganizations = []string{"acme"}
-	allCompanions      = slices.Sorted(slices.Values(state.Scopes[len(state.Foundations):]))
-)
-
-// ofGroup signs content for m or for its group, of a version of its own.
-func (f *fleet) ofGroup(m *memberState, content snapshot.Content, edits ...func(*snapshot.Header, *snapshot.Record)) *fealtyv1.SignedSnapshot {
-	f.next++
-	now := f.clock().UTC().Truncate(time.Second)
-	h := snapshot.Header{
-		ClusterID: testCluster, Roles: groupRoles, OrganizationIDs: groupOrganizations,
-		ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
-	}
-	r := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations()}
-	for _, e := range edits {
-		e(&h, &r)
-	}
-	h.Subject = snapshot.GroupSubject(h.Roles, h.OrganizationIDs)
-	if _, ok := content.(*snapshot.ServiceAssignment); ok {
-		h.Subject = snapshot.NodeSubject(m.id, m.incarnation)
-	}
-	draft, err := snapshotauthor.Compose(h, content)
-	f.must(err)
-	signed, err := draft.Publish(r, f.configKey)
-	f.must(err)
-	return f.message(draft.Header().ScopeType, signed)
-}
-
-// qos is content of qos_policy that differs with n.
-func qos(n int) *snapshot.QoSPolicy {
-	return &snapshot.QoSPolicy{Classes: []snapshot.QoSClass{{Name: "gold", Organization: "acme", Priority: n}}}
-}
-
-// contentOf is content of scope that differs with n.
-func contentOf(scope snapshot.Scope, n int) snapshot.Content {
-	name := fmt.Sprintf("n%d", n)
-	switch scope {
-	case snapshot.ScopeDegradedModePolicy:
-		return &snapshot.DegradedModePolicy{Max: time.Duration(n) * time.Second}
-	case snapshot.ScopePeerDirectory:
-		return &snapshot.PeerDirectory{}
-	case snapshot.ScopeQoSPolicy:
-		return qos(n)
-	case snapshot.ScopeRoutePolicy:
-		return &snapshot.RoutePolicy{Routes: []snapshot.Route{{Name: name, Organization: "acme", Deny: true}}}
-	case snapshot.ScopeServiceAssignment:
-		return &snapshot.ServiceAssignment{Services: []snapshot.Service{{Name: name, Organization: "acme", Type: "http"}}}
-	}
-	return &snapshot.StorageDirectory{}
-}
-
-// gives is a node_runtime that lists companions.
-func (f *fleet) gives(m *memberState, companions []snapshot.Scope, edits ...func(*snapshot.NodeRuntime)) *fealtyv1.SignedSnapshot {
-	return f.runtime(m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
-		c.Roles, c.Organizations, c.Companions = groupRoles, groupOrganizations, companions
-		for _, e := range edits {
-			e(c)
-		}
-	})
-}
 
 func offers(of ...*fealtyv1.SignedSnapshot) []state.Offer {
 	var out []state.Offer
@@ -91,28 +28,28 @@ func offers(of ...*fealtyv1.SignedSnapshot) []state.Offer {
 }
 
 // companionNode returns a node that holds two versions of every companion.
-func companionNode(f *fleet) (*node, memberState) {
-	f.tb.Helper()
+func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
+	f.TB.Helper()
 	n := newNode(f)
-	id := n.mustJoin().ID
-	m := f.member(id)
+	id := n.MustJoin().ID
+	m := f.Member(id)
 	a := n.mustOpen()
 	defer a.Close()
-	f.do(func() {
-		f.must(n.take(a, f.gives(&m, allCompanions)))
+	f.Do(func() {
+		f.Must(n.take(a, f.Gives(&m, fleettest.AllCompanions)))
 		for version := range 2 {
 			var all []*fealtyv1.SignedSnapshot
-			for _, scope := range allCompanions {
-				all = append(all, f.ofGroup(&m, contentOf(scope, version+1)))
+			for _, scope := range fleettest.AllCompanions {
+				all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, version+1)))
 			}
-			f.must(a.takeAll(f.tb.Context(), state.ByCoordinator, offers(all...)...))
+			f.Must(a.takeAll(f.TB.Context(), state.ByCoordinator, offers(all...)...))
 		}
 	})
 	if got := a.status.Refusals(); len(got) != 0 {
-		f.tb.Fatalf("refused: %v", got)
+		f.TB.Fatalf("refused: %v", got)
 	}
 	if got := inUse(a); len(got) != len(state.Scopes) {
-		f.tb.Fatalf("in use are %v", got)
+		f.TB.Fatalf("in use are %v", got)
 	}
 	return n, m
 }
@@ -135,23 +72,23 @@ func (n *node) wellKept(t *testing.T, a *Agent) {
 		h := b.Held[scope]
 		if h == nil {
 			for _, name := range append(dir.FilesOf(scope), dir.CurrentName(scope)) {
-				if n.has(name) {
+				if n.Has(name) {
 					t.Errorf("%s is not in use, and there is %s", scope, name)
 				}
 			}
 			continue
 		}
-		if got := n.read(dir.SnapshotName(scope, dir.Active)); !bytes.Equal(got, h.Raw) {
+		if got := n.Read(dir.SnapshotName(scope, dir.Active)); !bytes.Equal(got, h.Raw) {
 			t.Errorf("%s.active is not what is in use", scope)
 		}
 		if _, err := a.use(scope); err != nil {
-			if n.has(dir.CurrentName(scope)) {
+			if n.Has(dir.CurrentName(scope)) {
 				t.Errorf("%s is there, and may not be used: %v", dir.CurrentName(scope), err)
 			}
-		} else if got := n.read(dir.CurrentName(scope)); string(got) != h.Verified.ContentJSON() {
+		} else if got := n.Read(dir.CurrentName(scope)); string(got) != h.Verified.ContentJSON() {
 			t.Errorf("%s is not what is in use", dir.CurrentName(scope))
 		}
-		if n.has(dir.SnapshotName(scope, dir.Pending)) {
+		if n.Has(dir.SnapshotName(scope, dir.Pending)) {
 			t.Errorf("%s is still pending", scope)
 		}
 	}
@@ -159,16 +96,16 @@ func (n *node) wellKept(t *testing.T, a *Agent) {
 
 // A node starts in an outage with everything that it had, in all nine scopes.
 func TestStartInAnOutage(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, _ := companionNode(f)
 	a := n.mustOpen()
 	was := inUse(a)
 	a.Close()
-	f.do(func() { f.down["all"] = true })
-	f.shift.Add(int64(10 * 24 * time.Hour)) // long enough that every record is old
-	f.do(func() { f.bundleLife = 40 * 24 * time.Hour })
-	f.shift.Add(-int64(10 * 24 * time.Hour))
-	n.disk.Restart(durabletest.Synced)
+	f.Do(func() { f.Faults.Down["all"] = true })
+	f.Shift.Add(int64(10 * 24 * time.Hour)) // long enough that every record is old
+	f.Do(func() { f.BundleLife = 40 * 24 * time.Hour })
+	f.Shift.Add(-int64(10 * 24 * time.Hour))
+	n.Disk.Restart(durabletest.Synced)
 	a = n.mustOpen()
 	defer a.Close()
 	if got := inUse(a); !maps.Equal(got, was) || len(a.status.Refusals()) != 0 {
@@ -180,29 +117,29 @@ func TestStartInAnOutage(t *testing.T) {
 // A companion that comes before the node_runtime which gives it is used as soon as that
 // is there, whatever the order.
 func TestCompanionsBeforeTheirRuntime(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	id := n.mustJoin().ID
-	m := f.member(id)
+	id := n.MustJoin().ID
+	m := f.Member(id)
 	a := n.mustOpen()
 	defer a.Close()
 	var qosPolicy, runtime *fealtyv1.SignedSnapshot
-	f.do(func() {
-		runtime = f.gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy})
-		qosPolicy = f.ofGroup(&m, qos(1))
+	f.Do(func() {
+		runtime = f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy})
+		qosPolicy = f.OfGroup(&m, authortest.QoS(1))
 	})
-	f.must(n.take(a, qosPolicy))
+	f.Must(n.take(a, qosPolicy))
 	if got := a.status.Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
 		t.Fatalf("without a node_runtime: %v, refusals %v", inUse(a), got)
 	}
-	f.must(n.take(a, runtime))
+	f.Must(n.take(a, runtime))
 	if got := a.status.Refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
 		t.Fatalf("with it: %v, refusals %v", inUse(a), got)
 	}
 	// One that it does not give is refused, and so is another group's.
-	f.do(func() {
-		f.must(n.take(a, f.ofGroup(&m, contentOf(snapshot.ScopeRoutePolicy, 1))))
-		f.must(n.take(a, f.ofGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
+	f.Do(func() {
+		f.Must(n.take(a, f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 1))))
+		f.Must(n.take(a, f.OfGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
 	})
 	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants, "qos_policy": snapshotform.ReasonSubject}
 	for _, r := range a.status.Refusals() {
@@ -218,29 +155,29 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 
 // Several scopes renewed under one record write the marks once.
 func TestRenewalsAreOneWrite(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := companionNode(f)
 	a := n.mustOpen()
 	defer a.Close()
 	was := inUse(a)
 	var all []*fealtyv1.SignedSnapshot
-	f.do(func() {
-		for _, scope := range allCompanions {
+	f.Do(func() {
+		for _, scope := range fleettest.AllCompanions {
 			old := a.beliefs.Load().Held[scope].Verified.Header()
-			all = append(all, f.ofGroup(&m, contentOf(scope, 2), func(h *snapshot.Header, _ *snapshot.Record) {
+			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2), func(h *snapshot.Header, _ *snapshot.Record) {
 				*h = old
 			}))
 		}
 	})
 	before := a.store.Sequence
-	f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
+	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
 	if got := a.store.Sequence - before; got != 1 {
 		t.Errorf("the marks were written %d times", got)
 	}
 	if got := inUse(a); !maps.Equal(got, was) || len(a.status.Refusals()) != 0 {
 		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.Refusals())
 	}
-	for i, scope := range allCompanions {
+	for i, scope := range fleettest.AllCompanions {
 		if h := a.beliefs.Load().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
 			t.Errorf("%s is not under the newer record", scope)
 		}
@@ -252,7 +189,7 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 // and after a restart; its marks stay, so that nothing old comes back with it.
 func TestDrop(t *testing.T) {
 	without := func(gone ...snapshot.Scope) []snapshot.Scope {
-		return slices.DeleteFunc(slices.Clone(allCompanions), func(s snapshot.Scope) bool { return slices.Contains(gone, s) })
+		return slices.DeleteFunc(slices.Clone(fleettest.AllCompanions), func(s snapshot.Scope) bool { return slices.Contains(gone, s) })
 	}
 	for _, c := range []struct {
 		name  string
@@ -260,21 +197,21 @@ func TestDrop(t *testing.T) {
 		edit  func(*snapshot.NodeRuntime)
 		gone  []snapshot.Scope
 	}{
-		{"nothing", allCompanions, func(*snapshot.NodeRuntime) {}, nil},
+		{"nothing", fleettest.AllCompanions, func(*snapshot.NodeRuntime) {}, nil},
 		{"one scope", without(snapshot.ScopeRoutePolicy), func(*snapshot.NodeRuntime) {}, []snapshot.Scope{snapshot.ScopeRoutePolicy}},
 		{"the assignment", without(snapshot.ScopeServiceAssignment), func(*snapshot.NodeRuntime) {}, []snapshot.Scope{snapshot.ScopeServiceAssignment}},
-		{"a role more", allCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} }, allCompanions},
-		{"no role", allCompanions, func(r *snapshot.NodeRuntime) { r.Roles = nil }, allCompanions},
-		{"another organization", allCompanions, func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, allCompanions},
-		{"everything", nil, func(*snapshot.NodeRuntime) {}, allCompanions},
+		{"a role more", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} }, fleettest.AllCompanions},
+		{"no role", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = nil }, fleettest.AllCompanions},
+		{"another organization", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, fleettest.AllCompanions},
+		{"everything", nil, func(*snapshot.NodeRuntime) {}, fleettest.AllCompanions},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n, m := companionNode(f)
 			a := n.mustOpen()
 			marks := len(a.beliefs.Load().Marks.All())
 			old := a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Raw
-			f.do(func() { f.must(n.take(a, f.gives(&m, c.lists, c.edit))) })
+			f.Do(func() { f.Must(n.take(a, f.Gives(&m, c.lists, c.edit))) })
 			look := func(when string) {
 				t.Helper()
 				for _, scope := range state.Scopes {
@@ -299,14 +236,14 @@ func TestDrop(t *testing.T) {
 				return
 			}
 			// Given again, the node takes what it had, and nothing that is older.
-			f.do(func() { f.must(n.take(a, f.gives(&m, allCompanions))) })
-			f.do(func() {
-				f.must(n.take(a, f.ofGroup(&m, qos(9), func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
+			f.Do(func() { f.Must(n.take(a, f.Gives(&m, fleettest.AllCompanions))) })
+			f.Do(func() {
+				f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(9), func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
 			})
 			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
 				t.Errorf("an older one: %v", got)
 			}
-			f.must(a.take(t.Context(), "qos_policy", old))
+			f.Must(a.take(t.Context(), "qos_policy", old))
 			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.status.Refusals()) != 0 {
 				t.Errorf("what it had is not in use again: %v", a.status.Refusals())
 			}
@@ -317,7 +254,7 @@ func TestDrop(t *testing.T) {
 // A power cut at any call of an activation of several scopes leaves each scope with the
 // old or the new, whole; and under a node_runtime nothing that it does not give.
 func TestSeveralScopesCrash(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, m := companionNode(f)
 	a := joined.mustOpen()
 	was := inUse(a)
@@ -329,34 +266,34 @@ func TestSeveralScopesCrash(t *testing.T) {
 	}{
 		{"new versions", func() []*fealtyv1.SignedSnapshot {
 			return []*fealtyv1.SignedSnapshot{
-				f.ofGroup(&m, contentOf(snapshot.ScopeQoSPolicy, 3)), f.ofGroup(&m, contentOf(snapshot.ScopeRoutePolicy, 3)),
-				f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 3)), f.ofGroup(&m, contentOf(snapshot.ScopeDegradedModePolicy, 3)),
+				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)), f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 3)),
+				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 3)), f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeDegradedModePolicy, 3)),
 			}
 		}, nil},
 		{"a node_runtime that takes two away, and a new version", func() []*fealtyv1.SignedSnapshot {
-			lists := slices.DeleteFunc(slices.Clone(allCompanions), func(s snapshot.Scope) bool {
+			lists := slices.DeleteFunc(slices.Clone(fleettest.AllCompanions), func(s snapshot.Scope) bool {
 				return s == snapshot.ScopeRoutePolicy || s == snapshot.ScopeServiceAssignment
 			})
-			return []*fealtyv1.SignedSnapshot{f.ofGroup(&m, contentOf(snapshot.ScopeQoSPolicy, 3)), f.gives(&m, lists)}
+			return []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)), f.Gives(&m, lists)}
 		}, []snapshot.Scope{snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var next []*fealtyv1.SignedSnapshot
-			f.do(func() { next = c.next() })
+			f.Do(func() { next = c.next() })
 			after := maps.Clone(was)
 			for _, s := range next {
 				signed, err := snapshot.Unmarshal(s.GetEnvelope())
-				f.must(err)
+				f.Must(err)
 				after[snapshot.Scope(s.GetScope())] = versionOf(t, signed)
 			}
 			for _, scope := range c.gone {
 				delete(after, scope)
 			}
 			var n *node
-			crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+			fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 				n = joined.clone()
 				a := n.mustOpen()
-				return n.disk, func() error { return a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...) }
+				return n.Disk, func() error { return a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...) }
 			}, func(t *testing.T, done bool) {
 				a, err := n.open()
 				if err != nil {
@@ -403,16 +340,16 @@ func versionOf(t *testing.T, s *snapshot.Signed) uint64 {
 
 // A disk error while something is dropped keeps it out of use, and is made good.
 func TestDropDiskErrors(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, m := companionNode(f)
 	var next *fealtyv1.SignedSnapshot
-	f.do(func() { next = f.gives(&m, nil) })
+	f.Do(func() { next = f.Gives(&m, nil) })
 	for call := 1; ; call++ {
 		n := joined.clone()
 		a := n.mustOpen()
-		n.disk.FailAt(call, errors.New("disk error"))
+		n.Disk.FailAt(call, errors.New("disk error"))
 		err := n.take(a, next)
-		if !n.disk.Failed() {
+		if !n.Disk.Failed() {
 			a.Close()
 			break
 		}
@@ -421,7 +358,7 @@ func TestDropDiskErrors(t *testing.T) {
 		}
 		if err == nil {
 			_, err := a.endTrials(t.Context())
-			f.must(err)
+			f.Must(err)
 			n.wellKept(t, a)
 		}
 		a.Close()
@@ -431,18 +368,18 @@ func TestDropDiskErrors(t *testing.T) {
 // What was refused is shown for as long as the node is to hold something in its place.
 func TestRefusalEndsWithItsGrant(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	m := f.member(n.mustJoin().ID)
+	m := f.Member(n.MustJoin().ID)
 	a := n.mustOpen()
 	services := []snapshot.Scope{snapshot.ScopeServiceAssignment}
-	f.do(func() {
-		f.must(n.take(a, f.gives(&m, services)))
-		bad := f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) {
+	f.Do(func() {
+		f.Must(n.take(a, f.Gives(&m, services)))
+		bad := f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) {
 			h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second)
 		})
-		f.shift.Add(int64(time.Hour))
-		f.must(n.take(a, bad))
+		f.Shift.Add(int64(time.Hour))
+		f.Must(n.take(a, bad))
 	})
 	if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
 		t.Fatalf("refused is %+v", got)
@@ -453,11 +390,11 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 		t.Fatalf("after a restart refused is %+v", got)
 	}
 	// A record over the same node_runtime ends nothing, and one that gives no services does.
-	f.do(func() { f.must(n.take(a, f.gives(&m, services))) })
+	f.Do(func() { f.Must(n.take(a, f.Gives(&m, services))) })
 	if got := a.status.Refusals(); len(got) != 1 {
 		t.Errorf("with a runtime that gives services refused is %+v", got)
 	}
-	f.do(func() { f.must(n.take(a, f.gives(&m, nil))) })
+	f.Do(func() { f.Must(n.take(a, f.Gives(&m, nil))) })
 	if got := a.status.Refusals(); len(got) != 0 {
 		t.Errorf("with a runtime that gives none refused is %+v", got)
 	}

@@ -14,9 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -25,28 +27,28 @@ import (
 
 // A folder that a newer release wrote is refused by name and left as it is.
 func TestNewerFormat(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := joinedNode(f)
 	data, err := dir.Seal(dir.StoreFile{Format: dir.StoreFormat + 1, Release: "v9.1.0"})
-	f.must(err)
-	n.disk.Put(n.path(dir.StoreName), data)
-	n.disk.FailAt(1<<30, nil)
+	f.Must(err)
+	n.Disk.Put(n.Path(dir.StoreName), data)
+	n.Disk.FailAt(1<<30, nil)
 	_, err = n.open()
 	if !errors.Is(err, explain.NodeStateNewer) || !strings.Contains(err.Error(), "v9.1.0") {
 		t.Errorf("opened: %v", err)
 	}
-	if _, err := n.join(enroll.ByToken(f.token())); !errors.Is(err, explain.NodeStateNewer) {
+	if _, err := n.Join(enroll.ByToken(f.Token())); !errors.Is(err, explain.NodeStateNewer) {
 		t.Errorf("joined: %v", err)
 	}
-	if n.disk.Calls() != 0 || !bytes.Equal(n.read(dir.StoreName), data) {
-		t.Errorf("%d changes were made", n.disk.Calls())
+	if n.Disk.Calls() != 0 || !bytes.Equal(n.Read(dir.StoreName), data) {
+		t.Errorf("%d changes were made", n.Disk.Calls())
 	}
 	// Its own form, damaged or not, is no reason.
-	for _, data := range [][]byte{nil, []byte("x"), n.read(dir.MarksAName)} {
-		n.disk.Put(n.path(dir.StoreName), data)
+	for _, data := range [][]byte{nil, []byte("x"), n.Read(dir.MarksAName)} {
+		n.Disk.Put(n.Path(dir.StoreName), data)
 		n.mustOpen().Close()
 		var got dir.StoreFile
-		if err := dir.Unseal(n.read(dir.StoreName), &got); err != nil || got != (dir.StoreFile{Format: dir.StoreFormat, Release: "v0.1.0"}) {
+		if err := dir.Unseal(n.Read(dir.StoreName), &got); err != nil || got != (dir.StoreFile{Format: dir.StoreFormat, Release: "v0.1.0"}) {
 			t.Errorf("over %q: %v, %v", data, got, err)
 		}
 	}
@@ -55,14 +57,14 @@ func TestNewerFormat(t *testing.T) {
 // What others read is made from what is in use, and never read back: whatever is
 // written there, the node is the same, and the files are right again.
 func TestDerivedIsNoAuthority(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, _ := companionNode(f)
 	a := n.mustOpen()
 	was := inUse(a)
 	n.wellKept(t, a)
 	var told state.StateFile
-	f.must(dir.Unseal(n.read(dir.StateName), &told))
-	if len(told.Scopes) != len(state.Scopes) || told.Release != "v0.1.0" || bytes.Contains(n.read(dir.StateName), []byte("PRIVATE")) {
+	f.Must(dir.Unseal(n.Read(dir.StateName), &told))
+	if len(told.Scopes) != len(state.Scopes) || told.Release != "v0.1.0" || bytes.Contains(n.Read(dir.StateName), []byte("PRIVATE")) {
 		t.Errorf("the state is %+v", told)
 	}
 	for _, s := range told.Scopes {
@@ -76,8 +78,8 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 	}
 	a.Close()
 	for _, name := range []string{dir.CurrentName(snapshot.ScopeQoSPolicy), dir.CurrentName(snapshot.ScopeRoutePolicy), dir.StateName} {
-		for _, data := range [][]byte{nil, []byte("{}"), n.read(dir.CurrentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
-			n.disk.Put(n.path(name), data)
+		for _, data := range [][]byte{nil, []byte("{}"), n.Read(dir.CurrentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
+			n.Disk.Put(n.Path(name), data)
 			a := n.mustOpen()
 			if got := inUse(a); !maps.Equal(got, was) {
 				t.Errorf("with another %s: %v", name, got)
@@ -90,21 +92,21 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 
 // The content of a snapshot that ended is not there to read.
 func TestDerivedEnds(t *testing.T) {
-	f := newFleet(t)
-	f.bundleLife = 60 * 24 * time.Hour
+	f := fleettest.New(t)
+	f.BundleLife = 60 * 24 * time.Hour
 	n, _ := companionNode(f)
 	a := n.mustOpen()
 	defer a.Close()
-	f.shift.Store(int64(31 * 24 * time.Hour))
+	f.Shift.Store(int64(31 * 24 * time.Hour))
 	if _, err := a.endTrials(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, scope := range allCompanions {
-		if n.has(dir.CurrentName(scope)) {
+	for _, scope := range fleettest.AllCompanions {
+		if n.Has(dir.CurrentName(scope)) {
 			t.Errorf("%s ended and can be read", scope)
 		}
 	}
-	if !n.has(dir.CurrentName(snapshot.ScopeTrustBundle)) {
+	if !n.Has(dir.CurrentName(snapshot.ScopeTrustBundle)) {
 		t.Error("what did not end cannot be read")
 	}
 }
@@ -112,7 +114,7 @@ func TestDerivedEnds(t *testing.T) {
 // Every file of the node's store, cut anywhere or with a bit turned, leaves the node with
 // nothing that it did not accept, and with all of it again when a coordinator sends it.
 func TestEveryFileDamaged(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, m := companionNode(f)
 	a := joined.mustOpen()
 	was := inUse(a)
@@ -124,7 +126,7 @@ func TestEveryFileDamaged(t *testing.T) {
 		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
 		if data, err := a.store.Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
 			s, err := snapshot.Unmarshal(data)
-			f.must(err)
+			f.Must(err)
 			accepted[scope][versionOf(t, s)] = true
 		}
 	}
@@ -135,14 +137,14 @@ func TestEveryFileDamaged(t *testing.T) {
 		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous), dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Refused), dir.CurrentName(scope))
 	}
 	for _, name := range names {
-		if !joined.has(name) {
+		if !joined.Has(name) {
 			continue
 		}
 		n := joined.clone()
-		data := joined.read(name)
+		data := joined.Read(name)
 		damages(data, func(what string, damaged []byte) {
 			n := n.clone()
-			n.disk.Put(n.path(name), damaged)
+			n.Disk.Put(n.Path(name), damaged)
 			a, err := n.open()
 			if err != nil {
 				t.Fatalf("%s, %s: %v", name, what, err)
@@ -153,7 +155,7 @@ func TestEveryFileDamaged(t *testing.T) {
 					t.Fatalf("%s, %s: version %d of %s is in use", name, what, version, scope)
 				}
 			}
-			f.must(a.takeAll(t.Context(), state.ByCoordinator, again...))
+			f.Must(a.takeAll(t.Context(), state.ByCoordinator, again...))
 			if got := inUse(a); !maps.Equal(got, was) {
 				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.status.Refusals())
 			}
@@ -164,18 +166,18 @@ func TestEveryFileDamaged(t *testing.T) {
 // A copy of the folder is of no use to another node: with that one's identity it is
 // refused as the wrong node, and its snapshots verify for nobody else.
 func TestCopiedFolder(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	one, _ := companionNode(f)
 	two := joinedNode(f)
 	n := one.clone()
-	n.disk.Put(n.path(dir.SVIDName), two.read(dir.SVIDName))
+	n.Disk.Put(n.Path(dir.SVIDName), two.Read(dir.SVIDName))
 	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
 		t.Errorf("with the certificate of another node: %v", err)
 	}
 	// All but the identity of one, under that of the other.
 	n = one.clone()
 	for _, name := range []string{dir.SVIDName, dir.AnchorName} {
-		n.disk.Put(n.path(name), two.read(name))
+		n.Disk.Put(n.Path(name), two.Read(name))
 	}
 	a := n.mustOpen()
 	defer a.Close()
@@ -188,16 +190,16 @@ func TestCopiedFolder(t *testing.T) {
 
 // realNode returns n's state in a folder of the operating system.
 func (n *node) realDir() string {
-	n.f.tb.Helper()
-	folder := n.f.tb.TempDir()
-	names := append([]string{}, files...)
+	n.Fleet.TB.Helper()
+	folder := n.Fleet.TB.TempDir()
+	names := append([]string{}, fleettest.Files...)
 	for _, scope := range state.Scopes {
 		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous))
 	}
 	for _, name := range names {
-		if n.has(name) {
-			n.f.must(os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700))
-			n.f.must(os.WriteFile(filepath.Join(folder, name), n.read(name), 0o600))
+		if n.Has(name) {
+			n.Fleet.Must(os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700))
+			n.Fleet.Must(os.WriteFile(filepath.Join(folder, name), n.Read(name), 0o600))
 		}
 	}
 	return folder
@@ -208,9 +210,9 @@ func (n *node) realDir() string {
 func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *Agent {
 	t.Helper()
 	a, err := Open(t.Context(), Config{
-		DataDir: folder, FS: durable.OS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
+		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
 	})
-	n.f.must(err)
+	n.Fleet.Must(err)
 	a.socket, a.configSocket = "", ""
 	return a
 }
@@ -218,7 +220,7 @@ func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duratio
 // The program for changes runs once for each content, with what changed in its
 // environment, also for what changed while the agent was down.
 func TestHook(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := companionNode(f)
 	folder, log := n.realDir(), filepath.Join(t.TempDir(), "log")
 	script := `cmp -s "$FEALTY_FILE" "$FEALTY_FILE" || test $FEALTY_EVENT = dropped && echo $FEALTY_EVENT $FEALTY_SCOPE $FEALTY_CONFIG_VERSION >> ` + log
@@ -242,17 +244,17 @@ func TestHook(t *testing.T) {
 		}
 		return true
 	}
-	eventually(t, "it ran for each scope", all)
+	fleettest.Eventually(t, "it ran for each scope", all)
 	var next []*fealtyv1.SignedSnapshot
-	f.do(func() {
-		next = append(next, f.ofGroup(&m, qos(7)), f.gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
+	f.Do(func() {
+		next = append(next, f.OfGroup(&m, authortest.QoS(7)), f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
 	})
-	f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
-	eventually(t, "it ran for what changed and what was dropped", func() bool {
+	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
+	fleettest.Eventually(t, "it ran for what changed and what was dropped", func() bool {
 		l := lines(snapshot.ScopeRoutePolicy)
 		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
 	})
-	eventually(t, "what it succeeded with is written down", func() bool {
+	fleettest.Eventually(t, "what it succeeded with is written down", func() bool {
 		data, err := os.ReadFile(filepath.Join(folder, dir.StateName))
 		var s state.StateFile
 		if err != nil || dir.Unseal(data, &s) != nil {
@@ -269,9 +271,9 @@ func TestHook(t *testing.T) {
 	before := len(lines(""))
 	a = hookNode(t, n, folder, script, 0)
 	stop = n.run(a)
-	f.do(func() { next = []*fealtyv1.SignedSnapshot{f.ofGroup(&m, qos(8))} })
-	f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
-	eventually(t, "it runs for the next change", func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
+	f.Do(func() { next = []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.QoS(8))} })
+	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
+	fleettest.Eventually(t, "it runs for the next change", func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
 	if got := len(lines("")); got != before+1 {
 		t.Errorf("after a restart it ran %d times, want once", got-before)
 	}
@@ -293,8 +295,8 @@ func TestHookVerdict(t *testing.T) {
 			w.a.Close()
 			a := hookNode(t, w.n, w.n.realDir(), c.script, c.timeout)
 			w.n.run(a)
-			eventually(t, "the version before is in use", func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
-			eventually(t, "it ran for that again", func() bool {
+			fleettest.Eventually(t, "the version before is in use", func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
+			fleettest.Eventually(t, "it ran for that again", func() bool {
 				return testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "ok")) >= 1
 			})
 			if got := testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "error")); got != 1 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -15,12 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -186,81 +184,9 @@ func TestResyncIsAskedForRarely(t *testing.T) {
 	})
 }
 
-// directory is a version of the peer_directory of the nodes without roles and
-// organizations, in all its forms.
-type directory struct {
-	header   snapshot.Header
-	content  []byte
-	whole    *fealtyv1.SignedSnapshot
-	detached *fealtyv1.SignedSnapshot
-	patch    *fealtyv1.SignedSnapshot // from the version before; nil for the first
-}
-
-// directory signs the directory with n peers that comes after base, or the first one,
-// or, of an equal number of peers, the same header again under a newer record.
-func (f *fleet) directory(n int, base *directory) *directory {
-	f.tb.Helper()
-	f.next++
-	now := f.clock().UTC().Truncate(time.Second)
-	content := &snapshot.PeerDirectory{}
-	for i := range n {
-		name := fmt.Sprintf("peer-%05d", i)
-		id, err := identity.New(testCluster, identity.Data, name)
-		f.must(err)
-		content.Active = append(content.Active, snapshot.Peer{Name: name, ID: id, Addresses: []string{name + ".prod.example:7000"}, State: snapshot.MemberActive})
-	}
-	h := snapshot.Header{
-		ClusterID: testCluster, Subject: snapshot.GroupSubject(nil, nil), ScopeType: snapshot.ScopePeerDirectory,
-		ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
-	}
-	if base != nil {
-		h.Base = &snapshot.Base{ConfigVersion: base.header.ConfigVersion, ContentHash: base.header.ContentHash}
-	}
-	draft, err := snapshotauthor.Compose(h, content)
-	f.must(err)
-	if base != nil && bytes.Equal(draft.ContentBytes(), base.content) {
-		h = base.header
-		draft, err = snapshotauthor.Compose(h, content)
-		f.must(err)
-	}
-	digest, err := f.content().Revocations()
-	f.must(err)
-	signed, err := draft.Publish(snapshot.Record{
-		ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: digest,
-	}, f.configKey)
-	f.must(err)
-	d := &directory{header: draft.Header(), content: draft.ContentBytes(), whole: f.message(snapshot.ScopePeerDirectory, signed)}
-	detached := *signed
-	detached.Content = nil
-	d.detached = f.message(snapshot.ScopePeerDirectory, &detached)
-	if base != nil {
-		if patch, ok := snapshotauthor.Diff(snapshot.ScopePeerDirectory, base.content, d.content); ok {
-			patched := detached
-			patched.Patch = patch
-			d.patch = f.message(snapshot.ScopePeerDirectory, &patched)
-		}
-	}
-	return d
-}
-
 // companions has a node_runtime name the peer_directory.
 func companions(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.Record) {
 	content.Companions = []snapshot.Scope{snapshot.ScopePeerDirectory}
-}
-
-// serves has the fleet give content to who asks for it.
-func serves(content []byte) func(snapshot.Digest, fealtyv1.SnapshotService_GetContentServer) error {
-	return func(hash snapshot.Digest, stream fealtyv1.SnapshotService_GetContentServer) error {
-		if hash != snapshot.DigestOf(content) {
-			return explain.New(explain.NotFound, "what", "content", "name", hash.String())
-		}
-		for chunk := range slices.Chunk(content, 16<<10) {
-			if err := stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 }
 
 // peersOf returns the version of the directory in use and how many peers it has; 0 and -1
@@ -289,14 +215,14 @@ func received(a *Agent, how form) float64 {
 }
 
 // withDirectory starts a node that is to hold a peer_directory.
-func withDirectory(t *testing.T, addresses ...string) (*fleet, *node, *Agent) {
+func withDirectory(t *testing.T, addresses ...string) (*fleettest.Fleet, *node, *Agent) {
 	t.Helper()
-	f := newFleet(t, addresses...)
+	f := fleettest.New(t, addresses...)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
-	m := f.member(a.me.ID)
-	f.send(asNews(f.runtime(&m, companions)))
+	m := f.Member(a.me.ID)
+	f.Send(fleettest.News(f.Runtime(&m, companions)))
 	n.run(a)
 	time.Sleep(10 * time.Second)
 	if generation(a) == 0 {
@@ -310,40 +236,40 @@ func withDirectory(t *testing.T, addresses ...string) (*fleet, *node, *Agent) {
 func TestFormsLeadToTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, n, a := withDirectory(t)
-		first := f.directory(1000, nil)
-		f.do(func() { f.pull = serves(first.content) })
-		f.send(asNews(first.detached))
-		f.send(asNews(f.directory(1000, first).detached)) // while it is pulled, or after
+		first := f.Directory(1000, nil)
+		f.Do(func() { f.Pull = fleettest.Serves(first.Content) })
+		f.Send(fleettest.News(first.Detached))
+		f.Send(fleettest.News(f.Directory(1000, first).Detached)) // while it is pulled, or after
 		time.Sleep(time.Minute)
-		if version, peers := peersOf(a); version != first.header.ConfigVersion || peers != 1000 {
+		if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 1000 {
 			t.Fatalf("version %d with %d peers, refused for %q", version, peers, refusalFor(a, snapshot.ScopePeerDirectory))
 		}
-		if got := f.count(&f.pulls); got != 1 {
+		if got := f.Count(&f.Seen.Pulls); got != 1 {
 			t.Errorf("pulled %d times", got)
 		}
 		newest, _ := a.beliefs.Load().Held[snapshot.ScopePeerDirectory].Verified.Record()
-		if newest.Generation != f.next {
-			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.next)
+		if newest.Generation != f.Next {
+			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.Next)
 		}
-		second := f.directory(1001, first)
-		if second.patch == nil || len(second.patch.GetEnvelope()) > 4<<10 {
+		second := f.Directory(1001, first)
+		if second.Patch == nil || len(second.Patch.GetEnvelope()) > 4<<10 {
 			t.Fatal("no small patch")
 		}
-		f.send(asNews(second.patch))
+		f.Send(fleettest.News(second.Patch))
 		time.Sleep(time.Second)
-		if version, peers := peersOf(a); version != second.header.ConfigVersion || peers != 1001 {
+		if version, peers := peersOf(a); version != second.Header.ConfigVersion || peers != 1001 {
 			t.Fatalf("version %d with %d peers", version, peers)
 		}
-		third := f.directory(2, second)
-		f.send(asNews(third.whole))
+		third := f.Directory(2, second)
+		f.Send(fleettest.News(third.Whole))
 		time.Sleep(time.Second)
 		for how, want := range map[form]float64{formWhole: 1, formPatch: 1, formPulled: 1, formHeld: 1} {
 			if got := received(a, how); got != want {
 				t.Errorf("%v came as %s, want %v", got, how, want)
 			}
 		}
-		raw := n.read(dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Previous))
-		if s, err := snapshot.Unmarshal(raw); err != nil || !bytes.Equal(s.Content, second.content) {
+		raw := n.Read(dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Previous))
+		if s, err := snapshot.Unmarshal(raw); err != nil || !bytes.Equal(s.Content, second.Content) {
 			t.Errorf("on disk is no whole snapshot: %v", err)
 		}
 	})
@@ -354,14 +280,14 @@ func TestFormsLeadToTheSame(t *testing.T) {
 func TestPatchThatDoesNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, a := withDirectory(t)
-		first := f.directory(100, nil)
-		f.send(asNews(first.whole))
+		first := f.Directory(100, nil)
+		f.Send(fleettest.News(first.Whole))
 		time.Sleep(time.Second)
-		gap := f.directory(102, f.directory(101, first))
+		gap := f.Directory(102, f.Directory(101, first))
 		asked := func() int {
 			n := 0
-			f.do(func() {
-				for _, r := range f.reports {
+			f.Do(func() {
+				for _, r := range f.Seen.Reports {
 					if slices.Contains(r.GetResync(), "peer_directory") {
 						n++
 					}
@@ -370,10 +296,10 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 			return n
 		}
 		for range 60 {
-			f.send(asNews(gap.patch))
+			f.Send(fleettest.News(gap.Patch))
 			time.Sleep(time.Second)
 		}
-		if version, peers := peersOf(a); version != first.header.ConfigVersion || peers != 100 {
+		if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 100 {
 			t.Fatalf("active is version %d with %d peers", version, peers)
 		}
 		if got := refusalFor(a, snapshot.ScopePeerDirectory); got != string(snapshot.ReasonBase) {
@@ -382,9 +308,9 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 		if got := asked(); got < 1 || got > 2 {
 			t.Errorf("the whole was asked for %d times in a minute", got)
 		}
-		f.send(asNews(gap.whole))
+		f.Send(fleettest.News(gap.Whole))
 		time.Sleep(time.Second)
-		if version, peers := peersOf(a); version != gap.header.ConfigVersion || peers != 102 || refusalFor(a, snapshot.ScopePeerDirectory) != "" {
+		if version, peers := peersOf(a); version != gap.Header.ConfigVersion || peers != 102 || refusalFor(a, snapshot.ScopePeerDirectory) != "" {
 			t.Fatalf("active is version %d with %d peers", version, peers)
 		}
 		was := asked()
@@ -443,14 +369,14 @@ func TestCoordinatorThatLies(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, _, a := withDirectory(t)
-				first := f.directory(1, nil)
-				f.send(asNews(first.whole))
+				first := f.Directory(1, nil)
+				f.Send(fleettest.News(first.Whole))
 				time.Sleep(time.Second)
-				large := f.directory(1000, first)
-				f.do(func() { f.pull = lie(large.content) })
-				f.send(asNews(large.detached))
+				large := f.Directory(1000, first)
+				f.Do(func() { f.Pull = lie(large.Content) })
+				f.Send(fleettest.News(large.Detached))
 				time.Sleep(20 * time.Second)
-				if version, _ := peersOf(a); version != first.header.ConfigVersion {
+				if version, _ := peersOf(a); version != first.Header.ConfigVersion {
 					t.Fatalf("active is version %d", version)
 				}
 				rejected := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("peer_directory", reason))
@@ -458,15 +384,15 @@ func TestCoordinatorThatLies(t *testing.T) {
 					t.Errorf("counted %v, recorded %q", rejected, refusalFor(a, snapshot.ScopePeerDirectory))
 				}
 				// News of other scopes goes on meanwhile.
-				f.trustChanged(func() {})
+				f.TrustChanged(func() {})
 				time.Sleep(time.Second)
-				if trustVersion(a) != f.version {
+				if trustVersion(a) != f.Version {
 					t.Error("a content that is not got holds up the trust bundle")
 				}
 				// The truth is taken whenever it comes.
-				f.do(func() { f.pull = serves(large.content) })
+				f.Do(func() { f.Pull = fleettest.Serves(large.Content) })
 				time.Sleep(2 * time.Minute)
-				if version, peers := peersOf(a); version != large.header.ConfigVersion || peers != 1000 || refusalFor(a, snapshot.ScopePeerDirectory) != "" {
+				if version, peers := peersOf(a); version != large.Header.ConfigVersion || peers != 1000 || refusalFor(a, snapshot.ScopePeerDirectory) != "" {
 					t.Errorf("then version %d with %d peers is active, refused for %q", version, peers, refusalFor(a, snapshot.ScopePeerDirectory))
 				}
 			})
@@ -479,28 +405,28 @@ func TestCoordinatorThatLies(t *testing.T) {
 func TestNothingIsPulledForABadHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, a := withDirectory(t)
-		d := f.directory(1000, nil)
-		f.do(func() { f.pull = serves(d.content) })
-		for i := range d.detached.GetEnvelope() {
+		d := f.Directory(1000, nil)
+		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
+		for i := range d.Detached.GetEnvelope() {
 			if i%7 != 0 {
 				continue
 			}
-			bad := bytes.Clone(d.detached.GetEnvelope())
+			bad := bytes.Clone(d.Detached.GetEnvelope())
 			bad[i] ^= 0x20
-			f.send(asNews(&fealtyv1.SignedSnapshot{Scope: "peer_directory", Envelope: bad}))
+			f.Send(fleettest.News(&fealtyv1.SignedSnapshot{Scope: "peer_directory", Envelope: bad}))
 		}
-		other := newFleet(t)
-		f.send(asNews(other.directory(1000, nil).detached))
+		other := fleettest.New(t)
+		f.Send(fleettest.News(other.Directory(1000, nil).Detached))
 		time.Sleep(time.Minute)
-		if got := f.count(&f.pulls); got != 0 {
+		if got := f.Count(&f.Seen.Pulls); got != 0 {
 			t.Errorf("%d pulls", got)
 		}
 		if version, _ := peersOf(a); version != 0 {
 			t.Error("something is active")
 		}
-		f.send(asNews(d.detached))
+		f.Send(fleettest.News(d.Detached))
 		time.Sleep(time.Minute)
-		if version, peers := peersOf(a); version != d.header.ConfigVersion || peers != 1000 {
+		if version, peers := peersOf(a); version != d.Header.ConfigVersion || peers != 1000 {
 			t.Errorf("version %d with %d peers", version, peers)
 		}
 	})
@@ -510,26 +436,26 @@ func TestNothingIsPulledForABadHeader(t *testing.T) {
 // group is got after it.
 func TestContentBeforeItsRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		m := f.member(a.me.ID)
-		d := f.directory(1000, nil)
-		f.do(func() { f.pull = serves(d.content) })
-		f.send(asNews(f.runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.Record) {
+		m := f.Member(a.me.ID)
+		d := f.Directory(1000, nil)
+		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
+		f.Send(fleettest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.Record) {
 			content.Roles = []string{"core"}
 		})))
-		f.send(asNews(d.detached))
+		f.Send(fleettest.News(d.Detached))
 		n.run(a)
 		time.Sleep(10 * time.Second)
-		if version, _ := peersOf(a); version != 0 || f.count(&f.pulls) != 0 {
-			t.Fatalf("version %d of another group's directory, %d pulls", version, f.count(&f.pulls))
+		if version, _ := peersOf(a); version != 0 || f.Count(&f.Seen.Pulls) != 0 {
+			t.Fatalf("version %d of another group's directory, %d pulls", version, f.Count(&f.Seen.Pulls))
 		}
-		f.send(asNews(f.runtime(&m, companions)))
+		f.Send(fleettest.News(f.Runtime(&m, companions)))
 		time.Sleep(10 * time.Second)
-		if version, _ := peersOf(a); version != d.header.ConfigVersion || f.count(&f.pulls) != 1 {
-			t.Errorf("version %d, %d pulls", version, f.count(&f.pulls))
+		if version, _ := peersOf(a); version != d.Header.ConfigVersion || f.Count(&f.Seen.Pulls) != 1 {
+			t.Errorf("version %d, %d pulls", version, f.Count(&f.Seen.Pulls))
 		}
 	})
 }
@@ -537,30 +463,30 @@ func TestContentBeforeItsRuntime(t *testing.T) {
 // A node whose file of a large content was damaged gets that content again.
 func TestDamagedContentIsPulledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		m := f.member(a.me.ID)
-		d := f.directory(1000, nil)
-		f.do(func() { f.pull = serves(d.content) })
-		f.send(asNews(f.runtime(&m, companions)))
-		f.send(asNews(d.detached))
+		m := f.Member(a.me.ID)
+		d := f.Directory(1000, nil)
+		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
+		f.Send(fleettest.News(f.Runtime(&m, companions)))
+		f.Send(fleettest.News(d.Detached))
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		_ = stop()
 		name := dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Active)
-		data := n.read(name)
+		data := n.Read(name)
 		data[len(data)/2] ^= 1
-		n.disk.Put(n.path(name), data)
+		n.Disk.Put(n.Path(name), data)
 		a = n.mustOpen()
 		if version, _ := peersOf(a); version != 0 {
 			t.Fatal("damage is in use")
 		}
 		n.run(a)
 		time.Sleep(10 * time.Second)
-		if version, peers := peersOf(a); version != d.header.ConfigVersion || peers != 1000 || f.count(&f.pulls) != 2 {
-			t.Errorf("version %d with %d peers, %d pulls", version, peers, f.count(&f.pulls))
+		if version, peers := peersOf(a); version != d.Header.ConfigVersion || peers != 1000 || f.Count(&f.Seen.Pulls) != 2 {
+			t.Errorf("version %d with %d peers, %d pulls", version, peers, f.Count(&f.Seen.Pulls))
 		}
 	})
 }

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
@@ -44,7 +46,7 @@ func TestActivator(t *testing.T) {
 	if folder == "" {
 		return
 	}
-	a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: quiet()})
+	a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,7 @@ func TestActivator(t *testing.T) {
 // new one of each scope, whole, and with nothing lost that it had activated (I13).
 func TestKilledActivation(t *testing.T) {
 	cycles := 50
-	if raceDetector {
+	if fleettest.RaceDetector {
 		cycles = 10
 	}
 	if s := os.Getenv(killsVariable); s != "" {
@@ -83,12 +85,12 @@ func TestKilledActivation(t *testing.T) {
 		}
 		cycles = n
 	}
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := companionNode(f)
 	folder := n.realDir()
 	look := func() map[snapshot.Scope]uint64 {
 		t.Helper()
-		a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: quiet()})
+		a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,21 +112,21 @@ func TestKilledActivation(t *testing.T) {
 		// that takes a scope away or gives it again.
 		batches := t.TempDir()
 		var plan []map[snapshot.Scope]uint64 // what is in use after each batch
-		f.do(func() {
+		f.Do(func() {
 			after := was
 			for i := range 30 {
 				next := make(map[snapshot.Scope]uint64, len(after))
 				for scope, v := range after {
 					next[scope] = v
 				}
-				lists := allCompanions
+				lists := fleettest.AllCompanions
 				if i%4 == 1 || i%4 == 2 {
 					lists = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopePeerDirectory, snapshot.ScopeRoutePolicy, snapshot.ScopeStorageDirectory}
 				}
 				var all []*fealtyv1.SignedSnapshot
 				if i%2 == 1 {
-					all = append(all, f.gives(&m, lists))
-					next[snapshot.ScopeNodeRuntime] = f.next
+					all = append(all, f.Gives(&m, lists))
+					next[snapshot.ScopeNodeRuntime] = f.Next
 					if i%4 == 1 {
 						delete(next, snapshot.ScopeQoSPolicy)
 						delete(next, snapshot.ScopeServiceAssignment)
@@ -132,8 +134,8 @@ func TestKilledActivation(t *testing.T) {
 				}
 				for _, scope := range lists {
 					if i%2 == 0 || i%4 == 3 {
-						all = append(all, f.ofGroup(&m, contentOf(scope, i+1)))
-						next[scope] = f.next
+						all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, i+1)))
+						next[scope] = f.Next
 					}
 				}
 				var sent []sentOffer
@@ -141,8 +143,8 @@ func TestKilledActivation(t *testing.T) {
 					sent = append(sent, sentOffer{s.GetScope(), s.GetEnvelope()})
 				}
 				data, err := json.Marshal(sent)
-				f.must(err)
-				f.must(os.WriteFile(filepath.Join(batches, strconv.Itoa(i)), data, 0o600))
+				f.Must(err)
+				f.Must(os.WriteFile(filepath.Join(batches, strconv.Itoa(i)), data, 0o600))
 				plan, after = append(plan, next), next
 			}
 		})
@@ -169,16 +171,16 @@ func TestKilledActivation(t *testing.T) {
 		was = got
 		// The next cycle starts from everything given.
 		if len(was) != len(state.Scopes) {
-			a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: quiet()})
-			f.must(err)
+			a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+			f.Must(err)
 			var all []*fealtyv1.SignedSnapshot
-			f.do(func() {
-				all = append(all, f.gives(&m, allCompanions))
-				for _, scope := range allCompanions {
-					all = append(all, f.ofGroup(&m, contentOf(scope, 1)))
+			f.Do(func() {
+				all = append(all, f.Gives(&m, fleettest.AllCompanions))
+				for _, scope := range fleettest.AllCompanions {
+					all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 1)))
 				}
 			})
-			f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
+			f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
 			was = inUse(a)
 			a.Close()
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -46,30 +47,30 @@ func TestHistoryKept(t *testing.T) {
 	restore := history.Transition{Index: late, AuthorityEpoch: late, Kind: history.KindRestore}
 	_, stranger, _ := ed25519.GenerateKey(nil)
 	for name, row := range map[string]struct {
-		change func(f *fleet)
+		change func(f *fleettest.Fleet)
 		taken  bool
 	}{
-		"the next epoch": {func(f *fleet) { f.epoch++ }, true},
-		"another history": {func(f *fleet) {
-			f.epoch++
-			f.history = chained(t, nil, other, history.Transition{Index: 2, AuthorityEpoch: 2, Kind: history.KindRekey})
+		"the next epoch": {func(f *fleettest.Fleet) { f.Epoch++ }, true},
+		"another history": {func(f *fleettest.Fleet) {
+			f.Epoch++
+			f.History = chained(t, nil, other, history.Transition{Index: 2, AuthorityEpoch: 2, Kind: history.KindRekey})
 		}, false},
-		"another head at the same place":   {func(f *fleet) { f.history = chained(t, nil, other) }, false},
-		"a restore by the signers":         {func(f *fleet) { f.epoch, f.history = late, chained(t, f.signer, other, restore) }, true},
-		"a restore that a stranger signed": {func(f *fleet) { f.epoch, f.history = late, chained(t, stranger, other, restore) }, false},
-		"a restore that nobody signed":     {func(f *fleet) { f.epoch, f.history = late, chained(t, nil, other, restore) }, false},
+		"another head at the same place":   {func(f *fleettest.Fleet) { f.History = chained(t, nil, other) }, false},
+		"a restore by the signers":         {func(f *fleettest.Fleet) { f.Epoch, f.History = late, chained(t, f.Signer, other, restore) }, true},
+		"a restore that a stranger signed": {func(f *fleettest.Fleet) { f.Epoch, f.History = late, chained(t, stranger, other, restore) }, false},
+		"a restore that nobody signed":     {func(f *fleettest.Fleet) { f.Epoch, f.History = late, chained(t, nil, other, restore) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
+				f := fleettest.New(t)
 				n := newNode(f)
-				n.mustJoin()
+				n.MustJoin()
 				a := n.mustOpen()
 				stop := n.run(a)
 				defer stop()
 				time.Sleep(time.Minute)
 				before := a.beliefs.Load().Bundle().Header()
-				f.trustChanged(func() { row.change(f); f.newMeshCA() })
+				f.TrustChanged(func() { row.change(f); f.NewMeshCA() })
 				time.Sleep(5 * time.Minute)
 				after := a.beliefs.Load().Bundle().Header()
 				if taken := after.ConfigVersion > before.ConfigVersion; taken != row.taken {
@@ -91,23 +92,23 @@ func TestHistoryKept(t *testing.T) {
 // Who answers for a coordinator without a word to say, because it is behind or lies,
 // keeps a node neither from the history nor from showing what it knows to be revoked.
 func TestAsksTheNextAboutTheHistory(t *testing.T) {
-	f := newFleet(t, "a.example:1", "b.example:2")
+	f := fleettest.New(t, "a.example:1", "b.example:2")
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	before := a.beliefs.Load().Held[snapshot.ScopeTrustBundle]
-	f.trustChanged(func() { f.epoch += 2 })
-	f.do(func() { f.ignorant = 1 })
-	f.must(n.take(a, f.trustBundle()))
+	f.TrustChanged(func() { f.Epoch += 2 })
+	f.Do(func() { f.Faults.Ignorant = 1 })
+	f.Must(n.take(a, f.TrustBundle()))
 	if got := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header(); got.AuthorityEpoch != 3 {
 		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.status.Refusals())
 	}
-	f.do(func() { f.ignorant = 1 })
+	f.Do(func() { f.Faults.Ignorant = 1 })
 	a.show(context.Background(), before)
-	f.do(func() {
-		if len(f.shown) != 1 || !bytes.Equal(f.shown[0], before.Raw) {
-			t.Errorf("%d bundles were shown", len(f.shown))
+	f.Do(func() {
+		if len(f.Seen.Shown) != 1 || !bytes.Equal(f.Seen.Shown[0], before.Raw) {
+			t.Errorf("%d bundles were shown", len(f.Seen.Shown))
 		}
 	})
 }

@@ -15,8 +15,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
@@ -24,13 +26,13 @@ import (
 
 // joinedNode returns a node that holds two versions of the trust bundle (10 and 11)
 // and its bootstrap.
-func joinedNode(f *fleet) *node {
-	f.tb.Helper()
+func joinedNode(f *fleettest.Fleet) *node {
+	f.TB.Helper()
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
-	f.trustChanged(func() {})
-	f.must(n.take(a, f.trustBundle()))
+	f.TrustChanged(func() {})
+	f.Must(n.take(a, f.TrustBundle()))
 	a.Close()
 	return n
 }
@@ -44,7 +46,7 @@ const everyByteVariable = "FEALTY_TEST_EVERY_BYTE"
 func lengths(size int) []int {
 	all := os.Getenv(everyByteVariable) != ""
 	ends, step := 6, 97
-	if raceDetector {
+	if fleettest.RaceDetector {
 		ends, step = 1, 997
 	}
 	var out []int
@@ -71,12 +73,12 @@ func damages(data []byte, each func(what string, damaged []byte)) {
 // Damage of the identity is told to a person; it is never used, and never replaced
 // silently.
 func TestDamagedIdentity(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := joinedNode(f)
 	for _, name := range []string{dir.SVIDName, dir.AnchorName} {
 		n := joined.clone()
-		damages(joined.read(name), func(what string, damaged []byte) {
-			n.disk.Put(n.path(name), damaged)
+		damages(joined.Read(name), func(what string, damaged []byte) {
+			n.Disk.Put(n.Path(name), damaged)
 			a, err := n.open()
 			if a != nil {
 				a.Close()
@@ -84,7 +86,7 @@ func TestDamagedIdentity(t *testing.T) {
 			if !errors.Is(err, explain.NodeStateCorrupt) {
 				t.Fatalf("%s, %s: %v", name, what, err)
 			}
-			if !bytes.Equal(n.read(name), damaged) {
+			if !bytes.Equal(n.Read(name), damaged) {
 				t.Fatalf("%s, %s: it was replaced", name, what)
 			}
 			if strings.Contains(err.Error(), "PRIVATE") {
@@ -93,12 +95,12 @@ func TestDamagedIdentity(t *testing.T) {
 		})
 	}
 	n := joined.clone()
-	f.must(n.disk.FS().Remove(n.path(dir.SVIDName)))
+	f.Must(n.Disk.FS().Remove(n.Path(dir.SVIDName)))
 	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) || errors.Is(err, explain.NodeNotJoined) {
 		t.Errorf("without a certificate: %v", err)
 	}
 	// What the error tells a person to do works.
-	r, err := n.join(enroll.ByToken(f.token()))
+	r, err := n.Join(enroll.ByToken(f.Token()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,13 +114,13 @@ func TestDamagedIdentity(t *testing.T) {
 // A damaged snapshot falls back to the previous one, is reported, and mended by
 // what a coordinator sends.
 func TestDamagedSnapshot(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := joinedNode(f)
-	current := f.trustBundle()
+	current := f.TrustBundle()
 	name := dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)
 	n := joined.clone()
-	damages(joined.read(name), func(what string, damaged []byte) {
-		n.disk.Put(n.path(name), damaged)
+	damages(joined.Read(name), func(what string, damaged []byte) {
+		n.Disk.Put(n.Path(name), damaged)
 		a, err := n.open()
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
@@ -138,12 +140,12 @@ func TestDamagedSnapshot(t *testing.T) {
 
 // Every other file may be damaged too: the node comes up with what is whole.
 func TestDamagedFiles(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := joinedNode(f)
 	a := joined.mustOpen()
-	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage"))) // leaves a refusal
+	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage"))) // leaves a refusal
 	key, err := a.nextKey()
-	f.must(err)
+	f.Must(err)
 	a.Close()
 	for _, c := range []struct {
 		name  string
@@ -173,14 +175,14 @@ func TestDamagedFiles(t *testing.T) {
 		{dir.MarksBName, func(a *Agent) string { return a.unready() }},
 	} {
 		n := joined.clone()
-		n.disk.Put(n.path(dir.NextName), joined.read(dir.NextName))
-		n.disk.Put(n.path(dir.RefusalsName), joined.read(dir.RefusalsName))
+		n.Disk.Put(n.Path(dir.NextName), joined.Read(dir.NextName))
+		n.Disk.Put(n.Path(dir.RefusalsName), joined.Read(dir.RefusalsName))
 		data := []byte(dir.SealHead + strings.Repeat("0", 64) + dir.SealBody + "{}" + dir.SealTail)
 		if c.name != dir.JournalName {
-			data = joined.read(c.name)
+			data = joined.Read(c.name)
 		}
 		damages(data, func(what string, damaged []byte) {
-			n.disk.Put(n.path(c.name), damaged)
+			n.Disk.Put(n.Path(c.name), damaged)
 			a, err := n.open()
 			if err != nil {
 				t.Fatalf("%s, %s: %v", c.name, what, err)
@@ -198,16 +200,16 @@ func TestDamagedFiles(t *testing.T) {
 
 // Of two copies of the marks the newer one counts.
 func TestMarksCopies(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := joinedNode(f)
 	a := n.mustOpen()
-	before := n.read(dir.MarksAName)
-	f.trustChanged(func() {})
-	f.must(n.take(a, f.trustBundle()))
+	before := n.Read(dir.MarksAName)
+	f.TrustChanged(func() {})
+	f.Must(n.take(a, f.TrustBundle()))
 	a.Close()
 	for _, name := range []string{dir.MarksAName, dir.MarksBName} {
 		c := n.clone()
-		c.disk.Put(c.path(name), before)
+		c.Disk.Put(c.Path(name), before)
 		a := c.mustOpen()
 		mark, _ := a.beliefs.Load().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 		if mark.ConfigVersion != 12 {
@@ -220,12 +222,12 @@ func TestMarksCopies(t *testing.T) {
 // A node that lost its marks is no new node: it uses nothing of what is on disk,
 // takes nothing older than that, and goes on when a coordinator has spoken.
 func TestLostMarks(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := joinedNode(f)
 	lose := func() *node {
 		n := joined.clone()
-		f.must(n.disk.FS().Remove(n.path(dir.MarksAName)))
-		n.disk.Put(n.path(dir.MarksBName), []byte("gone"))
+		f.Must(n.Disk.FS().Remove(n.Path(dir.MarksAName)))
+		n.Disk.Put(n.Path(dir.MarksBName), []byte("gone"))
 		return n
 	}
 	n := lose()
@@ -236,9 +238,9 @@ func TestLostMarks(t *testing.T) {
 	if m, err := a.source.Current(t.Context()); err != nil || m.ID() != a.me.ID {
 		t.Fatalf("it cannot reach a coordinator: %v", err)
 	}
-	h := f.trustHeader()
+	h := f.TrustHeader()
 	h.ConfigVersion = 10
-	f.must(n.take(a, f.signTrust(h, f.content())))
+	f.Must(n.take(a, f.SignTrust(h, f.Content())))
 	if trustVersion(a) != 0 {
 		t.Fatal("an older one than is on disk is in use")
 	}
@@ -251,9 +253,9 @@ func TestLostMarks(t *testing.T) {
 		n := lose()
 		a := n.mustOpen()
 		if c.want == 12 {
-			f.trustChanged(func() {})
+			f.TrustChanged(func() {})
 		}
-		f.must(n.take(a, f.trustBundle()))
+		f.Must(n.take(a, f.TrustBundle()))
 		if trustVersion(a) != c.want || a.unready() != "" {
 			t.Fatalf("%s: version %d, %s", c.name, trustVersion(a), a.unready())
 		}
@@ -269,17 +271,17 @@ func TestLostMarks(t *testing.T) {
 // After a loss of the marks each scope waits for a coordinator by itself, over
 // restarts, and what a mirror or a file gives is no answer.
 func TestLostMarksWaitForACoordinator(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	id := n.mustJoin().ID
-	m := f.member(id)
+	id := n.MustJoin().ID
+	m := f.Member(id)
 	a := n.mustOpen()
 	var runtime *fealtyv1.SignedSnapshot
-	f.do(func() { runtime = f.runtime(&m) })
-	f.must(n.take(a, runtime))
+	f.Do(func() { runtime = f.Runtime(&m) })
+	f.Must(n.take(a, runtime))
 	a.Close()
-	f.must(n.disk.FS().Remove(n.path(dir.MarksAName)))
-	f.must(n.disk.FS().Remove(n.path(dir.MarksBName)))
+	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksAName)))
+	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksBName)))
 	restart := func() {
 		a.Close()
 		a = n.mustOpen()
@@ -294,24 +296,24 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 		}
 	}
 	const mirror state.Origin = "mirror"
-	bundle := f.trustBundle()
-	f.must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
+	bundle := f.TrustBundle()
+	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
 	inUse()
 	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
 		t.Errorf("from a mirror: %v", got)
 	}
-	f.must(n.take(a, bundle))
+	f.Must(n.take(a, bundle))
 	inUse(snapshot.ScopeTrustBundle)
 	restart() // what was not confirmed is not because the marks are there again
 	inUse(snapshot.ScopeTrustBundle)
-	f.must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
 	inUse(snapshot.ScopeTrustBundle)
-	f.must(n.take(a, runtime))
+	f.Must(n.take(a, runtime))
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	restart()
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
-	f.do(func() { runtime = f.runtime(&m) })
-	f.must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	f.Do(func() { runtime = f.Runtime(&m) })
+	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
 	if h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
 		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.status.Refusals())
 	}
@@ -319,43 +321,43 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 
 // A live node that lost its marks mends itself.
 func TestLostMarksMend(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := joinedNode(f).clone()
-	f.must(n.disk.FS().Remove(n.path(dir.MarksAName)))
-	f.must(n.disk.FS().Remove(n.path(dir.MarksBName)))
+	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksAName)))
+	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksBName)))
 	a := n.mustOpen()
 	n.run(a)
-	eventually(t, "what holds now is in use", func() bool { return a.unready() == "" && bootVersion(a) != 0 })
+	fleettest.Eventually(t, "what holds now is in use", func() bool { return a.unready() == "" && bootVersion(a) != 0 })
 }
 
 // The parts of a directory name one node.
 func TestWrongNode(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	one, two := joinedNode(f), joinedNode(f)
 	n := one.clone()
-	n.disk.Put(n.path(dir.SVIDName), two.read(dir.SVIDName))
+	n.Disk.Put(n.Path(dir.SVIDName), two.Read(dir.SVIDName))
 	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
 		t.Errorf("with the certificate of another node: %v", err)
 	}
 	// A snapshot of another node is not used either.
 	n = one.clone()
-	n.disk.Put(n.path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)), two.read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
+	n.Disk.Put(n.Path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)), two.Read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
 	a := n.mustOpen()
 	defer a.Close()
 	if bootVersion(a) != 0 || len(a.status.Refusals()) != 1 {
 		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.status.Refusals())
 	}
 	// Nor is a certificate under another root with the same name in it.
-	other := newFleet(t)
+	other := fleettest.New(t)
 	n = one.clone()
 	key, err := dir.NewKeyPair()
-	f.must(err)
+	f.Must(err)
 	a2 := one.mustOpen()
 	id := a2.me.ID
 	a2.Close()
-	foreign, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: other.issue(key.Signer().Public(), id, time.Hour)})
-	f.must(err)
-	n.disk.Put(n.path(dir.SVIDName), foreign)
+	foreign, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: other.Issue(key.Signer().Public(), id, time.Hour)})
+	f.Must(err)
+	n.Disk.Put(n.Path(dir.SVIDName), foreign)
 	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) {
 		t.Errorf("with a certificate of another root: %v", err)
 	}
@@ -363,17 +365,17 @@ func TestWrongNode(t *testing.T) {
 
 // An anchor whose parts do not fit is damaged, however well it is sealed.
 func TestAnchorParts(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := joinedNode(f)
-	other := newFleet(t)
+	other := fleettest.New(t)
 	for _, c := range []struct {
 		name string
 		edit func(*state.Anchor)
 	}{
 		{"pin", func(a *state.Anchor) { a.Pin[0] ^= 1 }},
-		{"root", func(a *state.Anchor) { a.Root = other.root.Raw }},
-		{"root and pin", func(a *state.Anchor) { a.Root, a.Pin = other.root.Raw, identity.KeyOf(other.root) }},
-		{"root statement", func(a *state.Anchor) { a.RootStatement = other.rootStatement() }},
+		{"root", func(a *state.Anchor) { a.Root = other.Root.Raw }},
+		{"root and pin", func(a *state.Anchor) { a.Root, a.Pin = other.Root.Raw, identity.KeyOf(other.Root) }},
+		{"root statement", func(a *state.Anchor) { a.RootStatement = other.RootStatement() }},
 		{"no root statement", func(a *state.Anchor) { a.RootStatement = nil }},
 		{"cluster", func(a *state.Anchor) { a.Cluster = "other.example" }},
 		{"kind", func(a *state.Anchor) { a.Kind = identity.Shard }},
@@ -382,11 +384,11 @@ func TestAnchorParts(t *testing.T) {
 	} {
 		n := joined.clone()
 		var a state.Anchor
-		f.must(dir.Unseal(joined.read(dir.AnchorName), &a))
+		f.Must(dir.Unseal(joined.Read(dir.AnchorName), &a))
 		c.edit(&a)
 		data, err := dir.Seal(a)
-		f.must(err)
-		n.disk.Put(n.path(dir.AnchorName), data)
+		f.Must(err)
+		n.Disk.Put(n.Path(dir.AnchorName), data)
 		if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) && !errors.Is(err, explain.NodeWrong) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -396,18 +398,18 @@ func TestAnchorParts(t *testing.T) {
 // A node that was off for longer than its bundle lives is not ready and not lost:
 // it remembers bans, reaches a coordinator, and comes back.
 func TestExpiredBundle(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
-	n.mustJoin()
-	f.shift.Store(int64(60 * time.Hour))
+	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
+	n.MustJoin()
+	f.Shift.Store(int64(60 * time.Hour))
 	a := n.mustOpen()
 	defer a.Close()
 	if trustVersion(a) != 0 || a.unready() == "" {
 		t.Fatalf("an expired bundle %d is in use", trustVersion(a))
 	}
 	m, err := a.source.Current(t.Context())
-	f.must(err)
+	f.Must(err)
 	if !m.ID().IsZero() {
 		t.Fatal("an expired identity is presented")
 	}
@@ -415,10 +417,10 @@ func TestExpiredBundle(t *testing.T) {
 		t.Error("the bans are forgotten")
 	}
 	// Nothing else verifies under it.
-	id := f.member(a.me.ID)
+	id := f.Member(a.me.ID)
 	var boot []byte
-	f.do(func() { boot = f.bootstrap(&id).GetEnvelope() })
-	f.must(a.take(t.Context(), "node_bootstrap", boot))
+	f.Do(func() { boot = f.Bootstrap(&id).GetEnvelope() })
+	f.Must(a.take(t.Context(), "node_bootstrap", boot))
 	if got := a.status.Refusals(); len(got) == 0 || bootVersion(a) != 0 {
 		t.Errorf("under an expired bundle a bootstrap is in use, refusals %v", got)
 	}
@@ -427,9 +429,9 @@ func TestExpiredBundle(t *testing.T) {
 // A machine whose clock was never set comes up, does not forget who it is, and goes by
 // the time that was signed.
 func TestClockNeverSet(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := joinedNode(f)
-	f.shift.Store(-int64(time.Since(time.Unix(0, 0))))
+	f.Shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
 	defer a.Close()
 	if reason := a.unready(); reason != "" || a.trustedNow().Year() < 2000 || a.clock.Behind() == 0 {
@@ -438,12 +440,12 @@ func TestClockNeverSet(t *testing.T) {
 }
 
 func TestOpenWithoutAnything(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
 	if _, err := n.open(); !errors.Is(err, explain.NodeNotJoined) {
 		t.Fatal(err)
 	}
-	if _, err := n.disk.FS().ReadDir(dataDir); err == nil {
+	if _, err := n.Disk.FS().ReadDir(authortest.DataDir); err == nil {
 		t.Error("a mistyped folder was made")
 	}
 }
@@ -490,12 +492,12 @@ func bend(data []byte, offset uint16, xor byte, length uint16) []byte {
 }
 
 func FuzzSVID(f *testing.F) {
-	fl := newFleet(f)
+	fl := fleettest.New(f)
 	key, err := dir.NewKeyPair()
-	fl.must(err)
-	id, _ := identity.New(testCluster, identity.Data, "n")
-	data, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: fl.issue(key.Signer().Public(), id, time.Hour)})
-	fl.must(err)
+	fl.Must(err)
+	id, _ := identity.New(authortest.Cluster, identity.Data, "n")
+	data, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: fl.Issue(key.Signer().Public(), id, time.Hour)})
+	fl.Must(err)
 	f.Add(uint16(0), byte(0), uint16(0))
 	f.Add(uint16(30), byte(1), uint16(1))
 	f.Fuzz(func(t *testing.T, offset uint16, xor byte, length uint16) {
@@ -515,17 +517,17 @@ func FuzzSVID(f *testing.F) {
 
 // No byte of the identity may change unseen, and none be missing.
 func TestSVIDBytes(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
-	data := n.read(dir.SVIDName)
+	n.MustJoin()
+	data := n.Read(dir.SVIDName)
 	if _, _, err := dir.ParseSVID(data); err != nil {
 		t.Fatal(err)
 	}
 	var me state.Anchor
-	f.must(dir.Unseal(n.read(dir.AnchorName), &me))
-	verified, err := me.Verify(f.clock())
-	f.must(err)
+	f.Must(dir.Unseal(n.Read(dir.AnchorName), &me))
+	verified, err := me.Verify(f.Clock())
+	f.Must(err)
 	for i := range data {
 		if _, _, err := dir.ParseSVID(data[:i]); !errors.Is(err, dir.ErrDamaged) {
 			t.Errorf("cut to %d bytes: %v", i, err)
@@ -544,26 +546,26 @@ func TestSVIDBytes(t *testing.T) {
 // Whatever is sent as a grant, it is judged without a panic, and only what was
 // signed for this very key is admitted.
 func FuzzGrant(f *testing.F) {
-	fl := newFleet(f)
+	fl := fleettest.New(f)
 	key, err := dir.NewKeyPair()
-	fl.must(err)
-	id, _ := identity.New(testCluster, identity.Data, "n")
-	m := &memberState{id: id, key: key.ID, incarnation: key.ID}
+	fl.Must(err)
+	id, _ := identity.New(authortest.Cluster, identity.Data, "n")
+	m := &authortest.Member{ID: id, Key: key.ID, Incarnation: key.ID}
 	good := &fealtyv1.JoinGrant{
-		Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, Chain: dir.RawChain(fl.issue(key.Signer().Public(), id, time.Hour)),
-		RootStatement: fl.rootStatement(), TrustBundle: fl.trustBundle(), NodeBootstrap: fl.bootstrap(m),
+		Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, Chain: dir.RawChain(fl.Issue(key.Signer().Public(), id, time.Hour)),
+		RootStatement: fl.RootStatement(), TrustBundle: fl.TrustBundle(), NodeBootstrap: fl.Bootstrap(m),
 	}
 	f.Add(byte(0), uint16(0), byte(0), uint16(0))
 	f.Add(byte(4), uint16(99), byte(1), uint16(0))
-	w := state.Wanted{Cluster: testCluster, Kind: identity.Data, Pin: identity.KeyOf(fl.root), Key: key}
-	want, err := state.VerifyGrant(good, w, fl.clock)
-	fl.must(err)
+	w := state.Wanted{Cluster: authortest.Cluster, Kind: identity.Data, Pin: identity.KeyOf(fl.Root), Key: key}
+	want, err := state.VerifyGrant(good, w, fl.Clock)
+	fl.Must(err)
 	f.Fuzz(func(t *testing.T, part byte, offset uint16, xor byte, length uint16) {
 		g := proto.CloneOf(good)
 		parts := []*[]byte{&g.Chain[0], &g.Chain[1], &g.Chain[2], &g.RootStatement, &g.TrustBundle.Envelope, &g.NodeBootstrap.Envelope}
 		p := parts[int(part)%len(parts)]
 		*p = bend(*p, offset, xor, length)
-		got, err := state.VerifyGrant(g, w, fl.clock)
+		got, err := state.VerifyGrant(g, w, fl.Clock)
 		if err != nil {
 			if _, ok := err.(*state.GrantError); !ok {
 				t.Errorf("an untyped refusal: %v", err)

@@ -15,8 +15,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -26,23 +28,23 @@ import (
 )
 
 // routed is a node that holds routes, with all that degraded mode can allow.
-func routed(f *fleet) (*node, memberState) {
-	f.tb.Helper()
+func routed(f *fleettest.Fleet) (*node, authortest.Member) {
+	f.TB.Helper()
 	n := newNode(f)
-	m := f.member(n.mustJoin().ID)
+	m := f.Member(n.MustJoin().ID)
 	a := n.mustOpen()
 	defer a.Close()
 	var runtime, routes *fealtyv1.SignedSnapshot
-	f.do(func() {
-		runtime = f.runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+	f.Do(func() {
+		runtime = f.Runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 			c.Companions = []snapshot.Scope{snapshot.ScopeRoutePolicy}
 		})
-		routes = f.companion(&m, snapshot.ScopeRoutePolicy, routesTo("web"))
+		routes = f.Companion(&m, snapshot.ScopeRoutePolicy, routesTo("web"))
 	})
-	f.must(n.take(a, runtime))
-	f.must(n.take(a, routes))
+	f.Must(n.take(a, runtime))
+	f.Must(n.take(a, routes))
 	if refused := a.status.Refusals(); len(refused) != 0 {
-		f.tb.Fatalf("refused: %v", refused)
+		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
 }
@@ -52,13 +54,13 @@ func routesTo(service string) *snapshot.RoutePolicy {
 }
 
 // localConfig runs a with its socket for local services, and returns a client of it.
-func localConfig(t *testing.T, f *fleet, n *node, a *Agent) fealtyv1.LocalConfigServiceClient {
+func localConfig(t *testing.T, f *fleettest.Fleet, n *node, a *Agent) fealtyv1.LocalConfigServiceClient {
 	t.Helper()
 	a.configSocket = filepath.Join(socketDir(t), ConfigSocketName)
 	n.run(a)
-	eventually(t, "the socket is served", func() bool { return accepts(a.configSocket) })
+	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.configSocket) })
 	conn, err := mesh.DialLocal(a.configSocket)
-	f.must(err)
+	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
 	return fealtyv1.NewLocalConfigServiceClient(conn)
 }
@@ -66,7 +68,7 @@ func localConfig(t *testing.T, f *fleet, n *node, a *Agent) fealtyv1.LocalConfig
 // A local service gets what is in use, with all that it has to know of it, and an
 // error by name for what is not.
 func TestGetScope(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
 	client := localConfig(t, f, n, a)
@@ -75,7 +77,7 @@ func TestGetScope(t *testing.T) {
 		return resp.GetContent(), err
 	}
 	got, err := get(snapshot.ScopeRoutePolicy)
-	f.must(err)
+	f.Must(err)
 	v := a.beliefs.Load().Held[snapshot.ScopeRoutePolicy].Verified
 	header := v.Header()
 	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion || got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
@@ -96,18 +98,18 @@ func TestGetScope(t *testing.T) {
 		}
 	}
 	// What is revoked is not given, though it is signed.
-	revoke := f.content()
+	revoke := f.Content()
 	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
-	h := f.trustHeader()
+	h := f.TrustHeader()
 	h.ConfigVersion++
-	f.must(n.take(a, f.signTrust(h, revoke)))
+	f.Must(n.take(a, f.SignTrust(h, revoke)))
 	if got, err = get(snapshot.ScopeRoutePolicy); err != nil || strings.Contains(string(got.GetContent()), "web") {
 		t.Errorf("a revoked service: %s, %v", got.GetContent(), err)
 	}
 	// A scope that the node_runtime no longer lists is given no more.
 	var runtime *fealtyv1.SignedSnapshot
-	f.do(func() { runtime = f.runtime(&m, allAllowed) })
-	f.must(n.take(a, runtime))
+	f.Do(func() { runtime = f.Runtime(&m, allAllowed) })
+	f.Must(n.take(a, runtime))
 	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("a scope that was taken away: %v", err)
 	}
@@ -123,20 +125,20 @@ func refusedAs(err error, code explain.Code) bool {
 
 // A watcher gets what is in use, then the newest each time, and hears when it is over.
 func TestWatchScope(t *testing.T) {
-	f := newFleet(t)
-	f.bundleLife = 1000 * time.Hour
+	f := fleettest.New(t)
+	f.BundleLife = 1000 * time.Hour
 	n, m := routed(f)
 	a := n.mustOpen()
-	f.do(func() { f.down["all"] = true })
+	f.Do(func() { f.Faults.Down["all"] = true })
 	client := localConfig(t, f, n, a)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := client.WatchScope(ctx, &fealtyv1.WatchScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)})
-	f.must(err)
+	f.Must(err)
 	next := func() *fealtyv1.WatchScopeResponse {
 		t.Helper()
 		m, err := stream.Recv()
-		f.must(err)
+		f.Must(err)
 		return m
 	}
 	if got := next(); !strings.Contains(string(got.GetContent().GetContent()), "web") {
@@ -145,8 +147,8 @@ func TestWatchScope(t *testing.T) {
 	take := func(service string) {
 		t.Helper()
 		var s *fealtyv1.SignedSnapshot
-		f.do(func() { s = f.companion(&m, snapshot.ScopeRoutePolicy, routesTo(service)) })
-		f.must(n.take(a, s))
+		f.Do(func() { s = f.Companion(&m, snapshot.ScopeRoutePolicy, routesTo(service)) })
+		f.Must(n.take(a, s))
 	}
 	take("mail")
 	for got := next(); !strings.Contains(string(got.GetContent().GetContent()), "mail"); got = next() {
@@ -165,7 +167,7 @@ func TestWatchScope(t *testing.T) {
 	}
 	// Time passes without news: the routes are over, and the watcher hears it without
 	// a question.
-	f.shift.Store(int64(2 * time.Hour))
+	f.Shift.Store(int64(2 * time.Hour))
 	a.news.Ring()
 	got := next()
 	if got.GetOver().GetReason() != string(guard.BoundOver) || got.GetOver().GetBound() != string(guard.RouteBound) {
@@ -175,10 +177,10 @@ func TestWatchScope(t *testing.T) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
 	state.Poke(a.trialKick)
-	eventually(t, "the file of the routes is gone", func() bool { return !n.has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
+	fleettest.Eventually(t, "the file of the routes is gone", func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
 	conn, err := mesh.DialLocal(a.configSocket)
-	f.must(err)
+	f.Must(err)
 	defer conn.Close()
 	if _, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("the socket for services tells of the node: %v", err)
@@ -188,15 +190,15 @@ func TestWatchScope(t *testing.T) {
 // A consumer that finds new config bad has the one before back; its verdict on what is
 // not on trial is refused.
 func TestReportVerdict(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
-	f.do(func() { f.down["all"] = true })
+	f.Do(func() { f.Faults.Down["all"] = true })
 	client := localConfig(t, f, n, a)
 	get := func() *fealtyv1.ScopeContent {
 		t.Helper()
 		resp, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)})
-		f.must(err)
+		f.Must(err)
 		return resp.GetContent()
 	}
 	verdict := func(version uint64, works bool) error {
@@ -208,24 +210,24 @@ func TestReportVerdict(t *testing.T) {
 		t.Fatalf("a verdict on what is not on trial: %v", err)
 	}
 	var messages []*fealtyv1.SignedSnapshot
-	f.do(func() {
-		messages = append(messages, f.runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+	f.Do(func() {
+		messages = append(messages, f.Runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 			c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeRoutePolicy}
-		}), f.companion(&m, snapshot.ScopeDegradedModePolicy, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{{Scope: snapshot.ScopeRoutePolicy, Duration: time.Minute}}}),
-			f.companion(&m, snapshot.ScopeRoutePolicy, routesTo("bad")))
+		}), f.Companion(&m, snapshot.ScopeDegradedModePolicy, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{{Scope: snapshot.ScopeRoutePolicy, Duration: time.Minute}}}),
+			f.Companion(&m, snapshot.ScopeRoutePolicy, routesTo("bad")))
 	})
 	for _, s := range messages {
-		f.must(n.take(a, s))
+		f.Must(n.take(a, s))
 	}
 	tried := get()
 	if !tried.GetOnTrial() || !strings.Contains(string(tried.GetContent()), "bad") {
 		t.Fatalf("on trial: %v; refused %v", tried, a.status.Refusals())
 	}
-	f.must(verdict(tried.GetConfigVersion(), true))
+	f.Must(verdict(tried.GetConfigVersion(), true))
 	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, explain.RequestField) {
 		t.Errorf("a verdict on another version: %v", err)
 	}
-	f.must(verdict(tried.GetConfigVersion(), false))
+	f.Must(verdict(tried.GetConfigVersion(), false))
 	if got := get(); got.GetOnTrial() || string(got.GetContent()) != string(before.GetContent()) || got.GetConfigVersion() != before.GetConfigVersion() {
 		t.Errorf("after the verdict: %v", got)
 	}
@@ -307,7 +309,7 @@ func TestConfigSocket(t *testing.T) {
 			t.Errorf("%s is for others than this machine", rule.Method)
 		}
 	}
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, _ := routed(f)
 	for _, tc := range []struct {
 		consumers consumers
@@ -317,7 +319,7 @@ func TestConfigSocket(t *testing.T) {
 		a := c.mustOpen()
 		a.consumers = tc.consumers
 		localConfig(t, f, c, a)
-		eventually(t, "the mode is set", func() bool {
+		fleettest.Eventually(t, "the mode is set", func() bool {
 			info, err := os.Stat(a.configSocket)
 			return err == nil && info.Mode().Perm() == tc.want
 		})

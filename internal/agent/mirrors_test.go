@@ -16,88 +16,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// replica is a mirror with a fault switch: a disk that a coordinator wrote to, and
-// what is made of its files on the way.
-type replica struct {
-	name string
-	disk *durabletest.Disk
-	bend func(ctx context.Context, name string, data []byte) ([]byte, error) // nil: nothing
-	down bool
-}
-
-func newReplica(name string) *replica { return &replica{name: name, disk: durabletest.NewDisk()} }
-
-func (r *replica) String() string { return r.name }
-
-func (r *replica) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
-	if r.down {
-		return nil, &mirror.Error{Reason: mirror.Unreachable, Name: name, Detail: "nobody is there"}
-	}
-	data, err := r.disk.FS().ReadFile("pub/"+name, 1<<24)
-	if err == nil && r.bend != nil {
-		data, err = r.bend(ctx, name, data)
-	}
-	switch {
-	case err != nil:
-		return nil, &mirror.Error{Reason: mirror.Unreachable, Name: name, Detail: "it cannot be read", Err: err}
-	case int64(len(data)) > limit:
-		return nil, &mirror.Error{Reason: mirror.TooLarge, Name: name, Detail: "too much"}
-	}
-	return data, nil
-}
-
-// publish writes a generation with a node_runtime for m, and a trust bundle, to the
-// mirrors.
-func (f *fleet) publish(m *memberState, to []*replica, edits ...func(*snapshot.Header, *snapshot.NodeRuntime, *snapshot.Record)) {
-	f.tb.Helper()
-	f.publishAs(m, testCluster, to, edits...)
-}
-
-func (f *fleet) publishAs(m *memberState, cluster string, to []*replica, edits ...func(*snapshot.Header, *snapshot.NodeRuntime, *snapshot.Record)) {
-	f.tb.Helper()
-	signed, err := snapshot.Unmarshal(f.runtime(m, edits...).GetEnvelope())
-	f.must(err)
-	claims, err := signed.Claims()
-	f.must(err)
-	other := []byte("of somebody else")
-	p := mirror.Publication{
-		Cluster: cluster, AuthorityEpoch: claims.Record.AuthorityEpoch, Generation: claims.Record.Generation, Root: claims.Record.Root,
-		Signed: *signed.Publication, TrustBundle: f.trustBundle().GetEnvelope(),
-		Headers: []mirror.Header{
-			{Path: "node_runtime/node/data/a", Scope: snapshot.ScopeNodeRuntime, Subject: "node:a", Bytes: other, Leaf: snapshotauthor.LeafOf(testCluster, other), Content: snapshot.DigestOf(other)},
-			{Path: "node_runtime/node/data/b", Scope: snapshot.ScopeNodeRuntime, Subject: claims.Header.Subject.String(), Bytes: signed.Header, Leaf: snapshotauthor.LeafOf(testCluster, signed.Header), Content: claims.Header.ContentHash},
-		},
-		Content: func(h snapshot.Digest) []byte {
-			if h == snapshot.DigestOf(other) {
-				return other
-			}
-			return signed.Content
-		},
-	}
-	for _, r := range to {
-		if wrote, err := mirror.NewWriter(r.disk.FS(), "pub", f.clock).Write(context.Background(), p); err != nil || !wrote {
-			f.tb.Fatalf("write generation %d to %s: %v, %v", p.Generation, r.name, wrote, err)
-		}
-	}
-}
-
 // withMirrors opens the node with mirrors.
-func (n *node) withMirrors(mirrors ...*replica) *Agent {
-	n.f.tb.Helper()
-	cfg := Config{DataDir: n.dir, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, Release: "v0.1.0"}
+func (n *node) withMirrors(mirrors ...*authortest.Replica) *Agent {
+	n.Fleet.TB.Helper()
+	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"}
 	for _, r := range mirrors {
 		cfg.Mirrors = append(cfg.Mirrors, r)
 	}
 	a, err := Open(context.Background(), cfg)
-	n.f.must(err)
+	n.Fleet.Must(err)
 	a.socket, a.configSocket = "", ""
 	return a
 }
@@ -112,25 +48,25 @@ func mirrorReads(a *Agent, outcome string) float64 {
 func TestMirrorKeepsFresh(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t)
-			f.svidTTL, f.renewEvery = 2*time.Hour, time.Hour
+			f := fleettest.New(t)
+			f.SVIDTTL, f.RenewEvery = 2*time.Hour, time.Hour
 			n := newNode(f)
-			n.mustJoin()
-			m := f.member(n.mustID())
-			r := newReplica("mirror")
-			f.publish(&m, []*replica{r})
+			n.MustJoin()
+			m := f.Member(n.mustID())
+			r := authortest.NewReplica("mirror")
+			f.Publish(&m, []*authortest.Replica{r})
 			a := n.withMirrors(r)
-			f.send(asNews(f.runtime(&m)))
-			f.publish(&m, []*replica{r})
+			f.Send(fleettest.News(f.Runtime(&m)))
+			f.Publish(&m, []*authortest.Replica{r})
 			stop := n.run(a)
 			time.Sleep(10 * time.Second)
-			f.do(func() { f.down["all"] = true })
-			f.cut()
+			f.Do(func() { f.Faults.Down["all"] = true })
+			f.Cut()
 			first := generation(a)
 			for range 6 * 3 { // longer than the certificate lasts
 				time.Sleep(10 * time.Minute)
 				if live {
-					f.publish(&m, []*replica{r})
+					f.Publish(&m, []*authortest.Replica{r})
 				}
 			}
 			time.Sleep(time.Minute)
@@ -161,7 +97,7 @@ func (n *node) mustID() identity.ID {
 func TestMirrorAttacks(t *testing.T) {
 	contentOnly := func(bend func([]byte) []byte) func(*scene) {
 		return func(s *scene) {
-			s.bad.bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
+			s.bad.Bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
 				if strings.HasPrefix(name, "object/") && bytes.Contains(data, []byte(`"entry"`)) {
 					return bend(data), nil
 				}
@@ -176,22 +112,22 @@ func TestMirrorAttacks(t *testing.T) {
 		refused string // the reason of a refusal of a node_runtime; "": none
 	}{
 		{"honest", func(*scene) {}, "ok", ""},
-		{"down", func(s *scene) { s.bad.down = true }, "unreachable", ""},
-		{"empty", func(s *scene) { s.bad.disk = durabletest.NewDisk() }, "unreachable", ""},
+		{"down", func(s *scene) { s.bad.Down = true }, "unreachable", ""},
+		{"empty", func(s *scene) { s.bad.Disk = durabletest.NewDisk() }, "unreachable", ""},
 		{"garbage", func(s *scene) {
-			s.bad.bend = func(_ context.Context, _ string, data []byte) ([]byte, error) { return []byte("garbage"), nil }
+			s.bad.Bend = func(_ context.Context, _ string, data []byte) ([]byte, error) { return []byte("garbage"), nil }
 		}, "malformed", ""},
 		{"endless", func(s *scene) {
-			s.bad.bend = func(context.Context, string, []byte) ([]byte, error) { return make([]byte, 1<<24), nil }
+			s.bad.Bend = func(context.Context, string, []byte) ([]byte, error) { return make([]byte, 1<<24), nil }
 		}, "too_large", ""},
 		{"never answers", func(s *scene) {
-			s.bad.bend = func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+			s.bad.Bend = func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
 		}, "unreachable", ""},
 		{"never gives the header", func(s *scene) {
-			s.bad.bend = func(ctx context.Context, name string, data []byte) ([]byte, error) {
+			s.bad.Bend = func(ctx context.Context, name string, data []byte) ([]byte, error) {
 				if strings.HasPrefix(name, "tree/") {
 					<-ctx.Done()
 					return nil, ctx.Err()
@@ -200,29 +136,29 @@ func TestMirrorAttacks(t *testing.T) {
 			}
 		}, "", ""},
 		{"another cluster's", func(s *scene) {
-			s.bad.disk = durabletest.NewDisk()
-			s.f.publishAs(s.m, "other.example", []*replica{s.bad})
+			s.bad.Disk = durabletest.NewDisk()
+			s.f.PublishAs(s.m, "other.example", []*authortest.Replica{s.bad})
 		}, "other_cluster", ""},
 		{"an older generation", func(s *scene) {
-			s.bad.disk = durabletest.NewDisk()
-			s.f.publish(s.m, []*replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
+			s.bad.Disk = durabletest.NewDisk()
+			s.f.Publish(s.m, []*authortest.Replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
 				h.ConfigVersion, r.Generation = 1, 1
 			})
 		}, "stale", ""},
 		{"signed by a stranger, and claims to be the newest", func(s *scene) {
-			s.bad.disk = durabletest.NewDisk()
-			key := s.f.configKey
-			s.f.configKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
-			s.f.publish(s.m, []*replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
+			s.bad.Disk = durabletest.NewDisk()
+			key := s.f.ConfigKey
+			s.f.ConfigKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
+			s.f.Publish(s.m, []*authortest.Replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
 				h.ConfigVersion, r.Generation = 1<<40, 1<<40
 			})
-			s.f.configKey = key
+			s.f.ConfigKey = key
 		}, "ok", "signature"},
 		{"for another node", func(s *scene) {
-			s.bad.disk = durabletest.NewDisk()
+			s.bad.Disk = durabletest.NewDisk()
 			m := *s.m
-			m.incarnation[0] ^= 1
-			s.f.publish(&m, []*replica{s.bad}, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation += 100 })
+			m.Incarnation[0] ^= 1
+			s.f.Publish(&m, []*authortest.Replica{s.bad}, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation += 100 })
 		}, "ok", ""},
 		{"a content that is cut", contentOnly(func(d []byte) []byte { return d[:len(d)-1] }), "truncated", "unavailable"},
 		{"a content that goes on", contentOnly(func(d []byte) []byte { return append(bytes.Clone(d), make([]byte, 1<<20)...) }), "too_large", "unavailable"},
@@ -230,22 +166,22 @@ func TestMirrorAttacks(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
+				f := fleettest.New(t)
 				n := newNode(f)
-				n.mustJoin()
-				m := f.member(n.mustID())
-				bad, good := newReplica("bad"), newReplica("good")
+				n.MustJoin()
+				m := f.Member(n.mustID())
+				bad, good := authortest.NewReplica("bad"), authortest.NewReplica("good")
 				a := n.withMirrors(bad, good)
 				defer a.Close()
-				f.do(func() { f.down["all"] = true })
-				f.publish(&m, []*replica{good})
+				f.Do(func() { f.Faults.Down["all"] = true })
+				f.Publish(&m, []*authortest.Replica{good})
 				a.inquire(t.Context())
 				first := generation(a)
 				if first == 0 {
 					t.Fatal("nothing came from the mirror")
 				}
 				time.Sleep(5 * time.Minute)
-				f.publish(&m, []*replica{bad, good}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) { c.Entry = "entry" })
+				f.Publish(&m, []*authortest.Replica{bad, good}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) { c.Entry = "entry" })
 				tc.attack(&scene{f, &m, bad})
 				was := mirrorReads(a, tc.outcome)
 				began := time.Now()
@@ -275,22 +211,22 @@ func TestMirrorAttacks(t *testing.T) {
 
 // scene is what an attack has.
 type scene struct {
-	f   *fleet
-	m   *memberState
-	bad *replica
+	f   *fleettest.Fleet
+	m   *authortest.Member
+	bad *authortest.Replica
 }
 
 // Mirrors that are behind each other by turns bring nobody back, and are no alarm.
 func TestMirrorsFlipFlop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
-		m := f.member(n.mustID())
-		x, y := newReplica("x"), newReplica("y")
+		n.MustJoin()
+		m := f.Member(n.mustID())
+		x, y := authortest.NewReplica("x"), authortest.NewReplica("y")
 		a := n.withMirrors(x, y)
 		defer a.Close()
-		f.do(func() { f.down["all"] = true })
+		f.Do(func() { f.Faults.Down["all"] = true })
 		last := uint64(0)
 		for i := range 20 {
 			time.Sleep(time.Minute)
@@ -298,10 +234,10 @@ func TestMirrorsFlipFlop(t *testing.T) {
 			if i%3 == 0 {
 				to = y
 			}
-			f.publish(&m, []*replica{to})
-			x.down, y.down = i%5 == 1, i%5 == 2 // now and then only one answers
+			f.Publish(&m, []*authortest.Replica{to})
+			x.Down, y.Down = i%5 == 1, i%5 == 2 // now and then only one answers
 			a.inquire(t.Context())
-			x.down, y.down = false, false
+			x.Down, y.Down = false, false
 			if got := generation(a); got < last {
 				t.Fatalf("generation %d after %d", got, last)
 			} else {
@@ -309,8 +245,8 @@ func TestMirrorsFlipFlop(t *testing.T) {
 			}
 		}
 		a.inquire(t.Context())
-		if got := generation(a); got != f.next {
-			t.Errorf("generation %d, the newest is %d", got, f.next)
+		if got := generation(a); got != f.Next {
+			t.Errorf("generation %d, the newest is %d", got, f.Next)
 		}
 		if mirrorReads(a, "stale") == 0 {
 			t.Error("no mirror was seen to be behind: this shows nothing")
@@ -325,24 +261,24 @@ func TestMirrorsFlipFlop(t *testing.T) {
 // in use stays.
 func TestMirrorShowsEquivocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
-		m := f.member(n.mustID())
-		x, y := newReplica("x"), newReplica("y")
+		n.MustJoin()
+		m := f.Member(n.mustID())
+		x, y := authortest.NewReplica("x"), authortest.NewReplica("y")
 		a := n.withMirrors(x, y)
 		defer a.Close()
-		f.do(func() { f.down["all"] = true })
-		f.publish(&m, []*replica{x})
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Publish(&m, []*authortest.Replica{x})
 		a.inquire(t.Context())
 		first, held := generation(a), a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
 		}
-		f.publish(&m, []*replica{y}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, r *snapshot.Record) {
+		f.Publish(&m, []*authortest.Replica{y}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, r *snapshot.Record) {
 			c.Entry, r.Generation = "another", first
 		})
-		x.down = true
+		x.Down = true
 		a.inquire(t.Context())
 		if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != held {
 			t.Error("what is in use was replaced")
@@ -350,7 +286,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", "equivocation")); got != 1 {
 			t.Errorf("%v equivocations are counted", got)
 		}
-		if !n.has(dir.SnapshotName(snapshot.ScopeNodeRuntime, dir.Refused)) {
+		if !n.Has(dir.SnapshotName(snapshot.ScopeNodeRuntime, dir.Refused)) {
 			t.Error("the evidence was not kept")
 		}
 	})
@@ -359,17 +295,17 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 // A node that lost its marks takes no mirror's word for what holds now.
 func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
-		m := f.member(n.mustID())
-		r := newReplica("mirror")
-		n.disk.Put(n.path(dir.MarksAName), []byte("x"))
-		n.disk.Put(n.path(dir.MarksBName), nil)
+		n.MustJoin()
+		m := f.Member(n.mustID())
+		r := authortest.NewReplica("mirror")
+		n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
+		n.Disk.Put(n.Path(dir.MarksBName), nil)
 		a := n.withMirrors(r)
 		defer a.Close()
-		f.do(func() { f.down["all"] = true })
-		f.publish(&m, []*replica{r})
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Publish(&m, []*authortest.Replica{r})
 		a.inquire(t.Context())
 		if generation(a) != 0 || len(a.beliefs.Load().Held) != 0 {
 			t.Errorf("it uses %v on the word of a mirror", a.beliefs.Load().Held)
@@ -379,12 +315,12 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 
 // A node does not ask more mirrors than it can in a round.
 func TestTooManyMirrors(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
-	cfg := Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet()}
+	n.MustJoin()
+	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet()}
 	for i := range MaxMirrors + 1 {
-		cfg.Mirrors = append(cfg.Mirrors, newReplica(fmt.Sprint(i)))
+		cfg.Mirrors = append(cfg.Mirrors, authortest.NewReplica(fmt.Sprint(i)))
 	}
 	if a, err := Open(context.Background(), cfg); err == nil {
 		a.Close()
@@ -417,40 +353,40 @@ func TestStorageEndpoints(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
+				f := fleettest.New(t)
 				n := newNode(f)
-				n.mustJoin()
-				m := f.member(n.mustID())
-				shelf := newReplica("shelf")
+				n.MustJoin()
+				m := f.Member(n.mustID())
+				shelf := authortest.NewReplica("shelf")
 				var opened []string
-				cfg := Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet(), Dial: f.dial, OpenMirror: func(url string) (mirror.Source, error) {
+				cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial, OpenMirror: func(url string) (mirror.Source, error) {
 					opened = append(opened, url)
 					return shelf, nil
 				}}
 				a, err := Open(t.Context(), cfg)
-				f.must(err)
+				f.Must(err)
 				defer a.Close()
 				runtime := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 					c.Companions = []snapshot.Scope{snapshot.ScopeStorageDirectory}
 					c.Degraded.Allow = tc.allow
 				}
-				f.must(n.take(a, f.runtime(&m, runtime)))
-				f.must(n.take(a, f.companion(&m, snapshot.ScopeStorageDirectory, &snapshot.StorageDirectory{Endpoints: []snapshot.StorageEndpoint{
+				f.Must(n.take(a, f.Runtime(&m, runtime)))
+				f.Must(n.take(a, f.Companion(&m, snapshot.ScopeStorageDirectory, &snapshot.StorageDirectory{Endpoints: []snapshot.StorageEndpoint{
 					{Name: "a", URL: second, Families: tc.families, Priority: 1}, {Name: "b", URL: first, Families: tc.families, Priority: 9},
 				}})))
 				if len(tc.revoke) > 0 {
-					h, content := f.trustHeader(), f.content()
+					h, content := f.TrustHeader(), f.Content()
 					h.ConfigVersion += 100
 					content.Revoked = tc.revoke
-					f.must(n.take(a, f.signTrust(h, content)))
+					f.Must(n.take(a, f.SignTrust(h, content)))
 				}
 				before := generation(a)
 				if before == 0 || a.beliefs.Load().Held[snapshot.ScopeStorageDirectory] == nil {
 					t.Fatal("the node does not hold what it was told")
 				}
-				f.do(func() { f.down["all"] = true })
+				f.Do(func() { f.Faults.Down["all"] = true })
 				time.Sleep(tc.age)
-				f.publish(&m, []*replica{shelf}, runtime)
+				f.Publish(&m, []*authortest.Replica{shelf}, runtime)
 				opened = nil
 				a.inquire(t.Context())
 				if !slices.Equal(opened, tc.want) {
@@ -464,96 +400,29 @@ func TestStorageEndpoints(t *testing.T) {
 	}
 }
 
-// generationOf writes a generation to the mirrors in which m has this node_runtime and
-// these companions, as a coordinator does that compiled them together.
-func (f *fleet) generationOf(m *memberState, to []*replica, runtime func(*snapshot.NodeRuntime), companions ...snapshot.Content) {
-	f.tb.Helper()
-	f.do(func() {
-		f.next++
-		now := f.clock().UTC().Truncate(time.Second)
-		h := snapshot.Header{
-			ClusterID: testCluster, ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now,
-			ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
-		}
-		is := &snapshot.NodeRuntime{
-			ClusterID: testCluster, Kind: m.id.Kind(), Entry: "edge-pool", State: snapshot.MemberActive, Coordinators: f.addresses(),
-			RenewEvery: f.renewEvery, SVIDTTL: f.svidTTL, Roles: groupRoles, Organizations: groupOrganizations,
-			Degraded: &snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: (f.svidTTL * 24 / 25).Truncate(time.Second), RouteTTL: time.Minute},
-		}
-		if runtime != nil {
-			runtime(is)
-		}
-		h.Roles, h.OrganizationIDs = is.Roles, is.Organizations
-		node, group := snapshot.NodeSubject(m.id, m.incarnation), snapshot.GroupSubject(is.Roles, is.Organizations)
-		var drafts []snapshotauthor.Draft
-		add := func(subject snapshot.Subject, content snapshot.Content) snapshot.Scope {
-			h.Subject = subject
-			h.ScopeType = ""
-			draft, err := snapshotauthor.Compose(h, content)
-			f.must(err)
-			drafts = append(drafts, draft)
-			return draft.Header().ScopeType
-		}
-		for _, c := range companions {
-			subject := group
-			if _, ok := c.(*snapshot.ServiceAssignment); ok {
-				subject = node
-			}
-			is.Companions = append(is.Companions, add(subject, c))
-		}
-		slices.Sort(is.Companions)
-		add(node, is)
-
-		p := mirror.Publication{Cluster: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, TrustBundle: f.trustBundle().GetEnvelope()}
-		contents := make(map[snapshot.Digest][]byte)
-		slices.SortFunc(drafts, func(x, y snapshotauthor.Draft) int {
-			return strings.Compare(string(x.Header().ScopeType), string(y.Header().ScopeType))
-		})
-		var leaves []snapshot.Digest
-		for _, d := range drafts {
-			header := d.Header()
-			leaves = append(leaves, d.Leaf())
-			contents[header.ContentHash] = d.ContentBytes()
-			p.Headers = append(p.Headers, mirror.Header{Path: string(header.ScopeType) + "/x", Scope: header.ScopeType, Subject: header.Subject.String(),
-				Bytes: d.HeaderBytes(), Leaf: d.Leaf(), Content: header.ContentHash})
-		}
-		p.Content = func(h snapshot.Digest) []byte { return contents[h] }
-		tree := snapshotauthor.NewTree(leaves)
-		record := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations(), Root: tree.Root(), TreeSize: tree.Size()}
-		signed, err := record.Sign(f.configKey)
-		f.must(err)
-		p.Signed, p.Root = *signed, record.Root
-		for _, r := range to {
-			if wrote, err := mirror.NewWriter(r.disk.FS(), "pub", f.clock).Write(context.Background(), p); err != nil || !wrote {
-				f.tb.Fatalf("write generation %d to %s: %v, %v", p.Generation, r.name, wrote, err)
-			}
-		}
-	})
-}
-
 // service is a service_assignment and route the route_policy beside it, which differ with n.
-func service(n int) snapshot.Content { return contentOf(snapshot.ScopeServiceAssignment, n) }
-func route(n int) snapshot.Content   { return contentOf(snapshot.ScopeRoutePolicy, n) }
+func service(n int) snapshot.Content { return authortest.ContentOf(snapshot.ScopeServiceAssignment, n) }
+func route(n int) snapshot.Content   { return authortest.ContentOf(snapshot.ScopeRoutePolicy, n) }
 
 // One round at a mirror brings what the node is to hold by what it is now: what it was
 // given just now, and all that follows from another role or organization.
 func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
-		m := f.member(n.mustID())
-		r := newReplica("mirror")
+		n.MustJoin()
+		m := f.Member(n.mustID())
+		r := authortest.NewReplica("mirror")
 		a := n.withMirrors(r)
 		defer a.Close()
-		f.do(func() { f.down["all"] = true })
+		f.Do(func() { f.Faults.Down["all"] = true })
 		holds := func(what string, scopes ...snapshot.Scope) {
 			t.Helper()
 			a.inquire(t.Context())
 			b := a.beliefs.Load()
 			for _, scope := range scopes {
-				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.next {
+				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.Next {
 					t.Errorf("%s: %s of this generation is not in use after one round", what, scope)
 				}
 			}
@@ -563,15 +432,15 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		runtime := snapshot.ScopeNodeRuntime
-		f.generationOf(&m, []*replica{r}, nil)
+		f.GenerationOf(&m, []*authortest.Replica{r}, nil)
 		holds("nothing is assigned", runtime)
-		f.generationOf(&m, []*replica{r}, nil, service(1), route(1))
+		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1), route(1))
 		holds("services and routes", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.generationOf(&m, []*replica{r}, func(c *snapshot.NodeRuntime) { c.Organizations = []string{"acme", "globex"} }, service(1), route(1))
+		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Organizations = []string{"acme", "globex"} }, service(1), route(1))
 		holds("another organization", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.generationOf(&m, []*replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2), route(2))
+		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2), route(2))
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.generationOf(&m, []*replica{r}, nil, route(2))
+		f.GenerationOf(&m, []*authortest.Replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
 		if a.beliefs.Load().Held[snapshot.ScopeServiceAssignment] != nil {
 			t.Error("it still holds services that it has lost")
@@ -585,24 +454,24 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	for _, second := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n := newNode(f)
-			n.mustJoin()
-			m := f.member(n.mustID())
-			x, y := newReplica("x"), newReplica("y")
+			n.MustJoin()
+			m := f.Member(n.mustID())
+			x, y := authortest.NewReplica("x"), authortest.NewReplica("y")
 			a := n.withMirrors(x, y)
 			defer a.Close()
-			f.do(func() { f.down["all"] = true })
-			f.generationOf(&m, []*replica{x, y}, nil, service(1))
+			f.Do(func() { f.Faults.Down["all"] = true })
+			f.GenerationOf(&m, []*authortest.Replica{x, y}, nil, service(1))
 			broken := false
-			x.bend = func(_ context.Context, _ string, data []byte) ([]byte, error) {
+			x.Bend = func(_ context.Context, _ string, data []byte) ([]byte, error) {
 				if broken {
 					return nil, errors.New("it is gone")
 				}
 				broken = bytes.Contains(data, []byte(`"entry"`))
 				return data, nil
 			}
-			y.down = !second
+			y.Down = !second
 			a.inquireOf(t.Context(), a.surveyed(true))
 			if lacks := a.beliefs.Load().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
 				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
@@ -611,7 +480,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 				return
 			}
 			// It looks again, although the mirror did not move.
-			x.bend = nil
+			x.Bend = nil
 			stop := n.run(a)
 			time.Sleep(2 * DefaultMirrorEvery)
 			if lacks := a.beliefs.Load().Lacks(); len(lacks) > 0 {
@@ -628,34 +497,34 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 func TestMirrorsAreLookedAt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
-		m := f.member(n.mustID())
-		r := newReplica("mirror")
+		n.MustJoin()
+		m := f.Member(n.mustID())
+		r := authortest.NewReplica("mirror")
 		var reads, most atomic.Int64
-		r.bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
+		r.Bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
 			reads.Add(1)
 			most.Store(max(most.Load(), int64(len(data))))
 			return data, nil
 		}
 		a := n.withMirrors(r)
-		f.generationOf(&m, []*replica{r}, nil)
-		f.send(asNews(f.runtime(&m)))
+		f.GenerationOf(&m, []*authortest.Replica{r}, nil)
+		f.Send(fleettest.News(f.Runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
 		if n := reads.Load(); n != 0 {
 			t.Errorf("%d files were read beside a stream", n)
 		}
-		f.do(func() { f.down["all"] = true })
-		f.cut()
-		f.generationOf(&m, []*replica{r}, nil, service(1))
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Cut()
+		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * DefaultMirrorEvery)
 		if a.beliefs.Load().Held[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
-		f.do(func() { f.banned = append(f.banned, identity.KeyID{7}); f.version++ })
-		f.generationOf(&m, []*replica{r}, nil, service(1))
+		f.Do(func() { f.Banned = append(f.Banned, identity.KeyID{7}); f.Version++ })
+		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * DefaultMirrorEvery)
 		if c, err := a.source.Current(t.Context()); err != nil || !c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 			t.Errorf("a ban did not come: %v", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
@@ -14,44 +15,44 @@ import (
 // Who reads a node's folder from outside sees what its agent believes, while that
 // runs, and changes nothing.
 func TestReadOutlook(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	if _, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeNotJoined) {
+	if _, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeNotJoined) {
 		t.Errorf("without a node: %v", err)
 	}
 	n = joinedNode(f)
 	a := n.mustOpen()
 	defer a.Close()
 	before := make(map[string][]byte)
-	for _, name := range files {
-		before[name] = n.read(name)
+	for _, name := range fleettest.Files {
+		before[name] = n.Read(name)
 	}
-	n.disk.FailAt(1, errors.New("a reader wrote"))
-	o, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock())
+	n.Disk.FailAt(1, errors.New("a reader wrote"))
+	o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock())
 	if err != nil || o.Lost || o.Trust.Me != a.self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.beliefs.Load().Marks.All()) {
 		t.Fatalf("outlook %+v, %v", o, err)
 	}
-	raw, err := state.ReadActive(n.disk.FS(), n.dir, snapshot.ScopeTrustBundle)
+	raw, err := state.ReadActive(n.Disk.FS(), n.Dir, snapshot.ScopeTrustBundle)
 	if err != nil || string(raw) != string(before[dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)]) {
 		t.Errorf("the trust bundle in use was not read: %v", err)
 	}
-	if _, err := state.ReadActive(n.disk.FS(), n.dir, snapshot.ScopeRoutePolicy); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := state.ReadActive(n.Disk.FS(), n.Dir, snapshot.ScopeRoutePolicy); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a scope that is not held: %v", err)
 	}
-	if n.disk.Failed() {
+	if n.Disk.Failed() {
 		t.Error("the disk was written")
 	}
 
 	// A node that lost its marks takes nothing as new.
 	n = n.clone()
-	n.disk.Put(n.path(dir.MarksAName), []byte("x"))
-	n.disk.Put(n.path(dir.MarksBName), nil)
-	if o, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 || o.Trust.Bundle == nil {
+	n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
+	n.Disk.Put(n.Path(dir.MarksBName), nil)
+	if o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 || o.Trust.Bundle == nil {
 		t.Errorf("with lost marks: %+v, %v", o, err)
 	}
 	// A damaged identity is told.
-	n.disk.Put(n.path(dir.AnchorName), []byte("x"))
-	if _, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+	n.Disk.Put(n.Path(dir.AnchorName), []byte("x"))
+	if _, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeStateCorrupt) {
 		t.Errorf("with a damaged anchor: %v", err)
 	}
 }

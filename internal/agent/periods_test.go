@@ -14,8 +14,10 @@ import (
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -33,17 +35,17 @@ func allAllowed(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record)
 }
 
 // policyNode is a node whose runtime allows all that a policy can.
-func policyNode(f *fleet) (*node, memberState) {
-	f.tb.Helper()
+func policyNode(f *fleettest.Fleet) (*node, authortest.Member) {
+	f.TB.Helper()
 	n := newNode(f)
-	m := f.member(n.mustJoin().ID)
+	m := f.Member(n.MustJoin().ID)
 	a := n.mustOpen()
 	defer a.Close()
 	var s *fealtyv1.SignedSnapshot
-	f.do(func() { s = f.runtime(&m, allAllowed) })
-	f.must(n.take(a, s))
+	f.Do(func() { s = f.Runtime(&m, allAllowed) })
+	f.Must(n.take(a, s))
 	if refused := a.status.Refusals(); len(refused) != 0 {
-		f.tb.Fatalf("refused: %v", refused)
+		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
 }
@@ -52,9 +54,9 @@ func policyNode(f *fleet) (*node, memberState) {
 // forbidden, stops when the time is over, and reports all of it when they are back.
 func TestAloneAndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.bundleLife = 300 * time.Hour
-		f.svidTTL, f.renewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
+		f := fleettest.New(t)
+		f.BundleLife = 300 * time.Hour
+		f.SVIDTTL, f.RenewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
 		n, m := policyNode(f)
 		a := n.mustOpen()
 		stop := n.run(a)
@@ -65,8 +67,8 @@ func TestAloneAndBack(t *testing.T) {
 				t.Errorf("in contact: %v", err)
 			}
 		}
-		f.do(func() { f.down["all"] = true })
-		f.cut()
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Cut()
 		time.Sleep(freshFor + guard.StaleFor)
 		for _, r := range guard.ActionRules() {
 			err := a.Permit(r.Action)
@@ -79,7 +81,7 @@ func TestAloneAndBack(t *testing.T) {
 			}
 		}
 		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
-		f.must(err)
+		f.Must(err)
 		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(guard.RecordStale) || len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(guard.ActionRules()) {
 			t.Errorf("it says %s, %s, %v", resp.GetFreshness(), resp.GetPartition(), resp.GetDegradedPeriods())
 		}
@@ -98,17 +100,17 @@ func TestAloneAndBack(t *testing.T) {
 		_ = stop()
 		a = n.mustOpen()
 		stop = n.run(a)
-		f.do(func() {
-			f.down["all"] = false
-			f.extra = append(f.extra, asNews(f.runtime(&m, allAllowed)))
-			f.reports = nil
+		f.Do(func() {
+			f.Faults.Down["all"] = false
+			f.Extra = append(f.Extra, fleettest.News(f.Runtime(&m, allAllowed)))
+			f.Seen.Reports = nil
 		})
 		time.Sleep(20 * time.Minute)
 		if err := a.Permit(guard.ContinueServices); err != nil {
 			t.Errorf("back: %v", err)
 		}
 		var last []*fealtyv1.DegradedPeriod
-		f.do(func() { last = f.reports[len(f.reports)-1].GetDegradedPeriods() })
+		f.Do(func() { last = f.Seen.Reports[len(f.Seen.Reports)-1].GetDegradedPeriods() })
 		if len(last) != 1 {
 			t.Fatalf("it reports %v", last)
 		}
@@ -126,16 +128,16 @@ func TestAloneAndBack(t *testing.T) {
 // The period is there after a crash at any point of writing it, or it is begun anew;
 // the bounds are the same in any case, for they count from what was signed.
 func TestPeriodsCrash(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, _ := policyNode(f)
-	f.shift.Store(int64(2 * time.Hour))
+	f.Shift.Store(int64(2 * time.Hour))
 	var bound time.Time
 	var n *node
-	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = joined.clone()
 		a := n.mustOpen()
 		bound = a.facts().End(guard.MaxBound)
-		return n.disk, func() error { a.lookDegraded(t.Context()); return nil }
+		return n.Disk, func() error { a.lookDegraded(t.Context()); return nil }
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
 		if err != nil {
@@ -150,10 +152,10 @@ func TestPeriodsCrash(t *testing.T) {
 	for call := 1; ; call++ {
 		n := joined.clone()
 		a := n.mustOpen()
-		n.disk.FailAt(call, syscall.EIO)
+		n.Disk.FailAt(call, syscall.EIO)
 		a.lookDegraded(t.Context())
-		failed := n.disk.Failed()
-		n.disk.Restart(durabletest.Synced)
+		failed := n.Disk.Failed()
+		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
 		a.lookDegraded(t.Context())
 		if got := a.degraded.All(); len(got) != 1 || !a.facts().End(guard.MaxBound).Equal(bound) {
@@ -168,19 +170,19 @@ func TestPeriodsCrash(t *testing.T) {
 
 // A file of periods that is damaged or made up is told, and changes no bound.
 func TestPeriodsDamaged(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, _ := policyNode(f)
-	f.shift.Store(int64(2 * time.Hour))
+	f.Shift.Store(int64(2 * time.Hour))
 	a := joined.mustOpen()
 	a.lookDegraded(t.Context())
 	_ = a.Permit(guard.IssueCertificates)
 	a.keepPeriods(t.Context())
 	bound := a.facts().End(guard.MaxBound)
 	a.Close()
-	good := joined.read(dir.DegradedName)
+	good := joined.Read(dir.DegradedName)
 	n := joined.clone()
 	check := func(what string, data []byte) {
-		n.disk.Put(n.path(dir.DegradedName), data)
+		n.Disk.Put(n.Path(dir.DegradedName), data)
 		a, err := n.open()
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
@@ -195,14 +197,14 @@ func TestPeriodsDamaged(t *testing.T) {
 		}
 	}
 	damages(good, check)
-	now := f.clock()
+	now := f.Clock()
 	many := make([]guard.Period, 100)
 	for i := range many {
 		many[i] = guard.Period{From: now, Actions: map[string]*guard.Tally{"made up": {Permitted: 1, Refused: 1}, "issue_certificates": nil}}
 	}
 	for _, made := range [][]guard.Period{{{From: now.Add(1000 * time.Hour)}}, {{From: now.Add(-1000 * time.Hour)}}, {{}}, many} {
 		data, err := dir.Seal(made)
-		f.must(err)
+		f.Must(err)
 		check("made up", data)
 	}
 }
@@ -210,10 +212,10 @@ func TestPeriodsDamaged(t *testing.T) {
 // A node whose marks are lost believes nothing that it holds: its time alone was over when
 // it began, which it says once.
 func TestNoTimeAlone(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, _ := policyNode(f)
-	n.disk.Put(n.path(dir.MarksAName), []byte("x"))
-	n.disk.Put(n.path(dir.MarksBName), []byte("x"))
+	n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
+	n.Disk.Put(n.Path(dir.MarksBName), []byte("x"))
 	a := n.mustOpen()
 	defer a.Close()
 	a.noteDegraded()
@@ -221,7 +223,7 @@ func TestNoTimeAlone(t *testing.T) {
 	if len(all) != 1 || !all[0].Over.Equal(all[0].From) || all[0].From.IsZero() {
 		t.Fatalf("the period is %+v, want one that was over when it began", all)
 	}
-	if a.degraded.Over(f.clock(), "again") {
+	if a.degraded.Over(f.Clock(), "again") {
 		t.Error("that its time is over is said again")
 	}
 }
@@ -229,14 +231,14 @@ func TestNoTimeAlone(t *testing.T) {
 // Nothing outlives its bound under any sequence of restarts, waits, and settings of
 // the clock: what was refused for being over stays refused until there is news.
 func TestNothingOutlivesItsBound(t *testing.T) {
-	f := newFleet(t)
-	f.bundleLife = 40 * time.Hour
+	f := fleettest.New(t)
+	f.BundleLife = 40 * time.Hour
 	joined, _ := policyNode(f)
-	begin := f.clock()
+	begin := f.Clock()
 	rapid.Check(t, func(t *rapid.T) {
 		n := joined.clone()
 		m := &machine{wall: begin, boot: "1", since: time.Minute}
-		a := n.openAt(m, n.disk.FS())
+		a := n.openAt(m, n.Disk.FS())
 		defer func() { a.Close() }()
 		passed := time.Duration(0) // in truth, of what the node can know: the machine ran
 		// What the machine is off for is known by a clock that is right alone.
@@ -252,15 +254,15 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 				m.set(-time.Duration(rapid.IntRange(1, 400*24).Draw(t, "hours back")) * time.Hour)
 			case 3:
 				a.Close()
-				a = n.openAt(m, n.disk.FS())
+				a = n.openAt(m, n.Disk.FS())
 			case 4:
 				a.Close()
 				m.reboot(rapid.StringMatching("[a-z]{8}").Draw(t, "boot"), 0)
-				a = n.openAt(m, n.disk.FS())
+				a = n.openAt(m, n.Disk.FS())
 			case 5:
 				a.Close()
-				n.disk.Put(n.path(dir.DegradedName), []byte("lost"))
-				a = n.openAt(m, n.disk.FS())
+				n.Disk.Put(n.Path(dir.DegradedName), []byte("lost"))
+				a = n.openAt(m, n.Disk.FS())
 			}
 			f := a.facts()
 			truth := begin.Add(passed)
@@ -282,13 +284,13 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 // A degraded_mode_policy narrows what the node_runtime allows. Where it is to be
 // there and is not, the ways back alone are left; what is revoked is not allowed.
 func TestPolicyOfANode(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := policyNode(f)
 	a := n.mustOpen()
 	defer a.Close()
 	take := func(s *fealtyv1.SignedSnapshot) {
 		t.Helper()
-		f.must(n.take(a, s))
+		f.Must(n.take(a, s))
 		if refused := a.status.Refusals(); len(refused) != 0 {
 			t.Fatalf("refused: %v", refused)
 		}
@@ -306,21 +308,21 @@ func TestPolicyOfANode(t *testing.T) {
 	listed := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 		c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy}
 	}
-	f.do(func() { take(f.runtime(&m, allAllowed, listed)) })
+	f.Do(func() { take(f.Runtime(&m, allAllowed, listed)) })
 	look("listed, and not there", false, 0, "reconnect_peers", "report_later")
 	wide := &snapshot.DegradedModePolicy{Allow: []string{"become_root", "continue_services", "issue_certificates", "preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
-	f.do(func() { take(f.companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
+	f.Do(func() { take(f.Companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
 	look("wider than the ceiling", true, ceiling, "continue_services", "preserve_routes")
 	if p, _ := a.beliefs.Load().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
 		t.Errorf("routes for %v, sessions for %v", p.RouteTTL, p.SessionTTL)
 	}
-	revoke := f.content()
+	revoke := f.Content()
 	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
-	h := f.trustHeader()
+	h := f.TrustHeader()
 	h.ConfigVersion++
-	take(f.signTrust(h, revoke))
+	take(f.SignTrust(h, revoke))
 	look("revoked", true, ceiling, "preserve_routes")
-	f.do(func() { take(f.runtime(&m, allAllowed)) })
+	f.Do(func() { take(f.Runtime(&m, allAllowed)) })
 	look("not listed any more: only the ceiling, without what is revoked", false, ceiling, all[1:]...)
 	// The record is the newest word, and it names revocations that the bundle lacks.
 	if f := a.facts(); !f.Missing {
@@ -336,63 +338,63 @@ func TestPolicyOfANode(t *testing.T) {
 func TestNewsAfterASleep(t *testing.T) {
 	const slept = 24*time.Hour + 30*time.Minute // longer than the policy lets it work alone, and its certificate is good
 	type world struct {
-		f *fleet
+		f *fleettest.Fleet
 		n *node
 		a *Agent
-		m memberState
+		m authortest.Member
 	}
 	for _, tc := range []struct {
 		name string
 		news func(t *testing.T, w world)
 	}{
-		{"its certificate is renewed", func(t *testing.T, w world) { w.f.must(w.a.renew(t.Context())) }},
+		{"its certificate is renewed", func(t *testing.T, w world) { w.f.Must(w.a.renew(t.Context())) }},
 		{"the key that it holds is certified again", func(t *testing.T, w world) {
 			key := w.a.svid.Load().Key
 			var ders [][]byte
-			for _, c := range w.f.issue(key.Signer().Public(), w.a.me.ID, w.f.svidTTL) {
+			for _, c := range w.f.Issue(key.Signer().Public(), w.a.me.ID, w.f.SVIDTTL) {
 				ders = append(ders, c.Raw)
 			}
-			w.f.must(w.a.checkRenewed(t.Context(), key, ders, w.a.present))
+			w.f.Must(w.a.checkRenewed(t.Context(), key, ders, w.a.present))
 		}},
-		{"it joins again", func(t *testing.T, w world) { w.f.must(w.a.rejoin(t.Context())) }},
+		{"it joins again", func(t *testing.T, w world) { w.f.Must(w.a.rejoin(t.Context())) }},
 		{"a trust bundle", func(t *testing.T, w world) {
-			w.f.must(w.n.take(w.a, w.f.bundleWith(func(*snapshot.TrustBundle) {})))
+			w.f.Must(w.n.take(w.a, w.f.BundleWith(func(*snapshot.TrustBundle) {})))
 		}},
-		{"a node_runtime", func(t *testing.T, w world) { w.f.must(w.n.take(w.a, w.f.runtime(&w.m, allAllowed))) }},
+		{"a node_runtime", func(t *testing.T, w world) { w.f.Must(w.n.take(w.a, w.f.Runtime(&w.m, allAllowed))) }},
 		{"a newer authority epoch shows", func(t *testing.T, w world) {
-			w.f.epoch++
-			w.f.must(w.n.take(w.a, w.f.runtime(&w.m)))
-			w.f.epoch--
+			w.f.Epoch++
+			w.f.Must(w.n.take(w.a, w.f.Runtime(&w.m)))
+			w.f.Epoch--
 			if !w.a.facts().Behind {
 				t.Fatal("it does not know that it is behind")
 			}
 		}},
 		{"the next of three news", func(t *testing.T, w world) {
-			w.f.must(w.a.renew(t.Context()))
+			w.f.Must(w.a.renew(t.Context()))
 			w.a.lookDegraded(t.Context())
-			w.f.must(w.n.take(w.a, w.f.bundleWith(func(*snapshot.TrustBundle) {})))
+			w.f.Must(w.n.take(w.a, w.f.BundleWith(func(*snapshot.TrustBundle) {})))
 			w.a.lookDegraded(t.Context())
-			w.f.must(w.n.take(w.a, w.f.runtime(&w.m, allAllowed)))
+			w.f.Must(w.n.take(w.a, w.f.Runtime(&w.m, allAllowed)))
 		}},
 		{"news before a restart", func(t *testing.T, w world) {
-			w.f.must(w.a.renew(t.Context()))
+			w.f.Must(w.a.renew(t.Context()))
 			w.a.keepPeriods(t.Context())
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := newFleet(t)
-			f.bundleLife = 300 * time.Hour
+			f := fleettest.New(t)
+			f.BundleLife = 300 * time.Hour
 			n, m := policyNode(f)
 			a := n.mustOpen()
 			a.lookDegraded(t.Context())
 			entry := a.facts().Entry(guard.Terms())
 			until, limit := a.alone()
-			f.shift.Store(int64(slept))
+			f.Shift.Store(int64(slept))
 			tc.news(t, world{f, n, a, m})
 			if !strings.Contains(tc.name, "restart") {
 				a.lookDegraded(t.Context())
 			} else {
-				f.must(a.Close())
+				f.Must(a.Close())
 				a = n.mustOpen()
 			}
 			defer a.Close()
@@ -411,7 +413,7 @@ func TestNewsAfterASleep(t *testing.T) {
 // What the guard decides by changed: who waits for that looks at once, not a minute
 // later.
 func TestEveryChangeOfFactsIsTold(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := policyNode(f)
 	a := n.mustOpen()
 	defer a.Close()
@@ -421,14 +423,14 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 	}{
 		{"another certificate", func() error { return a.renew(t.Context()) }},
 		{"a newer authority epoch", func() error {
-			f.epoch++
-			defer func() { f.epoch-- }()
-			return n.take(a, f.runtime(&m))
+			f.Epoch++
+			defer func() { f.Epoch-- }()
+			return n.take(a, f.Runtime(&m))
 		}},
-		{"another trust bundle", func() error { return n.take(a, f.bundleWith(func(*snapshot.TrustBundle) {})) }},
+		{"another trust bundle", func() error { return n.take(a, f.BundleWith(func(*snapshot.TrustBundle) {})) }},
 	} {
 		rang := a.news.Wait()
-		f.must(tc.do())
+		f.Must(tc.do())
 		select {
 		case <-rang:
 		default:

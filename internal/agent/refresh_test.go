@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -25,35 +26,35 @@ func generation(a *Agent) uint64 {
 // stale: it asks, takes what it is told, and leaves the stream.
 func TestHalfOpenStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a.example:1", "b.example:2")
+		f := fleettest.New(t, "a.example:1", "b.example:2")
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		m := f.member(a.me.ID)
-		f.send(asNews(f.runtime(&m)))
+		m := f.Member(a.me.ID)
+		f.Send(fleettest.News(f.Runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		first := generation(a)
 		if first == 0 {
 			t.Fatal("no node_runtime")
 		}
-		f.do(func() {
-			f.extra = nil
-			f.poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
-				return []*fealtyv1.SignedSnapshot{f.runtime(&m)}
+		f.Do(func() {
+			f.Extra = nil
+			f.Poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
+				return []*fealtyv1.SignedSnapshot{f.Runtime(&m)}
 			}
 		})
 		time.Sleep(13 * time.Minute)
-		if f.count(&f.polls) != 0 {
+		if f.Count(&f.Seen.Polls) != 0 {
 			t.Error("it asked while what it holds was fresh")
 		}
 		time.Sleep(2 * time.Minute)
-		if f.count(&f.polls) != 1 || generation(a) <= first {
-			t.Errorf("%d polls, generation %d after %d", f.count(&f.polls), generation(a), first)
+		if f.Count(&f.Seen.Polls) != 1 || generation(a) <= first {
+			t.Errorf("%d polls, generation %d after %d", f.Count(&f.Seen.Polls), generation(a), first)
 		}
 		time.Sleep(10 * time.Second)
-		if f.count(&f.hellos) != 2 || !a.status.View().Connected {
-			t.Errorf("%d streams, connected %v", f.count(&f.hellos), a.status.View().Connected)
+		if f.Count(&f.Seen.Hellos) != 2 || !a.status.View().Connected {
+			t.Errorf("%d streams, connected %v", f.Count(&f.Seen.Hellos), a.status.View().Connected)
 		}
 		for range 20 {
 			time.Sleep(time.Minute)
@@ -68,24 +69,24 @@ func TestHalfOpenStream(t *testing.T) {
 // Who has nothing to say, or lies, is not asked all the time, and the next one is.
 func TestAsksOthersRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a.example:1", "b.example:2", "c.example:3")
+		f := fleettest.New(t, "a.example:1", "b.example:2", "c.example:3")
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		m := f.member(a.me.ID)
-		f.send(asNews(f.runtime(&m)))
-		f.do(func() {
-			f.poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
+		m := f.Member(a.me.ID)
+		f.Send(fleettest.News(f.Runtime(&m)))
+		f.Do(func() {
+			f.Poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
 				return []*fealtyv1.SignedSnapshot{{Scope: "node_runtime", Envelope: []byte("garbage")}}
 			}
 		})
 		stop := n.run(a)
 		time.Sleep(2*time.Hour + 15*time.Minute)
 		// 15 minutes of quiet, then pauses that double up to five minutes, three sources each.
-		if got := f.count(&f.polls); got < 3*20 || got > 3*45 {
+		if got := f.Count(&f.Seen.Polls); got < 3*20 || got > 3*45 {
 			t.Errorf("%d polls in two hours", got)
 		}
-		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.count(&f.polls)) {
+		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.Count(&f.Seen.Polls)) {
 			t.Errorf("%v counted", got)
 		}
 		if a.beliefs.Load().Facts().Overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
@@ -98,12 +99,12 @@ func TestAsksOthersRarely(t *testing.T) {
 // Without a coordinator nothing of the round outlives it.
 func TestRoundsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		defer a.Close()
-		f.do(func() { f.down["all"] = true })
+		f.Do(func() { f.Faults.Down["all"] = true })
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		a.inquire(ctx)

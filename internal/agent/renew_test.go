@@ -15,22 +15,24 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 )
 
 func TestRenew(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	incarnation, before := a.me.Incarnation, a.svid.Load().Key.ID
-	f.must(a.renew(t.Context()))
+	f.Must(a.renew(t.Context()))
 	after := a.svid.Load().Key.ID
-	if after == before || f.member(a.me.ID).key != after || n.has(dir.NextName) {
-		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.has(dir.NextName))
+	if after == before || f.Member(a.me.ID).Key != after || n.Has(dir.NextName) {
+		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.Has(dir.NextName))
 	}
 	m, err := a.source.Current(t.Context())
 	if err != nil || m.Pin() != after {
@@ -48,16 +50,16 @@ func TestRenew(t *testing.T) {
 // any order: the cluster sees one member that uses each key in its turn, and in the
 // end both hold the same one.
 func TestRenewalsProperty(t *testing.T) {
-	if raceDetector {
-		fewerChecks(t, "25")
+	if fleettest.RaceDetector {
+		fleettest.FewerChecks(t, "25")
 	}
-	f := newFleet(t)
+	f := fleettest.New(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(f)
-		r := n.mustJoin()
+		r := n.MustJoin()
 		a := n.mustOpen()
 		defer func() { a.Close() }()
-		clones := f.count(&f.clones)
+		clones := f.Count(&f.Seen.Clones)
 		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "lose", "restart", "rejoin", "lose rejoin", "cut"}), 1, 6).Draw(rt, "steps")
 		for _, step := range steps {
 			switch step {
@@ -66,7 +68,7 @@ func TestRenewalsProperty(t *testing.T) {
 					rt.Fatalf("renewal: %v", err)
 				}
 			case "lose":
-				f.do(func() { f.loseRenews = 1 })
+				f.Do(func() { f.Faults.LoseRenews = 1 })
 				if err := a.renew(rt.Context()); err == nil {
 					rt.Fatal("renewed without an answer")
 				}
@@ -75,14 +77,14 @@ func TestRenewalsProperty(t *testing.T) {
 					rt.Fatalf("rejoin: %v", err)
 				}
 			case "lose rejoin":
-				f.do(func() { f.loseJoins = 1 })
+				f.Do(func() { f.Faults.LoseJoins = 1 })
 				if err := a.rejoin(rt.Context()); err == nil {
 					rt.Fatal("rejoined without an answer")
 				}
 			case "cut":
-				n.disk.FailAt(rapid.IntRange(1, 20).Draw(rt, "at"), durabletest.ErrPowerCut)
+				n.Disk.FailAt(rapid.IntRange(1, 20).Draw(rt, "at"), durabletest.ErrPowerCut)
 				_ = a.renew(rt.Context())
-				n.disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
+				n.Disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
 				a = n.mustOpen()
 			case "restart":
 				a.Close()
@@ -92,10 +94,10 @@ func TestRenewalsProperty(t *testing.T) {
 		if err := a.renew(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
-		if m := f.member(r.ID); m.key != a.svid.Load().Key.ID {
-			rt.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().Key.ID)
+		if m := f.Member(r.ID); m.Key != a.svid.Load().Key.ID {
+			rt.Fatalf("the member's key is %v, the node's %v", m.Key, a.svid.Load().Key.ID)
 		}
-		if f.count(&f.clones) != clones {
+		if f.Count(&f.Seen.Clones) != clones {
 			rt.Fatal("a clone alarm for one node")
 		}
 	})
@@ -105,17 +107,17 @@ func TestRenewalsProperty(t *testing.T) {
 // take it away. It is not certified before it is there to stay: else the node would
 // be without the key that the cluster has last heard of, and taken for a copy.
 func TestKeyOfAKilledProcess(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	r := n.mustJoin()
+	r := n.MustJoin()
 	renew := func(at int, after durabletest.After) {
 		t.Helper()
 		a := n.mustOpen()
-		n.disk.FailAt(at, durabletest.ErrPowerCut)
+		n.Disk.FailAt(at, durabletest.ErrPowerCut)
 		if err := a.renew(t.Context()); err == nil {
 			t.Fatalf("cut at call %d: the disk did not fail", at)
 		}
-		n.disk.Restart(after)
+		n.Disk.Restart(after)
 	}
 	for at := range 6 { // of writing the key
 		renew(at+1, durabletest.Killed)
@@ -125,8 +127,8 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 			if err := a.renew(t.Context()); err != nil {
 				t.Fatalf("killed at call %d, then cut at call %d: %v", at+1, later+1, err)
 			}
-			if m := f.member(r.ID); m.key != a.svid.Load().Key.ID {
-				t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().Key.ID)
+			if m := f.Member(r.ID); m.Key != a.svid.Load().Key.ID {
+				t.Fatalf("the member's key is %v, the node's %v", m.Key, a.svid.Load().Key.ID)
 			}
 			a.Close()
 			if later < 5 {
@@ -139,12 +141,12 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 // A certificate that an enemy returns, or one that is not ours to use, never
 // replaces the working one.
 func TestRenewalVerifies(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	other := newFleet(t)
+	other := fleettest.New(t)
 	for _, c := range []struct {
 		name string
 		edit func(*fealtyv1.RenewResponse)
@@ -153,62 +155,62 @@ func TestRenewalVerifies(t *testing.T) {
 		{"no root", func(r *fealtyv1.RenewResponse) { r.Chain = r.Chain[:2] }},
 		{"garbage", func(r *fealtyv1.RenewResponse) { r.Chain[0] = []byte("garbage") }},
 		{"another key", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.leafFor(identity.Data, a.me.ID.Name(), nil).Raw
+			r.Chain[0] = f.LeafFor(identity.Data, a.me.ID.Name(), nil).Raw
 		}},
 		{"another name", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.leafFor(identity.Data, "somebody", r.Chain[0]).Raw
+			r.Chain[0] = f.LeafFor(identity.Data, "somebody", r.Chain[0]).Raw
 		}},
 		{"another kind", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.leafFor(identity.Shard, a.me.ID.Name(), r.Chain[0]).Raw
+			r.Chain[0] = f.LeafFor(identity.Shard, a.me.ID.Name(), r.Chain[0]).Raw
 		}},
-		{"another root", func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.root.Raw }},
+		{"another root", func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }},
 		{"another cluster's chain", func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
-			f.must(err)
-			r.Chain = dir.RawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
+			f.Must(err)
+			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.me.ID, time.Hour))
 		}},
 		{"an unknown mesh CA", func(r *fealtyv1.RenewResponse) {
-			before, keys := f.mesh, f.meshKeys
-			f.newMeshCA()
-			r.Chain = [][]byte{f.leafFor(identity.Data, a.me.ID.Name(), r.Chain[0]).Raw, f.mesh.Certificate().Raw, f.root.Raw}
-			f.mesh, f.meshKeys = before, keys
+			before, keys := f.Mesh, f.MeshKeys
+			f.NewMeshCA()
+			r.Chain = [][]byte{f.LeafFor(identity.Data, a.me.ID.Name(), r.Chain[0]).Raw, f.Mesh.Certificate().Raw, f.Root.Raw}
+			f.Mesh, f.MeshKeys = before, keys
 		}},
 		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.svid.Load().Chain) }},
 	} {
-		before, file := a.svid.Load(), string(n.read(dir.SVIDName))
-		f.do(func() { f.editRenewal = c.edit })
+		before, file := a.svid.Load(), string(n.Read(dir.SVIDName))
+		f.Do(func() { f.Faults.EditRenewal = c.edit })
 		if err := a.renew(t.Context()); err == nil {
 			t.Errorf("%s: adopted", c.name)
 		}
 		m, err := a.source.Current(t.Context())
-		if err != nil || m.Pin() != before.Key.ID || a.svid.Load() != before || string(n.read(dir.SVIDName)) != file {
+		if err != nil || m.Pin() != before.Key.ID || a.svid.Load() != before || string(n.Read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.name)
 		}
-		if !n.has(dir.NextName) {
+		if !n.Has(dir.NextName) {
 			t.Errorf("%s: the key under way is gone", c.name)
 		}
 	}
-	f.do(func() { f.editRenewal = nil })
-	f.must(a.renew(t.Context()))
+	f.Do(func() { f.Faults.EditRenewal = nil })
+	f.Must(a.renew(t.Context()))
 }
 
 // While two roots are believed, a renewal stays under the one that the node pinned.
 func TestRenewalStaysUnderItsRoot(t *testing.T) {
-	f, other := newFleet(t), newFleet(t)
+	f, other := fleettest.New(t), fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	both, err := identity.NewBundle(identity.BundleConfig{
-		Cluster: testCluster, Roots: []*x509.Certificate{f.root, other.root}, MeshKeys: append(slices.Clone(f.meshKeys), other.meshKeys...),
+		Cluster: authortest.Cluster, Roots: []*x509.Certificate{f.Root, other.Root}, MeshKeys: append(slices.Clone(f.MeshKeys), other.MeshKeys...),
 	})
-	f.must(err)
-	f.must(a.source.Trust(both))
-	f.do(func() {
-		f.editRenewal = func(r *fealtyv1.RenewResponse) {
+	f.Must(err)
+	f.Must(a.source.Trust(both))
+	f.Do(func() {
+		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
-			f.must(err)
-			r.Chain = dir.RawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
+			f.Must(err)
+			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.me.ID, time.Hour))
 		}
 	})
 	before := a.svid.Load()
@@ -222,29 +224,29 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 func TestRejoinAfterExpiry(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n := newNode(f)
-			n.mustJoin()
+			n.MustJoin()
 			a := n.mustOpen()
 			if lost {
-				f.do(func() { f.loseRenews = 1 })
+				f.Do(func() { f.Faults.LoseRenews = 1 })
 				if err := a.renew(t.Context()); err == nil {
 					t.Fatal("renewed without an answer")
 				}
 			}
 			a.Close()
-			f.shift.Store(int64(30 * time.Hour))
+			f.Shift.Store(int64(30 * time.Hour))
 			a = n.mustOpen()
 			if m, _ := a.source.Current(t.Context()); !m.ID().IsZero() {
 				t.Fatal("an expired identity is presented")
 			}
 			n.run(a)
-			eventually(t, "the node is back", func() bool { return a.unready() == "" })
+			fleettest.Eventually(t, "the node is back", func() bool { return a.unready() == "" })
 			// A renewal may be under way already: the cluster is then one key ahead.
-			eventually(t, "node and cluster agree on the key", func() bool {
-				return f.member(a.me.ID).key == a.svid.Load().Key.ID
+			fleettest.Eventually(t, "node and cluster agree on the key", func() bool {
+				return f.Member(a.me.ID).Key == a.svid.Load().Key.ID
 			})
-			if f.count(&f.clones) != 0 {
+			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
 			}
 		})
@@ -257,9 +259,9 @@ func TestRejoinAfterExpiry(t *testing.T) {
 func TestRejoinAfterALostAnswer(t *testing.T) {
 	for _, under := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under way=%v", under), func(t *testing.T) {
-			f := newFleet(t, "c1.example:9443", "c2.example:9443")
+			f := fleettest.New(t, "c1.example:9443", "c2.example:9443")
 			n := newNode(f)
-			n.mustJoin()
+			n.MustJoin()
 			a := n.mustOpen()
 			defer a.Close()
 			if under {
@@ -267,13 +269,13 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			f.do(func() { f.loseJoins = 1 })
-			f.must(a.rejoin(t.Context()))
-			if f.count(&f.clones) != 0 {
+			f.Do(func() { f.Faults.LoseJoins = 1 })
+			f.Must(a.rejoin(t.Context()))
+			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
 			}
-			if got := a.svid.Load().Key.ID; got != f.member(a.me.ID).key {
-				t.Errorf("the node holds %v, and %v is certified", got, f.member(a.me.ID).key)
+			if got := a.svid.Load().Key.ID; got != f.Member(a.me.ID).Key {
+				t.Errorf("the node holds %v, and %v is certified", got, f.Member(a.me.ID).Key)
 			}
 		})
 	}
@@ -281,44 +283,40 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 
 // A key under way that was never certified is no obstacle.
 func TestRejoinWithAnUnknownKey(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	if _, err := a.nextKey(); err != nil {
 		t.Fatal(err)
 	}
-	f.must(a.rejoin(t.Context()))
-	if f.count(&f.clones) != 0 || a.next != nil {
-		t.Errorf("%d alarms, a key under way: %v", f.count(&f.clones), a.next != nil)
+	f.Must(a.rejoin(t.Context()))
+	if f.Count(&f.Seen.Clones) != 0 || a.next != nil {
+		t.Errorf("%d alarms, a key under way: %v", f.Count(&f.Seen.Clones), a.next != nil)
 	}
 }
 
 // Grants for a rejoin are verified like those for a join, and must be for this node.
 func TestRejoinVerifies(t *testing.T) {
-	for _, c := range append(enemyGrants[:len(enemyGrants):len(enemyGrants)], struct {
-		name string
-		part string
-		edit func(f *fleet, g *fealtyv1.JoinGrant)
-	}{"another member", "chain", func(f *fleet, g *fealtyv1.JoinGrant) {
-		g.Chain[0] = f.leafFor(identity.Data, "somebody", g.Chain[0]).Raw
+	for _, c := range append(slices.Clip(fleettest.EnemyGrants), fleettest.EnemyGrant{Name: "another member", Part: "chain", Edit: func(f *fleettest.Fleet, g *fealtyv1.JoinGrant) {
+		g.Chain[0] = f.LeafFor(identity.Data, "somebody", g.Chain[0]).Raw
 	}}) {
-		if c.part == "root statement" {
+		if c.Part == "root statement" {
 			continue // a member has one already, and believes no other
 		}
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		before, file := a.svid.Load(), string(n.read(dir.SVIDName))
-		f.do(func() { f.editGrant = func(g *fealtyv1.JoinGrant) { c.edit(f, g) } })
+		before, file := a.svid.Load(), string(n.Read(dir.SVIDName))
+		f.Do(func() { f.Faults.EditGrant = func(g *fealtyv1.JoinGrant) { c.Edit(f, g) } })
 		err := a.rejoin(t.Context())
-		if refused, ok := errors.AsType[*state.GrantError](err); !ok || refused.Part != c.part {
-			t.Errorf("%s: %v, want a refusal of the %s", c.name, err, c.part)
+		if refused, ok := errors.AsType[*state.GrantError](err); !ok || refused.Part != c.Part {
+			t.Errorf("%s: %v, want a refusal of the %s", c.Name, err, c.Part)
 		}
-		if a.svid.Load() != before || string(n.read(dir.SVIDName)) != file {
-			t.Errorf("%s: the working identity is gone", c.name)
+		if a.svid.Load() != before || string(n.Read(dir.SVIDName)) != file {
+			t.Errorf("%s: the working identity is gone", c.Name)
 		}
 		a.Close()
 	}
@@ -326,15 +324,15 @@ func TestRejoinVerifies(t *testing.T) {
 
 // A renewal that was finished but for the removal of its key is finished at start.
 func TestFinishedRenewal(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
-	f.must(a.store.WriteNext(state.PendingKey{Key: a.svid.Load().Key, Purpose: dir.PurposeRenew}))
+	f.Must(a.store.WriteNext(state.PendingKey{Key: a.svid.Load().Key, Purpose: dir.PurposeRenew}))
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.next != nil || n.has(dir.NextName) {
+	if a.next != nil || n.Has(dir.NextName) {
 		t.Error("the key of a finished renewal is still under way")
 	}
 }
@@ -343,9 +341,9 @@ func TestFinishedRenewal(t *testing.T) {
 // key each time, and reports.
 func TestRenewalInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		last, key := a.svid.Load().Leaf().NotBefore, a.svid.Load().Key.ID
@@ -365,11 +363,11 @@ func TestRenewalInterval(t *testing.T) {
 		if renewals < 21 || renewals > 27 {
 			t.Errorf("%d renewals in half a day", renewals)
 		}
-		if f.count(&f.clones) != 0 || f.count(&f.joins) != 1 {
-			t.Errorf("%d alarms, %d joins", f.count(&f.clones), f.count(&f.joins))
+		if f.Count(&f.Seen.Clones) != 0 || f.Count(&f.Seen.Joins) != 1 {
+			t.Errorf("%d alarms, %d joins", f.Count(&f.Seen.Clones), f.Count(&f.Seen.Joins))
 		}
-		f.do(func() {
-			if got := len(f.reports); got < 12*60*60/45 || got > 12*60*60/20 {
+		f.Do(func() {
+			if got := len(f.Seen.Reports); got < 12*60*60/45 || got > 12*60*60/20 {
 				t.Errorf("%d reports in half a day", got)
 			}
 		})
@@ -383,12 +381,12 @@ func TestRenewalInterval(t *testing.T) {
 // certified again, keeps the new one for later, and renews to that when they can.
 func TestRenewWithoutStore(t *testing.T) {
 	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreFull, explain.StoreRefuses} {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		held := a.svid.Load()
-		f.do(func() { f.noStore, f.svidTTL = code, f.svidTTL+time.Hour })
+		f.Do(func() { f.Faults.NoStore, f.SVIDTTL = code, f.SVIDTTL+time.Hour })
 		err := a.renew(t.Context())
 		outage, ok := errors.AsType[*againError](err)
 		if !ok || !errors.Is(err, code) {
@@ -403,7 +401,7 @@ func TestRenewWithoutStore(t *testing.T) {
 		}
 		next := a.next.Key.ID
 		// A certificate that ends sooner is not taken.
-		f.do(func() { f.svidTTL -= 2 * time.Hour })
+		f.Do(func() { f.SVIDTTL -= 2 * time.Hour })
 		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.svid.Load().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: a shorter one: until %v, %v", code, a.svid.Load().Leaf().NotAfter, err)
 		}
@@ -413,12 +411,12 @@ func TestRenewWithoutStore(t *testing.T) {
 		if a.svid.Load().Key.ID != held.Key.ID || !a.svid.Load().Leaf().NotAfter.Equal(now.Leaf().NotAfter) || a.next == nil || a.next.Key.ID != next {
 			t.Fatalf("%s: after a restart: %v", code, a.next)
 		}
-		f.do(func() { f.noStore = "" })
-		f.must(a.renew(t.Context()))
-		if got := a.svid.Load().Key.ID; got != next || f.member(a.me.ID).key != next || n.has(dir.NextName) {
+		f.Do(func() { f.Faults.NoStore = "" })
+		f.Must(a.renew(t.Context()))
+		if got := a.svid.Load().Key.ID; got != next || f.Member(a.me.ID).Key != next || n.Has(dir.NextName) {
 			t.Errorf("%s: renewed to %v, want %v", code, got, next)
 		}
-		if n := f.count(&f.clones); n != 0 {
+		if n := f.Count(&f.Seen.Clones); n != 0 {
 			t.Errorf("%s: %d alarms", code, n)
 		}
 		a.Close()
@@ -428,21 +426,24 @@ func TestRenewWithoutStore(t *testing.T) {
 // What a coordinator hands out over the recorded key is verified like anything else,
 // and its refusals count.
 func TestRenewWithoutStoreVerifies(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	held := a.svid.Load()
-	other := newFleet(t)
-	f.do(func() {
-		f.noStore, f.svidTTL = explain.StoreUnreachable, f.svidTTL+time.Hour
-		f.editRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.root.Raw }
+	other := fleettest.New(t)
+	f.Do(func() {
+		f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour
+		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }
 	})
 	if err := a.renew(t.Context()); err == nil || a.svid.Load() != held {
 		t.Errorf("another root: %v", err)
 	}
-	f.do(func() { f.editRenewal = nil; f.refuseRenew = explain.New(explain.JoinBanned, "identity", a.me.ID) })
+	f.Do(func() {
+		f.Faults.EditRenewal = nil
+		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.me.ID)
+	})
 	if err := a.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.svid.Load() != held {
 		t.Errorf("banned: %v", err)
 	}
@@ -451,33 +452,33 @@ func TestRenewWithoutStoreVerifies(t *testing.T) {
 // In a long outage a node stays certified, asks seldom, and renews when it is over.
 func TestLongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.do(func() { f.svidTTL = time.Hour })
+		f := fleettest.New(t)
+		f.Do(func() { f.SVIDTTL = time.Hour })
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.do(func() { f.noStore, f.renewals = explain.StoreUnreachable, 0 })
+		f.Do(func() { f.Faults.NoStore, f.Seen.Renewals = explain.StoreUnreachable, 0 })
 		for range 2 * 60 {
 			time.Sleep(time.Minute)
 			if !time.Now().Before(a.svid.Load().Leaf().NotAfter) {
 				t.Fatal("its certificate ended")
 			}
 		}
-		if asked := f.count(&f.renewals); asked > 2*2*60/3 || f.count(&f.joins) != 1 {
-			t.Errorf("asked %d times in two hours, and %d joins", asked, f.count(&f.joins))
+		if asked := f.Count(&f.Seen.Renewals); asked > 2*2*60/3 || f.Count(&f.Seen.Joins) != 1 {
+			t.Errorf("asked %d times in two hours, and %d joins", asked, f.Count(&f.Seen.Joins))
 		}
 		if v := a.status.View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
 		key := a.svid.Load().Key.ID
-		f.do(func() { f.noStore = "" })
+		f.Do(func() { f.Faults.NoStore = "" })
 		time.Sleep(2 * outagePause)
 		if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key {
 			t.Errorf("after the outage it shows %v", v.Renewal)
 		}
-		if n := f.count(&f.clones); n != 0 {
+		if n := f.Count(&f.Seen.Clones); n != 0 {
 			t.Errorf("%d alarms", n)
 		}
 		_ = stop()
@@ -491,31 +492,31 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 	gone := explain.New(explain.RenewEntryGone, "identity", "the node")
 	for name, of := range map[string]struct {
 		lasts      time.Duration
-		begin, end func(*fleet)
+		begin, end func(*fleettest.Fleet)
 	}{
-		"no store":          {23 * time.Second, func(f *fleet) { f.noStore = explain.StoreUnreachable }, func(f *fleet) { f.noStore = "" }},
-		"no store for long": {3 * time.Minute, func(f *fleet) { f.noStore = explain.StoreUnreachable }, func(f *fleet) { f.noStore = "" }},
-		"one wrong answer":  {12 * time.Second, func(f *fleet) { f.refuseRenew = gone }, func(f *fleet) { f.refuseRenew = nil }},
-		"unreachable":       {20 * time.Second, func(f *fleet) { f.down["all"] = true }, func(f *fleet) { delete(f.down, "all") }},
+		"no store":          {23 * time.Second, func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable }, func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
+		"no store for long": {3 * time.Minute, func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable }, func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
+		"one wrong answer":  {12 * time.Second, func(f *fleettest.Fleet) { f.Faults.RefuseRenew = gone }, func(f *fleettest.Fleet) { f.Faults.RefuseRenew = nil }},
+		"unreachable":       {20 * time.Second, func(f *fleettest.Fleet) { f.Faults.Down["all"] = true }, func(f *fleettest.Fleet) { delete(f.Faults.Down, "all") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
-				f.do(func() { f.svidTTL, f.renewEvery = time.Minute, 30*time.Second })
+				f := fleettest.New(t)
+				f.Do(func() { f.SVIDTTL, f.RenewEvery = time.Minute, 30*time.Second })
 				n := newNode(f)
-				n.mustJoin()
+				n.MustJoin()
 				a := n.mustOpen()
 				stop := n.run(a)
 				time.Sleep(45 * time.Second)
-				f.do(func() { of.begin(f) })
-				f.cut()
-				f.do(func() { f.renewals = 0 })
+				f.Do(func() { of.begin(f) })
+				f.Cut()
+				f.Do(func() { f.Seen.Renewals = 0 })
 				var asked int
 				for at := time.Duration(0); at < of.lasts+75*time.Second; at += time.Second {
 					if at == of.lasts {
-						asked = f.count(&f.renewals)
-						f.do(func() { of.end(f) })
+						asked = f.Count(&f.Seen.Renewals)
+						f.Do(func() { of.end(f) })
 					}
 					if !a.now().Before(a.svid.Load().Leaf().NotAfter) {
 						t.Fatalf("%v after the outage began its certificate ended", at)
@@ -525,8 +526,8 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 				if most := int(of.lasts/(5*time.Second)) + 8; asked > most {
 					t.Errorf("asked %d times in %v, want at most %d", asked, of.lasts, most)
 				}
-				if v := a.status.View(); v.Renewal != nil || f.count(&f.joins) != 1 || f.count(&f.clones) != 0 {
-					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.count(&f.joins), f.count(&f.clones))
+				if v := a.status.View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 || f.Count(&f.Seen.Clones) != 0 {
+					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.Count(&f.Seen.Joins), f.Count(&f.Seen.Clones))
 				}
 				_ = stop()
 			})
@@ -539,23 +540,23 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 func TestBackSoonAfterExpiry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.do(func() { f.svidTTL = 2 * time.Hour })
+		f := fleettest.New(t)
+		f.Do(func() { f.SVIDTTL = 2 * time.Hour })
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
+		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
 		time.Sleep(time.Hour)
 		for a.status.View().NextRenewal.Sub(a.now()) < 3*time.Minute {
 			time.Sleep(time.Second)
 		}
-		f.shift.Add(int64(2 * time.Hour)) // the machine slept
-		f.do(func() { f.refuseRenew = nil })
+		f.Shift.Add(int64(2 * time.Hour)) // the machine slept
+		f.Do(func() { f.Faults.RefuseRenew = nil })
 		time.Sleep(clockLook + 10*time.Second)
-		if reason := a.unready(); reason != "" || !a.presentable(t.Context()) || f.count(&f.clones) != 0 {
-			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.presentable(t.Context()), f.count(&f.clones))
+		if reason := a.unready(); reason != "" || !a.presentable(t.Context()) || f.Count(&f.Seen.Clones) != 0 {
+			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.presentable(t.Context()), f.Count(&f.Seen.Clones))
 		}
 		_ = stop()
 	})
@@ -566,42 +567,42 @@ func TestBackSoonAfterExpiry(t *testing.T) {
 func TestRenewOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	all := []error{syscall.ENOSPC, syscall.EROFS, syscall.EDQUOT, syscall.EIO}
-	for i := 0; i < len(all); i += everyNth(len(all)) {
+	for i := 0; i < len(all); i += fleettest.EveryNth(len(all)) {
 		full := all[i]
 		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t)
-			f.do(func() { f.svidTTL = time.Hour })
+			f := fleettest.New(t)
+			f.Do(func() { f.SVIDTTL = time.Hour })
 			n := newNode(f)
-			n.mustJoin()
+			n.MustJoin()
 			a := n.mustOpen()
 			stop := n.run(a)
 			time.Sleep(time.Minute)
 			key := a.svid.Load().Key.ID
-			n.disk.Refuse(full)
+			n.Disk.Refuse(full)
 			for range 5 * 60 {
 				time.Sleep(time.Minute)
 				if !a.now().Before(a.svid.Load().Leaf().NotAfter) {
 					t.Fatalf("%v: its certificate ended", full)
 				}
 			}
-			if v := a.status.View(); a.svid.Load().Key.ID != key || f.member(a.me.ID).key != key || !errors.Is(v.Renewal, explain.NodeDiskRefuses) {
+			if v := a.status.View(); a.svid.Load().Key.ID != key || f.Member(a.me.ID).Key != key || !errors.Is(v.Renewal, explain.NodeDiskRefuses) {
 				t.Errorf("%v: another key, or it shows %v", full, v.Renewal)
 			}
-			if asked := f.count(&f.renewals); asked > 5*60/20 {
+			if asked := f.Count(&f.Seen.Renewals); asked > 5*60/20 {
 				t.Errorf("%v: asked %d times in five hours", full, asked)
 			}
-			n.disk.Refuse(nil)
+			n.Disk.Refuse(nil)
 			time.Sleep(2 * clockLook)
-			if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key || n.has(dir.NextName) {
+			if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key || n.Has(dir.NextName) {
 				t.Errorf("%v: two minutes after there was space it shows %v", full, v.Renewal)
 			}
-			if c, j := f.count(&f.clones), f.count(&f.joins); c != 0 || j != 1 {
+			if c, j := f.Count(&f.Seen.Clones), f.Count(&f.Seen.Joins); c != 0 || j != 1 {
 				t.Errorf("%v: %d alarms, %d joins", full, c, j)
 			}
 			_ = stop()
 			a = n.mustOpen()
 			defer a.Close()
-			if a.svid.Load().Key.ID != f.member(a.me.ID).key {
+			if a.svid.Load().Key.ID != f.Member(a.me.ID).Key {
 				t.Errorf("%v: after a restart it holds another key", full)
 			}
 		})
@@ -613,13 +614,13 @@ func TestRenewOnAFullDisk(t *testing.T) {
 func TestDiskFillsUpAmidARenewal(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"kill", "free", "renew, kill", "outage, kill"} {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		old := a.svid.Load().Key.ID
-		fill := func() { f.editRenewal = func(*fealtyv1.RenewResponse) { n.disk.Refuse(syscall.ENOSPC) } }
-		f.do(fill)
+		fill := func() { f.Faults.EditRenewal = func(*fealtyv1.RenewResponse) { n.Disk.Refuse(syscall.ENOSPC) } }
+		f.Do(fill)
 		again := func(what string, err error, want explain.Code) {
 			if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, want) {
 				t.Fatalf("%s: %s: %v", way, what, err)
@@ -627,36 +628,36 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		}
 		again("the renewal", a.renew(t.Context()), explain.NodeDiskRefuses)
 		key := a.svid.Load().Key.ID
-		if m, err := a.source.Current(t.Context()); key == old || err != nil || m.Pin() != key || f.member(a.me.ID).key != key {
+		if m, err := a.source.Current(t.Context()); key == old || err != nil || m.Pin() != key || f.Member(a.me.ID).Key != key {
 			t.Fatalf("%s: the new certificate is not in use: %v", way, err)
 		}
 		switch way {
 		case "free":
-			n.disk.Refuse(nil)
-			f.do(func() { f.editRenewal = nil })
-			f.must(a.renew(t.Context()))
-			if n.has(dir.NextName) {
+			n.Disk.Refuse(nil)
+			f.Do(func() { f.Faults.EditRenewal = nil })
+			f.Must(a.renew(t.Context()))
+			if n.Has(dir.NextName) {
 				t.Errorf("%s: a key is left", way)
 			}
 		case "renew, kill":
-			f.do(func() { f.svidTTL += time.Hour })
+			f.Do(func() { f.SVIDTTL += time.Hour })
 			again("one more", a.renew(t.Context()), explain.NodeDiskRefuses)
 		case "outage, kill":
 			// A key is under way, and the certificate over the present one is in memory alone.
-			n.disk.Refuse(nil)
-			f.do(func() { f.noStore, f.svidTTL = explain.StoreUnreachable, f.svidTTL+time.Hour; fill() })
+			n.Disk.Refuse(nil)
+			f.Do(func() { f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour; fill() })
 			again("in an outage", a.renew(t.Context()), explain.StoreUnreachable)
 			if !a.unsaved || a.next == nil || a.next.Key.ID == key || a.svid.Load().Key.ID != key {
 				t.Fatal("the outage left something else")
 			}
-			f.do(func() { f.noStore = "" })
+			f.Do(func() { f.Faults.NoStore = "" })
 		}
-		n.disk.Restart(durabletest.Synced)
-		f.do(func() { f.editRenewal = nil })
+		n.Disk.Restart(durabletest.Synced)
+		f.Do(func() { f.Faults.EditRenewal = nil })
 		a = n.mustOpen()
-		f.must(a.renew(t.Context()))
-		if got := f.member(a.me.ID).key; got != a.svid.Load().Key.ID || f.count(&f.clones) != 0 || n.has(dir.NextName) {
-			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.count(&f.clones))
+		f.Must(a.renew(t.Context()))
+		if got := f.Member(a.me.ID).Key; got != a.svid.Load().Key.ID || f.Count(&f.Seen.Clones) != 0 || n.Has(dir.NextName) {
+			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.Count(&f.Seen.Clones))
 		}
 		a.Close()
 	}
@@ -665,23 +666,23 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 // So it comes back from its grace, too.
 func TestRejoinOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	key := a.svid.Load().Key.ID
-	f.shift.Store(int64(30 * time.Hour))
-	n.disk.Refuse(syscall.ENOSPC)
-	f.trustChanged(func() {})
+	f.Shift.Store(int64(30 * time.Hour))
+	n.Disk.Refuse(syscall.ENOSPC)
+	f.TrustChanged(func() {})
 	err := a.rejoin(t.Context())
 	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.svid.Load().Key.ID != key {
 		t.Fatalf("%v, presentable: %v", err, a.presentable(t.Context()))
 	}
-	n.disk.Refuse(nil)
-	f.must(a.renew(t.Context()))
-	if f.count(&f.clones) != 0 || f.member(a.me.ID).key != a.svid.Load().Key.ID {
-		t.Errorf("%d alarms", f.count(&f.clones))
+	n.Disk.Refuse(nil)
+	f.Must(a.renew(t.Context()))
+	if f.Count(&f.Seen.Clones) != 0 || f.Member(a.me.ID).Key != a.svid.Load().Key.ID {
+		t.Errorf("%d alarms", f.Count(&f.Seen.Clones))
 	}
 }
 
@@ -689,20 +690,20 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 // nothing. When it is over the node goes on.
 func TestLastingRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
+		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
 		time.Sleep(2 * time.Hour)
-		if f.count(&f.renewals) < 10 || f.count(&f.renewals) > 30 {
-			t.Errorf("asked %d times in an hour and a half", f.count(&f.renewals))
+		if f.Count(&f.Seen.Renewals) < 10 || f.Count(&f.Seen.Renewals) > 30 {
+			t.Errorf("asked %d times in an hour and a half", f.Count(&f.Seen.Renewals))
 		}
 		if v := a.status.View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
-		f.do(func() { f.refuseRenew = nil })
+		f.Do(func() { f.Faults.RefuseRenew = nil })
 		time.Sleep(10 * time.Minute)
 		if v := a.status.View(); v.Renewal != nil {
 			t.Errorf("still shows %v", v.Renewal)
@@ -714,13 +715,13 @@ func TestLastingRefusal(t *testing.T) {
 // A banned node keeps running, says so, and comes back when the ban is lifted.
 func TestBannedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().Key.ID) })
+		f.TrustChanged(func() { f.Banned = append(f.Banned, a.svid.Load().Key.ID) })
 		time.Sleep(time.Minute)
 		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("after a minute it shows %v", v.Renewal)
@@ -730,13 +731,13 @@ func TestBannedNode(t *testing.T) {
 		if v.Connected || !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("connected: %v, shows %v", v.Connected, v.Renewal)
 		}
-		f.do(func() {
+		f.Do(func() {
 			// About one in a minute: its pauses are random, and sum up to 170 to 185 dials.
-			if dials := f.dialed[coordinator]; dials > 3*70 {
+			if dials := f.Seen.Dialed[authortest.Coordinator]; dials > 3*70 {
 				t.Errorf("dialed %d times in three hours", dials)
 			}
 		})
-		f.trustChanged(func() { f.banned = nil })
+		f.TrustChanged(func() { f.Banned = nil })
 		time.Sleep(20 * time.Minute)
 		if v := a.status.View(); !v.Connected || v.Renewal != nil || a.unready() != "" {
 			t.Errorf("after the ban: connected %v, %v, %s", v.Connected, v.Renewal, a.unready())
@@ -748,12 +749,12 @@ func TestBannedNode(t *testing.T) {
 // So does one that starts with a bundle in which it is banned itself.
 func TestBannedAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().Key.ID) })
-		f.must(n.take(a, f.trustBundle()))
+		f.TrustChanged(func() { f.Banned = append(f.Banned, a.svid.Load().Key.ID) })
+		f.Must(n.take(a, f.TrustBundle()))
 		a.Close()
 		a = n.mustOpen()
 		stop := n.run(a)
@@ -761,7 +762,7 @@ func TestBannedAtStart(t *testing.T) {
 		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("it shows %v", v.Renewal)
 		}
-		f.trustChanged(func() { f.banned = nil })
+		f.TrustChanged(func() { f.Banned = nil })
 		time.Sleep(10 * time.Minute)
 		if v := a.status.View(); !v.Connected || a.unready() != "" {
 			t.Errorf("after the ban: connected %v, %s, %v", v.Connected, a.unready(), v.Renewal)
@@ -774,24 +775,24 @@ func TestBannedAtStart(t *testing.T) {
 // pauses, and the working credential stays.
 func TestRenewalOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
 		key := a.svid.Load().Key.ID
-		f.do(func() { f.loseRenews = 1 << 30 })
+		f.Do(func() { f.Faults.LoseRenews = 1 << 30 })
 		time.Sleep(time.Hour)
-		if a.svid.Load().Key.ID != key || a.unready() != "" || len(f.member(a.me.ID).older) != 1 {
-			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.member(a.me.ID).older))
+		if a.svid.Load().Key.ID != key || a.unready() != "" || len(f.Member(a.me.ID).Older) != 1 {
+			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.Member(a.me.ID).Older))
 		}
-		if f.count(&f.renewals) > 60*60/5 {
-			t.Errorf("asked %d times in an hour", f.count(&f.renewals))
+		if f.Count(&f.Seen.Renewals) > 60*60/5 {
+			t.Errorf("asked %d times in an hour", f.Count(&f.Seen.Renewals))
 		}
-		f.do(func() { f.loseRenews = 0 })
+		f.Do(func() { f.Faults.LoseRenews = 0 })
 		time.Sleep(2 * time.Minute)
-		if m := f.member(a.me.ID); m.key != a.svid.Load().Key.ID || f.count(&f.clones) != 0 || len(m.older) != 1 {
+		if m := f.Member(a.me.ID); m.Key != a.svid.Load().Key.ID || f.Count(&f.Seen.Clones) != 0 || len(m.Older) != 1 {
 			t.Error("not renewed after the outage, or not by the same key")
 		}
 		_ = stop()
@@ -802,19 +803,19 @@ func TestRenewalOutage(t *testing.T) {
 // once.
 func TestRenewNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
 		for range 20 {
-			f.send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA changes"}}})
+			f.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA changes"}}})
 		}
 		time.Sleep(demandSpread + time.Second)
 		// One that comes amid a renewal asks for one more. A renewal moves the stream,
 		// and each stream is told anew.
-		if got, streams := f.count(&f.renewals), f.count(&f.hellos); got < 1 || got > 2*streams {
+		if got, streams := f.Count(&f.Seen.Renewals), f.Count(&f.Seen.Hellos); got < 1 || got > 2*streams {
 			t.Errorf("renewed %d times on %d streams", got, streams)
 		}
 		_ = stop()
@@ -825,14 +826,14 @@ func TestRenewNow(t *testing.T) {
 // waits for the trust bundle that knows it, and then happens.
 func TestRenewalUnderANewMeshCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		var old = f.mesh.KeyID()
-		f.trustChanged(func() { f.epoch++; f.newMeshCA() })
+		var old = f.Mesh.KeyID()
+		f.TrustChanged(func() { f.Epoch++; f.NewMeshCA() })
 		time.Sleep(40 * time.Minute)
 		if got := identity.KeyOf(a.svid.Load().Chain[1]); got == old || a.unready() != "" {
 			t.Errorf("still under the old mesh CA; %s", a.unready())
@@ -847,16 +848,16 @@ func TestRenewalUnderANewMeshCA(t *testing.T) {
 // The bundle that a renewal is verified by is the newest: adopting a certificate
 // takes back no ban.
 func TestRenewalKeepsBans(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
-	f.must(n.take(a, f.trustBundle()))
-	f.must(a.renew(t.Context()))
+	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
+	f.Must(n.take(a, f.TrustBundle()))
+	f.Must(a.renew(t.Context()))
 	m, err := a.source.Current(t.Context())
-	f.must(err)
+	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 		t.Error("the ban is gone")
 	}

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -21,28 +22,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// bundleWith signs the next trust bundle, bent.
-func (f *fleet) bundleWith(edit func(*snapshot.TrustBundle)) *fealtyv1.SignedSnapshot {
-	f.version++
-	content := f.content()
-	edit(content)
-	slices.SortFunc(content.ConfigKeys, func(a, b snapshot.ConfigKey) int { return bytes.Compare(a.Key, b.Key) })
-	return f.signTrust(f.trustHeader(), content)
-}
-
-// nextKey replaces the fleet's config key, and returns the one before with how a
-// bundle lists it.
-func (f *fleet) nextKey() snapshot.ConfigKey {
-	old := f.content().ConfigKeys[0]
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	f.must(err)
-	f.configKey = key
-	return old
-}
-
 // memberOf returns the fleet's record of the node that a is.
-func (f *fleet) memberOf(a *Agent) *memberState {
-	m := f.member(a.self().ID)
+func memberOf(f *fleettest.Fleet, a *Agent) *authortest.Member {
+	m := f.Member(a.self().ID)
 	return &m
 }
 
@@ -55,18 +37,18 @@ func TestRevokedSigner(t *testing.T) {
 		revoked bool
 	}{{"left", false}, {"revoked", true}} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n := newNode(f)
-			n.mustJoin()
+			n.MustJoin()
 			a := n.mustOpen()
-			member := f.memberOf(a)
-			f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+			member := memberOf(f, a)
+			f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 			signer := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
 			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
 				t.Fatalf("reported signers %v, want %v", got, signer)
 			}
-			old := f.nextKey()
-			f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(b *snapshot.TrustBundle) {
+			old := f.NextKey()
+			f.Must(a.take(t.Context(), "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
 				if old.Revoked = tc.revoked; tc.revoked {
 					b.ConfigKeys = append(b.ConfigKeys, old)
 				}
@@ -82,16 +64,16 @@ func TestRevokedSigner(t *testing.T) {
 			if refused != tc.revoked {
 				t.Errorf("told: %v", a.status.Refusals())
 			}
-			f.must(a.Close())
+			f.Must(a.Close())
 			a = n.mustOpen()
 			if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil {
 				t.Error("what no key of the bundle signed is used at a start")
 			}
-			f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+			f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 			if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] == nil {
 				t.Error("what the next key signs is not used")
 			}
-			f.must(a.Close())
+			f.Must(a.Close())
 		})
 	}
 }
@@ -99,50 +81,50 @@ func TestRevokedSigner(t *testing.T) {
 // What the key signs later, and what it signed before and is on disk as the one
 // before, does not come back; one before that another key signed does.
 func TestPreviousOfARevokedSigner(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
-	defer func() { f.must(a.Close()) }()
-	member := f.memberOf(a)
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	defer func() { f.Must(a.Close()) }()
+	member := memberOf(f, a)
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	first := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
-	oldKey := f.configKey
-	old := f.nextKey()
+	oldKey := f.ConfigKey
+	old := f.NextKey()
 	both := func(revoked ...bool) *fealtyv1.SignedSnapshot {
-		return f.bundleWith(func(b *snapshot.TrustBundle) {
+		return f.BundleWith(func(b *snapshot.TrustBundle) {
 			b.ConfigKeys = append(b.ConfigKeys, old)
 			for i := range b.ConfigKeys {
 				b.ConfigKeys[i].Revoked = bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[0] || !bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[1]
 			}
 		})
 	}
-	f.must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	f.Must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	// The newer one is revoked: the one before stands on the other key.
-	f.must(a.take(t.Context(), "trust_bundle", both(false, true).GetEnvelope()))
+	f.Must(a.take(t.Context(), "trust_bundle", both(false, true).GetEnvelope()))
 	h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
 	if h == nil || h.Verified.HeaderDigest() != first {
 		t.Fatal("the one before is not in use")
 	}
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
 		t.Fatal("what the revoked key signed later is in use")
 	}
 	// That one too: nothing is left.
-	f.must(a.take(t.Context(), "trust_bundle", both(true, true).GetEnvelope()))
-	newKey := f.configKey
-	f.configKey = oldKey
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
-	f.configKey = newKey
+	f.Must(a.take(t.Context(), "trust_bundle", both(true, true).GetEnvelope()))
+	newKey := f.ConfigKey
+	f.ConfigKey = oldKey
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.ConfigKey = newKey
 	if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil {
 		t.Fatal("something that a revoked key signed is in use")
 	}
 	// A store that was set back to before the revocations: its bundles are refused,
 	// with an old version and with a new one.
-	for _, version := range []uint64{f.version - 2, f.version + 10} {
-		f.version = version - 1
-		f.must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
+	for _, version := range []uint64{f.Version - 2, f.Version + 10} {
+		f.Version = version - 1
+		f.Must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
 		if got := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
 			t.Fatalf("a bundle of version %d takes revocations back", version)
 		}
@@ -158,37 +140,19 @@ func signersReported(a *Agent, scope snapshot.Scope) []string {
 	return nil
 }
 
-// emergency is a statement of the fleet's one signer.
-func (f *fleet) emergency(number uint64, edit func(*snapshot.Emergency)) []byte {
-	e := snapshot.Emergency{ClusterID: testCluster, Root: identity.KeyOf(f.root), Number: number, IssuedAt: f.clock().UTC().Truncate(time.Second), Reason: "test"}
-	edit(&e)
-	s := &snapshot.SignedEmergency{}
-	var err error
-	s.Statement, err = e.Encode()
-	f.must(err)
-	f.must(s.Sign(f.signer))
-	raw, err := s.Marshal()
-	f.must(err)
-	return raw
-}
-
-func (f *fleet) configDigest() snapshot.Digest {
-	return snapshot.DigestOf(f.configKey.Public().(ed25519.PublicKey))
-}
-
 // A statement of the signers has its effect at a node that reaches nobody, and keeps
 // it over restarts and newer bundles that know nothing of it.
 func TestEmergency(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
-	f.do(func() { f.down["all"] = true })
+	n.MustJoin()
+	f.Do(func() { f.Faults.Down["all"] = true })
 	a, client, stop := served(t, f, n)
-	member := f.memberOf(a)
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	member := memberOf(f, a)
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	banned := identity.KeyID{42}
-	raw := f.emergency(1, func(e *snapshot.Emergency) {
-		e.ConfigKeys, e.Keys = []snapshot.Digest{f.configDigest()}, []identity.KeyID{banned}
+	raw := f.Emergency(1, func(e *snapshot.Emergency) {
+		e.ConfigKeys, e.Keys = []snapshot.Digest{f.ConfigDigest()}, []identity.KeyID{banned}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	})
 	apply := func(raw []byte, dry bool) (*fealtyv1.ApplyNodeEmergencyResponse, error) {
@@ -211,7 +175,7 @@ func TestEmergency(t *testing.T) {
 			t.Error("the permission is not revoked")
 		}
 		m, err := a.source.Current(t.Context())
-		f.must(err)
+		f.Must(err)
 		if !m.Bundle().Banned(identity.ID{}, banned) {
 			t.Error("connections by the banned key are not refused")
 		}
@@ -224,51 +188,51 @@ func TestEmergency(t *testing.T) {
 	a = n.mustOpen()
 	check(a)
 	// A newer bundle of the coordinators, which nobody told, takes none of it back.
-	f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(*snapshot.TrustBundle) {}).GetEnvelope()))
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	f.Must(a.take(t.Context(), "trust_bundle", f.BundleWith(func(*snapshot.TrustBundle) {}).GetEnvelope()))
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	check(a)
-	f.must(a.Close())
+	f.Must(a.Close())
 	// One copy that is damaged is made good by the other.
-	n.disk.Put(n.path(dir.EmergencyAName), []byte("garbage"))
+	n.Disk.Put(n.Path(dir.EmergencyAName), []byte("garbage"))
 	a = n.mustOpen()
 	check(a)
-	f.must(a.Close())
+	f.Must(a.Close())
 }
 
 // What is no statement of the signers for this node has no effect and leaves nothing.
 func TestEmergencyRefused(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
-	defer func() { f.must(a.Close()) }()
+	defer func() { f.Must(a.Close()) }()
 	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
-	if _, err := a.applyEmergency(t.Context(), f.emergency(3, good), false); err != nil {
+	if _, err := a.applyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
 		t.Fatal(err)
 	}
-	signer := f.signer
+	signer := f.Signer
 	for _, tc := range []struct {
 		name string
 		raw  func() []byte
 	}{
 		{"garbage", func() []byte { return []byte("garbage") }},
 		{"empty", func() []byte { return nil }},
-		{"an altered byte", func() []byte { raw := f.emergency(4, good); raw[40] ^= 1; return raw }},
-		{"cut short", func() []byte { raw := f.emergency(4, good); return raw[:len(raw)-1] }},
+		{"an altered byte", func() []byte { raw := f.Emergency(4, good); raw[40] ^= 1; return raw }},
+		{"cut short", func() []byte { raw := f.Emergency(4, good); return raw[:len(raw)-1] }},
 		{"another signer", func() []byte {
 			_, key, err := ed25519.GenerateKey(rand.Reader)
-			f.must(err)
-			f.signer = key
-			defer func() { f.signer = signer }()
-			return f.emergency(4, good)
+			f.Must(err)
+			f.Signer = key
+			defer func() { f.Signer = signer }()
+			return f.Emergency(4, good)
 		}},
 		{"another root", func() []byte {
-			return f.emergency(4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
+			return f.Emergency(4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
 		}},
 		{"another cluster", func() []byte {
-			return f.emergency(4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
+			return f.Emergency(4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
-		{"a number that is taken", func() []byte { return f.emergency(3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} }) }},
+		{"a number that is taken", func() []byte { return f.Emergency(3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} }) }},
 		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -286,7 +250,7 @@ func TestEmergencyRefused(t *testing.T) {
 		})
 	}
 	// Statements count in whatever order they come.
-	if _, err := a.applyEmergency(t.Context(), f.emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
+	if _, err := a.applyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
 	if n := len(a.beliefs.Load().Emergencies); n != 2 {
@@ -296,22 +260,22 @@ func TestEmergencyRefused(t *testing.T) {
 
 // A crash leaves a statement that has all of its effect at the next start, or none.
 func TestEmergencyCrash(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	crash := errors.New("crash")
 	a.faults = new(fault.Points)
 	a.faults.FailNext("emergency.after-write", 1, crash)
-	raw := f.emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+	raw := f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
 	if _, err := a.applyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
-	f.must(a.Close())
+	f.Must(a.Close())
 	a = n.mustOpen()
-	defer func() { f.must(a.Close()) }()
+	defer func() { f.Must(a.Close()) }()
 	m, err := a.source.Current(t.Context())
-	f.must(err)
+	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 		t.Error("a statement that was kept has no effect after a restart")
 	}
@@ -320,24 +284,24 @@ func TestEmergencyCrash(t *testing.T) {
 // What is revoked by name is in nothing that others read or that the node acts on,
 // though the snapshot that is kept and passed on lists it.
 func TestRevokedByName(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
-	defer func() { f.must(a.Close()) }()
-	f.must(a.take(t.Context(), "node_runtime", f.runtime(f.memberOf(a)).GetEnvelope()))
+	defer func() { f.Must(a.Close()) }()
+	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(memberOf(f, a)).GetEnvelope()))
 	allowed := func() (file, policy bool) {
-		return bytes.Contains(n.read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
+		return bytes.Contains(n.Read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
 			slices.Contains(a.beliefs.Load().Degraded().Allow, "continue_services")
 	}
 	if file, policy := allowed(); !file || !policy {
 		t.Fatalf("allowed before: %v, %v", file, policy)
 	}
-	address := f.addresses()[0]
+	address := f.Addresses()[0]
 	if !slices.Contains(a.addresses(), address) {
 		t.Fatal("the address is not known")
 	}
-	f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(b *snapshot.TrustBundle) {
+	f.Must(a.take(t.Context(), "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
 		b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedCoordinator, Name: address}, {Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	}).GetEnvelope()))
 	if file, policy := allowed(); file || policy {
@@ -359,48 +323,52 @@ func TestWithdrawnNode(t *testing.T) {
 		name   string
 		bound  string
 		roles  []string
-		bundle func(f *fleet, a *Agent, b *snapshot.TrustBundle)
+		bundle func(f *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle)
 		file   func(a *Agent, e *snapshot.Emergency)
 	}{
-		{"identity banned", guard.LimitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.BannedIDs = append(b.BannedIDs, a.me.ID) }, nil},
-		{"key banned", guard.LimitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+		{"identity banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
+			b.BannedIDs = append(b.BannedIDs, a.me.ID)
+		}, nil},
+		{"key banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.BannedKeys = append(b.BannedKeys, a.svid.Load().Key.ID)
 		}, nil},
 		{"identity banned by a statement", guard.LimitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
-		{"role revoked", guard.LimitRoles, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
-		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress}, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
+			b.Revoked = []snapshot.Revoked{ingressOf(a)}
+		}, nil},
+		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress}, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
 		{"role revoked by a statement", guard.LimitRoles, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n := newNode(f)
-			n.mustJoin()
+			n.MustJoin()
 			a := n.mustOpen()
-			member := f.memberOf(a)
+			member := memberOf(f, a)
 			roles := tc.roles
 			if roles == nil {
 				roles = []string{snapshotform.RoleIngress}
 			}
-			f.must(n.take(a, f.runtime(member, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+			f.Must(n.take(a, f.Runtime(member, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 				c.Roles, c.Companions = roles, []snapshot.Scope{snapshot.ScopeRoutePolicy}
 			})))
-			f.must(n.take(a, f.companion(member, snapshot.ScopeRoutePolicy, &snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
+			f.Must(n.take(a, f.Companion(member, snapshot.ScopeRoutePolicy, &snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
 				h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
 			})))
 			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions, guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}
 			for _, action := range acts {
-				f.must(a.Permit(action))
+				f.Must(a.Permit(action))
 			}
-			if _, err := a.use(snapshot.ScopeRoutePolicy); err != nil || !n.has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
+			if _, err := a.use(snapshot.ScopeRoutePolicy); err != nil || !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 				t.Fatalf("before: %v", err)
 			}
 			if tc.bundle != nil {
-				f.must(n.take(a, f.bundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
+				f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
 			} else {
-				_, err := a.applyEmergency(t.Context(), f.emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
-				f.must(err)
+				_, err := a.applyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
+				f.Must(err)
 			}
 			for _, when := range []string{"at once", "after a restart"} {
 				for _, action := range acts {
@@ -414,16 +382,16 @@ func TestWithdrawnNode(t *testing.T) {
 						t.Errorf("%s: %v", when, err)
 					}
 				}
-				if _, err := a.use(snapshot.ScopeRoutePolicy); err == nil || n.has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
+				if _, err := a.use(snapshot.ScopeRoutePolicy); err == nil || n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 					t.Errorf("%s: local services get the routes of a node that is revoked", when)
 				}
 				if until, limit := a.alone(); until.After(a.now()) || limit != tc.bound {
 					t.Errorf("%s: it says that it works until %v by %s", when, until, limit)
 				}
-				f.must(a.Close())
+				f.Must(a.Close())
 				a = n.mustOpen()
 			}
-			f.must(a.Close())
+			f.Must(a.Close())
 		})
 	}
 }
@@ -431,14 +399,14 @@ func TestWithdrawnNode(t *testing.T) {
 // Local services may ask the guard as often as they like: an answer costs the same,
 // however much is banned and revoked.
 func TestPermitCostsLittle(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, _ := routed(f)
 	a := n.mustOpen()
-	defer func() { f.must(a.Close()) }()
-	f.must(n.take(a, f.bundleWith(func(b *snapshot.TrustBundle) {
+	defer func() { f.Must(a.Close()) }()
+	f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) {
 		for i := range 1000 {
-			id, err := identity.New(testCluster, identity.Data, fmt.Sprintf("banned-%04d", i))
-			f.must(err)
+			id, err := identity.New(authortest.Cluster, identity.Data, fmt.Sprintf("banned-%04d", i))
+			f.Must(err)
 			b.BannedIDs = append(b.BannedIDs, id)
 		}
 	})))
@@ -455,59 +423,59 @@ func ingressOf(a *Agent) snapshot.Revoked {
 // is one that is handed in once more.
 func TestEmergenciesLostOnDisk(t *testing.T) {
 	for _, again := range []uint64{1, 3} {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		statements := map[uint64][]byte{}
 		for _, number := range []uint64{1, 2, 3} {
-			statements[number] = f.emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
+			statements[number] = f.Emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
 			_, err := a.applyEmergency(t.Context(), statements[number], false)
-			f.must(err)
+			f.Must(err)
 		}
-		f.must(n.disk.FS().Remove(n.path(dir.EmergencyAName)))
-		n.disk.Put(n.path(dir.EmergencyBName), []byte("garbage"))
+		f.Must(n.Disk.FS().Remove(n.Path(dir.EmergencyAName)))
+		n.Disk.Put(n.Path(dir.EmergencyBName), []byte("garbage"))
 		_, err := a.applyEmergency(t.Context(), statements[again], false)
-		f.must(err)
-		f.must(a.Close())
+		f.Must(err)
+		f.Must(a.Close())
 		a = n.mustOpen()
 		m, err := a.source.Current(t.Context())
-		f.must(err)
+		f.Must(err)
 		for _, number := range []uint64{1, 2, again} {
 			if !m.Bundle().Banned(identity.ID{}, identity.KeyID{byte(number)}) {
 				t.Errorf("statement %d, after the file was lost and %d came: it is forgotten by the next start", number, again)
 			}
 		}
-		f.must(a.Close())
+		f.Must(a.Close())
 	}
 }
 
 // That the authority epoch moved on is not forgotten by a restart: what was refused for
 // it stays refused, until a newer trust bundle is there.
 func TestBehindOverRestarts(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
-	f.must(a.Permit(guard.StartServices))
-	f.epoch++
-	f.must(n.take(a, f.runtime(&m)))
-	f.epoch--
+	f.Must(a.Permit(guard.StartServices))
+	f.Epoch++
+	f.Must(n.take(a, f.Runtime(&m)))
+	f.Epoch--
 	for _, when := range []string{"at once", "after a restart", "after another"} {
 		if a.Permit(guard.StartServices) == nil || a.facts().Partition(a.now()) != guard.EpochBehind {
 			t.Errorf("%s: a node that is behind starts services", when)
 		}
-		f.must(a.Close())
+		f.Must(a.Close())
 		a = n.mustOpen()
 	}
-	f.must(n.take(a, f.bundleWith(func(*snapshot.TrustBundle) {})))
+	f.Must(n.take(a, f.BundleWith(func(*snapshot.TrustBundle) {})))
 	for _, when := range []string{"at once", "after a restart"} {
 		if err := a.Permit(guard.StartServices); err != nil {
 			t.Errorf("with a newer bundle, %s: %v", when, err)
 		}
-		f.must(a.Close())
+		f.Must(a.Close())
 		a = n.mustOpen()
 	}
-	f.must(a.Close())
+	f.Must(a.Close())
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/enroll"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -31,28 +33,28 @@ func runtimeOf(a *Agent) (snapshot.Header, snapshot.Record) {
 
 // runtimeNode returns a node that holds two versions of its node_runtime, and who
 // it is.
-func runtimeNode(f *fleet) (*node, memberState) {
-	f.tb.Helper()
+func runtimeNode(f *fleettest.Fleet) (*node, authortest.Member) {
+	f.TB.Helper()
 	n := newNode(f)
-	id := n.mustJoin().ID
-	m := f.member(id)
+	id := n.MustJoin().ID
+	m := f.Member(id)
 	a := n.mustOpen()
 	defer a.Close()
 	for range 2 {
 		var s *fealtyv1.SignedSnapshot
-		f.do(func() { s = f.runtime(&m) })
-		f.must(n.take(a, s))
+		f.Do(func() { s = f.Runtime(&m) })
+		f.Must(n.take(a, s))
 	}
 	if refused := a.status.Refusals(); len(refused) != 0 {
-		f.tb.Fatalf("refused: %v", refused)
+		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
 }
 
 // renewedRuntime is a newer record over the header of version, which was issued
 // at.
-func renewedRuntime(f *fleet, m *memberState, h snapshot.Header) *fealtyv1.SignedSnapshot {
-	return f.runtime(m, func(next *snapshot.Header, _ *snapshot.NodeRuntime, _ *snapshot.Record) {
+func renewedRuntime(f *fleettest.Fleet, m *authortest.Member, h snapshot.Header) *fealtyv1.SignedSnapshot {
+	return f.Runtime(m, func(next *snapshot.Header, _ *snapshot.NodeRuntime, _ *snapshot.Record) {
 		*next = h
 	})
 }
@@ -60,7 +62,7 @@ func renewedRuntime(f *fleet, m *memberState, h snapshot.Header) *fealtyv1.Signe
 // A power cut at any point while a node_runtime is activated, be it a new version
 // or a newer record over the same one, leaves the old or the new, whole.
 func TestRuntimeActivationCrash(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, m := runtimeNode(f)
 	a := joined.mustOpen()
 	was, wasRecord := runtimeOf(a)
@@ -69,17 +71,17 @@ func TestRuntimeActivationCrash(t *testing.T) {
 		name string
 		next func() *fealtyv1.SignedSnapshot
 	}{
-		{"a new version", func() *fealtyv1.SignedSnapshot { return f.runtime(&m) }},
+		{"a new version", func() *fealtyv1.SignedSnapshot { return f.Runtime(&m) }},
 		{"a newer record", func() *fealtyv1.SignedSnapshot { return renewedRuntime(f, &m, was) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var next *fealtyv1.SignedSnapshot
-			f.do(func() { next = c.next() })
+			f.Do(func() { next = c.next() })
 			var n *node
-			crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+			fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 				n = joined.clone()
 				a := n.mustOpen()
-				return n.disk, func() error { return n.take(a, next) }
+				return n.Disk, func() error { return n.take(a, next) }
 			}, func(t *testing.T, done bool) {
 				a, err := n.open()
 				if err != nil {
@@ -114,18 +116,18 @@ func TestRuntimeActivationCrash(t *testing.T) {
 // A node_runtime that is damaged on disk falls back to the one before, also after
 // the newer one was renewed by another record; it is told, and mended.
 func TestDamagedRuntime(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, m := runtimeNode(f)
 	a := joined.mustOpen()
 	newest, _ := runtimeOf(a)
 	var current *fealtyv1.SignedSnapshot
-	f.do(func() { current = renewedRuntime(f, &m, newest) })
-	f.must(joined.take(a, current))
+	f.Do(func() { current = renewedRuntime(f, &m, newest) })
+	f.Must(joined.take(a, current))
 	a.Close()
 	name := dir.SnapshotName(snapshot.ScopeNodeRuntime, dir.Active)
 	n := joined.clone()
-	damages(joined.read(name), func(what string, damaged []byte) {
-		n.disk.Put(n.path(name), damaged)
+	damages(joined.Read(name), func(what string, damaged []byte) {
+		n.Disk.Put(n.Path(name), damaged)
 		a, err := n.open()
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
@@ -148,17 +150,17 @@ func TestDamagedRuntime(t *testing.T) {
 
 // A disk error at any point keeps the node_runtime that was in use.
 func TestRuntimeDiskErrors(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined, m := runtimeNode(f)
 	var next *fealtyv1.SignedSnapshot
-	f.do(func() { next = f.runtime(&m) })
+	f.Do(func() { next = f.Runtime(&m) })
 	for call := 1; ; call++ {
 		n := joined.clone()
 		a := n.mustOpen()
 		was, _ := runtimeOf(a)
-		n.disk.FailAt(call, syscall.EIO)
+		n.Disk.FailAt(call, syscall.EIO)
 		err := n.take(a, next)
-		if !n.disk.Failed() {
+		if !n.Disk.Failed() {
 			a.Close()
 			break
 		}
@@ -168,7 +170,7 @@ func TestRuntimeDiskErrors(t *testing.T) {
 		if h, _ := runtimeOf(a); (h.ConfigVersion > was.ConfigVersion) != (err == nil) {
 			t.Fatalf("at call %d: version %d after %v", call, h.ConfigVersion, err)
 		}
-		n.disk.Restart(durabletest.Synced)
+		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
 		if h, _ := runtimeOf(a); h.ConfigVersion < was.ConfigVersion || a.unready() != "" {
 			t.Fatalf("at call %d: opened with version %d, %s", call, h.ConfigVersion, a.unready())
@@ -180,20 +182,20 @@ func TestRuntimeDiskErrors(t *testing.T) {
 // From the first node_runtime on, it says what the node is: its groups, where its
 // coordinators are, how often it renews.
 func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	id := n.mustJoin().ID
-	m := f.member(id)
+	id := n.MustJoin().ID
+	m := f.Member(id)
 	a := n.mustOpen()
 	defer a.Close()
 	var runtime *fealtyv1.SignedSnapshot
-	f.do(func() {
-		runtime = f.runtime(&m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+	f.Do(func() {
+		runtime = f.Runtime(&m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 			c.Roles, c.Coordinators, c.RenewEvery = []string{"storage"}, []string{"elsewhere:1"}, 7*time.Second
 			c.State, c.Degraded = snapshot.MemberDraining, nil
 		})
 	})
-	f.must(n.take(a, runtime))
+	f.Must(n.take(a, runtime))
 	b := a.beliefs.Load()
 	if trust := a.me.Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
 		t.Fatalf("roles %v", trust.Roles)
@@ -231,22 +233,22 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 func TestRuntimeLost(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		lose func(f *fleet, n *node)
+		lose func(f *fleettest.Fleet, n *node)
 	}{
-		{"damaged", func(_ *fleet, n *node) {
+		{"damaged", func(_ *fleettest.Fleet, n *node) {
 			for _, place := range []string{dir.Active, dir.Previous} {
-				n.disk.Put(n.path(dir.SnapshotName(snapshot.ScopeNodeRuntime, place)), []byte("x"))
+				n.Disk.Put(n.Path(dir.SnapshotName(snapshot.ScopeNodeRuntime, place)), []byte("x"))
 			}
 		}},
-		{"expired", func(f *fleet, n *node) { f.shift.Store(int64(31 * 24 * time.Hour)) }},
+		{"expired", func(f *fleettest.Fleet, n *node) { f.Shift.Store(int64(31 * 24 * time.Hour)) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t)
+			f := fleettest.New(t)
 			n, m := runtimeNode(f)
-			f.do(func() { f.bundleLife = 40 * 24 * time.Hour })
-			f.trustChanged(func() {})
+			f.Do(func() { f.BundleLife = 40 * 24 * time.Hour })
+			f.TrustChanged(func() {})
 			a := n.mustOpen()
-			f.must(n.take(a, f.trustBundle()))
+			f.Must(n.take(a, f.TrustBundle()))
 			a.Close()
 			c.lose(f, n)
 			a = n.mustOpen()
@@ -268,8 +270,8 @@ func TestRuntimeLost(t *testing.T) {
 				t.Error("it knows no coordinators")
 			}
 			var next *fealtyv1.SignedSnapshot
-			f.do(func() { next = f.runtime(&m) })
-			f.must(n.take(a, next))
+			f.Do(func() { next = f.Runtime(&m) })
+			f.Must(n.take(a, next))
 			if got := a.beliefs.Load().Freshness(snapshot.ScopeNodeRuntime, a.now()); got != snapshot.Fresh {
 				t.Errorf("the next one is %q: %v", got, a.status.Refusals())
 			}
@@ -280,17 +282,17 @@ func TestRuntimeLost(t *testing.T) {
 // Without news a node becomes stale, degraded and expired, and says so; a newer
 // record makes it fresh again.
 func TestFreshnessOfANode(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := runtimeNode(f)
 	a := n.mustOpen()
 	defer a.Close()
-	f.do(func() { f.bundleLife = 40 * 24 * time.Hour })
-	f.trustChanged(func() {})
-	f.must(n.take(a, f.trustBundle()))
+	f.Do(func() { f.BundleLife = 40 * 24 * time.Hour })
+	f.TrustChanged(func() {})
+	f.Must(n.take(a, f.TrustBundle()))
 	at := func(d time.Duration) snapshot.Freshness {
-		f.shift.Store(int64(d))
+		f.Shift.Store(int64(d))
 		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
-		f.must(err)
+		f.Must(err)
 		return snapshot.Freshness(resp.GetFreshness())
 	}
 	for _, c := range []struct {
@@ -315,11 +317,11 @@ func TestFreshnessOfANode(t *testing.T) {
 			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
 		}
 	}
-	f.shift.Store(int64(20 * time.Minute))
+	f.Shift.Store(int64(20 * time.Minute))
 	h, _ := runtimeOf(a)
 	var next *fealtyv1.SignedSnapshot
-	f.do(func() { next = renewedRuntime(f, &m, h) })
-	f.must(n.take(a, next))
+	f.Do(func() { next = renewedRuntime(f, &m, h) })
+	f.Must(n.take(a, next))
 	if got := at(20 * time.Minute); got != snapshot.Fresh {
 		t.Errorf("with a newer record: %s, refusals %v", got, a.status.Refusals())
 	}

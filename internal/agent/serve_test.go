@@ -16,9 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
@@ -36,37 +38,37 @@ func socketDir(tb testing.TB) string {
 }
 
 // served runs an agent with its socket, and returns a client of it.
-func served(t *testing.T, f *fleet, n *node) (*Agent, fealtyv1.NodeServiceClient, func() error) {
+func served(t *testing.T, f *fleettest.Fleet, n *node) (*Agent, fealtyv1.NodeServiceClient, func() error) {
 	t.Helper()
 	a := n.mustOpen()
 	a.socket = filepath.Join(socketDir(t), dir.SocketName)
 	stop := n.run(a)
-	eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
+	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
 	conn, err := mesh.DialLocal(a.socket)
-	f.must(err)
+	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
 	return a, fealtyv1.NewNodeServiceClient(conn), stop
 }
 
 func TestGetNode(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	r := n.mustJoin()
+	r := n.MustJoin()
 	a, client, _ := served(t, f, n)
-	eventually(t, "it is connected", func() bool {
+	fleettest.Eventually(t, "it is connected", func() bool {
 		resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil && resp.GetConnected()
 	})
-	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
+	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
 	resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
-	f.must(err)
+	f.Must(err)
 	leaf := a.svid.Load().Leaf()
-	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || resp.GetCoordinator() != coordinator ||
+	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || resp.GetCoordinator() != authortest.Coordinator ||
 		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.svid.Load().Key.ID.String() ||
 		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 || len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
 		t.Errorf("node %v", resp)
 	}
-	if next := resp.GetNextRenewal().AsTime(); next.Before(f.clock().Add(20*time.Minute)) || next.After(f.clock().Add(40*time.Minute)) {
+	if next := resp.GetNextRenewal().AsTime(); next.Before(f.Clock().Add(20*time.Minute)) || next.After(f.Clock().Add(40*time.Minute)) {
 		t.Errorf("next renewal at %v", next)
 	}
 	if info, err := os.Stat(a.socket); err != nil || info.Mode().Perm() != 0o600 {
@@ -75,23 +77,23 @@ func TestGetNode(t *testing.T) {
 }
 
 func TestRenewIdentity(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a, client, _ := served(t, f, n)
 	before := a.svid.Load().Key.ID
 	resp, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
-	f.must(err)
+	f.Must(err)
 	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.svid.Load().Key.ID.String() {
 		t.Errorf("renewed to %s", resp.GetKeyId())
 	}
-	f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })
+	f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })
 	_, err = client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.RenewEntryGone {
 		t.Errorf("the coordinator's reason does not arrive: %v", err)
 	}
 	// A person's wish does not wait for the pause that follows a refusal.
-	f.do(func() { f.refuseRenew = nil })
+	f.Do(func() { f.Faults.RefuseRenew = nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := client.RenewIdentity(ctx, &fealtyv1.RenewIdentityRequest{}); err != nil {
@@ -112,17 +114,17 @@ func TestLeave(t *testing.T) {
 		{"the answer is lost", func() error { return status.Error(codes.Unavailable, "the connection broke") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t)
-			f.leaveError = c.answer
+			f := fleettest.New(t)
+			f.Faults.LeaveError = c.answer
 			n := newNode(f)
-			r := n.mustJoin()
+			r := n.MustJoin()
 			a := n.mustOpen()
 			a.socket = filepath.Join(socketDir(t), dir.SocketName)
 			done := make(chan error, 1)
 			go func() { done <- a.Run(context.Background()) }()
-			eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
+			fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
 			conn, err := mesh.DialLocal(a.socket)
-			f.must(err)
+			f.Must(err)
 			defer conn.Close()
 			if _, err := fealtyv1.NewNodeServiceClient(conn).LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{}); err != nil {
 				t.Fatal(err)
@@ -130,14 +132,14 @@ func TestLeave(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Errorf("Run returns %v", err)
 			}
-			if m := f.member(r.ID); !m.id.IsZero() {
+			if m := f.Member(r.ID); !m.ID.IsZero() {
 				t.Error("it is still a member")
 			}
-			names, err := n.disk.FS().ReadDir(dataDir + "/identity")
+			names, err := n.Disk.FS().ReadDir(authortest.DataDir + "/identity")
 			if err != nil || len(names) != 0 {
 				t.Errorf("left behind in identity: %v, %v", names, err)
 			}
-			names, err = n.disk.FS().ReadDir(dataDir + "/snapshots")
+			names, err = n.Disk.FS().ReadDir(authortest.DataDir + "/snapshots")
 			if err != nil || len(names) != 0 {
 				t.Errorf("left behind in snapshots: %v, %v", names, err)
 			}
@@ -150,26 +152,29 @@ func TestLeave(t *testing.T) {
 
 // Who cannot leave stays a member in full.
 func TestLeaveRefused(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a, client, _ := served(t, f, n)
-	f.do(func() { f.down["all"] = true })
+	f.Do(func() { f.Faults.Down["all"] = true })
 	_, err := client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.NodeNoCoordinator {
 		t.Errorf("with nobody there: %v", err)
 	}
-	f.do(func() { f.down["all"] = false; f.refuseLeave = explain.New(explain.MemberOwnsDomains, "member", "x") })
+	f.Do(func() {
+		f.Faults.Down["all"] = false
+		f.Faults.RefuseLeave = explain.New(explain.MemberOwnsDomains, "member", "x")
+	})
 	_, err = client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.MemberOwnsDomains {
 		t.Errorf("with domains: %v", err)
 	}
-	f.do(func() { f.refuseLeave = explain.New(explain.Denied, "method", "Leave") })
+	f.Do(func() { f.Faults.RefuseLeave = explain.New(explain.Denied, "method", "Leave") })
 	_, err = client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
 		t.Errorf("a kind that may not: %v", err)
 	}
-	if !n.has(dir.SVIDName) || a.unready() != "" {
+	if !n.Has(dir.SVIDName) || a.unready() != "" {
 		t.Error("the identity is gone")
 	}
 	if _, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{}); err != nil {
@@ -207,14 +212,14 @@ func TestLeftDecision(t *testing.T) {
 // A power cut while the files go leaves a node that left, or one that is a member
 // of nobody who would have it: never a half.
 func TestWipeCrash(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	joined := joinedNode(f)
 	var n *node
-	crash(t, durabletest.Afters(), func() (disk *durabletest.Disk, op func() error) {
+	fleettest.Crash(t, durabletest.Afters(), func() (disk *durabletest.Disk, op func() error) {
 		n = joined.clone()
-		store, err := state.OpenStore(n.disk.FS(), n.dir)
-		f.must(err)
-		return n.disk, store.Wipe
+		store, err := state.OpenStore(n.Disk.FS(), n.Dir)
+		f.Must(err)
+		return n.Disk, store.Wipe
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
 		switch {
@@ -229,9 +234,9 @@ func TestWipeCrash(t *testing.T) {
 }
 
 func TestSocketPath(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	a.socket = "/tmp/" + strings.Repeat("x", 200)
 	err := a.Run(t.Context())
@@ -245,20 +250,20 @@ func TestSocketPath(t *testing.T) {
 
 // A socket file that a dead agent left is in nobody's way.
 func TestSocketLeftBehind(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	a.socket = filepath.Join(socketDir(t), dir.SocketName)
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.socket, Net: "unix"})
-	f.must(err)
+	f.Must(err)
 	dead.SetUnlinkOnClose(false)
-	f.must(dead.Close())
+	f.Must(dead.Close())
 	stop := n.run(a)
 	conn, err := mesh.DialLocal(a.socket)
-	f.must(err)
+	f.Must(err)
 	defer conn.Close()
-	eventually(t, "it answers", func() bool {
+	fleettest.Eventually(t, "it answers", func() bool {
 		_, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil
 	})
@@ -270,46 +275,46 @@ func TestSocketLeftBehind(t *testing.T) {
 // Every method of the agent's socket says who may call it, and those of the fleet
 // are not there.
 func TestLocalAuthorization(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a, _, _ := served(t, f, n)
 	services, err := authz.Services(Services()...)
-	f.must(err)
+	f.Must(err)
 	table, err := authz.NewTable(services...)
-	f.must(err)
+	f.Must(err)
 	for _, rule := range table.Rows() {
 		if !rule.Local || rule.Open || len(rule.Kinds) != 0 {
 			t.Errorf("%s is for others than this machine", rule.Method)
 		}
 	}
 	conn, err := mesh.DialLocal(a.socket)
-	f.must(err)
+	f.Must(err)
 	defer conn.Close()
 	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(t.Context(), &fealtyv1.RenewRequest{})
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
 		t.Errorf("a method of somebody else: %v", err)
 	}
 	plain, err := net.Dial("unix", a.socket)
-	f.must(err)
+	f.Must(err)
 	plain.Close()
 }
 
 func TestProbes(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	f.must(err)
+	f.Must(err)
 	a.metricsListener = l
 	n.run(a)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + l.Addr().String() + path)
-		f.must(err)
+		f.Must(err)
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		f.must(err)
+		f.Must(err)
 		return resp.StatusCode, string(body)
 	}
 	if code, body := get("/probe/liveness"); code != 200 {
@@ -318,7 +323,7 @@ func TestProbes(t *testing.T) {
 	if code, body := get("/probe/readiness"); code != 200 {
 		t.Errorf("readiness: %d %s", code, body)
 	}
-	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
+	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
 	_, body := get("/metrics")
 	for _, want := range []string{
 		`fealty_snapshot_rejected_total{reason="malformed",scope="trust_bundle"} 1`,
@@ -329,8 +334,8 @@ func TestProbes(t *testing.T) {
 			t.Errorf("no %s in the metrics", want)
 		}
 	}
-	f.do(func() { f.down["all"] = true })
-	f.shift.Store(int64(26 * time.Hour))
+	f.Do(func() { f.Faults.Down["all"] = true })
+	f.Shift.Store(int64(26 * time.Hour))
 	if code, body := get("/probe/readiness"); code != 503 || !strings.Contains(body, "certificate") {
 		t.Errorf("readiness with an expired identity: %d %s", code, body)
 	}

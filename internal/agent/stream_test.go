@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
@@ -58,17 +59,17 @@ func TestBackoff(t *testing.T) {
 // use, tries grow apart, and it is back soon after a coordinator is (I16).
 func TestGoesOnAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a.example:1", "b.example:2", "c.example:3")
+		f := fleettest.New(t, "a.example:1", "b.example:2", "c.example:3")
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		if !a.status.View().Connected {
 			t.Fatal("not connected")
 		}
-		f.do(func() { f.down["all"] = true; clear(f.dialed) })
-		f.cut()
+		f.Do(func() { f.Faults.Down["all"] = true; clear(f.Seen.Dialed) })
+		f.Cut()
 		time.Sleep(2 * time.Hour)
 		v := a.status.View()
 		if v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) || v.LastError() == "" {
@@ -77,16 +78,16 @@ func TestGoesOnAlone(t *testing.T) {
 		if a.unready() != "" || trustVersion(a) != 10 {
 			t.Errorf("alone it is unready: %s", a.unready())
 		}
-		f.do(func() {
+		f.Do(func() {
 			total := 0
-			for _, n := range f.dialed {
+			for _, n := range f.Seen.Dialed {
 				total += n
 			}
-			if len(f.dialed) != 3 || total < 3*2*60*60/60 || total > 2*3*2*60*60/10 {
-				t.Errorf("dialed %v in two hours", f.dialed)
+			if len(f.Seen.Dialed) != 3 || total < 3*2*60*60/60 || total > 2*3*2*60*60/10 {
+				t.Errorf("dialed %v in two hours", f.Seen.Dialed)
 			}
 		})
-		f.trustChanged(func() { f.down["all"] = false })
+		f.TrustChanged(func() { f.Faults.Down["all"] = false })
 		time.Sleep(time.Minute)
 		if v := a.status.View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
 			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.Connected, trustVersion(a), v.LastError())
@@ -98,23 +99,23 @@ func TestGoesOnAlone(t *testing.T) {
 // A node whose certificate ended while it was alone comes back by itself.
 func TestComesBackAfterALongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.svidTTL = time.Hour
+		f := fleettest.New(t)
+		f.SVIDTTL = time.Hour
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.do(func() { f.down["all"] = true })
-		f.cut()
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Cut()
 		time.Sleep(3 * time.Hour)
 		if a.unready() == "" {
 			t.Error("ready with an expired identity")
 		}
-		f.do(func() { f.down["all"] = false })
+		f.Do(func() { f.Faults.Down["all"] = false })
 		time.Sleep(2 * time.Minute)
-		if v := a.status.View(); !v.Connected || a.unready() != "" || f.count(&f.clones) != 0 {
-			t.Errorf("connected %v, %q, %d alarms, %v", v.Connected, a.unready(), f.count(&f.clones), v.Renewal)
+		if v := a.status.View(); !v.Connected || a.unready() != "" || f.Count(&f.Seen.Clones) != 0 {
+			t.Errorf("connected %v, %q, %d alarms, %v", v.Connected, a.unready(), f.Count(&f.Seen.Clones), v.Renewal)
 		}
 		_ = stop()
 	})
@@ -123,23 +124,23 @@ func TestComesBackAfterALongOutage(t *testing.T) {
 // What the fleet sends is in use soon, and reported.
 func TestDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		for range 5 {
-			f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{byte(f.version)}) })
+			f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{byte(f.Version)}) })
 			time.Sleep(time.Second)
 		}
-		f.send(asNews(&fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}))
+		f.Send(fleettest.News(&fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}))
 		time.Sleep(time.Second)
 		if trustVersion(a) != 15 {
 			t.Errorf("version %d is in use, want 15", trustVersion(a))
 		}
-		f.do(func() {
-			last := f.reports[len(f.reports)-1]
+		f.Do(func() {
+			last := f.Seen.Reports[len(f.Seen.Reports)-1]
 			i := slices.IndexFunc(last.GetHeld(), func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == "trust_bundle" })
 			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" || last.GetName() != a.me.ID.Name() {
 				t.Errorf("reported %v", last)
@@ -149,17 +150,17 @@ func TestDelivery(t *testing.T) {
 			}
 		})
 		// A refusal is told once on a stream, and again on the next one while it stands.
-		f.do(func() { f.reports, f.extra, f.hellos = nil, nil, 0 })
+		f.Do(func() { f.Seen.Reports, f.Extra, f.Seen.Hellos = nil, nil, 0 })
 		time.Sleep(2 * time.Minute)
-		f.cut()
+		f.Cut()
 		time.Sleep(time.Minute)
-		f.do(func() {
+		f.Do(func() {
 			told := 0
-			for _, r := range f.reports {
+			for _, r := range f.Seen.Reports {
 				told += len(r.GetRefusals())
 			}
-			if told != f.hellos || told == 0 {
-				t.Errorf("told %d times on %d new streams", told, f.hellos)
+			if told != f.Seen.Hellos || told == 0 {
+				t.Errorf("told %d times on %d new streams", told, f.Seen.Hellos)
 			}
 		})
 		_ = stop()
@@ -170,23 +171,23 @@ func TestDelivery(t *testing.T) {
 // a pause that spreads a fleet, and misses nothing.
 func TestStreamMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		before := f.count(&f.hellos)
+		before := f.Count(&f.Seen.Hellos)
 		reply := make(chan error, 1)
 		a.renewAsk <- reply
 		if err := <-reply; err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(moveSpread + 5*time.Second)
-		if got := f.count(&f.hellos); got != before+1 {
+		if got := f.Count(&f.Seen.Hellos); got != before+1 {
 			t.Errorf("%d streams after a renewal, want one more than %d", got, before)
 		}
-		f.trustChanged(func() {})
+		f.TrustChanged(func() {})
 		time.Sleep(bundleSpread + 5*time.Second)
 		if trustVersion(a) != 11 || !a.status.View().Connected {
 			t.Errorf("version %d, connected %v", trustVersion(a), a.status.View().Connected)
@@ -198,14 +199,14 @@ func TestStreamMoves(t *testing.T) {
 // A short-lived identity is left before it ends: the server cuts no stream.
 func TestStreamMovesBeforeExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.svidTTL, f.renewEvery = 10*time.Minute, 3*time.Minute
+		f := fleettest.New(t)
+		f.SVIDTTL, f.RenewEvery = 10*time.Minute, 3*time.Minute
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(2 * time.Hour)
-		if cuts := f.cuts.Load(); cuts != 0 {
+		if cuts := f.Seen.Cuts.Load(); cuts != 0 {
 			t.Errorf("%d connections were cut at their end", cuts)
 		}
 		if !a.status.View().Connected || a.unready() != "" {
@@ -218,22 +219,22 @@ func TestStreamMovesBeforeExpiry(t *testing.T) {
 // A stream leaves a coordinator's old certificate before that ends, for the new one.
 func TestStreamMovesWithTheCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.do(func() { f.must(f.source.Adopt(f.server(20 * time.Minute))) })
-		f.renewEvery = 10 * time.Hour
+		f := fleettest.New(t)
+		f.Do(func() { f.Must(f.Source.Adopt(f.Server(20 * time.Minute))) })
+		f.RenewEvery = 10 * time.Hour
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Minute)
-		f.do(func() { f.must(f.source.Adopt(f.server(20 * time.Hour))) })
+		f.Do(func() { f.Must(f.Source.Adopt(f.Server(20 * time.Hour))) })
 		time.Sleep(9*time.Minute + 50*time.Second)
-		if v := a.status.View(); !v.Connected || f.count(&f.hellos) != 2 {
-			t.Errorf("just before its end: connected %v, %d streams", v.Connected, f.count(&f.hellos))
+		if v := a.status.View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
+			t.Errorf("just before its end: connected %v, %d streams", v.Connected, f.Count(&f.Seen.Hellos))
 		}
 		time.Sleep(10 * time.Minute)
-		if v := a.status.View(); !v.Connected || f.count(&f.hellos) != 2 {
-			t.Errorf("afterwards: connected %v, %d streams", v.Connected, f.count(&f.hellos))
+		if v := a.status.View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
+			t.Errorf("afterwards: connected %v, %d streams", v.Connected, f.Count(&f.Seen.Hellos))
 		}
 		_ = stop()
 	})
@@ -243,14 +244,14 @@ func TestStreamMovesWithTheCoordinator(t *testing.T) {
 // a disk that is full.
 func TestShortStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
-		f.do(func() { f.brief = true })
+		f.Do(func() { f.Faults.Brief = true })
 		stop := n.run(a)
 		time.Sleep(10 * time.Minute)
-		if got := f.count(&f.hellos); got < 20 || got > 120 {
+		if got := f.Count(&f.Seen.Hellos); got < 20 || got > 120 {
 			t.Errorf("%d streams in ten minutes", got)
 		}
 		_ = stop()
@@ -259,9 +260,9 @@ func TestShortStreams(t *testing.T) {
 
 func TestHangingCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
+		n.MustJoin()
 		a := n.mustOpen()
 		a.dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			<-ctx.Done()
@@ -289,10 +290,10 @@ func TestMoveLead(t *testing.T) {
 
 // The coordinators of the bootstrap are used, and those of the join stay known.
 func TestAddresses(t *testing.T) {
-	f := newFleet(t, "a.example:1", "b.example:2")
+	f := fleettest.New(t, "a.example:1", "b.example:2")
 	n := newNode(f)
-	token := f.token("b.example:2")
-	if _, err := n.join(enroll.ByToken(token)); err != nil {
+	token := f.Token("b.example:2")
+	if _, err := n.Join(enroll.ByToken(token)); err != nil {
 		t.Fatal(err)
 	}
 	a := n.mustOpen()
@@ -318,10 +319,10 @@ func TestAddresses(t *testing.T) {
 // back good ones, and a lost bootstrap is fetched.
 func TestFetchesWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newNode(f)
-		n.mustJoin()
-		if err := n.disk.FS().Remove(n.path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active))); err != nil {
+		n.MustJoin()
+		if err := n.Disk.FS().Remove(n.Path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active))); err != nil {
 			t.Fatal(err)
 		}
 		a := n.mustOpen()

@@ -12,7 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
@@ -22,9 +24,9 @@ import (
 // another version of it, with content 2, is on trial.
 type trialWorld struct {
 	t    *testing.T
-	f    *fleet
+	f    *fleettest.Fleet
 	n    *node
-	m    memberState
+	m    authortest.Member
 	a    *Agent
 	good uint64 // the version before
 	bad  *fealtyv1.SignedSnapshot
@@ -32,21 +34,21 @@ type trialWorld struct {
 
 func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	t.Helper()
-	f := newFleet(t)
+	f := fleettest.New(t)
 	w := &trialWorld{t: t, f: f, n: newNode(f)}
-	id := w.n.mustJoin().ID
-	w.m = f.member(id)
+	id := w.n.MustJoin().ID
+	w.m = f.Member(id)
 	w.a = w.n.mustOpen()
 	t.Cleanup(func() { w.a.Close() })
 	if contact {
-		w.a.status.Opened(coordinator)
+		w.a.status.Opened(authortest.Coordinator)
 	}
-	f.do(func() {
-		f.must(w.n.take(w.a, f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
-		f.must(w.n.take(w.a, f.ofGroup(&w.m, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{
+	f.Do(func() {
+		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
+		f.Must(w.n.take(w.a, f.OfGroup(&w.m, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{
 			{Scope: snapshot.ScopeNodeRuntime, Duration: time.Hour}, {Scope: snapshot.ScopeQoSPolicy, Duration: time.Hour}, {Scope: snapshot.ScopeTrustBundle, Duration: time.Hour},
 		}})))
-		f.must(w.n.take(w.a, f.ofGroup(&w.m, qos(1))))
+		f.Must(w.n.take(w.a, f.OfGroup(&w.m, authortest.QoS(1))))
 	})
 	w.end() // the first has nothing before it
 	w.good = w.version()
@@ -59,8 +61,8 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 
 func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Record)) (s *fealtyv1.SignedSnapshot) {
 	w.t.Helper()
-	w.f.do(func() { s = w.f.ofGroup(&w.m, qos(n), edits...) })
-	w.f.must(w.n.take(w.a, s))
+	w.f.Do(func() { s = w.f.OfGroup(&w.m, authortest.QoS(n), edits...) })
+	w.f.Must(w.n.take(w.a, s))
 	return s
 }
 
@@ -76,19 +78,19 @@ func (w *trialWorld) end() {
 	w.t.Helper()
 	w.a.trialSince[snapshot.ScopeQoSPolicy] = time.Now().Add(-2 * time.Hour)
 	_, err := w.a.endTrials(w.t.Context())
-	w.f.must(err)
+	w.f.Must(err)
 }
 
 func (w *trialWorld) restart() {
 	w.t.Helper()
 	w.a.Close()
-	w.n.disk.Restart(durabletest.Synced)
+	w.n.Disk.Restart(durabletest.Synced)
 	w.a = w.n.mustOpen()
 }
 
 func (w *trialWorld) reject() {
 	w.t.Helper()
-	w.f.must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
+	w.f.Must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
 }
 
 // fellBack checks that the version before is in use, and that everybody is told.
@@ -97,7 +99,7 @@ func (w *trialWorld) fellBack(when string) {
 	if w.version() != w.good || w.onTrial() {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
-	mark, _ := w.a.beliefs.Load().Marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(groupRoles, groupOrganizations))
+	mark, _ := w.a.beliefs.Load().Marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}
@@ -105,7 +107,7 @@ func (w *trialWorld) fellBack(when string) {
 		w.t.Errorf("%s: it is reported as %v", when, got)
 	}
 	resp, err := nodeServer{a: w.a}.GetNode(w.t.Context(), nil)
-	w.f.must(err)
+	w.f.Must(err)
 	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != state.ReasonQuarantined {
 		w.t.Errorf("%s: the node tells of %v", when, resp.GetRefusals())
 	}
@@ -127,12 +129,12 @@ func TestTrial(t *testing.T) {
 		{"its time passes", true, (*trialWorld).end, false},
 		{"its time passes, and there was no contact before", false, (*trialWorld).end, false},
 		{"a good verdict, and its time passes", true, func(w *trialWorld) {
-			w.f.must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
+			w.f.Must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
 			w.end()
 		}, false},
 		{"a bad verdict", true, (*trialWorld).reject, true},
 		{"a good and then a bad verdict", true, func(w *trialWorld) {
-			w.f.must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
+			w.f.Must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
 			w.reject()
 		}, true},
 		{"contact lost", true, func(w *trialWorld) {
@@ -141,7 +143,7 @@ func TestTrial(t *testing.T) {
 		}, true},
 		{"contact lost and back", true, func(w *trialWorld) {
 			w.a.status.Closed(errors.New("gone"))
-			w.a.status.Opened(coordinator)
+			w.a.status.Opened(authortest.Coordinator)
 			w.end()
 		}, false},
 		{"contact lost over a restart", true, func(w *trialWorld) { w.restart(); w.end() }, true},
@@ -156,12 +158,12 @@ func TestTrial(t *testing.T) {
 		}, true},
 		{"an attempt that is not written down", true, func(w *trialWorld) {
 			w.a.Close()
-			w.n.disk.Restart(durabletest.Synced)
+			w.n.Disk.Restart(durabletest.Synced)
 			for call := 1; ; call++ {
 				c := w.n.clone()
-				c.disk.FailAt(call, syscall.ENOSPC)
+				c.Disk.FailAt(call, syscall.ENOSPC)
 				a, err := c.open()
-				if !c.disk.Failed() {
+				if !c.Disk.Failed() {
 					w.t.Fatal("no failed write keeps it from being used")
 				}
 				if err != nil {
@@ -195,7 +197,7 @@ func TestTrial(t *testing.T) {
 			w.restart()
 			w.fellBack("after a restart")
 			f := w.f
-			f.must(w.n.take(w.a, w.bad))
+			f.Must(w.n.take(w.a, w.bad))
 			w.fellBack("sent again")
 			w.send(2) // a higher version of what failed
 			w.fellBack("the same content as a higher version")
@@ -225,10 +227,10 @@ func TestTrial(t *testing.T) {
 func TestNoTrialOfTrust(t *testing.T) {
 	w := newTrialWorld(t, true)
 	f := w.f
-	f.trustChanged(func() {})
-	f.must(w.n.take(w.a, f.trustBundle()))
-	f.do(func() {
-		f.must(w.n.take(w.a, f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
+	f.TrustChanged(func() {})
+	f.Must(w.n.take(w.a, f.TrustBundle()))
+	f.Do(func() {
+		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
 	})
 	for _, scope := range state.Scopes {
 		if _, on := w.a.beliefs.Load().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
@@ -268,15 +270,15 @@ func TestTrialWithoutPrevious(t *testing.T) {
 		do   func(w *trialWorld)
 	}{
 		{"damaged", func(w *trialWorld) {
-			w.n.disk.Put(w.n.path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), []byte("x"))
+			w.n.Disk.Put(w.n.Path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), []byte("x"))
 		}},
 		{"of another content that was never accepted", func(w *trialWorld) {
-			w.n.disk.Put(w.n.path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), w.f.ofGroup(&w.m, qos(7)).GetEnvelope())
+			w.n.Disk.Put(w.n.Path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), w.f.OfGroup(&w.m, authortest.QoS(7)).GetEnvelope())
 		}},
 		{"of an older epoch", func(w *trialWorld) {
 			f := w.f
-			f.trustChanged(func() { f.epoch = 2 })
-			f.must(w.n.take(w.a, f.trustBundle()))
+			f.TrustChanged(func() { f.Epoch = 2 })
+			f.Must(w.n.take(w.a, f.TrustBundle()))
 			w.send(3)
 			if !w.onTrial() {
 				w.t.Fatal("not on trial", w.a.status.Refusals())
@@ -284,12 +286,12 @@ func TestTrialWithoutPrevious(t *testing.T) {
 		}},
 		{"its signer revoked", func(w *trialWorld) {
 			f := w.f
-			old := f.configKey
-			f.do(func() { f.configKey = newConfigKey() })
-			f.trustChanged(func() {})
-			f.must(w.n.take(w.a, f.trustBundle()))
+			old := f.ConfigKey
+			f.Do(func() { f.ConfigKey = newConfigKey() })
+			f.TrustChanged(func() {})
+			f.Must(w.n.take(w.a, f.TrustBundle()))
 			w.send(3)
-			if !w.onTrial() || bytes.Equal(old, f.configKey) {
+			if !w.onTrial() || bytes.Equal(old, f.ConfigKey) {
 				w.t.Fatal("not on trial", w.a.status.Refusals())
 			}
 		}},
@@ -320,10 +322,10 @@ func TestFallBackCrash(t *testing.T) {
 	base := w.n.clone()
 	bad := w.version()
 	var n *node
-	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = base.clone()
 		a := n.mustOpen()
-		return n.disk, func() error {
+		return n.Disk, func() error {
 			if err := a.verdict(t.Context(), snapshot.ScopeQoSPolicy, 0, false, "bad"); err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -12,30 +13,30 @@ import (
 // A trust bundle that may not be used any more keeps out whom it bans; it vouches
 // for nothing, because a key that it lists may be revoked since.
 func TestStaleBundleVouchesForNothing(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newNode(f)
-	n.mustJoin()
+	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	b := a.beliefs.Load()
 	bootstrap, err := snapshot.Unmarshal(b.Held[snapshot.ScopeNodeBootstrap].Raw)
-	f.must(err)
+	f.Must(err)
 	stale := &state.Beliefs{
 		Held:   map[snapshot.Scope]*state.Held{},
 		Stale:  b.Held[snapshot.ScopeTrustBundle].Verified,
 		Ledger: b.Ledger, Contact: b.Contact,
 	}
-	_, err = state.Decide(a.me, stale, bootstrap, f.clock())
+	_, err = state.Decide(a.me, stale, bootstrap, f.Clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle: %v, want it refused for its signer", err)
 	}
 	stale.Marks = snapshot.Marks{}
-	_, err = state.Decide(a.me, stale, bootstrap, f.clock())
+	_, err = state.Decide(a.me, stale, bootstrap, f.Clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle, new: %v, want it refused for its signer", err)
 	}
 	stale.Held[snapshot.ScopeTrustBundle] = b.Held[snapshot.ScopeTrustBundle]
-	if _, err := state.Decide(a.me, stale, bootstrap, f.clock()); err != nil {
+	if _, err := state.Decide(a.me, stale, bootstrap, f.Clock()); err != nil {
 		t.Errorf("under a bundle in use: %v", err)
 	}
 }

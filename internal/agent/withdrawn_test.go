@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -23,13 +24,13 @@ func TestTrialOfWhatIsGone(t *testing.T) {
 		do   func(w *trialWorld)
 	}{
 		{"dropped by a node_runtime", func(w *trialWorld) {
-			w.f.do(func() {
-				w.f.must(w.n.take(w.a, w.f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy})))
+			w.f.Do(func() {
+				w.f.Must(w.n.take(w.a, w.f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy})))
 			})
 		}},
 		{"its signer revoked", func(w *trialWorld) {
 			other := newConfigKey()
-			w.f.must(w.n.take(w.a, w.f.revoking(w.f.configKey, other)))
+			w.f.Must(w.n.take(w.a, w.f.Revoking(w.f.ConfigKey, other)))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -88,37 +89,20 @@ func TestTrialOutlivesARenewal(t *testing.T) {
 	}
 }
 
-// revoking is a newer trust bundle that revokes a config key, and lists another one.
-func (f *fleet) revoking(key, other ed25519.PrivateKey) *fealtyv1.SignedSnapshot {
-	var out *fealtyv1.SignedSnapshot
-	f.trustChanged(func() {
-		content := f.content()
-		content.ConfigKeys[0].Key, content.ConfigKeys[0].Revoked = key.Public().(ed25519.PublicKey), true
-		second := content.ConfigKeys[0]
-		second.Key, second.Revoked = other.Public().(ed25519.PublicKey), false
-		content.ConfigKeys = append(content.ConfigKeys, second)
-		slices.SortFunc(content.ConfigKeys, func(x, y snapshot.ConfigKey) int { return slices.Compare(x.Key, y.Key) })
-		h := f.trustHeader()
-		h.ConfigVersion++
-		out = f.signTrust(h, content)
-	})
-	return out
-}
-
 // A config key that is revoked stays revoked when the disk damages the bundle that says
 // so: the bundle before vouches for nothing that this one took back.
 func TestRevocationOutlivesDamage(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, _ := companionNode(f)
 	a := n.mustOpen()
-	f.must(n.take(a, f.revoking(f.configKey, newConfigKey())))
+	f.Must(n.take(a, f.Revoking(f.ConfigKey, newConfigKey())))
 	if got := inUse(a); len(got) != 1 || got[snapshot.ScopeTrustBundle] == 0 {
 		t.Errorf("after the revocation %v are in use", got)
 	}
 	a.Close()
 	for _, damaged := range [][]byte{nil, []byte("x")} {
 		c := n.clone()
-		c.disk.Put(c.path(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), damaged)
+		c.Disk.Put(c.Path(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), damaged)
 		a := c.mustOpen()
 		if got := inUse(a); len(got) != 0 {
 			t.Errorf("with a damaged bundle %v are in use", got)
@@ -133,43 +117,43 @@ func TestRevocationOutlivesDamage(t *testing.T) {
 // What stood beside a node_runtime that is not to be believed any more goes with it,
 // from what others read too.
 func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n, m := companionNode(f)
 	a := n.mustOpen()
 	defer func() { a.Close() }()
 	// A second key, which signs one companion from now on; then the first is revoked.
-	first, second := f.configKey, newConfigKey()
-	f.trustChanged(func() {
-		content := f.content()
+	first, second := f.ConfigKey, newConfigKey()
+	f.TrustChanged(func() {
+		content := f.Content()
 		k := content.ConfigKeys[0]
 		k.Key = second.Public().(ed25519.PublicKey)
 		content.ConfigKeys = append(content.ConfigKeys, k)
 		slices.SortFunc(content.ConfigKeys, func(x, y snapshot.ConfigKey) int { return slices.Compare(x.Key, y.Key) })
-		h := f.trustHeader()
+		h := f.TrustHeader()
 		h.ConfigVersion++
-		f.must(n.take(a, f.signTrust(h, content)))
-		f.configKey = second
-		f.must(n.take(a, f.ofGroup(&m, qos(7))))
-		f.configKey = first
+		f.Must(n.take(a, f.SignTrust(h, content)))
+		f.ConfigKey = second
+		f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(7))))
+		f.ConfigKey = first
 	})
 	if got := a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got, []string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}
-	f.must(n.take(a, f.revoking(first, second)))
+	f.Must(n.take(a, f.Revoking(first, second)))
 	look := func(when string) {
 		t.Helper()
 		if got := inUse(a); len(got) != 1 || got[snapshot.ScopeTrustBundle] == 0 {
 			t.Errorf("%s: in use are %v", when, got)
 		}
 		for _, scope := range state.Scopes[1:] {
-			if n.has(dir.CurrentName(scope)) {
+			if n.Has(dir.CurrentName(scope)) {
 				t.Errorf("%s: there is %s", when, dir.CurrentName(scope))
 			}
 		}
 	}
 	look("at once")
 	a.Close()
-	n.disk.Restart(durabletest.Synced)
+	n.Disk.Restart(durabletest.Synced)
 	a = n.mustOpen()
 	look("after a restart")
 }

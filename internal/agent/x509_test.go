@@ -6,7 +6,6 @@ import (
 	"encoding/asn1"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,128 +20,11 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
-
-// tlsFiles are the three files of a machine with a certificate of the operator's PKI.
-func tlsFiles(t *testing.T, pki *identitytest.PKI) (credential.FilePaths, func(commonName string)) {
-	t.Helper()
-	dir := t.TempDir()
-	p := credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	return p, func(name string) {
-		t.Helper()
-		key := identitytest.NewKey(t)
-		chain := pki.Issue(t, key, func(c *x509.Certificate) { c.Subject.CommonName = name })
-		for path, data := range map[string][]byte{p.Cert: identitytest.PEM(chain...), p.Key: identitytest.KeyPEM(t, key), p.CA: identitytest.PEM(pki.Root.Cert)} {
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
-func (f *fleet) byX509(source credential.Source) enroll.Proof {
-	f.tb.Helper()
-	p, err := enroll.ByX509(f.tb.Context(), testCluster, []string{coordinator}, identity.KeyOf(f.root), source)
-	f.must(err)
-	return p
-}
-
-func TestJoinByCertificateFiles(t *testing.T) {
-	f := newFleet(t)
-	f.pki = identitytest.NewPKI(t, "corp", f.clock)
-	paths, write := tlsFiles(t, f.pki)
-	write("node-k")
-	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
-	f.must(err)
-	n := newNode(f)
-	r, err := n.join(f.byX509(files))
-	if err != nil || r.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	// The proof is made with what the files hold now, by the same source.
-	write("node-k")
-	p := f.byX509(files)
-	cfg := n.joinConfig(p)
-	cfg.Rejoin = true
-	again, err := enroll.Join(t.Context(), cfg)
-	if err != nil || again.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || again.ID != r.ID {
-		t.Fatalf("%+v, %v", again, err)
-	}
-	write("node-k")
-	if err := os.WriteFile(paths.Key, []byte("torn"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := enroll.Join(t.Context(), cfg); err != nil {
-		t.Errorf("a file that is being written: %v", err)
-	}
-	if out := p.String(); strings.Contains(out, "PRIVATE") || !strings.Contains(out, "node-k") {
-		t.Errorf("named %s", out)
-	}
-}
-
-// Whoever repeats a join with the next certificate of the same name repeats the same
-// request; another name is another request.
-func TestCertificatePurpose(t *testing.T) {
-	f := newFleet(t)
-	f.pki = identitytest.NewPKI(t, "corp", f.clock)
-	paths, write := tlsFiles(t, f.pki)
-	var got []string
-	for _, name := range []string{"node-k", "node-k", "node-l"} {
-		write(name)
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
-		f.must(err)
-		got = append(got, f.byX509(files).Purpose(identity.Data))
-	}
-	if got[0] != got[1] || got[1] == got[2] {
-		t.Errorf("purposes %q", got)
-	}
-}
-
-func TestJoinByAForeignCertificate(t *testing.T) {
-	f := newFleet(t)
-	f.pki = identitytest.NewPKI(t, "corp", f.clock)
-	paths, write := tlsFiles(t, identitytest.NewPKI(t, "corp", f.clock))
-	write("node-k")
-	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
-	f.must(err)
-	if _, err := newNode(f).join(f.byX509(files)); !errors.Is(err, explain.JoinUnauthorized) {
-		t.Errorf("join: %v", err)
-	}
-}
-
-func TestByX509Values(t *testing.T) {
-	f := newFleet(t)
-	f.pki = identitytest.NewPKI(t, "corp", f.clock)
-	paths, write := tlsFiles(t, f.pki)
-	write("node-k")
-	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
-	f.must(err)
-	trust, err := credential.NewMaterial(credential.MaterialConfig{Bundle: f.bundleLocked(), Now: f.clock})
-	f.must(err)
-	pin := identity.KeyOf(f.root)
-	for name, tc := range map[string]struct {
-		cluster   string
-		addresses []string
-		pin       identity.KeyID
-		source    credential.Source
-		want      error
-	}{
-		"no cluster":    {"", []string{coordinator}, pin, files, explain.BadValue},
-		"no address":    {testCluster, nil, pin, files, explain.BadValue},
-		"bad address":   {testCluster, []string{"c1"}, pin, files, explain.BadValue},
-		"no pin":        {testCluster, []string{coordinator}, identity.KeyID{}, files, explain.BadValue},
-		"no material":   {testCluster, []string{coordinator}, pin, credential.Static(nil), credential.ErrNoMaterial},
-		"trust, no key": {testCluster, []string{coordinator}, pin, credential.Static(trust), explain.BadValue},
-	} {
-		if _, err := enroll.ByX509(t.Context(), tc.cluster, tc.addresses, tc.pin, tc.source); !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
 
 // Some of the three flags are an error that names the missing ones, and none of the
 // three is left to say nothing.
@@ -173,25 +55,25 @@ type operatorNode struct {
 	id    identity.ID
 }
 
-func newOperatorNode(f *fleet) *operatorNode {
-	f.tb.Helper()
-	t := f.tb.(*testing.T)
-	if f.pki == nil {
-		f.pki = identitytest.NewPKI(t, "corp", f.clock)
+func newOperatorNode(f *fleettest.Fleet) *operatorNode {
+	f.TB.Helper()
+	t := f.TB.(*testing.T)
+	if f.Pki == nil {
+		f.Pki = identitytest.NewPKI(t, "corp", f.Clock)
 	}
 	n := &operatorNode{node: newNode(f)}
-	n.paths, n.write = tlsFiles(t, f.pki)
+	n.paths, n.write = fleettest.TLSFiles(t, f.Pki)
 	n.write("node-k")
-	files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
-	f.must(err)
-	r, err := n.join(f.byX509(files))
-	f.must(err)
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: fleettest.Quiet()})
+	f.Must(err)
+	r, err := n.Join(f.ByX509(files))
+	f.Must(err)
 	n.id = r.ID
 	return n
 }
 
 func (n *operatorNode) open() (*Agent, error) {
-	a, err := Open(n.f.tb.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, TLS: n.paths})
+	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, TLS: n.paths})
 	if a != nil {
 		a.socket, a.configSocket = "", ""
 	}
@@ -199,25 +81,25 @@ func (n *operatorNode) open() (*Agent, error) {
 }
 
 func (n *operatorNode) mustOpen() *Agent {
-	n.f.tb.Helper()
+	n.Fleet.TB.Helper()
 	a, err := n.open()
-	n.f.must(err)
+	n.Fleet.Must(err)
 	return a
 }
 
 // isBack checks that the node is the member that it was, on both sides.
 func (n *operatorNode) isBack(t require, a *Agent) {
-	m := n.f.member(n.id)
+	m := n.Fleet.Member(n.id)
 	switch {
-	case a.me.ID != n.id || a.self().ID != n.id || m.id != n.id:
-		t.Fatalf("it is %v, and %v in the record, was %v", a.self().ID, m.id, n.id)
-	case m.key != a.svid.Load().Key.ID:
-		t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().Key.ID)
-	case m.incarnation != a.self().Incarnation:
-		t.Fatalf("the member's incarnation is %v, the node's %v", m.incarnation, a.self().Incarnation)
+	case a.me.ID != n.id || a.self().ID != n.id || m.ID != n.id:
+		t.Fatalf("it is %v, and %v in the record, was %v", a.self().ID, m.ID, n.id)
+	case m.Key != a.svid.Load().Key.ID:
+		t.Fatalf("the member's key is %v, the node's %v", m.Key, a.svid.Load().Key.ID)
+	case m.Incarnation != a.self().Incarnation:
+		t.Fatalf("the member's incarnation is %v, the node's %v", m.Incarnation, a.self().Incarnation)
 	case a.unready() != "" || bootVersion(a) == 0:
 		t.Fatalf("not ready: %q, bootstrap %d", a.unready(), bootVersion(a))
-	case n.f.count(&n.f.clones) != 0:
+	case n.Fleet.Count(&n.Fleet.Seen.Clones) != 0:
 		t.Fatalf("a clone alarm for one node")
 	}
 }
@@ -231,27 +113,27 @@ type require interface {
 // back by itself, as the member that it was; so does one that is started then.
 func TestComesBackByCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.do(func() { f.svidTTL, f.renewEvery, f.grace = 2*time.Hour, 10*time.Minute, 3*time.Hour })
+		f := fleettest.New(t)
+		f.Do(func() { f.SVIDTTL, f.RenewEvery, f.Grace = 2*time.Hour, 10*time.Minute, 3*time.Hour })
 		n := newOperatorNode(f)
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
 		first := a.self().Incarnation
 		var runtime *fealtyv1.SignedSnapshot
-		m := f.member(a.me.ID)
-		f.do(func() { runtime = f.runtime(&m) })
-		f.must(n.take(a, runtime))
+		m := f.Member(a.me.ID)
+		f.Do(func() { runtime = f.Runtime(&m) })
+		f.Must(n.take(a, runtime))
 		if h, _ := runtimeOf(a); h.ConfigVersion == 0 {
 			t.Fatalf("no node_runtime is in use: %v", a.status.Refusals())
 		}
-		f.do(func() { f.down["all"] = true })
-		f.cut()
+		f.Do(func() { f.Faults.Down["all"] = true })
+		f.Cut()
 		time.Sleep(8 * time.Hour)
 		if a.unready() == "" {
 			t.Fatal("the node is ready without a certificate: the test shows nothing")
 		}
-		f.do(func() { delete(f.down, "all"); f.proven = nil })
+		f.Do(func() { delete(f.Faults.Down, "all"); f.Seen.Proven = nil })
 		time.Sleep(20 * time.Minute)
 		n.isBack(t, a)
 		if a.self().Incarnation == first {
@@ -263,14 +145,14 @@ func TestComesBackByCertificate(t *testing.T) {
 		if v := a.status.View(); !v.Connected || v.Renewal != nil {
 			t.Errorf("connected %v, shows %v", v.Connected, v.Renewal)
 		}
-		f.do(func() {
-			if i := slices.Index(f.proven, proof.TypeX509); i < 1 || f.proven[i-1] != proof.TypeSVID {
-				t.Errorf("it proved %v, want its own key before the certificate", f.proven)
+		f.Do(func() {
+			if i := slices.Index(f.Seen.Proven, proof.TypeX509); i < 1 || f.Seen.Proven[i-1] != proof.TypeSVID {
+				t.Errorf("it proved %v, want its own key before the certificate", f.Seen.Proven)
 			}
 		})
 		_ = stop()
 
-		f.shift.Store(int64(8 * time.Hour))
+		f.Shift.Store(int64(8 * time.Hour))
 		n.write("node-k") // the PKI renews it
 		a = n.mustOpen()
 		if got := a.status.Refusals(); len(got) != 0 {
@@ -290,21 +172,21 @@ func TestComesBackByCertificate(t *testing.T) {
 // Answers are lost, power fails, the node is away for less and for more than the grace:
 // it stays one member, in one incarnation at a time, and no alarm is raised.
 func TestReenrolProperty(t *testing.T) {
-	if raceDetector {
-		fewerChecks(t, "25")
+	if fleettest.RaceDetector {
+		fleettest.FewerChecks(t, "25")
 	}
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newOperatorNode(f)
 	enrolled := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		f.shift.Store(0)
-		f.do(func() { clear(f.members); f.loseJoins = 0 })
+		f.Shift.Store(0)
+		f.Do(func() { clear(f.Members); f.Faults.LoseJoins = 0 })
 		n.node = newNode(f)
 		n.write("node-k")
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
-		f.must(err)
-		_, err = n.join(f.byX509(files))
-		f.must(err)
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: fleettest.Quiet()})
+		f.Must(err)
+		_, err = n.Join(f.ByX509(files))
+		f.Must(err)
 		a := n.mustOpen()
 		defer func() { a.Close() }()
 		was := a.self().Incarnation
@@ -313,21 +195,21 @@ func TestReenrolProperty(t *testing.T) {
 			case "renew":
 				_ = a.renew(rt.Context())
 			case "away", "long away":
-				d := f.svidTTL + f.grace/2
+				d := f.SVIDTTL + f.Grace/2
 				if step == "long away" {
-					d += f.grace
+					d += f.Grace
 				}
-				f.shift.Add(int64(d))
+				f.Shift.Add(int64(d))
 				n.write("node-k")
 			case "lose":
-				f.do(func() { f.loseJoins = 1 })
+				f.Do(func() { f.Faults.LoseJoins = 1 })
 				if err := a.rejoin(rt.Context()); err == nil {
 					rt.Fatal("rejoined without an answer")
 				}
 			case "cut":
-				n.disk.FailAt(rapid.IntRange(1, 40).Draw(rt, "at"), durabletest.ErrPowerCut)
+				n.Disk.FailAt(rapid.IntRange(1, 40).Draw(rt, "at"), durabletest.ErrPowerCut)
 				_ = a.rejoin(rt.Context())
-				n.disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
+				n.Disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
 				a = n.mustOpen()
 			case "restart":
 				a.Close()
@@ -344,9 +226,9 @@ func TestReenrolProperty(t *testing.T) {
 		if a.self().Incarnation != was {
 			enrolled++
 		}
-		f.do(func() {
-			if len(f.members) != 1 {
-				rt.Fatalf("it is %d members", len(f.members))
+		f.Do(func() {
+			if len(f.Members) != 1 {
+				rt.Fatalf("it is %d members", len(f.Members))
 			}
 		})
 	})
@@ -362,18 +244,18 @@ func TestNoReenrolment(t *testing.T) {
 		explain.JoinBanned, explain.CallerBanned, explain.JoinClone, explain.JoinUnauthorized, explain.JoinKindMismatch, explain.RenewOlderKey,
 		explain.RenewEntryGone, explain.JoinNameTaken, explain.RateLimited, explain.RecoveryMode, explain.Unreachable,
 	} {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newOperatorNode(f)
 		a := n.mustOpen()
-		before := f.member(n.id)
-		f.shift.Store(int64(f.svidTTL + f.grace + time.Hour))
+		before := f.Member(n.id)
+		f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 		n.write("node-k")
-		f.do(func() { f.proven, f.refuseSVID = nil, explain.New(code) })
+		f.Do(func() { f.Seen.Proven, f.Faults.RefuseSVID = nil, explain.New(code) })
 		if err := a.rejoin(t.Context()); !errors.Is(err, code) {
 			t.Errorf("%s: %v", code, err)
 		}
-		if after := f.member(n.id); slices.Contains(f.proven, proof.TypeX509) || after.key != before.key {
-			t.Errorf("%s: it proved %v", code, f.proven)
+		if after := f.Member(n.id); slices.Contains(f.Seen.Proven, proof.TypeX509) || after.Key != before.Key {
+			t.Errorf("%s: it proved %v", code, f.Seen.Proven)
 		}
 		a.Close()
 	}
@@ -382,25 +264,25 @@ func TestNoReenrolment(t *testing.T) {
 // A copy of the machine's state is a clone, also where the operator's files were copied
 // with it: the certificate is no way around the alarm.
 func TestCloneDoesNotReenrol(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newOperatorNode(f)
 	thief := &operatorNode{node: n.clone(), paths: n.paths, write: n.write, id: n.id}
 	a := n.mustOpen()
 	defer a.Close()
-	f.must(a.renew(t.Context()))
-	f.shift.Store(int64(f.svidTTL + f.grace + time.Hour))
+	f.Must(a.renew(t.Context()))
+	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
 	b := thief.mustOpen()
 	defer b.Close()
-	if err := b.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.count(&f.clones) != 1 {
-		t.Errorf("the clone: %v, %d alarms", err, f.count(&f.clones))
+	if err := b.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
+		t.Errorf("the clone: %v, %d alarms", err, f.Count(&f.Seen.Clones))
 	}
-	if f.member(n.id).key != a.svid.Load().Key.ID {
+	if f.Member(n.id).Key != a.svid.Load().Key.ID {
 		t.Error("the clone took the member over")
 	}
 	// The one with the last key comes back.
-	f.must(a.rejoin(t.Context()))
-	if f.member(n.id).key != a.svid.Load().Key.ID {
+	f.Must(a.rejoin(t.Context()))
+	if f.Member(n.id).Key != a.svid.Load().Key.ID {
 		t.Error("the member is not back")
 	}
 }
@@ -408,20 +290,20 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 // With the certificate of another member an agent becomes nobody else, and adds no
 // member beside itself.
 func TestReenrolAsAnother(t *testing.T) {
-	f := newFleet(t)
+	f := fleettest.New(t)
 	n := newOperatorNode(f)
 	n.node = newNode(f)
-	n.id = n.mustJoin().ID // by a token, under another name than its certificate gives
+	n.id = n.MustJoin().ID // by a token, under another name than its certificate gives
 	a := n.mustOpen()
 	defer a.Close()
-	f.do(func() { delete(f.members, "data/node-k") })
-	f.shift.Store(int64(f.svidTTL + f.grace + time.Hour))
+	f.Do(func() { delete(f.Members, "data/node-k") })
+	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
 	if err := a.rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
 		t.Errorf("%v", err)
 	}
-	if len(f.members) != 1 || a.self().ID != n.id {
-		t.Errorf("%d members; the node is %s, was %s", len(f.members), a.self().ID, n.id)
+	if len(f.Members) != 1 || a.self().ID != n.id {
+		t.Errorf("%d members; the node is %s, was %s", len(f.Members), a.self().ID, n.id)
 	}
 }
 
@@ -429,19 +311,19 @@ func TestReenrolAsAnother(t *testing.T) {
 // says why; files that are mended are tried at once.
 func TestReenrolRefusedThenMended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		f.do(func() { f.svidTTL, f.renewEvery, f.grace = 2*time.Hour, 10*time.Minute, time.Hour })
+		f := fleettest.New(t)
+		f.Do(func() { f.SVIDTTL, f.RenewEvery, f.Grace = 2*time.Hour, 10*time.Minute, time.Hour })
 		n := newOperatorNode(f)
 		a := n.mustOpen()
-		own := f.pki
-		f.do(func() { f.pki = identitytest.NewPKI(t, "corp", f.clock) }) // the manifest names another root
-		f.shift.Store(int64(10 * time.Hour))
+		own := f.Pki
+		f.Do(func() { f.Pki = identitytest.NewPKI(t, "corp", f.Clock) }) // the manifest names another root
+		f.Shift.Store(int64(10 * time.Hour))
 		stop := n.run(a)
 		time.Sleep(time.Minute + time.Second)
 		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.unready() == "" {
 			t.Fatalf("shows %v", v.Renewal)
 		}
-		f.do(func() { f.pki = own })
+		f.Do(func() { f.Pki = own })
 		n.write("node-k")
 		time.Sleep(10 * time.Second) // far less than the pause after a lasting refusal
 		if v := a.status.View(); v.Renewal != nil || a.unready() != "" {
@@ -455,9 +337,9 @@ func TestReenrolRefusedThenMended(t *testing.T) {
 // good stays in use meanwhile.
 func TestFilesRotate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := fleettest.New(t)
 		n := newOperatorNode(f)
-		stranger := identitytest.NewPKI(t, "other", f.clock)
+		stranger := identitytest.NewPKI(t, "other", f.Clock)
 		a := n.mustOpen()
 		stop := n.run(a)
 		// The agent looks every five seconds. What is written is written between two looks,
@@ -482,18 +364,18 @@ func TestFilesRotate(t *testing.T) {
 		}{
 			{"half-written", func() {
 				data, err := os.ReadFile(n.paths.Cert)
-				f.must(err)
+				f.Must(err)
 				put(n.paths.Cert, data[:len(data)/2])
 			}, credential.Malformed, explain.CredentialUnusable},
-			{"missing", func() { f.must(os.Remove(n.paths.CA)) }, credential.Unreadable, explain.CredentialUnusable},
+			{"missing", func() { f.Must(os.Remove(n.paths.CA)) }, credential.Unreadable, explain.CredentialUnusable},
 			{"new certificate, old key", func() {
-				put(n.paths.Cert, identitytest.PEM(f.pki.Issue(t, identitytest.NewKey(t), nil)...))
+				put(n.paths.Cert, identitytest.PEM(f.Pki.Issue(t, identitytest.NewKey(t), nil)...))
 			}, credential.KeyMismatch, explain.CredentialMismatch},
 			{"expired", func() {
-				issue(f.pki, func(c *x509.Certificate) { c.NotAfter = f.clock().Add(-time.Second) })
+				issue(f.Pki, func(c *x509.Certificate) { c.NotAfter = f.Clock().Add(-time.Second) })
 			}, credential.Expired, explain.CredentialExpired},
 			{"not yet valid", func() {
-				issue(f.pki, func(c *x509.Certificate) { c.NotBefore = f.clock().Add(time.Hour) })
+				issue(f.Pki, func(c *x509.Certificate) { c.NotBefore = f.Clock().Add(time.Hour) })
 			}, credential.Expired, explain.CredentialExpired},
 			{"foreign", func() { issue(stranger, nil) }, credential.Untrusted, explain.CredentialForeign},
 			{"garbage", func() { put(n.paths.Key, []byte("garbage")) }, credential.Malformed, explain.CredentialUnusable},
@@ -501,7 +383,7 @@ func TestFilesRotate(t *testing.T) {
 			n.write("node-k")
 			time.Sleep(17 * time.Second)
 			good, err := a.operator.Current(t.Context())
-			f.must(err)
+			f.Must(err)
 			if c := tlsfiles.Tell(t.Context(), a.operator); c.GetProblem() != "" || c.GetFile() != n.paths.Cert || c.GetSubject() != "CN=node-k" {
 				t.Fatalf("%s: good files show %v", tc.name, c)
 			}
@@ -546,21 +428,21 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
+				f := fleettest.New(t)
 				n := newOperatorNode(f)
 				key := identitytest.NewKey(t)
-				chain := f.pki.Issue(t, key, func(c *x509.Certificate) { c.Subject.CommonName = "node-k"; edit(c) })
+				chain := f.Pki.Issue(t, key, func(c *x509.Certificate) { c.Subject.CommonName = "node-k"; edit(c) })
 				for path, data := range map[string][]byte{n.paths.Cert: identitytest.PEM(chain...), n.paths.Key: identitytest.KeyPEM(t, key)} {
-					f.must(os.WriteFile(path, data, 0o600))
+					f.Must(os.WriteFile(path, data, 0o600))
 				}
-				if _, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()}); !errors.Is(err, explain.CredentialForeign) {
+				if _, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: fleettest.Quiet()}); !errors.Is(err, explain.CredentialForeign) {
 					t.Fatalf("a join by it: %v", err)
 				}
 				a := n.mustOpen()
 				stop := n.run(a)
 				time.Sleep(time.Hour)
-				if f.count(&f.renewals) == 0 || a.unready() != "" {
-					t.Errorf("%d renewals, unready %q", f.count(&f.renewals), a.unready())
+				if f.Count(&f.Seen.Renewals) == 0 || a.unready() != "" {
+					t.Errorf("%d renewals, unready %q", f.Count(&f.Seen.Renewals), a.unready())
 				}
 				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != string(credential.Untrusted) || !strings.Contains(told.GetProblem(), string(explain.CredentialForeign)) {
 					t.Errorf("status says %v", told)

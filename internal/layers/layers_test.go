@@ -199,6 +199,8 @@ var levels = []struct {
 	{"internal/dashboard", 13, "a client"},
 
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
+	{"internal/authortest", 6, "what a cluster signs, for tests of members"},
+	{"internal/fleettest", 7, "a cluster as members meet it, for their tests"},
 	{"internal/coordinator/desktest", 15, "what tests do at one"},
 	{"internal/handover", 13, "what a shard's journal says, over the API"},
 	{"internal/shardrun", 14, "a shard as a process"},

@@ -122,13 +122,15 @@ func roundsOf(t *testing.T, script []byte) (rounds, alone *regexp.Regexp, folder
 
 // lessUnderDetector returns the tests that do less under the race detector, by folder: those
 // that are not built with it, and those that name the constant raceDetector, or a function
-// that does, of their package or of harness.
+// that does, of their package or of a harness.
 func lessUnderDetector(t *testing.T, root string) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
 	ofHarness := make(map[string]bool)
-	for name := range lessNames(t, filepath.Join(root, harness), "*.go", map[string]bool{"RaceDetector": true}) {
-		ofHarness["."+strings.TrimPrefix(name, ".")] = true // as those that import it name it
+	for _, harness := range harnesses {
+		for name := range lessNames(t, filepath.Join(root, harness), "*.go", map[string]bool{"RaceDetector": true}) {
+			ofHarness["."+strings.TrimPrefix(name, ".")] = true // as those that import it name it
+		}
 	}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
@@ -149,8 +151,8 @@ func lessUnderDetector(t *testing.T, root string) map[string][]string {
 	return found
 }
 
-// harness is the package whose constant and functions tests of several others use.
-const harness = "internal/coordinator/coordinatortest"
+// harnesses are packages whose constants and functions tests of several others use.
+var harnesses = []string{"internal/coordinator/coordinatortest", "internal/fleettest"}
 
 func lessIn(t *testing.T, dir string, ofHarness map[string]bool) []string {
 	t.Helper()

@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"sync"
+
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// node is a machine: its disk, and how it joins.
+type node struct{ *fleettest.Machine }
+
+func newNode(f *fleettest.Fleet) *node { return &node{fleettest.NewMachine(f)} }
+
+// clone returns another machine with a copy of n's files.
+func (n *node) clone() *node { return &node{n.Machine.Clone()} }
+
+func (n *node) open() (*Agent, error) { return n.openOn(n.Disk.FS()) }
+
+func (n *node) openOn(files durable.FS) (*Agent, error) {
+	a, err := Open(context.Background(), Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
+	if a != nil {
+		a.socket, a.configSocket = "", "" // tests that want one say so
+	}
+	return a, err
+}
+
+func (n *node) mustOpen() *Agent {
+	n.Fleet.TB.Helper()
+	a, err := n.open()
+	n.Fleet.Must(err)
+	return a
+}
+
+// run runs a in the background and returns what ends it and waits; it is called at
+// the end of the test at the latest.
+func (n *node) run(a *Agent) (stop func() error) {
+	n.Fleet.TB.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	n.Fleet.TB.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// version of the trust bundle in use at a; 0 for none.
+func trustVersion(a *Agent) uint64 {
+	if h := a.beliefs.Load().Held[snapshot.ScopeTrustBundle]; h != nil {
+		return h.Verified.Header().ConfigVersion
+	}
+	return 0
+}
+
+func bootVersion(a *Agent) uint64 {
+	if h := a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap]; h != nil {
+		return h.Verified.Header().ConfigVersion
+	}
+	return 0
+}
