@@ -118,7 +118,7 @@ func (s *source) commentParagraphs(f *ast.File) []paragraph {
 var clauses = map[string]int{
 	"credential":     11,
 	"identity":       21,
-	"internal/agent": 70,
+	"internal/agent": 51,
 	"internal/cli":   19,
 	"internal/node":  18,
 	"internal/store": 42,

@@ -59,11 +59,11 @@ func TestActivationCrash(t *testing.T) {
 		if v := trustVersion(a); v != 12 && (v != 11 || done) {
 			t.Errorf("version %d is in use, want 11 or 12", v)
 		}
-		if reason := a.unready(); reason != "" || len(a.status.Refusals()) != 0 {
-			t.Errorf("unready: %q, refusals %v", reason, a.status.Refusals())
+		if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
+			t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
 		}
-		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.status.Refusals()) != 0 {
-			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.status.Refusals())
+		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.node.Status().Refusals()) != 0 {
+			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.node.Status().Refusals())
 		}
 	})
 }
@@ -92,7 +92,7 @@ func TestActivationCrashesInARow(t *testing.T) {
 		if got := trustVersion(a); got != was+1 || a.unready() != "" {
 			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.unready())
 		}
-		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) || !bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Raw) {
+		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) || !bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Raw) {
 			t.Error("the start did not finish the activation")
 		}
 		a.Close()
@@ -113,20 +113,20 @@ func TestTermsWhileActivating(t *testing.T) {
 		looked := false
 		points.Arm("activate.after-marks", func() error {
 			looked = true
-			if facts := a.facts(); a.beliefs.Load().Terms() == nil || facts.Overall(a.now()) != snapshot.Fresh || facts.Degraded(a.now()) {
-				t.Errorf("in between the node is %s", facts.Overall(a.now()))
+			if facts := a.node.Autonomy.Facts(); a.node.Beliefs().Terms() == nil || facts.Overall(a.node.Now()) != snapshot.Fresh || facts.Degraded(a.node.Now()) {
+				t.Errorf("in between the node is %s", facts.Overall(a.node.Now()))
 			}
 			if disk != nil {
 				n.Disk.FailAt(1, disk)
 			}
 			return nil
 		})
-		state := f.Member(a.me.ID)
+		state := f.Member(a.node.Me().ID)
 		err = n.take(a, f.Runtime(&state))
 		if !looked || (err != nil) != (disk != nil) {
 			t.Fatalf("looked %v, error %v", looked, err)
 		}
-		if b := a.beliefs.Load(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
+		if b := a.node.Beliefs(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
 			t.Errorf("the disk says %v: arriving %v, terms %v", disk, b.Arriving, b.Terms())
 		}
 	}
@@ -145,14 +145,14 @@ func TestAcceptedInMemoryToo(t *testing.T) {
 	newest := f.TrustBundle()
 	calls := 0
 	n.Disk.FailAt(1<<30, nil)
-	f.Must(a.store.Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
+	f.Must(a.node.Store().Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
 	calls = n.Disk.Calls()
 	n.Disk.FailAt(2*calls+1, syscall.EIO) // after pending and the first copy of the marks
 	if err := n.take(a, newest); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
 	f.Must(n.take(a, between))
-	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
+	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
 		t.Errorf("an older one than was accepted: version %d in use, refusals %v", trustVersion(a), got)
 	}
 	f.Must(n.take(a, newest))
@@ -184,8 +184,8 @@ func TestActivationDiskErrors(t *testing.T) {
 			if v := trustVersion(a); (v == 11) != (err == nil) {
 				t.Fatalf("%v at call %d: version %d after %v", errno, call, v, err)
 			}
-			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.status.Refusals()) != 0 {
-				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.status.Refusals())
+			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.node.Status().Refusals()) != 0 {
+				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.node.Status().Refusals())
 			}
 			n.Disk.Restart(durabletest.Synced)
 			a = n.mustOpen()
@@ -209,7 +209,7 @@ func TestBanOnAFullDisk(t *testing.T) {
 	if err := n.take(a, f.TrustBundle()); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
-	m, err := a.source.Current(t.Context())
+	m, err := a.node.Source().Current(t.Context())
 	f.Must(err)
 	if !slices.Contains(m.Bundle().BannedKeys(), identity.KeyID{7}) {
 		t.Error("the ban is not known to connections")
@@ -295,15 +295,15 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			n := joined.clone()
 			a := n.mustOpen()
 			m := f.Member(id)
-			before := a.beliefs.Load()
+			before := a.node.Beliefs()
 			marks := n.Read(dir.MarksAName)
 			if err := n.take(a, c.make(f, &m)); err != nil {
 				t.Fatalf("a refusal is an error: %v", err)
 			}
-			if a.beliefs.Load() != before || string(n.Read(dir.MarksAName)) != string(marks) {
+			if a.node.Beliefs() != before || string(n.Read(dir.MarksAName)) != string(marks) {
 				t.Error("a refusal changed beliefs or marks")
 			}
-			got := a.status.Refusals()
+			got := a.node.Status().Refusals()
 			if len(got) != 1 || got[0].Scope != string(c.scope) || got[0].Reason != string(c.reason) {
 				t.Errorf("refusals %v, want %s for %s", got, c.reason, c.scope)
 			}
@@ -317,7 +317,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 
 			a = n.mustOpen() // it is known after a restart, until something newer is in use
 			defer a.Close()
-			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
+			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
 				t.Errorf("after a restart: %v", got)
 			}
 			f.Do(func() {
@@ -332,7 +332,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 					f.Must(n.take(a, f.SignTrust(h, f.Content())))
 				}
 			})
-			if got := a.status.Refusals(); len(got) != 0 && c.scope != "other" {
+			if got := a.node.Status().Refusals(); len(got) != 0 && c.scope != "other" {
 				t.Errorf("still refused after a good one: %v", got)
 			}
 		})
@@ -357,8 +357,8 @@ func TestUnchangedIsNoNews(t *testing.T) {
 	defer a.Close()
 	again := &fealtyv1.SignedSnapshot{Envelope: n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active))}
 	n.Disk.FailAt(1<<30, nil)
-	if err := n.take(a, again); err != nil || n.Disk.Calls() != 0 || len(a.status.Refusals()) != 0 {
-		t.Fatalf("%v, %d writes, %v", err, n.Disk.Calls(), a.status.Refusals())
+	if err := n.take(a, again); err != nil || n.Disk.Calls() != 0 || len(a.node.Status().Refusals()) != 0 {
+		t.Fatalf("%v, %d writes, %v", err, n.Disk.Calls(), a.node.Status().Refusals())
 	}
 }
 
@@ -375,13 +375,13 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 	var boot *fealtyv1.SignedSnapshot
 	f.Do(func() { boot = f.Bootstrap(&m) })
 	f.Must(n.take(a, boot))
-	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
+	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
 		t.Fatalf("refusals %v", got)
 	}
 	f.Must(n.take(a, f.TrustBundle()))
-	header := a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
-	if header.AuthorityEpoch != 2 || len(a.status.Refusals()) != 0 {
-		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.status.Refusals())
+	header := a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
+	if header.AuthorityEpoch != 2 || len(a.node.Status().Refusals()) != 0 {
+		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.node.Status().Refusals())
 	}
 }
 
@@ -410,7 +410,7 @@ func TestTakeWaitsItsTurn(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	release, err := a.activation.Acquire(t.Context())
+	release, err := a.node.Activation.Acquire(t.Context())
 	f.Must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -455,16 +455,16 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			f.Must(err)
 			in := &intake{a: a, from: state.ByCoordinator, sources: func() []source { return nil }}
 			f.Must(in.take(t.Context(), notice{old.GetScope(), raw}))
-			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
+			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
 			f.Must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))
-			if got := a.status.Refusals(); len(got) != 0 {
+			if got := a.node.Status().Refusals(); len(got) != 0 {
 				t.Errorf("the newer is in use, and the older is refused again: %v", got)
 			}
 			// The first time it is told, whatever is in use.
 			f.Must(in.take(t.Context(), notice{old.GetScope(), raw}))
-			if got := a.status.Refusals(); len(got) != 1 {
+			if got := a.node.Status().Refusals(); len(got) != 1 {
 				t.Errorf("the older comes anew: refusals %v", got)
 			}
 		})

@@ -27,9 +27,9 @@ func TestAutonomyRunsOutAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return resp.GetAutonomousUntil().AsTime().Sub(a.now()), resp.GetAutonomyLimit(), resp.GetConnected()
+			return resp.GetAutonomousUntil().AsTime().Sub(a.node.Now()), resp.GetAutonomyLimit(), resp.GetConnected()
 		}
-		content, _ := a.beliefs.Load().Bootstrap()
+		content, _ := a.node.Beliefs().Bootstrap()
 		left, limit, connected := look()
 		if !connected || left <= 0 || left > content.Degraded.Max {
 			t.Fatalf("connected %v, %v left by %s, policy %v", connected, left, limit, content.Degraded.Max)

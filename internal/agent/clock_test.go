@@ -50,7 +50,7 @@ func TestClock(t *testing.T) {
 		next func() // the next authority epoch
 	}
 	restart := func(w *world) {
-		w.a.keepClock(w.n.Fleet.TB.Context())
+		w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
 		w.a.Close()
 		w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 	}
@@ -66,7 +66,7 @@ func TestClock(t *testing.T) {
 		{"back, and time passes", func(w *world) { w.set(-year); w.pass(3 * hour) }, 3 * hour, year},
 		{"back, a restart of the agent", func(w *world) { w.set(-year); w.pass(hour); restart(w); w.pass(hour) }, 2 * hour, year},
 		{"back, time passes while the agent is down", func(w *world) {
-			w.a.keepClock(w.n.Fleet.TB.Context())
+			w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
 			w.a.Close()
 			w.set(-year)
 			w.pass(5 * hour)
@@ -74,7 +74,7 @@ func TestClock(t *testing.T) {
 		}, 5 * hour, year},
 		{"back, a restart of the machine: what it was off does not count", func(w *world) {
 			w.pass(hour)
-			w.a.keepClock(w.n.Fleet.TB.Context())
+			w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
 			w.reboot("second", 0)
 			w.set(-year)
 			w.a.Close()
@@ -90,7 +90,7 @@ func TestClock(t *testing.T) {
 			w.n.Disk.Put(w.n.Path(dir.ClockName), []byte("gone"))
 			w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 		}, hour, year - hour},
-		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.trustedNow(); restart(w); w.set(-year) }, 0, 0},
+		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.node.Now(); restart(w); w.set(-year) }, 0, 0},
 		{"ahead while something was signed", func(w *world) { w.set(20 * hour); w.sign(); w.set(-20 * hour); w.pass(hour) }, hour, 0},
 		{"the future signed, and a new epoch", func(w *world) {
 			w.n.Fleet.Shift.Add(int64(year))
@@ -98,7 +98,7 @@ func TestClock(t *testing.T) {
 			w.sign()
 			w.n.Fleet.Shift.Add(-int64(year))
 			w.set(-year)
-			if w.a.clock.Behind() == 0 {
+			if w.a.node.Clock.Behind() == 0 {
 				w.n.Fleet.TB.Error("the test shows nothing")
 			}
 			w.next()
@@ -131,7 +131,7 @@ func TestClock(t *testing.T) {
 					h.IssuedAt = w.wall.UTC()
 				}
 				f.Must(n.take(w.a, f.SignTrust(h, f.Content())))
-				if got := w.a.status.Refusals(); len(got) != 0 {
+				if got := w.a.node.Status().Refusals(); len(got) != 0 {
 					t.Fatal(got)
 				}
 			}
@@ -139,10 +139,10 @@ func TestClock(t *testing.T) {
 			w.sign()
 			c.do(w)
 			near := func(got, want time.Duration) bool { return (got - want).Abs() <= 2*time.Second }
-			if got := w.a.trustedNow().Sub(begin); !near(got, c.now) {
+			if got := w.a.node.Now().Sub(begin); !near(got, c.now) {
 				t.Errorf("it is %v after the beginning, want %v", got, c.now)
 			}
-			if got := w.a.clock.Behind(); !near(got, c.behind) {
+			if got := w.a.node.Clock.Behind(); !near(got, c.behind) {
 				t.Errorf("the clock is %v behind, want %v", got, c.behind)
 			}
 			resp, err := nodeServer{a: w.a}.GetNode(t.Context(), nil)
@@ -169,13 +169,13 @@ func TestFloorIsNotPushed(t *testing.T) {
 	for range 20 {
 		f.Do(func() { f.Version++ })
 		h := f.TrustHeader()
-		h.IssuedAt = a.trustedNow().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
+		h.IssuedAt = a.node.Now().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
 		f.Must(n.take(a, f.SignTrust(h, f.Content())))
 	}
 	if trustVersion(a) != 30 {
-		t.Fatalf("version %d is in use: %v", trustVersion(a), a.status.Refusals())
+		t.Fatalf("version %d is in use: %v", trustVersion(a), a.node.Status().Refusals())
 	}
-	if d := a.trustedNow().Sub(m.wall); d > time.Second {
+	if d := a.node.Now().Sub(m.wall); d > time.Second {
 		t.Errorf("the node is %v ahead of its machine", d)
 	}
 }
@@ -191,15 +191,15 @@ func TestClockBackExtendsNothing(t *testing.T) {
 	if reason := a.unready(); reason != "" {
 		t.Fatal(reason)
 	}
-	end := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
+	end := a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
 	life := end.Sub(m.wall)
 	m.pass(life - time.Minute)
 	m.set(-life)
-	if state := a.beliefs.Load().Freshness(snapshot.ScopeTrustBundle, a.now()); state == snapshot.Expired {
+	if state := a.node.Beliefs().Freshness(snapshot.ScopeTrustBundle, a.node.Now()); state == snapshot.Expired {
 		t.Errorf("it is %s before its end", state)
 	}
 	m.pass(2 * time.Minute)
-	if state := a.beliefs.Load().Freshness(snapshot.ScopeTrustBundle, a.now()); state != snapshot.Expired {
+	if state := a.node.Beliefs().Freshness(snapshot.ScopeTrustBundle, a.node.Now()); state != snapshot.Expired {
 		t.Errorf("with a clock that was set back it is %s after its end", state)
 	}
 	if a.unready() == "" {

@@ -45,7 +45,7 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 			f.Must(a.takeAll(f.TB.Context(), state.ByCoordinator, offers(all...)...))
 		}
 	})
-	if got := a.status.Refusals(); len(got) != 0 {
+	if got := a.node.Status().Refusals(); len(got) != 0 {
 		f.TB.Fatalf("refused: %v", got)
 	}
 	if got := inUse(a); len(got) != len(state.Scopes) {
@@ -57,7 +57,7 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 // inUse returns the versions in use.
 func inUse(a *Agent) map[snapshot.Scope]uint64 {
 	out := make(map[snapshot.Scope]uint64)
-	for scope, h := range a.beliefs.Load().Held {
+	for scope, h := range a.node.Beliefs().Held {
 		out[scope] = h.Verified.Header().ConfigVersion
 	}
 	return out
@@ -67,7 +67,7 @@ func inUse(a *Agent) map[snapshot.Scope]uint64 {
 // is not, and what others read is what is in use.
 func (n *node) wellKept(t *testing.T, a *Agent) {
 	t.Helper()
-	b := a.beliefs.Load()
+	b := a.node.Beliefs()
 	for _, scope := range state.Scopes {
 		h := b.Held[scope]
 		if h == nil {
@@ -81,7 +81,7 @@ func (n *node) wellKept(t *testing.T, a *Agent) {
 		if got := n.Read(dir.SnapshotName(scope, dir.Active)); !bytes.Equal(got, h.Raw) {
 			t.Errorf("%s.active is not what is in use", scope)
 		}
-		if _, err := a.use(scope); err != nil {
+		if _, err := a.node.Autonomy.Use(scope); err != nil {
 			if n.Has(dir.CurrentName(scope)) {
 				t.Errorf("%s is there, and may not be used: %v", dir.CurrentName(scope), err)
 			}
@@ -108,8 +108,8 @@ func TestStartInAnOutage(t *testing.T) {
 	n.Disk.Restart(durabletest.Synced)
 	a = n.mustOpen()
 	defer a.Close()
-	if got := inUse(a); !maps.Equal(got, was) || len(a.status.Refusals()) != 0 {
-		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.Refusals())
+	if got := inUse(a); !maps.Equal(got, was) || len(a.node.Status().Refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.node.Status().Refusals())
 	}
 	n.wellKept(t, a)
 }
@@ -129,11 +129,11 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 		qosPolicy = f.OfGroup(&m, authortest.QoS(1))
 	})
 	f.Must(n.take(a, qosPolicy))
-	if got := a.status.Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
+	if got := a.node.Status().Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
 		t.Fatalf("without a node_runtime: %v, refusals %v", inUse(a), got)
 	}
 	f.Must(n.take(a, runtime))
-	if got := a.status.Refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
+	if got := a.node.Status().Refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
 		t.Fatalf("with it: %v, refusals %v", inUse(a), got)
 	}
 	// One that it does not give is refused, and so is another group's.
@@ -142,7 +142,7 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 		f.Must(n.take(a, f.OfGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
 	})
 	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants, "qos_policy": snapshotform.ReasonSubject}
-	for _, r := range a.status.Refusals() {
+	for _, r := range a.node.Status().Refusals() {
 		if want[r.Scope] != snapshot.Reason(r.Reason) {
 			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])
 		}
@@ -163,22 +163,22 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	var all []*fealtyv1.SignedSnapshot
 	f.Do(func() {
 		for _, scope := range fleettest.AllCompanions {
-			old := a.beliefs.Load().Held[scope].Verified.Header()
+			old := a.node.Beliefs().Held[scope].Verified.Header()
 			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2), func(h *snapshot.Header, _ *snapshot.Record) {
 				*h = old
 			}))
 		}
 	})
-	before := a.store.Sequence
+	before := a.node.Store().Sequence
 	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
-	if got := a.store.Sequence - before; got != 1 {
+	if got := a.node.Store().Sequence - before; got != 1 {
 		t.Errorf("the marks were written %d times", got)
 	}
-	if got := inUse(a); !maps.Equal(got, was) || len(a.status.Refusals()) != 0 {
-		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.Refusals())
+	if got := inUse(a); !maps.Equal(got, was) || len(a.node.Status().Refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.node.Status().Refusals())
 	}
 	for i, scope := range fleettest.AllCompanions {
-		if h := a.beliefs.Load().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
+		if h := a.node.Beliefs().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
 			t.Errorf("%s is not under the newer record", scope)
 		}
 	}
@@ -209,8 +209,8 @@ func TestDrop(t *testing.T) {
 			f := fleettest.New(t)
 			n, m := companionNode(f)
 			a := n.mustOpen()
-			marks := len(a.beliefs.Load().Marks.All())
-			old := a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Raw
+			marks := len(a.node.Beliefs().Marks.All())
+			old := a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Raw
 			f.Do(func() { f.Must(n.take(a, f.Gives(&m, c.lists, c.edit))) })
 			look := func(when string) {
 				t.Helper()
@@ -219,10 +219,10 @@ func TestDrop(t *testing.T) {
 						t.Errorf("%s: %s is in use: %v", when, scope, got)
 					}
 				}
-				if got := len(a.beliefs.Load().Marks.All()); got != marks {
+				if got := len(a.node.Beliefs().Marks.All()); got != marks {
 					t.Errorf("%s: %d marks, were %d", when, got, marks)
 				}
-				if got := a.status.Refusals(); len(got) != 0 {
+				if got := a.node.Status().Refusals(); len(got) != 0 {
 					t.Errorf("%s: refusals %v", when, got)
 				}
 				n.wellKept(t, a)
@@ -240,12 +240,12 @@ func TestDrop(t *testing.T) {
 			f.Do(func() {
 				f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(9), func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
 			})
-			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
+			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
 				t.Errorf("an older one: %v", got)
 			}
 			f.Must(a.take(t.Context(), "qos_policy", old))
-			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.status.Refusals()) != 0 {
-				t.Errorf("what it had is not in use again: %v", a.status.Refusals())
+			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.node.Status().Refusals()) != 0 {
+				t.Errorf("what it had is not in use again: %v", a.node.Status().Refusals())
 			}
 		})
 	}
@@ -313,12 +313,12 @@ func TestSeveralScopesCrash(t *testing.T) {
 						t.Errorf("%s is at version %d under node_runtime %d", scope, got[scope], got[snapshot.ScopeNodeRuntime])
 					}
 				}
-				if reason := a.unready(); reason != "" || len(a.status.Refusals()) != 0 {
-					t.Errorf("unready: %q, refusals %v", reason, a.status.Refusals())
+				if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
 				}
 				n.wellKept(t, a)
-				if err := a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...); err != nil || !maps.Equal(inUse(a), after) || len(a.status.Refusals()) != 0 {
-					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after, a.status.Refusals())
+				if err := a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...); err != nil || !maps.Equal(inUse(a), after) || len(a.node.Status().Refusals()) != 0 {
+					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after, a.node.Status().Refusals())
 				}
 				n.wellKept(t, a)
 			})
@@ -357,7 +357,7 @@ func TestDropDiskErrors(t *testing.T) {
 			t.Fatalf("at call %d: %d scopes are in use after %v", call, got, err)
 		}
 		if err == nil {
-			_, err := a.endTrials(t.Context())
+			_, err := a.node.Trials.EndTrials(t.Context())
 			f.Must(err)
 			n.wellKept(t, a)
 		}
@@ -381,27 +381,27 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 		f.Shift.Add(int64(time.Hour))
 		f.Must(n.take(a, bad))
 	})
-	if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
+	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
 		t.Fatalf("refused is %+v", got)
 	}
 	a.Close()
 	a = n.mustOpen()
-	if got := a.status.Refusals(); len(got) != 1 {
+	if got := a.node.Status().Refusals(); len(got) != 1 {
 		t.Fatalf("after a restart refused is %+v", got)
 	}
 	// A record over the same node_runtime ends nothing, and one that gives no services does.
 	f.Do(func() { f.Must(n.take(a, f.Gives(&m, services))) })
-	if got := a.status.Refusals(); len(got) != 1 {
+	if got := a.node.Status().Refusals(); len(got) != 1 {
 		t.Errorf("with a runtime that gives services refused is %+v", got)
 	}
 	f.Do(func() { f.Must(n.take(a, f.Gives(&m, nil))) })
-	if got := a.status.Refusals(); len(got) != 0 {
+	if got := a.node.Status().Refusals(); len(got) != 0 {
 		t.Errorf("with a runtime that gives none refused is %+v", got)
 	}
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if got := a.status.Refusals(); len(got) != 0 {
+	if got := a.node.Status().Refusals(); len(got) != 0 {
 		t.Errorf("after a restart refused is %+v", got)
 	}
 }

@@ -98,7 +98,7 @@ func TestDerivedEnds(t *testing.T) {
 	a := n.mustOpen()
 	defer a.Close()
 	f.Shift.Store(int64(31 * 24 * time.Hour))
-	if _, err := a.endTrials(t.Context()); err != nil {
+	if _, err := a.node.Trials.EndTrials(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, scope := range fleettest.AllCompanions {
@@ -121,10 +121,10 @@ func TestEveryFileDamaged(t *testing.T) {
 	accepted := make(map[snapshot.Scope]map[uint64]bool)
 	var again []state.Offer
 	for _, scope := range state.Scopes {
-		h := a.beliefs.Load().Held[scope]
+		h := a.node.Beliefs().Held[scope]
 		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
 		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
-		if data, err := a.store.Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
+		if data, err := a.node.Store().Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
 			s, err := snapshot.Unmarshal(data)
 			f.Must(err)
 			accepted[scope][versionOf(t, s)] = true
@@ -157,7 +157,7 @@ func TestEveryFileDamaged(t *testing.T) {
 			}
 			f.Must(a.takeAll(t.Context(), state.ByCoordinator, again...))
 			if got := inUse(a); !maps.Equal(got, was) {
-				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.status.Refusals())
+				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.node.Status().Refusals())
 			}
 		})
 	}

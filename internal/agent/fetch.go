@@ -11,7 +11,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -161,11 +161,11 @@ type lacking struct {
 // take verifies a notice, gets the content that it lacks, and activates it. Refusals
 // are recorded and are no error; the error is one of the disk, or ctx's.
 func (in *intake) take(ctx context.Context, n notice) error {
-	before := in.a.beliefs.Load()
+	before := in.a.node.Beliefs()
 	if err := in.takeOne(ctx, n, false); err != nil {
 		return err
 	}
-	after := in.a.beliefs.Load()
+	after := in.a.node.Beliefs()
 	if !slices.ContainsFunc(state.Foundations, func(s snapshot.Scope) bool { return before.Held[s] != after.Held[s] }) {
 		return nil
 	}
@@ -189,10 +189,10 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 	if err != nil || len(signed.Content) > 0 {
 		return in.finish(ctx, n.scope, n.raw, formWhole) // bad bytes are refused there, too
 	}
-	b := a.beliefs.Load()
-	checked, err := a.check(b, signed)
+	b := a.node.Beliefs()
+	checked, err := accept.CheckHeader(a.node.Self(), b, signed, a.node.Now())
 	if err != nil {
-		r := state.RefusalOf(n.scope, err, a.now())
+		r := state.RefusalOf(n.scope, err, a.node.Now())
 		if state.Waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
 			if again && b.Overtook(snapshot.Scope(r.Scope), signed) {
 				return nil
@@ -202,7 +202,7 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 			}
 			in.waiting[r.Scope] = n
 		}
-		return a.decline(ctx, r, err, n.raw)
+		return a.node.Decline(ctx, r, err, n.raw)
 	}
 	if checked == nil {
 		return nil // in use already
@@ -217,11 +217,11 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 		_, content, err := checked.CompletePatch(active, signed.Patch)
 		if err != nil {
 			a.resyncs.want(scope)
-			return a.decline(ctx, state.RefusalOf(n.scope, err, a.now()), err, n.raw)
+			return a.node.Decline(ctx, state.RefusalOf(n.scope, err, a.node.Now()), err, n.raw)
 		}
 		return in.complete(ctx, l, content, formPatch)
 	}
-	if content := a.contentAtHand(b, scope, l.header.ContentHash); content != nil {
+	if content := accept.ContentAtHand(a.node.Store(), b, scope, l.header.ContentHash); content != nil {
 		return in.complete(ctx, l, content, formHeld)
 	}
 	if in.pull != nil {
@@ -235,7 +235,7 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 func (in *intake) pullNow(ctx context.Context, l lacking) error {
 	a, h := in.a, &l.header
 	refused := func(reason fetchReason, err error) error {
-		return a.decline(ctx, state.Refusal{Scope: string(h.ScopeType), Reason: string(reason), Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: a.now().UTC()}, err, l.raw)
+		return a.node.Decline(ctx, state.Refusal{Scope: string(h.ScopeType), Reason: string(reason), Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: a.node.Now().UTC()}, err, l.raw)
 	}
 	last := errors.New("there is no source to ask")
 	for _, s := range in.sources() {
@@ -270,7 +270,7 @@ func (in *intake) pullNow(ctx context.Context, l lacking) error {
 func (in *intake) complete(ctx context.Context, l lacking, content []byte, how form) error {
 	raw, err := l.signed.With(content).Marshal()
 	if err != nil {
-		return in.a.decline(ctx, state.RefusalOf(l.scope, err, in.a.now()), err, l.raw)
+		return in.a.node.Decline(ctx, state.RefusalOf(l.scope, err, in.a.node.Now()), err, l.raw)
 	}
 	return in.finish(ctx, string(l.header.ScopeType), raw, how)
 }
@@ -282,65 +282,13 @@ func (in *intake) finish(ctx context.Context, hint string, raw []byte, how form)
 		label = "other" // what a sender makes up must not become a label
 	}
 	a.metrics.received.WithLabelValues(label, string(how)).Inc()
-	before := a.beliefs.Load().Held[scope]
+	before := a.node.Beliefs().Held[scope]
 	if err := a.takeAll(ctx, in.from, state.Offer{Scope: hint, Raw: raw}); err != nil {
 		return err
 	}
-	if a.beliefs.Load().Held[scope] != before {
+	if a.node.Beliefs().Held[scope] != before {
 		a.resyncs.done(scope)
 	}
-	return nil
-}
-
-// check verifies the header of what came without its content; nil if there is
-// nothing new in it. Errors are a [*snapshot.RejectedError].
-func (a *Agent) check(b *state.Beliefs, signed *snapshot.Signed) (*snapshot.Checked, error) {
-	trust, now := a.self().Trust(b), a.now()
-	checked, err := snapshot.VerifyHeader(signed, trust, b.Marks, now)
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
-		// Accepted before. If it is not in use, something kept it from being used.
-		checked, err = snapshot.RecheckHeader(signed, trust, b.Marks, now)
-		if err == nil && b.Uses(checked) {
-			return nil, nil
-		}
-		if err == nil {
-			if _, barred := b.Barred(checked.Header().ScopeType, checked.Header().ContentHash); barred {
-				return nil, nil // it failed its trial, and nothing of it is used
-			}
-		}
-	}
-	if err == nil {
-		err = state.Vouched(b, checked.Header().ScopeType)
-	}
-	return checked, err
-}
-
-// contentAtHand returns the content of scope with this hash, if it is in use or on
-// disk, else nil.
-func (a *Agent) contentAtHand(b *state.Beliefs, scope snapshot.Scope, hash snapshot.Digest) []byte {
-	if h := b.Held[scope]; h != nil && h.Verified.Header().ContentHash == hash {
-		return []byte(h.Verified.ContentJSON())
-	}
-	for _, place := range []string{dir.Active, dir.Previous} {
-		raw, err := a.store.Read(dir.SnapshotName(scope, place), snapshot.MaxSigned)
-		if err != nil {
-			continue
-		}
-		if s, err := snapshot.Unmarshal(raw); err == nil && snapshot.DigestOf(s.Content) == hash {
-			return s.Content
-		}
-	}
-	return nil
-}
-
-// decline records that what came without its content was not taken.
-func (a *Agent) decline(ctx context.Context, r state.Refusal, cause error, raw []byte) error {
-	release, err := a.activation.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	a.note(ctx, r, cause, raw)
 	return nil
 }
 

@@ -192,7 +192,7 @@ func companions(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.R
 // peersOf returns the version of the directory in use and how many peers it has; 0 and -1
 // without one.
 func peersOf(a *Agent) (uint64, int) {
-	h := a.beliefs.Load().Held[snapshot.ScopePeerDirectory]
+	h := a.node.Beliefs().Held[snapshot.ScopePeerDirectory]
 	if h == nil {
 		return 0, -1
 	}
@@ -202,7 +202,7 @@ func peersOf(a *Agent) (uint64, int) {
 
 // refusalFor returns the reason of the refusal of a scope that stands, or "".
 func refusalFor(a *Agent, scope snapshot.Scope) string {
-	for _, r := range a.status.Refusals() {
+	for _, r := range a.node.Status().Refusals() {
 		if r.Scope == string(scope) {
 			return r.Reason
 		}
@@ -221,7 +221,7 @@ func withDirectory(t *testing.T, addresses ...string) (*fleettest.Fleet, *node, 
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	m := f.Member(a.me.ID)
+	m := f.Member(a.node.Me().ID)
 	f.Send(fleettest.News(f.Runtime(&m, companions)))
 	n.run(a)
 	time.Sleep(10 * time.Second)
@@ -247,7 +247,7 @@ func TestFormsLeadToTheSame(t *testing.T) {
 		if got := f.Count(&f.Seen.Pulls); got != 1 {
 			t.Errorf("pulled %d times", got)
 		}
-		newest, _ := a.beliefs.Load().Held[snapshot.ScopePeerDirectory].Verified.Record()
+		newest, _ := a.node.Beliefs().Held[snapshot.ScopePeerDirectory].Verified.Record()
 		if newest.Generation != f.Next {
 			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.Next)
 		}
@@ -440,7 +440,7 @@ func TestContentBeforeItsRuntime(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.me.ID)
+		m := f.Member(a.node.Me().ID)
 		d := f.Directory(1000, nil)
 		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
 		f.Send(fleettest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.Record) {
@@ -467,7 +467,7 @@ func TestDamagedContentIsPulledAgain(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.me.ID)
+		m := f.Member(a.node.Me().ID)
 		d := f.Directory(1000, nil)
 		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
 		f.Send(fleettest.News(f.Runtime(&m, companions)))

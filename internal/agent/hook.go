@@ -109,15 +109,15 @@ func (a *Agent) runHooks(ctx context.Context) error {
 // runHook runs the program for what is in use of scope now. Its exit status is the
 // verdict of a trial.
 func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
-	v, refused := a.use(scope)
+	v, refused := a.node.Autonomy.Use(scope)
 	content, version := "", uint64(0)
-	env := []string{"FEALTY_SCOPE=" + string(scope), "FEALTY_CLUSTER=" + a.me.Cluster, "FEALTY_MEMBER=" + a.me.ID.String()}
+	env := []string{"FEALTY_SCOPE=" + string(scope), "FEALTY_CLUSTER=" + a.node.Me().Cluster, "FEALTY_MEMBER=" + a.node.Me().ID.String()}
 	if refused != nil {
 		env = append(env, "FEALTY_EVENT=dropped", "FEALTY_FILE=")
 	} else {
 		header := v.Header()
 		content, version = snapshot.DigestOf([]byte(v.ContentJSON())).String(), header.ConfigVersion
-		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.store.Path(dir.CurrentName(scope)), "FEALTY_CONTENT_HASH="+content,
+		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.node.Store().Path(dir.CurrentName(scope)), "FEALTY_CONTENT_HASH="+content,
 			"FEALTY_CONFIG_VERSION="+strconv.FormatUint(version, 10), "FEALTY_AUTHORITY_EPOCH="+strconv.FormatUint(header.AuthorityEpoch, 10))
 	}
 	if content == a.hooks.appliedTo(scope) {
@@ -146,10 +146,10 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 	if err != nil {
 		detail = err.Error()
 	}
-	if judged := a.judged(ctx, scope, version, err == nil, state.FailedHook, detail); judged != nil && !errors.Is(judged, state.ErrNoTrial) {
+	if judged := a.node.Trials.Judged(ctx, scope, version, err == nil, state.FailedHook, detail); judged != nil && !errors.Is(judged, state.ErrNoTrial) {
 		return // the agent ends
 	}
-	state.Poke(a.trialKick) // to write down what succeeded
+	state.Poke(a.node.Trials.Kick) // to write down what succeeded
 }
 
 // run runs the program once, and returns the end of what it printed.

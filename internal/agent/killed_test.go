@@ -95,10 +95,10 @@ func TestKilledActivation(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.Close()
-		if got := a.status.Refusals(); len(got) != 0 || a.unready() != "" {
+		if got := a.node.Status().Refusals(); len(got) != 0 || a.unready() != "" {
 			t.Fatalf("refusals %v, unready: %q", got, a.unready())
 		}
-		for scope, h := range a.beliefs.Load().Held {
+		for scope, h := range a.node.Beliefs().Held {
 			if data, err := os.ReadFile(filepath.Join(folder, dir.SnapshotName(scope, dir.Active))); err != nil || string(data) != string(h.Raw) {
 				t.Fatalf("%s.active is not what is in use: %v", scope, err)
 			}

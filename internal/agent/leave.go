@@ -34,12 +34,12 @@ func (a *Agent) leave(ctx context.Context) error {
 	for range leaveRounds {
 		for _, address := range a.addresses() {
 			err := a.askOne(ctx, address, func(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
-				_, err := fealtyv1.NewAdmissionServiceClient(conn).Leave(ctx, &fealtyv1.LeaveRequest{Name: a.me.ID.Name()})
+				_, err := fealtyv1.NewAdmissionServiceClient(conn).Leave(ctx, &fealtyv1.LeaveRequest{Name: a.node.Me().ID.Name()})
 				return err
 			})
 			inDate := a.presentable(ctx)
 			if left(err, a.leaveSent, inDate) {
-				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.me.ID.String()), slog.String("coordinator", address))
+				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.node.Me().ID.String()), slog.String("coordinator", address))
 				return nil
 			}
 			if e, ok := verdict.Of(err); ok {
@@ -58,7 +58,7 @@ func (a *Agent) leave(ctx context.Context) error {
 	if a.leaveSent {
 		return explain.Wrap(errors.Join(failures...), explain.OutcomeUnknown, "method", "the request to leave")
 	}
-	return verdict.Summarize(a.me.Cluster, failures)
+	return verdict.Summarize(a.node.Me().Cluster, failures)
 }
 
 // reached reports whether a call that failed with err may have been served.

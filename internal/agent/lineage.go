@@ -19,29 +19,10 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// hearLinks keeps the newest links that somebody sent, for the bundle that follows.
-func (a *Agent) hearLinks(ctx context.Context, links [][]byte) {
-	size := 0
-	for _, raw := range links {
-		size += len(raw)
-	}
-	if len(links) == 0 || len(links) > state.MaxLinks || size > state.MaxLinkBytes {
-		return
-	}
-	release, err := a.activation.Acquire(ctx)
-	if err != nil {
-		return
-	}
-	defer release()
-	next := *a.beliefs.Load()
-	next.Links = slices.Clone(links)
-	a.beliefs.Store(&next)
-}
-
 // linksAt asks the coordinator at address how the history went on from the head that
 // the node knows.
 func (a *Agent) linksAt(ctx context.Context, address string) error {
-	b := a.beliefs.Load().Bundle()
+	b := a.node.Beliefs().Bundle()
 	if b == nil {
 		return errors.New("no head is known")
 	}
@@ -68,7 +49,7 @@ func (a *Agent) linksAt(ctx context.Context, address string) error {
 				return fmt.Errorf("more than %d links or %d bytes", state.MaxLinks, state.MaxLinkBytes)
 			}
 		}
-		a.hearLinks(ctx, links)
+		a.node.HearLinks(ctx, links)
 		return nil
 	})
 	if err != nil {
@@ -83,7 +64,7 @@ func (a *Agent) unproven(ctx context.Context, address string, call func(context.
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := mesh.DialPinned(enroll.Target(address), credential.Unproven(), mesh.Options{
-		Dialer: enroll.Dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+		Dialer: enroll.Dialer(a.dial), Now: a.node.Now, OnFailure: a.handshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 << 20))},
 	})
 	if err != nil {

@@ -106,8 +106,8 @@ func TestDamagedIdentity(t *testing.T) {
 	}
 	a := n.mustOpen()
 	defer a.Close()
-	if a.me.ID != r.ID || a.unready() != "" {
-		t.Errorf("joined anew: %v, %s", a.me.ID, a.unready())
+	if a.node.Me().ID != r.ID || a.unready() != "" {
+		t.Errorf("joined anew: %v, %s", a.node.Me().ID, a.unready())
 	}
 }
 
@@ -129,11 +129,11 @@ func TestDamagedSnapshot(t *testing.T) {
 		if trustVersion(a) != 10 || bootVersion(a) == 0 || a.unready() != "" {
 			t.Fatalf("%s: version %d, bootstrap %d, %s", what, trustVersion(a), bootVersion(a), a.unready())
 		}
-		if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
+		if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
 			t.Fatalf("%s: reported as %v", what, got)
 		}
-		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.status.Refusals()) != 0 {
-			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.status.Refusals())
+		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.node.Status().Refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.node.Status().Refusals())
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestMarksCopies(t *testing.T) {
 		c := n.clone()
 		c.Disk.Put(c.Path(name), before)
 		a := c.mustOpen()
-		mark, _ := a.beliefs.Load().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+		mark, _ := a.node.Beliefs().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 		if mark.ConfigVersion != 12 {
 			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
 		}
@@ -235,7 +235,7 @@ func TestLostMarks(t *testing.T) {
 	if trustVersion(a) != 0 || bootVersion(a) != 0 || a.unready() == "" || len(a.held()) != 0 {
 		t.Fatalf("without marks version %d is in use, unready: %q", trustVersion(a), a.unready())
 	}
-	if m, err := a.source.Current(t.Context()); err != nil || m.ID() != a.me.ID {
+	if m, err := a.node.Source().Current(t.Context()); err != nil || m.ID() != a.node.Me().ID {
 		t.Fatalf("it cannot reach a coordinator: %v", err)
 	}
 	h := f.TrustHeader()
@@ -290,16 +290,16 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	defer func() { a.Close() }()
 	inUse := func(want ...snapshot.Scope) {
 		t.Helper()
-		b := a.beliefs.Load()
+		b := a.node.Beliefs()
 		if got := slices.Sorted(maps.Keys(b.Held)); !slices.Equal(got, want) {
-			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.status.Refusals())
+			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.node.Status().Refusals())
 		}
 	}
 	const mirror state.Origin = "mirror"
 	bundle := f.TrustBundle()
 	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
 	inUse()
-	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
+	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
 		t.Errorf("from a mirror: %v", got)
 	}
 	f.Must(n.take(a, bundle))
@@ -314,8 +314,8 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	f.Do(func() { runtime = f.Runtime(&m) })
 	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
-	if h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
-		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.status.Refusals())
+	if h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
+		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.node.Status().Refusals())
 	}
 }
 
@@ -344,8 +344,8 @@ func TestWrongNode(t *testing.T) {
 	n.Disk.Put(n.Path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)), two.Read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
 	a := n.mustOpen()
 	defer a.Close()
-	if bootVersion(a) != 0 || len(a.status.Refusals()) != 1 {
-		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.status.Refusals())
+	if bootVersion(a) != 0 || len(a.node.Status().Refusals()) != 1 {
+		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.node.Status().Refusals())
 	}
 	// Nor is a certificate under another root with the same name in it.
 	other := fleettest.New(t)
@@ -353,7 +353,7 @@ func TestWrongNode(t *testing.T) {
 	key, err := dir.NewKeyPair()
 	f.Must(err)
 	a2 := one.mustOpen()
-	id := a2.me.ID
+	id := a2.node.Me().ID
 	a2.Close()
 	foreign, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: other.Issue(key.Signer().Public(), id, time.Hour)})
 	f.Must(err)
@@ -408,7 +408,7 @@ func TestExpiredBundle(t *testing.T) {
 	if trustVersion(a) != 0 || a.unready() == "" {
 		t.Fatalf("an expired bundle %d is in use", trustVersion(a))
 	}
-	m, err := a.source.Current(t.Context())
+	m, err := a.node.Source().Current(t.Context())
 	f.Must(err)
 	if !m.ID().IsZero() {
 		t.Fatal("an expired identity is presented")
@@ -417,11 +417,11 @@ func TestExpiredBundle(t *testing.T) {
 		t.Error("the bans are forgotten")
 	}
 	// Nothing else verifies under it.
-	id := f.Member(a.me.ID)
+	id := f.Member(a.node.Me().ID)
 	var boot []byte
 	f.Do(func() { boot = f.Bootstrap(&id).GetEnvelope() })
 	f.Must(a.take(t.Context(), "node_bootstrap", boot))
-	if got := a.status.Refusals(); len(got) == 0 || bootVersion(a) != 0 {
+	if got := a.node.Status().Refusals(); len(got) == 0 || bootVersion(a) != 0 {
 		t.Errorf("under an expired bundle a bootstrap is in use, refusals %v", got)
 	}
 }
@@ -434,8 +434,8 @@ func TestClockNeverSet(t *testing.T) {
 	f.Shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
 	defer a.Close()
-	if reason := a.unready(); reason != "" || a.trustedNow().Year() < 2000 || a.clock.Behind() == 0 {
-		t.Errorf("it is %v, %v behind; %s", a.trustedNow(), a.clock.Behind(), reason)
+	if reason := a.unready(); reason != "" || a.node.Now().Year() < 2000 || a.node.Clock.Behind() == 0 {
+		t.Errorf("it is %v, %v behind; %s", a.node.Now(), a.node.Clock.Behind(), reason)
 	}
 }
 

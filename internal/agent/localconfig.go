@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -87,13 +86,13 @@ func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
 		return nil, err
 	}
 	gate, err := authz.New(table, authz.Options{
-		Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.me.Cluster }, Consumer: a.consumers.has,
+		Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.node.Me().Cluster }, Consumer: a.consumers.has,
 	})
 	if err != nil {
 		return nil, err
 	}
 	guard, err := mesh.NewGuard(mesh.GuardConfig{
-		Source: a.source, Local: func(p identity.Local) bool { return mesh.OwnUser(p) || a.consumers.has(p) }, Now: a.now,
+		Source: a.node.Source(), Local: func(p identity.Local) bool { return mesh.OwnUser(p) || a.consumers.has(p) }, Now: a.node.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -134,38 +133,12 @@ func (s configServer) may(ctx context.Context, scope, method string) error {
 	return nil
 }
 
-// use returns what may be used now of scope, without what is revoked. The error is a
-// [*RefusedError].
-func (a *Agent) use(scope snapshot.Scope) (*snapshot.Verified, error) {
-	b := a.beliefs.Load()
-	if err := a.factsOf(b).Gives(scope, a.now()); err != nil {
-		return nil, err
-	}
-	return b.Effective(b.Held[scope], a.me.ID), nil
-}
-
-// given returns what may be used of scope, as local services get it.
-func (a *Agent) given(scope snapshot.Scope) (*fealtyv1.ScopeContent, error) {
-	v, err := a.use(scope)
-	if err != nil {
-		return nil, err
-	}
-	header := v.Header()
-	record, _ := v.Record()
-	trial, on := a.beliefs.Load().OnTrial(scope)
-	return &fealtyv1.ScopeContent{
-		Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, Generation: record.Generation,
-		Content: []byte(v.ContentJSON()), ContentHash: header.ContentHash[:], Freshness: string(v.Freshness(a.now(), guard.StaleFor)), ExpiresAt: timestamppb.New(header.ExpiresAt),
-		OnTrial: on && trial.Header == v.HeaderDigest().String(),
-	}, nil
-}
-
 // GetScope returns what is in use of a scope.
 func (s configServer) GetScope(ctx context.Context, req *fealtyv1.GetScopeRequest) (*fealtyv1.GetScopeResponse, error) {
 	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_GetScope_FullMethodName); err != nil {
 		return nil, err
 	}
-	content, err := s.a.given(snapshot.Scope(req.GetScope()))
+	content, err := s.a.node.Autonomy.Given(snapshot.Scope(req.GetScope()))
 	if err != nil {
 		return nil, worded(err)
 	}
@@ -188,9 +161,9 @@ func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest, stream grpc.Se
 	}
 	var last *fealtyv1.WatchScopeResponse
 	for {
-		changed := a.news.Wait()
+		changed := a.node.Autonomy.News.Wait()
 		// The newest, whatever came between: who reads slowly misses that alone.
-		if next := a.newsOf(snapshot.Scope(req.GetScope())); !sameNews(last, next) {
+		if next := a.node.Autonomy.NewsOf(snapshot.Scope(req.GetScope())); !sameNews(last, next) {
 			if err := stream.Send(next); err != nil {
 				return err
 			}
@@ -204,19 +177,6 @@ func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest, stream grpc.Se
 		case <-changed:
 		}
 	}
-}
-
-// newsOf is what a watcher of scope is told now.
-func (a *Agent) newsOf(scope snapshot.Scope) *fealtyv1.WatchScopeResponse {
-	content, err := a.given(scope)
-	if err == nil {
-		return &fealtyv1.WatchScopeResponse{News: &fealtyv1.WatchScopeResponse_Content{Content: content}}
-	}
-	over := new(fealtyv1.ScopeOver)
-	if refused, ok := errors.AsType[*guard.RefusedError](err); ok {
-		over.Reason, over.Bound = refused.Reason, refused.Bound
-	}
-	return &fealtyv1.WatchScopeResponse{News: &fealtyv1.WatchScopeResponse_Over{Over: over}}
 }
 
 // sameNews reports whether b tells a watcher nothing after a. A newer record over
@@ -236,7 +196,7 @@ func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVer
 		return nil, err
 	}
 	reason := state.Clip(strings.ReplaceAll(req.GetReason(), "\n", " "), state.MaxDetailBytes)
-	switch err := s.a.verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(), reason); {
+	switch err := s.a.node.Trials.Verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(), reason); {
 	case errors.Is(err, state.ErrNoTrial):
 		return nil, explain.New(explain.RequestField, "field", "config_version", "problem", "no such version of scope "+req.GetScope()+" is on trial")
 	case err != nil:
@@ -247,7 +207,7 @@ func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVer
 
 // PermitAction asks the guard.
 func (s configServer) PermitAction(_ context.Context, req *fealtyv1.PermitActionRequest) (*fealtyv1.PermitActionResponse, error) {
-	if err := s.a.Permit(guard.Action(req.GetAction())); err != nil {
+	if err := s.a.node.Autonomy.Permit(guard.Action(req.GetAction())); err != nil {
 		return nil, worded(err)
 	}
 	return &fealtyv1.PermitActionResponse{}, nil

@@ -43,7 +43,7 @@ func routed(f *fleettest.Fleet) (*node, authortest.Member) {
 	})
 	f.Must(n.take(a, runtime))
 	f.Must(n.take(a, routes))
-	if refused := a.status.Refusals(); len(refused) != 0 {
+	if refused := a.node.Status().Refusals(); len(refused) != 0 {
 		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -78,7 +78,7 @@ func TestGetScope(t *testing.T) {
 	}
 	got, err := get(snapshot.ScopeRoutePolicy)
 	f.Must(err)
-	v := a.beliefs.Load().Held[snapshot.ScopeRoutePolicy].Verified
+	v := a.node.Beliefs().Held[snapshot.ScopeRoutePolicy].Verified
 	header := v.Header()
 	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion || got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
 		got.GetFreshness() != string(snapshot.Fresh) || !got.GetExpiresAt().AsTime().Equal(header.ExpiresAt) || !slices.Equal(got.GetContentHash(), header.ContentHash[:]) {
@@ -113,7 +113,7 @@ func TestGetScope(t *testing.T) {
 	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("a scope that was taken away: %v", err)
 	}
-	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err, explain.ActionNeedsContact) && !a.status.View().Connected {
+	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err, explain.ActionNeedsContact) && !a.node.Status().View().Connected {
 		t.Errorf("an unknown action: %v", err)
 	}
 }
@@ -168,7 +168,7 @@ func TestWatchScope(t *testing.T) {
 	// Time passes without news: the routes are over, and the watcher hears it without
 	// a question.
 	f.Shift.Store(int64(2 * time.Hour))
-	a.news.Ring()
+	a.node.Autonomy.News.Ring()
 	got := next()
 	if got.GetOver().GetReason() != string(guard.BoundOver) || got.GetOver().GetBound() != string(guard.RouteBound) {
 		t.Errorf("over: %v", got)
@@ -176,7 +176,7 @@ func TestWatchScope(t *testing.T) {
 	if _, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
-	state.Poke(a.trialKick)
+	state.Poke(a.node.Trials.Kick)
 	fleettest.Eventually(t, "the file of the routes is gone", func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
 	conn, err := mesh.DialLocal(a.configSocket)
@@ -221,7 +221,7 @@ func TestReportVerdict(t *testing.T) {
 	}
 	tried := get()
 	if !tried.GetOnTrial() || !strings.Contains(string(tried.GetContent()), "bad") {
-		t.Fatalf("on trial: %v; refused %v", tried, a.status.Refusals())
+		t.Fatalf("on trial: %v; refused %v", tried, a.node.Status().Refusals())
 	}
 	f.Must(verdict(tried.GetConfigVersion(), true))
 	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, explain.RequestField) {

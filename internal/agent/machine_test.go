@@ -48,14 +48,14 @@ func (n *node) run(a *Agent) (stop func() error) {
 
 // version of the trust bundle in use at a; 0 for none.
 func trustVersion(a *Agent) uint64 {
-	if h := a.beliefs.Load().Held[snapshot.ScopeTrustBundle]; h != nil {
+	if h := a.node.Beliefs().Held[snapshot.ScopeTrustBundle]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0
 }
 
 func bootVersion(a *Agent) uint64 {
-	if h := a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap]; h != nil {
+	if h := a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0

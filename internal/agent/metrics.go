@@ -87,23 +87,23 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 	}
 	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
 		gauge.If("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
-			func() bool { return a.facts().Degraded(a.now()) }),
+			func() bool { return a.node.Autonomy.Facts().Degraded(a.node.Now()) }),
 		gauge.Of("fealty_degraded_ends_seconds",
 			"Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
-				until, _ := a.alone()
+				until, _ := a.node.Autonomy.Alone()
 				return float64(until.Unix())
 			}),
 		gauge.If("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
-			func() bool { return a.status.View().Connected }),
+			func() bool { return a.node.Status().View().Connected }),
 		gauge.If("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use.",
 			func() bool { return a.unready() == "" }),
 		gauge.Of("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.",
 			func() float64 {
-				return float64(a.svid.Load().Leaf().NotAfter.Unix())
+				return float64(a.node.SVID().Leaf().NotAfter.Unix())
 			}),
 		gauge.Of("fealty_agent_clock_behind_seconds",
 			"How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 if it is not. The node goes by the later of the two.", func() float64 {
-				return a.clock.Behind().Seconds()
+				return a.node.Clock.Behind().Seconds()
 			}),
 		snapshotVersions{a},
 	)
@@ -132,7 +132,7 @@ func (s snapshotVersions) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
-	b := s.a.beliefs.Load()
+	b := s.a.node.Beliefs()
 	for _, scope := range state.Triable {
 		value := 0.0
 		if _, ok := b.Quarantined(scope); ok {
@@ -152,15 +152,6 @@ func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(freshnessDesc, prometheus.GaugeValue, float64(guard.Rank(reached)), h.GetScope())
 		}
 	}
-}
-
-// unready says why the node is not ready, or "". Reachability of coordinators is
-// no part of it: a node works without them (I16).
-func (a *Agent) unready() string {
-	if !a.presentable(context.Background()) {
-		return "the node has no valid certificate: it ended at " + state.Stamp(a.svid.Load().Leaf().NotAfter)
-	}
-	return a.beliefs.Load().Ready(a.now())
 }
 
 // probeAnswer is the JSON body of every probe.
@@ -197,4 +188,13 @@ func (a *Agent) metricsServer() *http.Server {
 	return &http.Server{
 		Handler: a.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
+}
+
+// unready says why the node is not ready, or "". Reachability of coordinators is
+// no part of it: a node works without them (I16).
+func (a *Agent) unready() string {
+	if !a.presentable(context.Background()) {
+		return "the node has no valid certificate: it ended at " + state.Stamp(a.node.SVID().Leaf().NotAfter)
+	}
+	return a.node.Beliefs().Ready(a.node.Now())
 }

@@ -99,7 +99,7 @@ func (a *Agent) places() []place {
 // endpoints returns the storage endpoints that the node may use now, the highest
 // priority first.
 func (a *Agent) endpoints() []snapshot.StorageEndpoint {
-	b := a.beliefs.Load()
+	b := a.node.Beliefs()
 	h := b.Held[snapshot.ScopeStorageDirectory]
 	if h == nil {
 		return nil
@@ -107,7 +107,7 @@ func (a *Agent) endpoints() []snapshot.StorageEndpoint {
 	directory, _ := h.Verified.StorageDirectory()
 	revoked := b.Revocations()
 	out := slices.DeleteFunc(slices.Clone(directory.Endpoints), func(e snapshot.StorageEndpoint) bool { return revoked.RevokesStorage(e.Name, e.URL) })
-	if len(out) == 0 || a.Permit(guard.UseStorageEndpoints) != nil {
+	if len(out) == 0 || a.node.Autonomy.Permit(guard.UseStorageEndpoints) != nil {
 		return nil
 	}
 	slices.SortStableFunc(out, func(x, y snapshot.StorageEndpoint) int { return cmp.Compare(y.Priority, x.Priority) })
@@ -139,7 +139,7 @@ func (s *survey) look(ctx context.Context) {
 	var wait sync.WaitGroup
 	for i, p := range s.places {
 		wait.Go(func() {
-			at, err := mirror.Latest(ctx, p.source, s.a.me.Cluster)
+			at, err := mirror.Latest(ctx, p.source, s.a.node.Me().Cluster)
 			if err == nil && s.glance && s.a.heard.read(p.source, at) {
 				return
 			}
@@ -156,7 +156,7 @@ func (s *survey) look(ctx context.Context) {
 	}
 	wait.Wait()
 	s.found = slices.DeleteFunc(all, func(f *found) bool { return f == nil })
-	newest := s.a.beliefs.Load().NewestRecord()
+	newest := s.a.node.Beliefs().NewestRecord()
 	for _, f := range s.found {
 		if record := f.tree.Record(); state.CompareRecords(record, newest) < 0 {
 			// It lags, or keeps news back: which of them cannot be told. It is no alarm by
@@ -243,14 +243,14 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 	var out []notice
 	var err error
 	if !m.companions {
-		out, err = m.readFoundations(ctx, f, a.beliefs.Load())
+		out, err = m.readFoundations(ctx, f, a.node.Beliefs())
 		m.partly = err != nil
 		m.companions = len(out) > 0
 	}
 	if len(out) == 0 {
 		var rest error
 		m.companions = false
-		out, rest = m.readScopes(ctx, f, a.beliefs.Load(), state.Scopes[len(state.Foundations):])
+		out, rest = m.readScopes(ctx, f, a.node.Beliefs(), state.Scopes[len(state.Foundations):])
 		m.partly = m.partly || rest != nil
 		err = errors.Join(err, rest)
 		m.whole = !m.partly
@@ -277,7 +277,7 @@ func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.B
 		raw, err := f.tree.TrustBundle(ctx)
 		if err == nil && newerBundle(h, raw) {
 			links, missing := f.tree.Links(ctx)
-			a.hearLinks(ctx, links)
+			a.node.HearLinks(ctx, links)
 			problems = append(problems, missing)
 			out = append(out, notice{string(snapshot.ScopeTrustBundle), raw})
 		}
@@ -334,19 +334,19 @@ func (a *Agent) watchMirrors(ctx context.Context) error {
 		if err := sleep(ctx, around(a.mirrorEvery, mirrorSpread), nil); err != nil {
 			return err
 		}
-		if a.status.View().Connected {
+		if a.node.Status().View().Connected {
 			continue
 		}
 		// With something lacking a mirror is read again although it did not move: what it has
 		// may have been half there.
-		a.inquireOf(ctx, a.surveyed(len(a.beliefs.Load().Lacks()) == 0))
+		a.inquireOf(ctx, a.surveyed(len(a.node.Beliefs().Lacks()) == 0))
 	}
 }
 
 // subjectIn returns for whom the snapshots of a scope are that the node is to hold;
 // zero for a scope that a generation does not have, or that it is not to hold.
 func (a *Agent) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Subject {
-	me := a.self()
+	me := a.node.Self()
 	node := snapshot.NodeSubject(me.ID, me.Incarnation)
 	if scope == snapshot.ScopeNodeRuntime {
 		return node

@@ -70,7 +70,7 @@ func TestMirrorKeepsFresh(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			state := a.facts().Overall(a.now())
+			state := a.node.Autonomy.Facts().Overall(a.node.Now())
 			if live && (state != snapshot.Fresh || generation(a) <= first) {
 				t.Errorf("it is %s, at generation %d after %d", state, generation(a), first)
 			}
@@ -89,7 +89,7 @@ func TestMirrorKeepsFresh(t *testing.T) {
 func (n *node) mustID() identity.ID {
 	a := n.mustOpen()
 	defer a.Close()
-	return a.me.ID
+	return a.node.Me().ID
 }
 
 // A mirror can keep news back, and nothing else: whatever it does, the node takes what
@@ -251,7 +251,7 @@ func TestMirrorsFlipFlop(t *testing.T) {
 		if mirrorReads(a, "stale") == 0 {
 			t.Error("no mirror was seen to be behind: this shows nothing")
 		}
-		if refused := a.status.Refusals(); len(refused) > 0 {
+		if refused := a.node.Status().Refusals(); len(refused) > 0 {
 			t.Errorf("a mirror that is behind raised an alarm: %+v", refused)
 		}
 	})
@@ -271,7 +271,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{x})
 		a.inquire(t.Context())
-		first, held := generation(a), a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
+		first, held := generation(a), a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
 		}
@@ -280,7 +280,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		})
 		x.Down = true
 		a.inquire(t.Context())
-		if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != held {
+		if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != held {
 			t.Error("what is in use was replaced")
 		}
 		if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", "equivocation")); got != 1 {
@@ -307,8 +307,8 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{r})
 		a.inquire(t.Context())
-		if generation(a) != 0 || len(a.beliefs.Load().Held) != 0 {
-			t.Errorf("it uses %v on the word of a mirror", a.beliefs.Load().Held)
+		if generation(a) != 0 || len(a.node.Beliefs().Held) != 0 {
+			t.Errorf("it uses %v on the word of a mirror", a.node.Beliefs().Held)
 		}
 	})
 }
@@ -381,7 +381,7 @@ func TestStorageEndpoints(t *testing.T) {
 					f.Must(n.take(a, f.SignTrust(h, content)))
 				}
 				before := generation(a)
-				if before == 0 || a.beliefs.Load().Held[snapshot.ScopeStorageDirectory] == nil {
+				if before == 0 || a.node.Beliefs().Held[snapshot.ScopeStorageDirectory] == nil {
 					t.Fatal("the node does not hold what it was told")
 				}
 				f.Do(func() { f.Faults.Down["all"] = true })
@@ -420,14 +420,14 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds := func(what string, scopes ...snapshot.Scope) {
 			t.Helper()
 			a.inquire(t.Context())
-			b := a.beliefs.Load()
+			b := a.node.Beliefs()
 			for _, scope := range scopes {
 				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.Next {
 					t.Errorf("%s: %s of this generation is not in use after one round", what, scope)
 				}
 			}
-			if lacks := b.Lacks(); len(lacks) > 0 || len(a.status.Refusals()) > 0 {
-				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.status.Refusals())
+			if lacks := b.Lacks(); len(lacks) > 0 || len(a.node.Status().Refusals()) > 0 {
+				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.node.Status().Refusals())
 			}
 			time.Sleep(time.Minute)
 		}
@@ -442,7 +442,7 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
-		if a.beliefs.Load().Held[snapshot.ScopeServiceAssignment] != nil {
+		if a.node.Beliefs().Held[snapshot.ScopeServiceAssignment] != nil {
 			t.Error("it still holds services that it has lost")
 		}
 	})
@@ -473,7 +473,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			}
 			y.Down = !second
 			a.inquireOf(t.Context(), a.surveyed(true))
-			if lacks := a.beliefs.Load().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
+			if lacks := a.node.Beliefs().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
 				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
 			}
 			if second {
@@ -483,7 +483,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			x.Bend = nil
 			stop := n.run(a)
 			time.Sleep(2 * DefaultMirrorEvery)
-			if lacks := a.beliefs.Load().Lacks(); len(lacks) > 0 {
+			if lacks := a.node.Beliefs().Lacks(); len(lacks) > 0 {
 				t.Errorf("a minute later it lacks %v", lacks)
 			}
 			_ = stop()
@@ -520,13 +520,13 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		f.Cut()
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * DefaultMirrorEvery)
-		if a.beliefs.Load().Held[snapshot.ScopeServiceAssignment] == nil {
+		if a.node.Beliefs().Held[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
 		f.Do(func() { f.Banned = append(f.Banned, identity.KeyID{7}); f.Version++ })
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * DefaultMirrorEvery)
-		if c, err := a.source.Current(t.Context()); err != nil || !c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
+		if c, err := a.node.Source().Current(t.Context()); err != nil || !c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 			t.Errorf("a ban did not come: %v", err)
 		}
 		reads.Store(0)

@@ -29,7 +29,7 @@ func TestReadOutlook(t *testing.T) {
 	}
 	n.Disk.FailAt(1, errors.New("a reader wrote"))
 	o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock())
-	if err != nil || o.Lost || o.Trust.Me != a.self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.beliefs.Load().Marks.All()) {
+	if err != nil || o.Lost || o.Trust.Me != a.node.Self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.node.Beliefs().Marks.All()) {
 		t.Fatalf("outlook %+v, %v", o, err)
 	}
 	raw, err := state.ReadActive(n.Disk.FS(), n.Dir, snapshot.ScopeTrustBundle)

@@ -49,19 +49,19 @@ func (a *Agent) refresh(ctx context.Context) error {
 	}
 	pause, at, of := refreshPause, time.Time{}, time.Time{}
 	for {
-		since, until := a.beliefs.Load().FreshSpan()
+		since, until := a.node.Beliefs().FreshSpan()
 		if !until.Equal(of) {
 			lead := time.Duration(refreshPart * rand.Float64() * float64(until.Sub(since)))
 			of, at, pause = until, until.Add(-lead), refreshPause
 		}
-		if wait := at.Sub(a.now()); wait > 0 {
+		if wait := at.Sub(a.node.Now()); wait > 0 {
 			if err := sleep(ctx, min(wait, refreshLook), nil); err != nil {
 				return err
 			}
 			continue
 		}
 		a.inquire(ctx)
-		if _, now := a.beliefs.Load().FreshSpan(); now.After(until) {
+		if _, now := a.node.Beliefs().FreshSpan(); now.After(until) {
 			continue
 		}
 		if err := sleep(ctx, around(pause, 0.5), nil); err != nil {
@@ -80,7 +80,7 @@ func (a *Agent) inquire(ctx context.Context) { a.inquireOf(ctx, a.sources()) }
 func (a *Agent) inquireOf(ctx context.Context, all []source) {
 	ctx, cancel := context.WithTimeout(ctx, cycleTime)
 	defer cancel()
-	_, before := a.beliefs.Load().FreshSpan()
+	_, before := a.node.Beliefs().FreshSpan()
 	defer closeAll(all)
 	if !a.presentable(ctx) { // a mirror does not ask who reads it
 		all = slices.DeleteFunc(all, func(s source) bool { return s.From() == state.ByCoordinator })
@@ -96,16 +96,16 @@ func (a *Agent) inquireOf(ctx context.Context, all []source) {
 			outcome = "error"
 			a.log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()), slog.String("reason", state.OneLine(err)))
 		}
-		b := a.beliefs.Load()
+		b := a.node.Beliefs()
 		_, until := b.FreshSpan()
-		news := until.After(before) && until.After(a.now()) && len(b.Lacks()) == 0
+		news := until.After(before) && until.After(a.node.Now()) && len(b.Lacks()) == 0
 		if news {
 			outcome = "news"
 		}
 		a.metrics.asked.WithLabelValues(string(s.From()), outcome).Inc()
 		if news {
 			a.log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
-			if a.status.View().Connected {
+			if a.node.Status().View().Connected {
 				state.Poke(a.leaveStream) // it brought nothing of this
 			}
 			return
@@ -196,7 +196,7 @@ func (s *coordinatorSource) From() state.Origin { return state.ByCoordinator }
 
 func (s *coordinatorSource) client() (fealtyv1.SnapshotServiceClient, error) {
 	if s.conn == nil {
-		conn, err := mesh.Dial(enroll.Target(s.address), s.a.source, credential.AnyOfKind(identity.Coordinator), s.a.meshOptions())
+		conn, err := mesh.Dial(enroll.Target(s.address), s.a.node.Source(), credential.AnyOfKind(identity.Coordinator), s.a.meshOptions())
 		if err != nil {
 			return nil, err
 		}
@@ -222,7 +222,7 @@ func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnaps
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := client.Poll(ctx, &fealtyv1.PollRequest{Name: s.a.me.ID.Name(), Held: have, Interval: durationpb.New(maxRefreshPause)})
+	stream, err := client.Poll(ctx, &fealtyv1.PollRequest{Name: s.a.node.Me().ID.Name(), Held: have, Interval: durationpb.New(maxRefreshPause)})
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnaps
 		case *fealtyv1.PollResponse_RootChanges:
 			s.a.hearRoots(ctx, news.RootChanges)
 		case *fealtyv1.PollResponse_HistoryLinks:
-			s.a.hearLinks(ctx, news.HistoryLinks.GetLinks())
+			s.a.node.HearLinks(ctx, news.HistoryLinks.GetLinks())
 		}
 	}
 }
@@ -262,7 +262,7 @@ func (s *coordinatorSource) Content(ctx context.Context, _ snapshot.Scope, hash 
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := client.GetContent(ctx, &fealtyv1.GetContentRequest{Name: s.a.me.ID.Name(), ContentHash: hash[:]}, grpc.MaxCallRecvMsgSize(maxChunkBytes))
+	stream, err := client.GetContent(ctx, &fealtyv1.GetContentRequest{Name: s.a.node.Me().ID.Name(), ContentHash: hash[:]}, grpc.MaxCallRecvMsgSize(maxChunkBytes))
 	if err != nil {
 		cancel()
 		return nil, err

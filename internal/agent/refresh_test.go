@@ -15,7 +15,7 @@ import (
 
 // generation of the record over the node_runtime in use at a; 0 without one.
 func generation(a *Agent) uint64 {
-	if h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]; h != nil {
+	if h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]; h != nil {
 		r, _ := h.Verified.Record()
 		return r.Generation
 	}
@@ -30,7 +30,7 @@ func TestHalfOpenStream(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.me.ID)
+		m := f.Member(a.node.Me().ID)
 		f.Send(fleettest.News(f.Runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
@@ -53,12 +53,12 @@ func TestHalfOpenStream(t *testing.T) {
 			t.Errorf("%d polls, generation %d after %d", f.Count(&f.Seen.Polls), generation(a), first)
 		}
 		time.Sleep(10 * time.Second)
-		if f.Count(&f.Seen.Hellos) != 2 || !a.status.View().Connected {
-			t.Errorf("%d streams, connected %v", f.Count(&f.Seen.Hellos), a.status.View().Connected)
+		if f.Count(&f.Seen.Hellos) != 2 || !a.node.Status().View().Connected {
+			t.Errorf("%d streams, connected %v", f.Count(&f.Seen.Hellos), a.node.Status().View().Connected)
 		}
 		for range 20 {
 			time.Sleep(time.Minute)
-			if got := a.beliefs.Load().Facts().Overall(a.now()); got != snapshot.Fresh {
+			if got := a.node.Beliefs().Facts().Overall(a.node.Now()); got != snapshot.Fresh {
 				t.Fatalf("it is %s", got)
 			}
 		}
@@ -73,7 +73,7 @@ func TestAsksOthersRarely(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.me.ID)
+		m := f.Member(a.node.Me().ID)
 		f.Send(fleettest.News(f.Runtime(&m)))
 		f.Do(func() {
 			f.Poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
@@ -89,7 +89,7 @@ func TestAsksOthersRarely(t *testing.T) {
 		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.Count(&f.Seen.Polls)) {
 			t.Errorf("%v counted", got)
 		}
-		if a.beliefs.Load().Facts().Overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
+		if a.node.Beliefs().Facts().Overall(a.node.Now()) == snapshot.Fresh || generation(a) == 0 {
 			t.Error("it believed a lie, or dropped what it had")
 		}
 		_ = stop()

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -52,15 +53,15 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		rotated = a.operatorChanged() // kept until it fires: no change is missed
 	)
 	s = s.of(a)
-	s.start = a.now().Add(s.within(a.now(), upTo(startSpread), rand.Float64()))
+	s.start = a.node.Now().Add(s.within(a.node.Now(), upTo(startSpread), rand.Float64()))
 	for {
 		s = s.of(a)
-		now := a.now()
+		now := a.node.Now()
 		if s.start.Sub(now) > startSpread {
 			s.start = time.Time{} // the clock was ahead when it was set
 		}
 		act, at := s.next(now)
-		a.status.RenewsAt(at)
+		a.node.Status().RenewsAt(at)
 		if wait := at.Sub(now); wait > 0 {
 			t := time.NewTimer(min(wait, clockLook))
 			select {
@@ -97,8 +98,8 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if a.unkept != nil && a.now().Sub(looked).Abs() >= clockLook {
-				looked = a.now()
+			if a.unkept != nil && a.node.Now().Sub(looked).Abs() >= clockLook {
+				looked = a.node.Now()
 				if _, err := a.nextKey(); err == nil { // which is renewed to at once
 					s.retry = time.Time{}
 				}
@@ -113,9 +114,9 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			reply <- err
 		}
 		waiting, s.asked = nil, false
-		a.status.Renewed(err)
+		a.node.Status().Renewed(err)
 		a.metrics.renewals.WithLabelValues(act.String(), outcome(err)).Inc()
-		s, now = s.of(a), a.now()
+		s, now = s.of(a), a.node.Now()
 		again, _ := errors.AsType[*againError](err)
 		switch stuck = err != nil && verdict.Lasting(err); {
 		case again != nil:
@@ -155,9 +156,9 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 
 // of returns s for the identity that the node holds now.
 func (s schedule) of(a *Agent) schedule {
-	held := a.svid.Load()
+	held := a.node.SVID()
 	s.notBefore, s.notAfter = held.Leaf().NotBefore, held.Leaf().NotAfter
-	s.every, s.pending = enroll.RenewEvery(a.beliefs.Load()), a.next != nil && a.next.Key.ID != held.Key.ID
+	s.every, s.pending = enroll.RenewEvery(a.node.Beliefs()), a.next != nil && a.next.Key.ID != held.Key.ID
 	return s
 }
 
@@ -173,7 +174,7 @@ func outcome(err error) string {
 }
 
 func (a *Agent) certify(ctx context.Context, act action) error {
-	if act == rejoining || a.moved.Load() != nil {
+	if act == rejoining || a.node.Moved() != nil {
 		return a.rejoin(ctx)
 	}
 	return a.renew(ctx)
@@ -183,7 +184,7 @@ func (a *Agent) certify(ctx context.Context, act action) error {
 // answer may have been lost, or a new one. If the disk takes none, unkept says so.
 // Owned by keepCertified.
 func (a *Agent) nextKey() (dir.KeyPair, error) {
-	held := a.svid.Load()
+	held := a.node.SVID()
 	if a.next != nil && a.next.Key.ID != held.Key.ID {
 		a.unkept = nil
 		return a.next.Key, nil
@@ -197,10 +198,10 @@ func (a *Agent) nextKey() (dir.KeyPair, error) {
 // may be there as the next one alone, so that comes first.
 func (a *Agent) newNext(held *dir.SVID) (dir.KeyPair, error) {
 	unkept := func(name string, err error) (dir.KeyPair, error) {
-		return dir.KeyPair{}, explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.Path(name), "problem", err.Error())
+		return dir.KeyPair{}, explain.Wrap(err, explain.NodeDiskRefuses, "file", a.node.Store().Path(name), "problem", err.Error())
 	}
 	if a.unsaved {
-		if err := a.store.WriteSVID(*held); err != nil {
+		if err := a.node.Store().WriteSVID(*held); err != nil {
 			return unkept(dir.SVIDName, err)
 		}
 		a.unsaved = false
@@ -210,7 +211,7 @@ func (a *Agent) newNext(held *dir.SVID) (dir.KeyPair, error) {
 		return dir.KeyPair{}, err
 	}
 	k := state.PendingKey{Key: key, Purpose: dir.PurposeRenew}
-	if err := a.store.WriteNext(k); err != nil {
+	if err := a.node.Store().WriteNext(k); err != nil {
 		return unkept(dir.NextName, err)
 	}
 	a.next = &k
@@ -232,14 +233,14 @@ func (a *Agent) renew(ctx context.Context) error {
 	}
 	// Of a certificate that ends soon not all of the rest goes into hoping for another
 	// coordinator's store.
-	now := a.now()
-	enough := now.Add(a.svid.Load().Leaf().NotAfter.Sub(now) / pausePart)
+	now := a.node.Now()
+	enough := now.Add(a.node.SVID().Leaf().NotAfter.Sub(now) / pausePart)
 	var cannot []string // whose store took nothing
 	err = a.ask(ctx, func(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
-		if len(cannot) > 0 && a.now().After(enough) {
+		if len(cannot) > 0 && a.node.Now().After(enough) {
 			return errEnough
 		}
-		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr})
+		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.node.Me().ID.Name(), Csr: csr})
 		if err == nil {
 			return a.adoptRenewed(ctx, key, resp.GetChain())
 		}
@@ -294,7 +295,7 @@ func (a *Agent) certifiedAgain(why, failed error) error {
 	case failed != nil:
 		return failed
 	case why != nil:
-		return &againError{until: a.svid.Load().Leaf().NotAfter, err: why}
+		return &againError{until: a.node.SVID().Leaf().NotAfter, err: why}
 	}
 	return nil
 }
@@ -302,16 +303,16 @@ func (a *Agent) certifiedAgain(why, failed error) error {
 // recertify has the key certified again that the node holds. The one under way stays
 // under way: it may have been recorded.
 func (a *Agent) recertify(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
-	held := a.svid.Load()
+	held := a.node.SVID()
 	csr, err := ca.NewCSR(held.Key.Signer())
 	if err != nil {
 		return err
 	}
-	resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr, RecordedKey: true})
+	resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.node.Me().ID.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
 	}
-	return a.checkRenewed(ctx, held.Key, resp.GetChain(), func(ctx context.Context, s dir.SVID, m *credential.Material) error {
+	return a.node.Renew(ctx, held.Key, resp.GetChain(), func(ctx context.Context, s dir.SVID, m *credential.Material) error {
 		if !s.Leaf().NotAfter.After(held.Leaf().NotAfter) {
 			return nil // what it holds is as good
 		}
@@ -342,13 +343,13 @@ func (a *Agent) ask(ctx context.Context, f func(ctx context.Context, address str
 		}
 		failures = append(failures, &verdict.AddressError{Address: address, Err: err})
 	}
-	return verdict.Summarize(a.me.Cluster, failures)
+	return verdict.Summarize(a.node.Me().Cluster, failures)
 }
 
 // askingTime bounds a call to one coordinator: who hangs must not use up what is left of
 // the certificate.
 func (a *Agent) askingTime() time.Duration {
-	if left := a.svid.Load().Leaf().NotAfter.Sub(a.now()); left > 0 {
+	if left := a.node.SVID().Leaf().NotAfter.Sub(a.node.Now()); left > 0 {
 		return min(callTimeout, max(leastCall, left/2))
 	}
 	return callTimeout
@@ -357,7 +358,7 @@ func (a *Agent) askingTime() time.Duration {
 func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(ctx, a.askingTime())
 	defer cancel()
-	conn, err := mesh.Dial(enroll.Target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	conn, err := mesh.Dial(enroll.Target(address), a.node.Source(), credential.AnyOfKind(identity.Coordinator), a.meshOptions())
 	if err != nil {
 		return err
 	}
@@ -367,36 +368,7 @@ func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.C
 
 // adoptRenewed verifies a renewed chain in full, and puts it into use.
 func (a *Agent) adoptRenewed(ctx context.Context, key dir.KeyPair, ders [][]byte) error {
-	return a.checkRenewed(ctx, key, ders, a.adopt)
-}
-
-// checkRenewed verifies a renewed chain in full, and hands it to f under a.activation.
-func (a *Agent) checkRenewed(ctx context.Context, key dir.KeyPair, ders [][]byte, f func(context.Context, dir.SVID, *credential.Material) error) error {
-	chain, err := dir.ParseChain(ders, dir.SVIDCertificates)
-	if err != nil {
-		return fmt.Errorf("the renewed certificate: %w", err)
-	}
-	release, err := a.activation.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	// The bundle that is believed now, under the lock that keeps it from changing: an
-	// older one would take back a ban.
-	now, err := a.source.Current(ctx)
-	if err != nil {
-		return err
-	}
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key.Signer(), Bundle: now.Bundle(), Now: a.now})
-	switch {
-	case err != nil:
-		return fmt.Errorf("the renewed certificate: %w", err)
-	case m.ID() != a.me.ID:
-		return fmt.Errorf("the renewed certificate is of %s, this node is %s", m.ID(), a.me.ID)
-	case identity.KeyOf(chain[2]) != a.self().Pin:
-		return errors.New("the renewed certificate leads to another root than the pinned one")
-	}
-	return f(ctx, dir.SVID{Key: key, Chain: chain}, m)
+	return a.node.Renew(ctx, key, ders, a.adopt)
 }
 
 // adopt makes an identity durable, then uses it, then forgets that it was under
@@ -409,42 +381,28 @@ func (a *Agent) adopt(ctx context.Context, s dir.SVID, m *credential.Material) e
 		return nil // the next key stays on disk: it is the one in use
 	}
 	a.next = nil
-	if err := a.store.Remove(dir.NextName); err != nil {
+	if err := a.node.Store().Remove(dir.NextName); err != nil {
 		// The next start sees that it is the key of the identity.
 		a.log.LogAttrs(ctx, slog.LevelWarn, "the key of a finished renewal was not removed", slog.Any("err", err))
 	}
 	return nil
 }
 
-// present makes an identity durable, then uses it. The caller holds a.activation and
-// verified both.
-//
-// Its key is durable already. So a disk that does not take the certificate is no reason
-// to let the one before run out: the next start finds the key, and asks for another one.
+// present makes an identity durable, then uses it, and notes whether the disk took it. The
+// caller holds the node's activation and verified both.
 func (a *Agent) present(ctx context.Context, s dir.SVID, m *credential.Material) error {
-	switch err := a.store.WriteSVID(s); {
-	case err == nil:
-		a.unsaved = false
-		if err := a.faults.Hit("adopt.after-svid"); err != nil {
-			return err
-		}
-	default:
-		a.unsaved = true
-		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.Path(dir.SVIDName), "problem", err.Error())
+	refused, err := a.node.Present(ctx, s, m)
+	a.unsaved = refused != nil
+	if refused != nil {
+		a.unkept = explain.Wrap(refused, explain.NodeDiskRefuses, "file", a.node.Store().Path(dir.SVIDName), "problem", refused.Error())
 	}
-	if err := a.source.Adopt(m); err != nil {
-		return fmt.Errorf("use the new identity: %w", err)
-	}
-	a.svid.Store(&s)
-	a.log.LogAttrs(ctx, slog.LevelInfo, "identity renewed", slog.String("member", a.me.ID.String()), slog.String("key", s.Key.ID.String()), slog.Time("svid_not_after", m.NotAfter()))
-	a.kickReport()
-	return nil
+	return err
 }
 
 // rejoin gets an identity back by proof of the last certified key, for a node whose
 // certificate is not accepted any more.
 func (a *Agent) rejoin(ctx context.Context) error {
-	held := a.svid.Load().Key
+	held := a.node.SVID().Key
 	under := a.next != nil && a.next.Key.ID != held.ID
 	key, unkept := a.nextKey()
 	if unkept != nil {
@@ -463,9 +421,9 @@ func (a *Agent) rejoin(ctx context.Context) error {
 // first. After it the one before would raise the alarm of a clone.
 func (a *Agent) rejoinWith(ctx context.Context, held, key dir.KeyPair, mayBeCertified bool) error {
 	by := func(ctx context.Context, address string, k dir.KeyPair) error {
-		return a.rejoinAt(ctx, address, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), k.Signer()), key)
+		return a.rejoinAt(ctx, address, proof.NewSVIDProver(a.node.Me().Kind, a.node.Me().ID.Name(), k.Signer()), key)
 	}
-	return somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
+	return somewhere(ctx, a.node.Me().Cluster, a.addresses(), func(ctx context.Context, address string) error {
 		if mayBeCertified {
 			err := by(ctx, address, key)
 			if e, ok := verdict.Explained(err); !ok || e.Code != explain.JoinUnauthorized {
@@ -502,13 +460,13 @@ func somewhere(ctx context.Context, cluster string, addresses []string, f func(c
 func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prover, key dir.KeyPair) error {
 	ctx, cancel := context.WithTimeout(ctx, enroll.AttemptTimeout)
 	defer cancel()
-	pin, moved := a.self().Pin, a.moved.Load()
+	pin, moved := a.node.Self().Pin, a.node.Moved()
 	if moved != nil {
 		pin = moved.Root
 	}
 	h := enroll.Handshake{
-		Cluster: a.me.Cluster, Kind: a.me.Kind, Pin: pin, Key: key, Now: a.now, Dial: a.dial, Failed: a.handshakeFailed,
-		Prover: prover, Member: a.me.ID.Name(),
+		Cluster: a.node.Me().Cluster, Kind: a.node.Me().Kind, Pin: pin, Key: key, Now: a.node.Now, Dial: a.dial, Failed: a.handshakeFailed,
+		Prover: prover, Member: a.node.Me().ID.Name(),
 	}
 	grant, err := h.Run(ctx, address)
 	if err != nil {
@@ -517,38 +475,18 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prove
 	if moved == nil {
 		_ = a.linksAt(ctx, address) // how the history went on meanwhile; without it, the grant says why
 	}
-	release, err := a.activation.Acquire(ctx)
-	if err != nil {
-		return err
+	anew, err := a.node.Rejoin(ctx, grant, accept.Granted{Address: address, Pin: h.Pin, Key: h.Key, Moved: moved}, a.adoptGranted)
+	if anew {
+		a.next = nil
 	}
-	defer release()
-	me := a.self()
-	w := state.Wanted{Cluster: me.Cluster, Kind: me.Kind, Pin: h.Pin, Key: h.Key, Me: &me, Beliefs: a.beliefs.Load(), Moved: moved}
-	if moved != nil {
-		// Of what is signed under the old root the marks alone count.
-		w.Beliefs = &state.Beliefs{Ledger: state.Ledger{Marks: w.Beliefs.Marks}}
+	return err
+}
+
+// adoptGranted is adopt of what came with a grant. unkept says why the disk did not take
+// the snapshots beside it.
+func (a *Agent) adoptGranted(ctx context.Context, s dir.SVID, m *credential.Material, unkept error) error {
+	if unkept != nil {
+		a.unkept = explain.Wrap(unkept, explain.NodeDiskRefuses, "file", a.node.Store().Path("snapshots"), "problem", unkept.Error())
 	}
-	got, err := state.VerifyRejoin(grant, w, a.now)
-	if err != nil {
-		return explain.Wrap(err, explain.JoinGrantRefused, "coordinator", address, "problem", err.Error())
-	}
-	if moved != nil {
-		if err := a.followRoot(ctx, got); err != nil {
-			return fmt.Errorf("%w: %w", state.ErrStorage, err)
-		}
-		return nil
-	}
-	if got.Me.Incarnation != me.Incarnation {
-		if err := a.enrolAnew(ctx, got); err != nil {
-			return fmt.Errorf("%w: %w", state.ErrStorage, err)
-		}
-		return nil
-	}
-	if err := a.activate(ctx, state.ByGrant, got.Took); err != nil {
-		// What came with the certificate is taken again when the disk takes it. The
-		// certificate itself brings the connections back, by the bundle that came too.
-		a.log.LogAttrs(ctx, slog.LevelError, "snapshots of a rejoin not kept, the ones in use stay", slog.Any("err", err))
-		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.Path("snapshots"), "problem", err.Error())
-	}
-	return a.adopt(ctx, got.SVID, got.Material)
+	return a.adopt(ctx, s, m)
 }

@@ -28,20 +28,20 @@ func TestRenew(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	incarnation, before := a.me.Incarnation, a.svid.Load().Key.ID
+	incarnation, before := a.node.Me().Incarnation, a.node.SVID().Key.ID
 	f.Must(a.renew(t.Context()))
-	after := a.svid.Load().Key.ID
-	if after == before || f.Member(a.me.ID).Key != after || n.Has(dir.NextName) {
+	after := a.node.SVID().Key.ID
+	if after == before || f.Member(a.node.Me().ID).Key != after || n.Has(dir.NextName) {
 		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.Has(dir.NextName))
 	}
-	m, err := a.source.Current(t.Context())
+	m, err := a.node.Source().Current(t.Context())
 	if err != nil || m.Pin() != after {
 		t.Fatalf("the source presents %v, %v", m, err)
 	}
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.svid.Load().Key.ID != after || a.me.Incarnation != incarnation || bootVersion(a) == 0 {
+	if a.node.SVID().Key.ID != after || a.node.Me().Incarnation != incarnation || bootVersion(a) == 0 {
 		t.Fatal("after a restart it is not the renewed node")
 	}
 }
@@ -94,8 +94,8 @@ func TestRenewalsProperty(t *testing.T) {
 		if err := a.renew(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
-		if m := f.Member(r.ID); m.Key != a.svid.Load().Key.ID {
-			rt.Fatalf("the member's key is %v, the node's %v", m.Key, a.svid.Load().Key.ID)
+		if m := f.Member(r.ID); m.Key != a.node.SVID().Key.ID {
+			rt.Fatalf("the member's key is %v, the node's %v", m.Key, a.node.SVID().Key.ID)
 		}
 		if f.Count(&f.Seen.Clones) != clones {
 			rt.Fatal("a clone alarm for one node")
@@ -127,8 +127,8 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 			if err := a.renew(t.Context()); err != nil {
 				t.Fatalf("killed at call %d, then cut at call %d: %v", at+1, later+1, err)
 			}
-			if m := f.Member(r.ID); m.Key != a.svid.Load().Key.ID {
-				t.Fatalf("the member's key is %v, the node's %v", m.Key, a.svid.Load().Key.ID)
+			if m := f.Member(r.ID); m.Key != a.node.SVID().Key.ID {
+				t.Fatalf("the member's key is %v, the node's %v", m.Key, a.node.SVID().Key.ID)
 			}
 			a.Close()
 			if later < 5 {
@@ -155,35 +155,35 @@ func TestRenewalVerifies(t *testing.T) {
 		{"no root", func(r *fealtyv1.RenewResponse) { r.Chain = r.Chain[:2] }},
 		{"garbage", func(r *fealtyv1.RenewResponse) { r.Chain[0] = []byte("garbage") }},
 		{"another key", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.LeafFor(identity.Data, a.me.ID.Name(), nil).Raw
+			r.Chain[0] = f.LeafFor(identity.Data, a.node.Me().ID.Name(), nil).Raw
 		}},
 		{"another name", func(r *fealtyv1.RenewResponse) {
 			r.Chain[0] = f.LeafFor(identity.Data, "somebody", r.Chain[0]).Raw
 		}},
 		{"another kind", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.LeafFor(identity.Shard, a.me.ID.Name(), r.Chain[0]).Raw
+			r.Chain[0] = f.LeafFor(identity.Shard, a.node.Me().ID.Name(), r.Chain[0]).Raw
 		}},
 		{"another root", func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }},
 		{"another cluster's chain", func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
 			f.Must(err)
-			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.me.ID, time.Hour))
+			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.node.Me().ID, time.Hour))
 		}},
 		{"an unknown mesh CA", func(r *fealtyv1.RenewResponse) {
 			before, keys := f.Mesh, f.MeshKeys
 			f.NewMeshCA()
-			r.Chain = [][]byte{f.LeafFor(identity.Data, a.me.ID.Name(), r.Chain[0]).Raw, f.Mesh.Certificate().Raw, f.Root.Raw}
+			r.Chain = [][]byte{f.LeafFor(identity.Data, a.node.Me().ID.Name(), r.Chain[0]).Raw, f.Mesh.Certificate().Raw, f.Root.Raw}
 			f.Mesh, f.MeshKeys = before, keys
 		}},
-		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.svid.Load().Chain) }},
+		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.node.SVID().Chain) }},
 	} {
-		before, file := a.svid.Load(), string(n.Read(dir.SVIDName))
+		before, file := a.node.SVID(), string(n.Read(dir.SVIDName))
 		f.Do(func() { f.Faults.EditRenewal = c.edit })
 		if err := a.renew(t.Context()); err == nil {
 			t.Errorf("%s: adopted", c.name)
 		}
-		m, err := a.source.Current(t.Context())
-		if err != nil || m.Pin() != before.Key.ID || a.svid.Load() != before || string(n.Read(dir.SVIDName)) != file {
+		m, err := a.node.Source().Current(t.Context())
+		if err != nil || m.Pin() != before.Key.ID || a.node.SVID() != before || string(n.Read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.name)
 		}
 		if !n.Has(dir.NextName) {
@@ -205,16 +205,16 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 		Cluster: authortest.Cluster, Roots: []*x509.Certificate{f.Root, other.Root}, MeshKeys: append(slices.Clone(f.MeshKeys), other.MeshKeys...),
 	})
 	f.Must(err)
-	f.Must(a.source.Trust(both))
+	f.Must(a.node.Source().Trust(both))
 	f.Do(func() {
 		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
 			f.Must(err)
-			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.me.ID, time.Hour))
+			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.node.Me().ID, time.Hour))
 		}
 	})
-	before := a.svid.Load()
-	if err := a.renew(t.Context()); err == nil || a.svid.Load() != before {
+	before := a.node.SVID()
+	if err := a.renew(t.Context()); err == nil || a.node.SVID() != before {
 		t.Errorf("renewed under another root: %v", err)
 	}
 }
@@ -237,14 +237,14 @@ func TestRejoinAfterExpiry(t *testing.T) {
 			a.Close()
 			f.Shift.Store(int64(30 * time.Hour))
 			a = n.mustOpen()
-			if m, _ := a.source.Current(t.Context()); !m.ID().IsZero() {
+			if m, _ := a.node.Source().Current(t.Context()); !m.ID().IsZero() {
 				t.Fatal("an expired identity is presented")
 			}
 			n.run(a)
 			fleettest.Eventually(t, "the node is back", func() bool { return a.unready() == "" })
 			// A renewal may be under way already: the cluster is then one key ahead.
 			fleettest.Eventually(t, "node and cluster agree on the key", func() bool {
-				return f.Member(a.me.ID).Key == a.svid.Load().Key.ID
+				return f.Member(a.node.Me().ID).Key == a.node.SVID().Key.ID
 			})
 			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
@@ -274,8 +274,8 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
 			}
-			if got := a.svid.Load().Key.ID; got != f.Member(a.me.ID).Key {
-				t.Errorf("the node holds %v, and %v is certified", got, f.Member(a.me.ID).Key)
+			if got := a.node.SVID().Key.ID; got != f.Member(a.node.Me().ID).Key {
+				t.Errorf("the node holds %v, and %v is certified", got, f.Member(a.node.Me().ID).Key)
 			}
 		})
 	}
@@ -309,13 +309,13 @@ func TestRejoinVerifies(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		before, file := a.svid.Load(), string(n.Read(dir.SVIDName))
+		before, file := a.node.SVID(), string(n.Read(dir.SVIDName))
 		f.Do(func() { f.Faults.EditGrant = func(g *fealtyv1.JoinGrant) { c.Edit(f, g) } })
 		err := a.rejoin(t.Context())
 		if refused, ok := errors.AsType[*state.GrantError](err); !ok || refused.Part != c.Part {
 			t.Errorf("%s: %v, want a refusal of the %s", c.Name, err, c.Part)
 		}
-		if a.svid.Load() != before || string(n.Read(dir.SVIDName)) != file {
+		if a.node.SVID() != before || string(n.Read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.Name)
 		}
 		a.Close()
@@ -328,7 +328,7 @@ func TestFinishedRenewal(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	f.Must(a.store.WriteNext(state.PendingKey{Key: a.svid.Load().Key, Purpose: dir.PurposeRenew}))
+	f.Must(a.node.Store().WriteNext(state.PendingKey{Key: a.node.SVID().Key, Purpose: dir.PurposeRenew}))
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
@@ -346,11 +346,11 @@ func TestRenewalInterval(t *testing.T) {
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		last, key := a.svid.Load().Leaf().NotBefore, a.svid.Load().Key.ID
+		last, key := a.node.SVID().Leaf().NotBefore, a.node.SVID().Key.ID
 		renewals := 0
 		for range 12 * 60 {
 			time.Sleep(time.Minute)
-			s := a.svid.Load()
+			s := a.node.SVID()
 			if s.Key.ID == key {
 				continue
 			}
@@ -385,35 +385,35 @@ func TestRenewWithoutStore(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		held := a.svid.Load()
+		held := a.node.SVID()
 		f.Do(func() { f.Faults.NoStore, f.SVIDTTL = code, f.SVIDTTL+time.Hour })
 		err := a.renew(t.Context())
 		outage, ok := errors.AsType[*againError](err)
 		if !ok || !errors.Is(err, code) {
 			t.Fatalf("%s: %v", code, err)
 		}
-		now := a.svid.Load()
+		now := a.node.SVID()
 		if now.Key.ID != held.Key.ID || !now.Leaf().NotAfter.After(held.Leaf().NotAfter) || !outage.until.Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.Leaf().NotAfter, held.Leaf().NotAfter, outage.until)
 		}
-		if m, err := a.source.Current(t.Context()); err != nil || !m.NotAfter().Equal(now.Leaf().NotAfter) {
+		if m, err := a.node.Source().Current(t.Context()); err != nil || !m.NotAfter().Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: it presents %v, %v", code, m, err)
 		}
 		next := a.next.Key.ID
 		// A certificate that ends sooner is not taken.
 		f.Do(func() { f.SVIDTTL -= 2 * time.Hour })
-		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.svid.Load().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
-			t.Errorf("%s: a shorter one: until %v, %v", code, a.svid.Load().Leaf().NotAfter, err)
+		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
+			t.Errorf("%s: a shorter one: until %v, %v", code, a.node.SVID().Leaf().NotAfter, err)
 		}
 		// Both keys are there after a restart.
 		a.Close()
 		a = n.mustOpen()
-		if a.svid.Load().Key.ID != held.Key.ID || !a.svid.Load().Leaf().NotAfter.Equal(now.Leaf().NotAfter) || a.next == nil || a.next.Key.ID != next {
+		if a.node.SVID().Key.ID != held.Key.ID || !a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) || a.next == nil || a.next.Key.ID != next {
 			t.Fatalf("%s: after a restart: %v", code, a.next)
 		}
 		f.Do(func() { f.Faults.NoStore = "" })
 		f.Must(a.renew(t.Context()))
-		if got := a.svid.Load().Key.ID; got != next || f.Member(a.me.ID).Key != next || n.Has(dir.NextName) {
+		if got := a.node.SVID().Key.ID; got != next || f.Member(a.node.Me().ID).Key != next || n.Has(dir.NextName) {
 			t.Errorf("%s: renewed to %v, want %v", code, got, next)
 		}
 		if n := f.Count(&f.Seen.Clones); n != 0 {
@@ -431,20 +431,20 @@ func TestRenewWithoutStoreVerifies(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	held := a.svid.Load()
+	held := a.node.SVID()
 	other := fleettest.New(t)
 	f.Do(func() {
 		f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour
 		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }
 	})
-	if err := a.renew(t.Context()); err == nil || a.svid.Load() != held {
+	if err := a.renew(t.Context()); err == nil || a.node.SVID() != held {
 		t.Errorf("another root: %v", err)
 	}
 	f.Do(func() {
 		f.Faults.EditRenewal = nil
-		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.me.ID)
+		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.node.Me().ID)
 	})
-	if err := a.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.svid.Load() != held {
+	if err := a.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.node.SVID() != held {
 		t.Errorf("banned: %v", err)
 	}
 }
@@ -462,20 +462,20 @@ func TestLongOutage(t *testing.T) {
 		f.Do(func() { f.Faults.NoStore, f.Seen.Renewals = explain.StoreUnreachable, 0 })
 		for range 2 * 60 {
 			time.Sleep(time.Minute)
-			if !time.Now().Before(a.svid.Load().Leaf().NotAfter) {
+			if !time.Now().Before(a.node.SVID().Leaf().NotAfter) {
 				t.Fatal("its certificate ended")
 			}
 		}
 		if asked := f.Count(&f.Seen.Renewals); asked > 2*2*60/3 || f.Count(&f.Seen.Joins) != 1 {
 			t.Errorf("asked %d times in two hours, and %d joins", asked, f.Count(&f.Seen.Joins))
 		}
-		if v := a.status.View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
+		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
-		key := a.svid.Load().Key.ID
+		key := a.node.SVID().Key.ID
 		f.Do(func() { f.Faults.NoStore = "" })
 		time.Sleep(2 * outagePause)
-		if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key {
+		if v := a.node.Status().View(); v.Renewal != nil || a.node.SVID().Key.ID == key {
 			t.Errorf("after the outage it shows %v", v.Renewal)
 		}
 		if n := f.Count(&f.Seen.Clones); n != 0 {
@@ -518,7 +518,7 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 						asked = f.Count(&f.Seen.Renewals)
 						f.Do(func() { of.end(f) })
 					}
-					if !a.now().Before(a.svid.Load().Leaf().NotAfter) {
+					if !a.node.Now().Before(a.node.SVID().Leaf().NotAfter) {
 						t.Fatalf("%v after the outage began its certificate ended", at)
 					}
 					time.Sleep(time.Second)
@@ -526,7 +526,7 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 				if most := int(of.lasts/(5*time.Second)) + 8; asked > most {
 					t.Errorf("asked %d times in %v, want at most %d", asked, of.lasts, most)
 				}
-				if v := a.status.View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 || f.Count(&f.Seen.Clones) != 0 {
+				if v := a.node.Status().View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 || f.Count(&f.Seen.Clones) != 0 {
 					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.Count(&f.Seen.Joins), f.Count(&f.Seen.Clones))
 				}
 				_ = stop()
@@ -547,9 +547,9 @@ func TestBackSoonAfterExpiry(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
+		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.node.Me().ID) })
 		time.Sleep(time.Hour)
-		for a.status.View().NextRenewal.Sub(a.now()) < 3*time.Minute {
+		for a.node.Status().View().NextRenewal.Sub(a.node.Now()) < 3*time.Minute {
 			time.Sleep(time.Second)
 		}
 		f.Shift.Add(int64(2 * time.Hour)) // the machine slept
@@ -577,15 +577,15 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			a := n.mustOpen()
 			stop := n.run(a)
 			time.Sleep(time.Minute)
-			key := a.svid.Load().Key.ID
+			key := a.node.SVID().Key.ID
 			n.Disk.Refuse(full)
 			for range 5 * 60 {
 				time.Sleep(time.Minute)
-				if !a.now().Before(a.svid.Load().Leaf().NotAfter) {
+				if !a.node.Now().Before(a.node.SVID().Leaf().NotAfter) {
 					t.Fatalf("%v: its certificate ended", full)
 				}
 			}
-			if v := a.status.View(); a.svid.Load().Key.ID != key || f.Member(a.me.ID).Key != key || !errors.Is(v.Renewal, explain.NodeDiskRefuses) {
+			if v := a.node.Status().View(); a.node.SVID().Key.ID != key || f.Member(a.node.Me().ID).Key != key || !errors.Is(v.Renewal, explain.NodeDiskRefuses) {
 				t.Errorf("%v: another key, or it shows %v", full, v.Renewal)
 			}
 			if asked := f.Count(&f.Seen.Renewals); asked > 5*60/20 {
@@ -593,7 +593,7 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			}
 			n.Disk.Refuse(nil)
 			time.Sleep(2 * clockLook)
-			if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key || n.Has(dir.NextName) {
+			if v := a.node.Status().View(); v.Renewal != nil || a.node.SVID().Key.ID == key || n.Has(dir.NextName) {
 				t.Errorf("%v: two minutes after there was space it shows %v", full, v.Renewal)
 			}
 			if c, j := f.Count(&f.Seen.Clones), f.Count(&f.Seen.Joins); c != 0 || j != 1 {
@@ -602,7 +602,7 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			_ = stop()
 			a = n.mustOpen()
 			defer a.Close()
-			if a.svid.Load().Key.ID != f.Member(a.me.ID).Key {
+			if a.node.SVID().Key.ID != f.Member(a.node.Me().ID).Key {
 				t.Errorf("%v: after a restart it holds another key", full)
 			}
 		})
@@ -618,7 +618,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		old := a.svid.Load().Key.ID
+		old := a.node.SVID().Key.ID
 		fill := func() { f.Faults.EditRenewal = func(*fealtyv1.RenewResponse) { n.Disk.Refuse(syscall.ENOSPC) } }
 		f.Do(fill)
 		again := func(what string, err error, want explain.Code) {
@@ -627,8 +627,8 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			}
 		}
 		again("the renewal", a.renew(t.Context()), explain.NodeDiskRefuses)
-		key := a.svid.Load().Key.ID
-		if m, err := a.source.Current(t.Context()); key == old || err != nil || m.Pin() != key || f.Member(a.me.ID).Key != key {
+		key := a.node.SVID().Key.ID
+		if m, err := a.node.Source().Current(t.Context()); key == old || err != nil || m.Pin() != key || f.Member(a.node.Me().ID).Key != key {
 			t.Fatalf("%s: the new certificate is not in use: %v", way, err)
 		}
 		switch way {
@@ -647,7 +647,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			n.Disk.Refuse(nil)
 			f.Do(func() { f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour; fill() })
 			again("in an outage", a.renew(t.Context()), explain.StoreUnreachable)
-			if !a.unsaved || a.next == nil || a.next.Key.ID == key || a.svid.Load().Key.ID != key {
+			if !a.unsaved || a.next == nil || a.next.Key.ID == key || a.node.SVID().Key.ID != key {
 				t.Fatal("the outage left something else")
 			}
 			f.Do(func() { f.Faults.NoStore = "" })
@@ -656,7 +656,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		f.Do(func() { f.Faults.EditRenewal = nil })
 		a = n.mustOpen()
 		f.Must(a.renew(t.Context()))
-		if got := f.Member(a.me.ID).Key; got != a.svid.Load().Key.ID || f.Count(&f.Seen.Clones) != 0 || n.Has(dir.NextName) {
+		if got := f.Member(a.node.Me().ID).Key; got != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 || n.Has(dir.NextName) {
 			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.Count(&f.Seen.Clones))
 		}
 		a.Close()
@@ -671,17 +671,17 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	key := a.svid.Load().Key.ID
+	key := a.node.SVID().Key.ID
 	f.Shift.Store(int64(30 * time.Hour))
 	n.Disk.Refuse(syscall.ENOSPC)
 	f.TrustChanged(func() {})
 	err := a.rejoin(t.Context())
-	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.svid.Load().Key.ID != key {
+	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.node.SVID().Key.ID != key {
 		t.Fatalf("%v, presentable: %v", err, a.presentable(t.Context()))
 	}
 	n.Disk.Refuse(nil)
 	f.Must(a.renew(t.Context()))
-	if f.Count(&f.Seen.Clones) != 0 || f.Member(a.me.ID).Key != a.svid.Load().Key.ID {
+	if f.Count(&f.Seen.Clones) != 0 || f.Member(a.node.Me().ID).Key != a.node.SVID().Key.ID {
 		t.Errorf("%d alarms", f.Count(&f.Seen.Clones))
 	}
 }
@@ -695,17 +695,17 @@ func TestLastingRefusal(t *testing.T) {
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
+		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.node.Me().ID) })
 		time.Sleep(2 * time.Hour)
 		if f.Count(&f.Seen.Renewals) < 10 || f.Count(&f.Seen.Renewals) > 30 {
 			t.Errorf("asked %d times in an hour and a half", f.Count(&f.Seen.Renewals))
 		}
-		if v := a.status.View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
+		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
 		f.Do(func() { f.Faults.RefuseRenew = nil })
 		time.Sleep(10 * time.Minute)
-		if v := a.status.View(); v.Renewal != nil {
+		if v := a.node.Status().View(); v.Renewal != nil {
 			t.Errorf("still shows %v", v.Renewal)
 		}
 		_ = stop()
@@ -721,13 +721,13 @@ func TestBannedNode(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.TrustChanged(func() { f.Banned = append(f.Banned, a.svid.Load().Key.ID) })
+		f.TrustChanged(func() { f.Banned = append(f.Banned, a.node.SVID().Key.ID) })
 		time.Sleep(time.Minute)
-		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("after a minute it shows %v", v.Renewal)
 		}
 		time.Sleep(3 * time.Hour)
-		v := a.status.View()
+		v := a.node.Status().View()
 		if v.Connected || !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("connected: %v, shows %v", v.Connected, v.Renewal)
 		}
@@ -739,7 +739,7 @@ func TestBannedNode(t *testing.T) {
 		})
 		f.TrustChanged(func() { f.Banned = nil })
 		time.Sleep(20 * time.Minute)
-		if v := a.status.View(); !v.Connected || v.Renewal != nil || a.unready() != "" {
+		if v := a.node.Status().View(); !v.Connected || v.Renewal != nil || a.unready() != "" {
 			t.Errorf("after the ban: connected %v, %v, %s", v.Connected, v.Renewal, a.unready())
 		}
 		_ = stop()
@@ -753,18 +753,18 @@ func TestBannedAtStart(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		f.TrustChanged(func() { f.Banned = append(f.Banned, a.svid.Load().Key.ID) })
+		f.TrustChanged(func() { f.Banned = append(f.Banned, a.node.SVID().Key.ID) })
 		f.Must(n.take(a, f.TrustBundle()))
 		a.Close()
 		a = n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(30 * time.Second)
-		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("it shows %v", v.Renewal)
 		}
 		f.TrustChanged(func() { f.Banned = nil })
 		time.Sleep(10 * time.Minute)
-		if v := a.status.View(); !v.Connected || a.unready() != "" {
+		if v := a.node.Status().View(); !v.Connected || a.unready() != "" {
 			t.Errorf("after the ban: connected %v, %s, %v", v.Connected, a.unready(), v.Renewal)
 		}
 		_ = stop()
@@ -781,18 +781,18 @@ func TestRenewalOutage(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		key := a.svid.Load().Key.ID
+		key := a.node.SVID().Key.ID
 		f.Do(func() { f.Faults.LoseRenews = 1 << 30 })
 		time.Sleep(time.Hour)
-		if a.svid.Load().Key.ID != key || a.unready() != "" || len(f.Member(a.me.ID).Older) != 1 {
-			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.Member(a.me.ID).Older))
+		if a.node.SVID().Key.ID != key || a.unready() != "" || len(f.Member(a.node.Me().ID).Older) != 1 {
+			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.Member(a.node.Me().ID).Older))
 		}
 		if f.Count(&f.Seen.Renewals) > 60*60/5 {
 			t.Errorf("asked %d times in an hour", f.Count(&f.Seen.Renewals))
 		}
 		f.Do(func() { f.Faults.LoseRenews = 0 })
 		time.Sleep(2 * time.Minute)
-		if m := f.Member(a.me.ID); m.Key != a.svid.Load().Key.ID || f.Count(&f.Seen.Clones) != 0 || len(m.Older) != 1 {
+		if m := f.Member(a.node.Me().ID); m.Key != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 || len(m.Older) != 1 {
 			t.Error("not renewed after the outage, or not by the same key")
 		}
 		_ = stop()
@@ -835,10 +835,10 @@ func TestRenewalUnderANewMeshCA(t *testing.T) {
 		var old = f.Mesh.KeyID()
 		f.TrustChanged(func() { f.Epoch++; f.NewMeshCA() })
 		time.Sleep(40 * time.Minute)
-		if got := identity.KeyOf(a.svid.Load().Chain[1]); got == old || a.unready() != "" {
+		if got := identity.KeyOf(a.node.SVID().Chain[1]); got == old || a.unready() != "" {
 			t.Errorf("still under the old mesh CA; %s", a.unready())
 		}
-		if header := a.beliefs.Load().Held[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
+		if header := a.node.Beliefs().Held[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
 			t.Errorf("epoch %d", header.AuthorityEpoch)
 		}
 		_ = stop()
@@ -856,7 +856,7 @@ func TestRenewalKeepsBans(t *testing.T) {
 	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
 	f.Must(n.take(a, f.TrustBundle()))
 	f.Must(a.renew(t.Context()))
-	m, err := a.source.Current(t.Context())
+	m, err := a.node.Source().Current(t.Context())
 	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 		t.Error("the ban is gone")

@@ -24,7 +24,7 @@ import (
 
 // memberOf returns the fleet's record of the node that a is.
 func memberOf(f *fleettest.Fleet, a *Agent) *authortest.Member {
-	m := f.Member(a.self().ID)
+	m := f.Member(a.node.Self().ID)
 	return &m
 }
 
@@ -43,7 +43,7 @@ func TestRevokedSigner(t *testing.T) {
 			a := n.mustOpen()
 			member := memberOf(f, a)
 			f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
-			signer := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
+			signer := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
 			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
 				t.Fatalf("reported signers %v, want %v", got, signer)
 			}
@@ -53,24 +53,24 @@ func TestRevokedSigner(t *testing.T) {
 					b.ConfigKeys = append(b.ConfigKeys, old)
 				}
 			}).GetEnvelope()))
-			inUse := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil
+			inUse := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil
 			if inUse == tc.revoked {
 				t.Fatalf("the node_runtime is in use: %v", inUse)
 			}
-			if a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap] != nil {
+			if a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap] != nil {
 				t.Error("a bootstrap that nothing speaks for is in use")
 			}
-			refused := slices.ContainsFunc(a.status.Refusals(), func(r state.Refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
+			refused := slices.ContainsFunc(a.node.Status().Refusals(), func(r state.Refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
 			if refused != tc.revoked {
-				t.Errorf("told: %v", a.status.Refusals())
+				t.Errorf("told: %v", a.node.Status().Refusals())
 			}
 			f.Must(a.Close())
 			a = n.mustOpen()
-			if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil {
+			if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
 				t.Error("what no key of the bundle signed is used at a start")
 			}
 			f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
-			if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] == nil {
+			if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
 				t.Error("what the next key signs is not used")
 			}
 			f.Must(a.Close())
@@ -88,7 +88,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	defer func() { f.Must(a.Close()) }()
 	member := memberOf(f, a)
 	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
-	first := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
+	first := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
 	oldKey := f.ConfigKey
 	old := f.NextKey()
 	both := func(revoked ...bool) *fealtyv1.SignedSnapshot {
@@ -103,12 +103,12 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	// The newer one is revoked: the one before stands on the other key.
 	f.Must(a.take(t.Context(), "trust_bundle", both(false, true).GetEnvelope()))
-	h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
+	h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
 	if h == nil || h.Verified.HeaderDigest() != first {
 		t.Fatal("the one before is not in use")
 	}
 	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
-	if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
+	if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
 		t.Fatal("what the revoked key signed later is in use")
 	}
 	// That one too: nothing is left.
@@ -117,7 +117,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.ConfigKey = oldKey
 	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
 	f.ConfigKey = newKey
-	if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil {
+	if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
 		t.Fatal("something that a revoked key signed is in use")
 	}
 	// A store that was set back to before the revocations: its bundles are refused,
@@ -125,7 +125,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	for _, version := range []uint64{f.Version - 2, f.Version + 10} {
 		f.Version = version - 1
 		f.Must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
-		if got := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
+		if got := a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
 			t.Fatalf("a bundle of version %d takes revocations back", version)
 		}
 	}
@@ -159,7 +159,7 @@ func TestEmergency(t *testing.T) {
 		return client.ApplyNodeEmergency(t.Context(), &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
 	}
 	resp, err := apply(raw, true)
-	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") || a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] == nil {
+	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") || a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	if resp, err = apply(raw, false); err != nil || !resp.GetChanged() {
@@ -167,14 +167,14 @@ func TestEmergency(t *testing.T) {
 	}
 	check := func(a *Agent) {
 		t.Helper()
-		b := a.beliefs.Load()
+		b := a.node.Beliefs()
 		if b.Held[snapshot.ScopeNodeRuntime] != nil {
 			t.Error("what the revoked key signed is in use")
 		}
 		if !b.Revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
 			t.Error("the permission is not revoked")
 		}
-		m, err := a.source.Current(t.Context())
+		m, err := a.node.Source().Current(t.Context())
 		f.Must(err)
 		if !m.Bundle().Banned(identity.ID{}, banned) {
 			t.Error("connections by the banned key are not refused")
@@ -207,7 +207,7 @@ func TestEmergencyRefused(t *testing.T) {
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
 	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
-	if _, err := a.applyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
+	if _, err := a.node.ApplyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
 		t.Fatal(err)
 	}
 	signer := f.Signer
@@ -236,24 +236,24 @@ func TestEmergencyRefused(t *testing.T) {
 		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			before := a.beliefs.Load()
-			_, err := a.applyEmergency(t.Context(), tc.raw(), false)
+			before := a.node.Beliefs()
+			_, err := a.node.ApplyEmergency(t.Context(), tc.raw(), false)
 			if !errors.Is(err, explain.EmergencyRefused) {
 				t.Errorf("%v", err)
 			}
-			if a.beliefs.Load() != before {
+			if a.node.Beliefs() != before {
 				t.Error("the node believes something else")
 			}
-			if kept, _, _ := a.store.ReadEmergencies(a.self()); len(kept) != 1 {
+			if kept, _, _ := a.node.Store().ReadEmergencies(a.node.Self()); len(kept) != 1 {
 				t.Errorf("%d statements are kept", len(kept))
 			}
 		})
 	}
 	// Statements count in whatever order they come.
-	if _, err := a.applyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
+	if _, err := a.node.ApplyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
-	if n := len(a.beliefs.Load().Emergencies); n != 2 {
+	if n := len(a.node.Beliefs().Emergencies); n != 2 {
 		t.Errorf("%d statements in force", n)
 	}
 }
@@ -265,16 +265,16 @@ func TestEmergencyCrash(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	crash := errors.New("crash")
-	a.faults = new(fault.Points)
-	a.faults.FailNext("emergency.after-write", 1, crash)
+	a.node.Faults = new(fault.Points)
+	a.node.Faults.FailNext("emergency.after-write", 1, crash)
 	raw := f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
-	if _, err := a.applyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
+	if _, err := a.node.ApplyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
 	f.Must(a.Close())
 	a = n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
-	m, err := a.source.Current(t.Context())
+	m, err := a.node.Source().Current(t.Context())
 	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 		t.Error("a statement that was kept has no effect after a restart")
@@ -292,7 +292,7 @@ func TestRevokedByName(t *testing.T) {
 	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(memberOf(f, a)).GetEnvelope()))
 	allowed := func() (file, policy bool) {
 		return bytes.Contains(n.Read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
-			slices.Contains(a.beliefs.Load().Degraded().Allow, "continue_services")
+			slices.Contains(a.node.Beliefs().Degraded().Allow, "continue_services")
 	}
 	if file, policy := allowed(); !file || !policy {
 		t.Fatalf("allowed before: %v, %v", file, policy)
@@ -310,7 +310,7 @@ func TestRevokedByName(t *testing.T) {
 	if slices.Contains(a.addresses(), address) {
 		t.Error("an address that is revoked is asked")
 	}
-	if !bytes.Contains([]byte(a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()), []byte("continue_services")) {
+	if !bytes.Contains([]byte(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()), []byte("continue_services")) {
 		t.Error("what was signed changed")
 	}
 }
@@ -327,12 +327,12 @@ func TestWithdrawnNode(t *testing.T) {
 		file   func(a *Agent, e *snapshot.Emergency)
 	}{
 		{"identity banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
-			b.BannedIDs = append(b.BannedIDs, a.me.ID)
+			b.BannedIDs = append(b.BannedIDs, a.node.Me().ID)
 		}, nil},
 		{"key banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
-			b.BannedKeys = append(b.BannedKeys, a.svid.Load().Key.ID)
+			b.BannedKeys = append(b.BannedKeys, a.node.SVID().Key.ID)
 		}, nil},
-		{"identity banned by a statement", guard.LimitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
+		{"identity banned by a statement", guard.LimitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.node.Me().ID} }},
 		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
@@ -359,33 +359,33 @@ func TestWithdrawnNode(t *testing.T) {
 			})))
 			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions, guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}
 			for _, action := range acts {
-				f.Must(a.Permit(action))
+				f.Must(a.node.Autonomy.Permit(action))
 			}
-			if _, err := a.use(snapshot.ScopeRoutePolicy); err != nil || !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
+			if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err != nil || !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 				t.Fatalf("before: %v", err)
 			}
 			if tc.bundle != nil {
 				f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
 			} else {
-				_, err := a.applyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
+				_, err := a.node.ApplyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
 				f.Must(err)
 			}
 			for _, when := range []string{"at once", "after a restart"} {
 				for _, action := range acts {
-					refused, ok := errors.AsType[*guard.RefusedError](a.Permit(action))
+					refused, ok := errors.AsType[*guard.RefusedError](a.node.Autonomy.Permit(action))
 					if !ok || refused.Reason != string(guard.Withdrawn) || refused.Bound != tc.bound {
 						t.Errorf("%s: %s: %v", when, action, refused)
 					}
 				}
 				for _, action := range []guard.Action{guard.ReconnectPeers, guard.ReportLater} {
-					if err := a.Permit(action); err != nil {
+					if err := a.node.Autonomy.Permit(action); err != nil {
 						t.Errorf("%s: %v", when, err)
 					}
 				}
-				if _, err := a.use(snapshot.ScopeRoutePolicy); err == nil || n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
+				if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err == nil || n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 					t.Errorf("%s: local services get the routes of a node that is revoked", when)
 				}
-				if until, limit := a.alone(); until.After(a.now()) || limit != tc.bound {
+				if until, limit := a.node.Autonomy.Alone(); until.After(a.node.Now()) || limit != tc.bound {
 					t.Errorf("%s: it says that it works until %v by %s", when, until, limit)
 				}
 				f.Must(a.Close())
@@ -410,13 +410,13 @@ func TestPermitCostsLittle(t *testing.T) {
 			b.BannedIDs = append(b.BannedIDs, id)
 		}
 	})))
-	if n := testing.AllocsPerRun(20, func() { _ = a.Permit(guard.ContinueServices) }); n > 50 {
+	if n := testing.AllocsPerRun(20, func() { _ = a.node.Autonomy.Permit(guard.ContinueServices) }); n > 50 {
 		t.Errorf("an answer of the guard takes %v allocations", n)
 	}
 }
 
 func ingressOf(a *Agent) snapshot.Revoked {
-	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.me.ID.Kind()) + "/" + a.me.ID.Name() + "/" + snapshotform.RoleIngress}
+	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.node.Me().ID.Kind()) + "/" + a.node.Me().ID.Name() + "/" + snapshotform.RoleIngress}
 }
 
 // A statement that comes when the disk lost those before is written beside them, and so
@@ -432,16 +432,16 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 			statements[number] = f.Emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
-			_, err := a.applyEmergency(t.Context(), statements[number], false)
+			_, err := a.node.ApplyEmergency(t.Context(), statements[number], false)
 			f.Must(err)
 		}
 		f.Must(n.Disk.FS().Remove(n.Path(dir.EmergencyAName)))
 		n.Disk.Put(n.Path(dir.EmergencyBName), []byte("garbage"))
-		_, err := a.applyEmergency(t.Context(), statements[again], false)
+		_, err := a.node.ApplyEmergency(t.Context(), statements[again], false)
 		f.Must(err)
 		f.Must(a.Close())
 		a = n.mustOpen()
-		m, err := a.source.Current(t.Context())
+		m, err := a.node.Source().Current(t.Context())
 		f.Must(err)
 		for _, number := range []uint64{1, 2, again} {
 			if !m.Bundle().Banned(identity.ID{}, identity.KeyID{byte(number)}) {
@@ -458,12 +458,12 @@ func TestBehindOverRestarts(t *testing.T) {
 	f := fleettest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
-	f.Must(a.Permit(guard.StartServices))
+	f.Must(a.node.Autonomy.Permit(guard.StartServices))
 	f.Epoch++
 	f.Must(n.take(a, f.Runtime(&m)))
 	f.Epoch--
 	for _, when := range []string{"at once", "after a restart", "after another"} {
-		if a.Permit(guard.StartServices) == nil || a.facts().Partition(a.now()) != guard.EpochBehind {
+		if a.node.Autonomy.Permit(guard.StartServices) == nil || a.node.Autonomy.Facts().Partition(a.node.Now()) != guard.EpochBehind {
 			t.Errorf("%s: a node that is behind starts services", when)
 		}
 		f.Must(a.Close())
@@ -471,7 +471,7 @@ func TestBehindOverRestarts(t *testing.T) {
 	}
 	f.Must(n.take(a, f.BundleWith(func(*snapshot.TrustBundle) {})))
 	for _, when := range []string{"at once", "after a restart"} {
-		if err := a.Permit(guard.StartServices); err != nil {
+		if err := a.node.Autonomy.Permit(guard.StartServices); err != nil {
 			t.Errorf("with a newer bundle, %s: %v", when, err)
 		}
 		f.Must(a.Close())

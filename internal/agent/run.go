@@ -10,7 +10,6 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,12 +20,11 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/workload/host"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Config says where an agent lives, and what it is given.
@@ -95,7 +93,8 @@ type Config struct {
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
 type Agent struct {
-	me              state.Self // as it was opened; what an enrolment or another root changes is in enrolled
+	node            *accept.Node
+	log             *slog.Logger
 	release         string
 	run             string // which process this is: see ConnectRequest.run
 	socket          string // blank: not served
@@ -104,44 +103,17 @@ type Agent struct {
 	metricsListener net.Listener
 	local           net.Listener // served in place of socket; nil: socket is
 	localConfig     net.Listener // likewise
-	store           *state.Store
-	clock           *state.Clock
-	now             func() time.Time // trustedNow
-	log             *slog.Logger
 	dial            func(ctx context.Context, addr string) (net.Conn, error)
-	faults          *fault.Points
 
 	operator *credential.Files // of an operator's PKI; nil: there are none
-	source   *credential.Issued
-	enrolled atomic.Pointer[state.Self]          // stored under activation
-	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
-	svid     state.Decisive[dir.SVID]
-	beliefs  state.Decisive[state.Beliefs]
-	behind   state.Decisive[bool]                 // a trusted key signed under a newer authority epoch than the trust bundle's
-	news     state.Bell                           // rings when the guard may decide otherwise than before
-	known    atomic.Pointer[state.FactsOfBeliefs] // of the beliefs that were asked for last
-	status   state.Condition
-	degraded guard.Periods
 	metrics  *metrics
 
-	workloads *host.Host
 	hooks     *hooks
-	trialKick chan struct{} // the trials changed
+	workloads *host.Host
 
-	receipts   map[snapshot.Scope]state.Receipt    // of what is in use; guarded by activation
-	derived    map[snapshot.Scope]*snapshot.Digest // contents for others to read; nil: no file; missing: not known; guarded by activation
-	stated     []byte                              // the state for others to read, as written last; guarded by activation
-	dropping   []snapshot.Scope                    // whose files are to be removed; guarded by activation
-	trialSince map[snapshot.Scope]time.Time        // monotonic; guarded by activation
-
-	activation state.Semaphore        // held by who changes beliefs or source
-	lost       bool                   // a trust bundle waits for links of the history; guarded by activation
-	overtaken  *state.Held            // a trust bundle to be shown to who has an older one; guarded by activation
-	marksDirty bool                   // the marks in memory are not known to be durable; guarded by activation
-	early      map[string]state.Early // by scope: what may verify under what comes next; guarded by activation
-	next       *state.PendingKey      // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified
-	unkept     error                  // why the disk took no key, or no certificate, of late; nil: it did; owned by keepCertified
-	unsaved    bool                   // the certificate in use is not on disk, and its key is; owned by keepCertified
+	next    *state.PendingKey // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified
+	unkept  error             // why the disk took no key, or no certificate, of late; nil: it did; owned by keepCertified
+	unsaved bool              // the certificate in use is not on disk, and its key is; owned by keepCertified
 
 	renewAsk    chan chan<- error // a person asks for a renewal
 	renewNow    chan string       // a coordinator does
@@ -232,149 +204,56 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 		return nil, err
 	}
 	a := &Agent{
-		me: l.Me, operator: operator, release: cfg.Release, run: newRun(), socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
-		clock: clock, now: clock.Now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
-		log:        cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
-		activation: state.NewSemaphore(),
-		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
+		log:      cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
+		operator: operator, release: cfg.Release, run: newRun(), socket: cfg.Socket, metricsListener: cfg.Metrics,
+		dial: cfg.Dial, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
+		renewAsk: make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
-		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout), trialKick: make(chan struct{}, 1),
-		receipts: make(map[snapshot.Scope]state.Receipt), derived: make(map[snapshot.Scope]*snapshot.Digest), trialSince: make(map[snapshot.Scope]time.Time),
+		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout),
 	}
-	a.status.Now, a.resyncs.now = clock.Now, clock.Now
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
 	a.local, a.localConfig = cfg.Local, cfg.LocalConfig
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, dir.SocketName)
 	}
-	a.enrolled.Store(&l.Me)
-	a.svid.Store(&l.SVID)
-	believed, uncounted := store.ResumeTrials(l.Beliefs, l.Me, clock.Now())
-	a.beliefs.Store(believed)
-	behind, err := store.ReadBehind(believed)
+	a.node, err = accept.New(accept.Config{
+		Store: store, Clock: clock, Release: cfg.Release, Faults: cfg.Faults, Told: a.told(),
+		Log: a.log,
+	}, l)
 	if err != nil {
-		l.Notes = append(l.Notes, err)
-	}
-	a.behind.Store(&behind)
-	if l.Next != nil && l.Next.Key.ID == l.SVID.Key.ID {
-		// The renewal was finished, and its last step cut off.
-		if err := store.Remove(dir.NextName); err != nil {
-			return nil, err
-		}
-		l.Next = nil
-	}
-	a.next, a.marksDirty = l.Next, l.Lost
-	if a.source, err = firstSource(l, clock.Now); err != nil {
 		return nil, err
 	}
+	a.resyncs.now = a.node.Now
+	a.next = l.Next
 	a.metrics = newMetrics(a, reloads)
 	if a.workloads, err = hostOf(a, cfg); err != nil {
 		return nil, err
 	}
-	kept, err := store.ReadPeriods()
-	if err != nil {
-		l.Notes = append(l.Notes, err)
-	}
-	a.degraded.Resume(kept)
-	// From here on, what takes the place of another is news.
-	a.svid.Tend(a.noteDegraded, a.news.Ring)
-	a.beliefs.Tend(a.noteDegraded, a.news.Ring)
-	a.behind.Tend(a.noteDegraded, a.news.Ring)
-	if err := store.Stamp(cfg.Release); err != nil {
-		l.Notes = append(l.Notes, err)
-	}
-	if uncounted != nil {
-		l.Notes = append(l.Notes, fmt.Errorf("what is on trial is not used this time: %w", uncounted))
-	}
-	a.resume(ctx, l)
+	a.node.Resume(ctx, l)
+	svid := a.node.SVID()
+	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.Key.ID.String()), slog.Time("svid_not_after", svid.Leaf().NotAfter), slog.String("unready", a.unready()))
 	return a, nil
 }
 
-// firstSource returns what the node presents at its start: its identity, or nothing
-// but trust where that is out of date.
-func firstSource(l *state.Loaded, now func() time.Time) (*credential.Issued, error) {
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: l.SVID.Chain, Key: l.SVID.Key.Signer(), Bundle: l.Beliefs.Contact, Now: now})
-	if err == nil {
-		return credential.NewIssued(m), nil
+// told is how the agent hears what becomes of its node.
+func (a *Agent) told() accept.Told {
+	return accept.Told{
+		Rejected: func(scope, reason string) { a.metrics.rejected.WithLabelValues(scope, reason).Inc() },
+		Refused:  func(action, reason string) { a.metrics.refused.WithLabelValues(action, reason).Inc() },
+		Entered:  func() { a.metrics.entries.Inc() },
+		Report:   a.kickReport, Renew: a.kickRenewal,
+		Changed: a.changed, Applied: a.hooks.applied, AppliedTo: a.hooks.appliedTo,
 	}
-	// Out of date, banned, or of a mesh CA that is gone: whatever it is, a coordinator
-	// decides. The node comes back by proof of its key.
-	m, err = credential.NewMaterial(credential.MaterialConfig{Bundle: l.Beliefs.Contact, Now: now})
-	if err != nil {
-		return nil, err
-	}
-	return credential.NewIssued(m), nil
-}
-
-// resume tells what was found on disk, and finishes what was cut off.
-func (a *Agent) resume(ctx context.Context, l *state.Loaded) {
-	for _, r := range l.Earlier {
-		if a.beliefs.Load().Concerns(snapshot.Scope(r.Scope)) {
-			a.status.Refused(r)
-		}
-	}
-	for _, err := range l.Notes {
-		a.log.LogAttrs(ctx, slog.LevelError, "damage in the data directory, going on without", slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)))
-	}
-	for _, r := range l.Refused {
-		a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
-		a.status.Refused(r)
-		a.log.LogAttrs(ctx, slog.LevelError, "snapshot on disk not used", slog.String("scope", r.Scope), slog.String("reason", r.Reason), slog.String("detail", r.Detail))
-	}
-	if len(l.Refused) > 0 {
-		a.keepRefusals(ctx)
-	}
-	for _, scope := range state.Scopes {
-		old, ok := l.Unsaved[scope]
-		if !ok {
-			continue
-		}
-		// What the disk does not take now stays pending, and is found by the next start.
-		h := a.beliefs.Load().Held[scope]
-		if h == nil || h != l.Beliefs.Held[scope] {
-			continue // it failed its trial meanwhile
-		}
-		if err := a.store.Place(scope, h.Raw, old); err != nil {
-			a.log.LogAttrs(ctx, slog.LevelWarn, "an activation that was cut off is not finished on disk yet", slog.String("scope", string(scope)), slog.Any("err", err))
-		}
-	}
-	if err := a.store.Remove(l.Dropped...); err != nil {
-		a.log.LogAttrs(ctx, slog.LevelWarn, "what the node may not hold any more is still on disk; it is not used", slog.Any("err", err))
-	}
-	b := a.beliefs.Load()
-	for _, scope := range state.Scopes {
-		q, ok := b.Quarantined(scope)
-		if !ok {
-			continue
-		}
-		a.tellQuarantine(ctx, b, scope)
-		if h := b.Held[scope]; h != nil && !q.Kept {
-			if err := a.store.Settle(scope, h.Raw); err != nil {
-				a.log.LogAttrs(ctx, slog.LevelWarn, "the file of the snapshot in use is still the one that failed", slog.String("scope", string(scope)), slog.Any("err", err))
-			}
-		}
-	}
-	if err := a.readState(a.now()); err != nil {
-		a.log.LogAttrs(ctx, slog.LevelWarn, "how the snapshots came is not known any more", slog.Any("err", err))
-	}
-	a.findDerived()
-	a.derive(ctx)
-	a.changed(state.Scopes[:]...) // those that the program succeeded with are passed over
-	svid := a.svid.Load()
-	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.Key.ID.String()), slog.Time("svid_not_after", svid.Leaf().NotAfter), slog.String("unready", a.unready()))
 }
 
 // Close gives the data directory back, for an agent that is not run.
-func (a *Agent) Close() error { return a.store.Close() }
-
-// self is who the node is, in its present incarnation.
-func (a *Agent) self() state.Self { return *a.enrolled.Load() }
+func (a *Agent) Close() error { return a.node.Store().Close() }
 
 // Socket is the path of the local API.
 func (a *Agent) Socket() string { return a.socket }
 
 // Source is the node's identity as it is renewed, for other parts of the process.
-func (a *Agent) Source() credential.Source { return a.source }
+func (a *Agent) Source() credential.Source { return a.node.Source() }
 
 // errLeft ends Run: the node left the cluster.
 var errLeft = errors.New("the node left its cluster")
@@ -384,7 +263,7 @@ var errLeft = errors.New("the node left its cluster")
 // ctx's error or that of the listener. No failure of a coordinator, and no refusal,
 // ends it. Every goroutine of the agent starts here and is gone when Run returns.
 func (a *Agent) Run(ctx context.Context) error {
-	defer a.store.Close()
+	defer a.node.Store().Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
@@ -415,9 +294,9 @@ func (a *Agent) live(ctx context.Context) error {
 	g.Go(func() error { return a.keepCertified(loops) })
 	g.Go(func() error { return a.refresh(loops) })
 	g.Go(func() error { return a.watchMirrors(loops) })
-	g.Go(func() error { return a.watchClock(loops) })
-	g.Go(func() error { return a.watchDegraded(loops) })
-	g.Go(func() error { return a.watchTrials(loops) })
+	g.Go(func() error { return a.node.Clock.Watch(loops) })
+	g.Go(func() error { return a.node.Autonomy.WatchDegraded(loops) })
+	g.Go(func() error { return a.node.Trials.WatchTrials(loops) })
 	g.Go(func() error { return a.runHooks(loops) })
 	g.Go(func() error { return a.workloads.Run(loops) })
 	defer close(a.stopped)
@@ -439,7 +318,7 @@ func (a *Agent) live(ctx context.Context) error {
 			// Nobody writes any more when the files go.
 			halt()
 			_ = g.Wait() // they were cancelled
-			if err := a.store.Wipe(); err != nil {
+			if err := a.node.Store().Wipe(); err != nil {
 				err = fmt.Errorf("the node left its cluster, and its identity is not removed yet: %w", err)
 				r <- err
 				return err

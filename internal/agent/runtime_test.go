@@ -23,7 +23,7 @@ import (
 
 // runtimeOf returns the header and the record of the node_runtime in use at a.
 func runtimeOf(a *Agent) (snapshot.Header, snapshot.Record) {
-	h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
+	h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return snapshot.Header{}, snapshot.Record{}
 	}
@@ -45,7 +45,7 @@ func runtimeNode(f *fleettest.Fleet) (*node, authortest.Member) {
 		f.Do(func() { s = f.Runtime(&m) })
 		f.Must(n.take(a, s))
 	}
-	if refused := a.status.Refusals(); len(refused) != 0 {
+	if refused := a.node.Status().Refusals(); len(refused) != 0 {
 		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -92,20 +92,20 @@ func TestRuntimeActivationCrash(t *testing.T) {
 				h, record := runtimeOf(a)
 				old := h.SnapshotID == was.SnapshotID && record.Generation == wasRecord.Generation
 				if h.ConfigVersion == 0 {
-					t.Errorf("none is in use: %v", a.status.Refusals())
+					t.Errorf("none is in use: %v", a.node.Status().Refusals())
 					return
 				}
-				isNew := bytes.Equal(a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
+				isNew := bytes.Equal(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
 				if !isNew && (!old || done) {
 					t.Errorf("version %d under generation %d is in use", h.ConfigVersion, record.Generation)
 				}
-				if reason := a.unready(); reason != "" || len(a.status.Refusals()) != 0 {
-					t.Errorf("unready: %q, refusals %v", reason, a.status.Refusals())
+				if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
 				}
-				if err := n.take(a, next); err != nil || len(a.status.Refusals()) != 0 {
-					t.Errorf("sent again: %v, %v", err, a.status.Refusals())
+				if err := n.take(a, next); err != nil || len(a.node.Status().Refusals()) != 0 {
+					t.Errorf("sent again: %v, %v", err, a.node.Status().Refusals())
 				}
-				if !bytes.Equal(a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
+				if !bytes.Equal(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
 					t.Error("sent again, it is not in use")
 				}
 			})
@@ -136,11 +136,11 @@ func TestDamagedRuntime(t *testing.T) {
 		if h, _ := runtimeOf(a); h.ConfigVersion == 0 || h.ConfigVersion >= newest.ConfigVersion || a.unready() != "" {
 			t.Fatalf("%s: version %d, %s", what, h.ConfigVersion, a.unready())
 		}
-		if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
+		if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
 			t.Fatalf("%s: reported as %v", what, got)
 		}
-		if err := n.take(a, current); err != nil || len(a.status.Refusals()) != 0 {
-			t.Fatalf("%s, sent again: %v, %v", what, err, a.status.Refusals())
+		if err := n.take(a, current); err != nil || len(a.node.Status().Refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, %v", what, err, a.node.Status().Refusals())
 		}
 		if h, _ := runtimeOf(a); h.ConfigVersion != newest.ConfigVersion {
 			t.Fatalf("%s, sent again: version %d", what, h.ConfigVersion)
@@ -196,23 +196,23 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 		})
 	})
 	f.Must(n.take(a, runtime))
-	b := a.beliefs.Load()
-	if trust := a.me.Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
+	b := a.node.Beliefs()
+	if trust := a.node.Me().Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
 		t.Fatalf("roles %v", trust.Roles)
 	}
 	if got := enroll.RenewEvery(b); got != 7*time.Second {
 		t.Errorf("renewals every %v", got)
 	}
-	if got := state.MergeAddresses(b, a.me.Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
+	if got := state.MergeAddresses(b, a.node.Me().Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
 		t.Errorf("coordinators %v", got)
 	}
 	if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 		t.Errorf("without a degraded policy it may do %v", got)
 	}
-	if until, limit := a.alone(); limit != guard.LimitAllowed || until.After(a.now().Add(freshFor+guard.StaleFor)) {
+	if until, limit := a.node.Autonomy.Alone(); limit != guard.LimitAllowed || until.After(a.node.Now().Add(freshFor+guard.StaleFor)) {
 		t.Errorf("it works alone until %v, by %s", until, limit)
 	}
-	if got := b.Standing(a.me.ID); got != string(snapshot.MemberDraining) {
+	if got := b.Standing(a.node.Me().ID); got != string(snapshot.MemberDraining) {
 		t.Errorf("it is %s", got)
 	}
 	held := a.held()
@@ -253,17 +253,17 @@ func TestRuntimeLost(t *testing.T) {
 			c.lose(f, n)
 			a = n.mustOpen()
 			defer a.Close()
-			b := a.beliefs.Load()
+			b := a.node.Beliefs()
 			if b.Held[snapshot.ScopeNodeRuntime] != nil || b.Held[snapshot.ScopeNodeBootstrap] == nil {
 				t.Fatal("the test shows nothing")
 			}
 			if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 				t.Errorf("it may do %v again", got)
 			}
-			if trust := a.me.Trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
+			if trust := a.node.Me().Trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
 				t.Errorf("it is in the groups %v, %v again", trust.Roles, trust.Organizations)
 			}
-			if got := b.Facts().Overall(a.now()); got != snapshot.Expired {
+			if got := b.Facts().Overall(a.node.Now()); got != snapshot.Expired {
 				t.Errorf("it is %s", got)
 			}
 			if len(b.Coordinators()) == 0 {
@@ -272,8 +272,8 @@ func TestRuntimeLost(t *testing.T) {
 			var next *fealtyv1.SignedSnapshot
 			f.Do(func() { next = f.Runtime(&m) })
 			f.Must(n.take(a, next))
-			if got := a.beliefs.Load().Freshness(snapshot.ScopeNodeRuntime, a.now()); got != snapshot.Fresh {
-				t.Errorf("the next one is %q: %v", got, a.status.Refusals())
+			if got := a.node.Beliefs().Freshness(snapshot.ScopeNodeRuntime, a.node.Now()); got != snapshot.Fresh {
+				t.Errorf("the next one is %q: %v", got, a.node.Status().Refusals())
 			}
 		})
 	}
@@ -313,7 +313,7 @@ func TestFreshnessOfANode(t *testing.T) {
 		if err != nil || count != 2 {
 			t.Errorf("%d series (%v)", count, err)
 		}
-		if got := float64(guard.Rank(a.beliefs.Load().Freshness(snapshot.ScopeNodeRuntime, a.now()))); got != c.gauge {
+		if got := float64(guard.Rank(a.node.Beliefs().Freshness(snapshot.ScopeNodeRuntime, a.node.Now()))); got != c.gauge {
 			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
 		}
 	}
@@ -323,10 +323,10 @@ func TestFreshnessOfANode(t *testing.T) {
 	f.Do(func() { next = renewedRuntime(f, &m, h) })
 	f.Must(n.take(a, next))
 	if got := at(20 * time.Minute); got != snapshot.Fresh {
-		t.Errorf("with a newer record: %s, refusals %v", got, a.status.Refusals())
+		t.Errorf("with a newer record: %s, refusals %v", got, a.node.Status().Refusals())
 	}
 	// Without what says what it is, it relies on nothing.
-	if got := (&state.Beliefs{}).Facts().Overall(a.now()); got != snapshot.Expired {
+	if got := (&state.Beliefs{}).Facts().Overall(a.node.Now()); got != snapshot.Expired {
 		t.Errorf("with nothing: %s", got)
 	}
 }

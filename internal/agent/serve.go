@@ -107,7 +107,7 @@ func (a *Agent) authorizer() (*authz.Table, *authz.Authorizer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	gate, err := authz.New(table, authz.Options{Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.me.Cluster }})
+	gate, err := authz.New(table, authz.Options{Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.node.Me().Cluster }})
 	return table, gate, err
 }
 
@@ -118,7 +118,7 @@ func (a *Agent) grpcServer() (*grpc.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: a.source, Local: mesh.OwnUser, Now: a.now})
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: a.node.Source(), Local: mesh.OwnUser, Now: a.node.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -170,24 +170,24 @@ type nodeServer struct {
 // GetNode tells what the node is and holds. It asks no coordinator.
 func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*fealtyv1.GetNodeResponse, error) {
 	a := n.a
-	s, v := a.svid.Load(), a.status.View()
+	s, v := a.node.SVID(), a.node.Status().View()
 	resp := &fealtyv1.GetNodeResponse{
-		SpiffeId: a.me.ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.self().Outcome]),
+		SpiffeId: a.node.Me().ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.node.Self().Outcome]),
 		SvidNotBefore: timestamppb.New(s.Leaf().NotBefore), SvidNotAfter: timestamppb.New(s.Leaf().NotAfter), KeyId: s.Key.ID.String(),
 		Connected: v.Connected, Coordinator: v.Coordinator, LastError: v.LastError(),
-		Held: a.held(), Refusals: refusalMessages(a.status.Refusals()), Release: a.release,
+		Held: a.held(), Refusals: refusalMessages(a.node.Status().Refusals()), Release: a.release,
 		MemberState: v.Standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
 	}
-	until, limit := a.alone()
+	until, limit := a.node.Autonomy.Alone()
 	resp.AutonomousUntil, resp.AutonomyLimit = timestamppb.New(until), limit
 	if !v.Connected && !v.Lost.IsZero() {
 		resp.ContactLostAt = timestamppb.New(v.Lost)
 	}
 	if resp.MemberState == "" {
-		resp.MemberState = a.beliefs.Load().Standing(a.me.ID)
+		resp.MemberState = a.node.Beliefs().Standing(a.node.Me().ID)
 	}
-	a.standsDegraded(resp)
-	if d := a.clock.Behind(); d > 0 {
+	a.node.Autonomy.StandsDegraded(resp)
+	if d := a.node.Clock.Behind(); d > 0 {
 		resp.ClockBehind = durationpb.New(d)
 	}
 	if !v.NextRenewal.IsZero() {
@@ -220,7 +220,7 @@ func (n nodeServer) RenewIdentity(ctx context.Context, _ *fealtyv1.RenewIdentity
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	s := a.svid.Load()
+	s := a.node.SVID()
 	return &fealtyv1.RenewIdentityResponse{SvidNotAfter: timestamppb.New(s.Leaf().NotAfter), KeyId: s.Key.ID.String()}, nil
 }
 

@@ -62,9 +62,9 @@ func TestGetNode(t *testing.T) {
 	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
 	resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 	f.Must(err)
-	leaf := a.svid.Load().Leaf()
+	leaf := a.node.SVID().Leaf()
 	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || resp.GetCoordinator() != authortest.Coordinator ||
-		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.svid.Load().Key.ID.String() ||
+		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.node.SVID().Key.ID.String() ||
 		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 || len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
 		t.Errorf("node %v", resp)
 	}
@@ -81,10 +81,10 @@ func TestRenewIdentity(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a, client, _ := served(t, f, n)
-	before := a.svid.Load().Key.ID
+	before := a.node.SVID().Key.ID
 	resp, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
 	f.Must(err)
-	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.svid.Load().Key.ID.String() {
+	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.node.SVID().Key.ID.String() {
 		t.Errorf("renewed to %s", resp.GetKeyId())
 	}
 	f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })

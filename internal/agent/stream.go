@@ -2,13 +2,10 @@ package agent
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
@@ -48,16 +46,9 @@ const (
 	leastMove   = 10 * time.Second
 )
 
-// addresses returns the coordinators to talk to, in random order.
-func (a *Agent) addresses() []string {
-	out := state.MergeAddresses(a.beliefs.Load(), a.me.Addresses)
-	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out
-}
-
 func (a *Agent) meshOptions() mesh.Options {
 	return mesh.Options{
-		Dialer: enroll.Dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+		Dialer: enroll.Dialer(a.dial), Now: a.node.Now, OnFailure: a.handshakeFailed,
 		GRPC: []grpc.DialOption{
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshot.MaxSigned + 64<<10)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -75,12 +66,12 @@ func (a *Agent) follow(ctx context.Context) error {
 	var pause backoff
 	var refused seldom
 	for ctx.Err() == nil {
-		changed := a.source.Changed()
+		changed := a.node.Source().Changed()
 		if !a.presentable(ctx) {
 			// Without a certificate there is nothing to say; keepCertified gets one. A timer
 			// of its does not see that the machine slept.
 			a.kickRenewal()
-			a.status.Closed(nil)
+			a.node.Status().Closed(nil)
 			if sleep(ctx, clockLook, changed) != nil {
 				break
 			}
@@ -101,35 +92,19 @@ func (a *Agent) follow(ctx context.Context) error {
 		level := slog.LevelInfo
 		if end.unwelcome {
 			// A coordinator that was restored from before the certificate does not know it.
-			a.show(ctx, a.beliefs.Load().Held[snapshot.ScopeTrustBundle])
+			a.show(ctx, a.node.Beliefs().Held[snapshot.ScopeTrustBundle])
 			state.Poke(a.rejected) // a rejoin gets a certificate, or the reason
 		}
 		if strangeRoot(end.err) {
 			state.Poke(a.strange) // the cluster may have another root
 		}
-		if verdict.Lasting(end.err) || end.unwelcome && verdict.Lasting(a.status.View().Renewal) {
+		if verdict.Lasting(end.err) || end.unwelcome && verdict.Lasting(a.node.Status().View().Renewal) {
 			wait, level = refused.next(), slog.LevelError
 		}
 		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", state.OneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
 		_ = sleep(ctx, wait, changed)
 	}
 	return ctx.Err()
-}
-
-// presentable reports whether the node holds a certificate that is in date.
-func (a *Agent) presentable(ctx context.Context) bool {
-	m, err := a.source.Current(ctx)
-	return err == nil && !m.ID().IsZero() && a.now().Before(m.NotAfter())
-}
-
-// presents returns the certificate that a connection made now would present, or nil.
-// It asks the source, which connections follow: a.svid is stored a moment later.
-func (a *Agent) presents(ctx context.Context) *x509.Certificate {
-	m, err := a.source.Current(ctx)
-	if err != nil || m.ID().IsZero() {
-		return nil
-	}
-	return m.Chain()[0]
 }
 
 // ending says how a stream ended.
@@ -151,7 +126,7 @@ func (a *Agent) round(ctx context.Context) ending {
 		end.unwelcome = verdict.Unwelcome(end.err)
 		rejected = rejected || end.unwelcome
 		if ctx.Err() != nil {
-			a.status.Closed(nil)
+			a.node.Status().Closed(nil)
 			return end
 		}
 		if end.moved { // still in contact: the next session says so, or why not
@@ -159,18 +134,18 @@ func (a *Agent) round(ctx context.Context) ending {
 		}
 		if e, ok := verdict.Of(end.err); ok {
 			end.err = e
-			a.status.Closed(e)
+			a.node.Status().Closed(e)
 			return end
 		}
 		if end.lived {
 			end.err = verdict.Word(address, end.err)
-			a.status.Closed(end.err)
+			a.node.Status().Closed(end.err)
 			return end
 		}
 		failures = append(failures, &verdict.AddressError{Address: address, Err: end.err})
 	}
-	err := verdict.Summarize(a.me.Cluster, failures)
-	a.status.Closed(err)
+	err := verdict.Summarize(a.node.Me().Cluster, failures)
+	a.node.Status().Closed(err)
 	return ending{err: err, unwelcome: rejected}
 }
 
@@ -187,7 +162,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		}
 		return ending{err: err}
 	}
-	conn, err := mesh.Dial(enroll.Target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	conn, err := mesh.Dial(enroll.Target(address), a.node.Source(), credential.AnyOfKind(identity.Coordinator), a.meshOptions())
 	if err != nil {
 		return failed(err)
 	}
@@ -244,8 +219,8 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		superseded = info.Superseded()
 		// Our own certificate's end needs no alarm: the renewal supersedes it, and
 		// without one there is nothing to move to.
-		if end := info.Expires(); !end.IsZero() && presented != nil && end.Before(presented.NotAfter) && end.Sub(a.now()) > leastMove {
-			move.at(moveLead(end.Sub(a.now())))
+		if end := info.Expires(); !end.IsZero() && presented != nil && end.Before(presented.NotAfter) && end.Sub(a.node.Now()) > leastMove {
+			move.at(moveLead(end.Sub(a.node.Now())))
 		}
 	}
 	settled := time.NewTimer(settleTime)
@@ -255,7 +230,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	stands := func() {
 		if !end.lived {
 			end.lived = true
-			a.status.Opened(address)
+			a.node.Status().Opened(address)
 			a.log.LogAttrs(ctx, slog.LevelInfo, "stream to a coordinator", slog.String("coordinator", address))
 			a.kickRenewal() // somebody is there again
 		}
@@ -295,7 +270,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 				spread = bundleSpread
 				// No later renewal is told on this stream: it has to move before its end.
 				if info, ok := mesh.FromContext(stream.Context()); ok && !info.Expires().IsZero() {
-					spread = min(spread, moveLead(info.Expires().Sub(a.now())))
+					spread = min(spread, moveLead(info.Expires().Sub(a.node.Now())))
 				}
 			}
 			move.at(upTo(spread))
@@ -366,12 +341,12 @@ func (a *Agent) hear(ctx context.Context, in *intake, m *fealtyv1.ConnectRespons
 	case *fealtyv1.ConnectResponse_RootChanges:
 		a.hearRoots(ctx, news.RootChanges)
 	case *fealtyv1.ConnectResponse_HistoryLinks:
-		a.hearLinks(ctx, news.HistoryLinks.GetLinks())
+		a.node.HearLinks(ctx, news.HistoryLinks.GetLinks())
 	case *fealtyv1.ConnectResponse_RenewNow:
 		a.hearRenew(news.RenewNow)
 	case *fealtyv1.ConnectResponse_Standing:
 		state := state.Clip(news.Standing.GetState(), maxStandingBytes)
-		if a.status.Stands(state) {
+		if a.node.Status().Stands(state) {
 			a.log.LogAttrs(ctx, slog.LevelInfo, "the membership says of this node", slog.String("state", state))
 		}
 	}
@@ -379,7 +354,7 @@ func (a *Agent) hear(ctx context.Context, in *intake, m *fealtyv1.ConnectRespons
 }
 
 func (a *Agent) hearRoots(ctx context.Context, m *fealtyv1.RootChanges) {
-	if a.hearChanges(ctx, m.GetChanges()) {
+	if a.node.HearChanges(ctx, m.GetChanges()) {
 		select {
 		case a.renewNow <- "the cluster has another root":
 		default: // one is under way
@@ -397,16 +372,16 @@ func (a *Agent) hearRenew(m *fealtyv1.RenewNow) {
 // report sends what the node is and holds. Refusals are told once on each stream.
 func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
 	r := &fealtyv1.ConnectRequest{
-		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), Run: a.run, SvidNotAfter: timestamppb.New(a.svid.Load().Leaf().NotAfter),
+		Name: a.node.Me().ID.Name(), Release: a.release, Held: a.held(), Run: a.run, SvidNotAfter: timestamppb.New(a.node.SVID().Leaf().NotAfter),
 	}
-	until, limit := a.alone()
+	until, limit := a.node.Autonomy.Alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
-	if d := a.clock.Behind(); d > 0 {
+	if d := a.node.Clock.Behind(); d > 0 {
 		r.ClockBehind = durationpb.New(d)
 	}
 	r.Resync = a.resyncs.due()
-	r.DegradedPeriods = a.reportable()
-	refusals, at := a.status.RefusalsAt()
+	r.DegradedPeriods = a.node.Autonomy.Reportable()
+	refusals, at := a.node.Status().RefusalsAt()
 	if at != *told {
 		r.Refusals = refusalMessages(refusals)
 	}
@@ -418,29 +393,7 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 }
 
 // held names the snapshots in use.
-func (a *Agent) held() []*fealtyv1.HeldSnapshot {
-	b, now := a.beliefs.Load(), a.now()
-	var out []*fealtyv1.HeldSnapshot
-	for _, scope := range slices.Sorted(slices.Values(state.Scopes[:])) {
-		if h := b.Held[scope]; h != nil {
-			header := h.Verified.Header()
-			record, _ := h.Verified.Record()
-			out = append(out, &fealtyv1.HeldSnapshot{
-				Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, ContentHash: header.ContentHash[:],
-				Generation: record.Generation, Freshness: string(b.Freshness(scope, now)), Signers: signersOf(h.Verified),
-			})
-		}
-	}
-	return out
-}
-
-// signersOf returns the ids of the config keys that v is trusted by.
-func signersOf(v *snapshot.Verified) []string {
-	if _, ok := v.Record(); !ok {
-		return nil // the config root key signs it
-	}
-	return v.SignerKeyIDs()
-}
+func (a *Agent) held() []*fealtyv1.HeldSnapshot { return accept.HeldBy(a.node.Beliefs(), a.node.Now()) }
 
 func refusalMessages(refusals []state.Refusal) []*fealtyv1.Refusal {
 	out := make([]*fealtyv1.Refusal, 0, len(refusals))

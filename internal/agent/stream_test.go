@@ -65,13 +65,13 @@ func TestGoesOnAlone(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		if !a.status.View().Connected {
+		if !a.node.Status().View().Connected {
 			t.Fatal("not connected")
 		}
 		f.Do(func() { f.Faults.Down["all"] = true; clear(f.Seen.Dialed) })
 		f.Cut()
 		time.Sleep(2 * time.Hour)
-		v := a.status.View()
+		v := a.node.Status().View()
 		if v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) || v.LastError() == "" {
 			t.Errorf("alone: connected %v, %v", v.Connected, v.Stream)
 		}
@@ -89,7 +89,7 @@ func TestGoesOnAlone(t *testing.T) {
 		})
 		f.TrustChanged(func() { f.Faults.Down["all"] = false })
 		time.Sleep(time.Minute)
-		if v := a.status.View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
+		if v := a.node.Status().View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
 			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.Connected, trustVersion(a), v.LastError())
 		}
 		_ = stop()
@@ -114,7 +114,7 @@ func TestComesBackAfterALongOutage(t *testing.T) {
 		}
 		f.Do(func() { f.Faults.Down["all"] = false })
 		time.Sleep(2 * time.Minute)
-		if v := a.status.View(); !v.Connected || a.unready() != "" || f.Count(&f.Seen.Clones) != 0 {
+		if v := a.node.Status().View(); !v.Connected || a.unready() != "" || f.Count(&f.Seen.Clones) != 0 {
 			t.Errorf("connected %v, %q, %d alarms, %v", v.Connected, a.unready(), f.Count(&f.Seen.Clones), v.Renewal)
 		}
 		_ = stop()
@@ -142,7 +142,7 @@ func TestDelivery(t *testing.T) {
 		f.Do(func() {
 			last := f.Seen.Reports[len(f.Seen.Reports)-1]
 			i := slices.IndexFunc(last.GetHeld(), func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == "trust_bundle" })
-			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" || last.GetName() != a.me.ID.Name() {
+			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" || last.GetName() != a.node.Me().ID.Name() {
 				t.Errorf("reported %v", last)
 			}
 			if len(last.GetRefusals()) != 1 || last.GetRefusals()[0].GetReason() != "malformed" {
@@ -189,8 +189,8 @@ func TestStreamMoves(t *testing.T) {
 		}
 		f.TrustChanged(func() {})
 		time.Sleep(bundleSpread + 5*time.Second)
-		if trustVersion(a) != 11 || !a.status.View().Connected {
-			t.Errorf("version %d, connected %v", trustVersion(a), a.status.View().Connected)
+		if trustVersion(a) != 11 || !a.node.Status().View().Connected {
+			t.Errorf("version %d, connected %v", trustVersion(a), a.node.Status().View().Connected)
 		}
 		_ = stop()
 	})
@@ -209,7 +209,7 @@ func TestStreamMovesBeforeExpiry(t *testing.T) {
 		if cuts := f.Seen.Cuts.Load(); cuts != 0 {
 			t.Errorf("%d connections were cut at their end", cuts)
 		}
-		if !a.status.View().Connected || a.unready() != "" {
+		if !a.node.Status().View().Connected || a.unready() != "" {
 			t.Error("not connected")
 		}
 		_ = stop()
@@ -229,11 +229,11 @@ func TestStreamMovesWithTheCoordinator(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		f.Do(func() { f.Must(f.Source.Adopt(f.Server(20 * time.Hour))) })
 		time.Sleep(9*time.Minute + 50*time.Second)
-		if v := a.status.View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
+		if v := a.node.Status().View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
 			t.Errorf("just before its end: connected %v, %d streams", v.Connected, f.Count(&f.Seen.Hellos))
 		}
 		time.Sleep(10 * time.Minute)
-		if v := a.status.View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
+		if v := a.node.Status().View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
 			t.Errorf("afterwards: connected %v, %d streams", v.Connected, f.Count(&f.Seen.Hellos))
 		}
 		_ = stop()
@@ -270,7 +270,7 @@ func TestHangingCoordinator(t *testing.T) {
 		}
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
-		if v := a.status.View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) && !errors.Is(v.Stream, explain.Unreachable) {
+		if v := a.node.Status().View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) && !errors.Is(v.Stream, explain.Unreachable) {
 			t.Errorf("connected %v, %v", v.Connected, v.Stream)
 		}
 		_ = stop()
@@ -309,8 +309,7 @@ func TestAddresses(t *testing.T) {
 	if len(seen) != 2 || slices.Min(slices.Collect(maps.Values(seen))) < 40 {
 		t.Errorf("not in random order: %v", seen)
 	}
-	a.beliefs.Store(&state.Beliefs{})
-	if got := a.addresses(); !slices.Equal(got, []string{"b.example:2"}) {
+	if got := state.MergeAddresses(&state.Beliefs{}, a.node.Me().Addresses); !slices.Equal(got, []string{"b.example:2"}) {
 		t.Errorf("without a bootstrap: %v", got)
 	}
 }

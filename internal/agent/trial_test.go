@@ -41,7 +41,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	w.a = w.n.mustOpen()
 	t.Cleanup(func() { w.a.Close() })
 	if contact {
-		w.a.status.Opened(authortest.Coordinator)
+		w.a.node.Status().Opened(authortest.Coordinator)
 	}
 	f.Do(func() {
 		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
@@ -54,7 +54,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	w.good = w.version()
 	w.bad = w.send(2)
 	if w.version() == w.good || !w.onTrial() {
-		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.Refusals())
+		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.node.Status().Refusals())
 	}
 	return w
 }
@@ -69,15 +69,15 @@ func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Recor
 func (w *trialWorld) version() uint64 { return inUse(w.a)[snapshot.ScopeQoSPolicy] }
 
 func (w *trialWorld) onTrial() bool {
-	_, on := w.a.beliefs.Load().OnTrial(snapshot.ScopeQoSPolicy)
+	_, on := w.a.node.Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
 	return on
 }
 
 // end lets the time of the trial pass.
 func (w *trialWorld) end() {
 	w.t.Helper()
-	w.a.trialSince[snapshot.ScopeQoSPolicy] = time.Now().Add(-2 * time.Hour)
-	_, err := w.a.endTrials(w.t.Context())
+	w.a.node.Trials.Since[snapshot.ScopeQoSPolicy] = time.Now().Add(-2 * time.Hour)
+	_, err := w.a.node.Trials.EndTrials(w.t.Context())
 	w.f.Must(err)
 }
 
@@ -90,7 +90,7 @@ func (w *trialWorld) restart() {
 
 func (w *trialWorld) reject() {
 	w.t.Helper()
-	w.f.Must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
+	w.f.Must(w.a.node.Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
 }
 
 // fellBack checks that the version before is in use, and that everybody is told.
@@ -99,11 +99,11 @@ func (w *trialWorld) fellBack(when string) {
 	if w.version() != w.good || w.onTrial() {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
-	mark, _ := w.a.beliefs.Load().Marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
+	mark, _ := w.a.node.Beliefs().Marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}
-	if got := w.a.status.Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined || got[0].Scope != string(snapshot.ScopeQoSPolicy) {
+	if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined || got[0].Scope != string(snapshot.ScopeQoSPolicy) {
 		w.t.Errorf("%s: it is reported as %v", when, got)
 	}
 	resp, err := nodeServer{a: w.a}.GetNode(w.t.Context(), nil)
@@ -111,7 +111,7 @@ func (w *trialWorld) fellBack(when string) {
 	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != state.ReasonQuarantined {
 		w.t.Errorf("%s: the node tells of %v", when, resp.GetRefusals())
 	}
-	if q, ok := w.a.beliefs.Load().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
+	if q, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
 		w.t.Errorf("%s: quarantined: %v, %+v", when, ok, q)
 	}
 	w.n.wellKept(w.t, w.a)
@@ -129,21 +129,21 @@ func TestTrial(t *testing.T) {
 		{"its time passes", true, (*trialWorld).end, false},
 		{"its time passes, and there was no contact before", false, (*trialWorld).end, false},
 		{"a good verdict, and its time passes", true, func(w *trialWorld) {
-			w.f.Must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
+			w.f.Must(w.a.node.Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
 			w.end()
 		}, false},
 		{"a bad verdict", true, (*trialWorld).reject, true},
 		{"a good and then a bad verdict", true, func(w *trialWorld) {
-			w.f.Must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
+			w.f.Must(w.a.node.Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
 			w.reject()
 		}, true},
 		{"contact lost", true, func(w *trialWorld) {
-			w.a.status.Closed(errors.New("gone"))
+			w.a.node.Status().Closed(errors.New("gone"))
 			w.end()
 		}, true},
 		{"contact lost and back", true, func(w *trialWorld) {
-			w.a.status.Closed(errors.New("gone"))
-			w.a.status.Opened(authortest.Coordinator)
+			w.a.node.Status().Closed(errors.New("gone"))
+			w.a.node.Status().Opened(authortest.Coordinator)
 			w.end()
 		}, false},
 		{"contact lost over a restart", true, func(w *trialWorld) { w.restart(); w.end() }, true},
@@ -184,8 +184,8 @@ func TestTrial(t *testing.T) {
 			w := newTrialWorld(t, c.contact)
 			c.do(w)
 			if !c.bad {
-				if w.version() == w.good || w.onTrial() || len(w.a.status.Refusals()) != 0 {
-					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.Refusals())
+				if w.version() == w.good || w.onTrial() || len(w.a.node.Status().Refusals()) != 0 {
+					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.node.Status().Refusals())
 				}
 				w.restart()
 				if w.version() == w.good || w.onTrial() {
@@ -204,12 +204,12 @@ func TestTrial(t *testing.T) {
 			w.restart()
 			w.fellBack("and a restart")
 			w.send(3, func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = w.good })
-			if w.version() != w.good || w.a.status.Refusals()[0].Reason == state.ReasonQuarantined {
-				t.Errorf("an older version was accepted: %v", w.a.status.Refusals())
+			if w.version() != w.good || w.a.node.Status().Refusals()[0].Reason == state.ReasonQuarantined {
+				t.Errorf("an older version was accepted: %v", w.a.node.Status().Refusals())
 			}
 			w.send(4)
-			if w.version() == w.good || !w.onTrial() || len(w.a.status.Refusals()) != 0 {
-				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.Refusals())
+			if w.version() == w.good || !w.onTrial() || len(w.a.node.Status().Refusals()) != 0 {
+				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.node.Status().Refusals())
 			}
 			w.reject() // two in a row: the good one is still known
 			w.fellBack("a second bad one")
@@ -233,21 +233,21 @@ func TestNoTrialOfTrust(t *testing.T) {
 		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
 	})
 	for _, scope := range state.Scopes {
-		if _, on := w.a.beliefs.Load().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
+		if _, on := w.a.node.Beliefs().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
 			t.Errorf("%s is on trial: %v", scope, on)
 		}
 		if scope == snapshot.ScopeQoSPolicy {
 			continue
 		}
-		if err := w.a.verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, state.ErrNoTrial) {
+		if err := w.a.node.Trials.Verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, state.ErrNoTrial) {
 			t.Errorf("a verdict of %s: %v", scope, err)
 		}
 	}
-	if err := w.a.verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err, state.ErrNoTrial) || w.version() == w.good {
+	if err := w.a.node.Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err, state.ErrNoTrial) || w.version() == w.good {
 		t.Errorf("a verdict of the version before: %v", err)
 	}
 	// A newer record over what is on trial changes nothing of it.
-	old := w.a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+	old := w.a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 	w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = old })
 	if !w.onTrial() {
 		t.Error("a renewal ended the trial")
@@ -281,7 +281,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			f.Must(w.n.take(w.a, f.TrustBundle()))
 			w.send(3)
 			if !w.onTrial() {
-				w.t.Fatal("not on trial", w.a.status.Refusals())
+				w.t.Fatal("not on trial", w.a.node.Status().Refusals())
 			}
 		}},
 		{"its signer revoked", func(w *trialWorld) {
@@ -292,7 +292,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			f.Must(w.n.take(w.a, f.TrustBundle()))
 			w.send(3)
 			if !w.onTrial() || bytes.Equal(old, f.ConfigKey) {
-				w.t.Fatal("not on trial", w.a.status.Refusals())
+				w.t.Fatal("not on trial", w.a.node.Status().Refusals())
 			}
 		}},
 	} {
@@ -303,11 +303,11 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			w.reject()
 			look := func(when string) {
 				t.Helper()
-				q, ok := w.a.beliefs.Load().Quarantined(snapshot.ScopeQoSPolicy)
+				q, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy)
 				if w.version() != was || w.onTrial() || !ok || !q.Kept {
 					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was, w.onTrial(), ok, q)
 				}
-				if got := w.a.status.Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined {
+				if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined {
 					t.Errorf("%s: %v", when, got)
 				}
 			}
@@ -326,13 +326,13 @@ func TestFallBackCrash(t *testing.T) {
 		n = base.clone()
 		a := n.mustOpen()
 		return n.Disk, func() error {
-			if err := a.verdict(t.Context(), snapshot.ScopeQoSPolicy, 0, false, "bad"); err != nil {
+			if err := a.node.Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, 0, false, "bad"); err != nil {
 				return err
 			}
 			if got := inUse(a)[snapshot.ScopeQoSPolicy]; got != w.good {
 				t.Errorf("version %d is in use although the disk failed", got)
 			}
-			return a.keepLedger()
+			return a.node.KeepLedger()
 		}
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
@@ -342,7 +342,7 @@ func TestFallBackCrash(t *testing.T) {
 		}
 		defer a.Close()
 		got := inUse(a)[snapshot.ScopeQoSPolicy]
-		trial, on := a.beliefs.Load().OnTrial(snapshot.ScopeQoSPolicy)
+		trial, on := a.node.Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
 		if got != w.good && (got != bad || done || !on || trial.Attempts != 3) {
 			t.Errorf("version %d is in use, trial %+v", got, trial)
 		}
@@ -365,7 +365,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		w.send(100 + i)
 		w.reject()
 	}
-	if got := len(w.a.beliefs.Load().Quarantine); got != state.MaxQuarantined {
+	if got := len(w.a.node.Beliefs().Quarantine); got != state.MaxQuarantined {
 		t.Errorf("%d entries", got)
 	}
 	w.fellBack("after many")

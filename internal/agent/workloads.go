@@ -15,20 +15,20 @@ import (
 // hostOf returns what gives the processes of the node their identities.
 func hostOf(a *Agent, cfg Config) (*host.Host, error) {
 	return host.New(host.Config{
-		Me: a.me.ID, FS: cfg.FS, Dir: cfg.DataDir, Socket: cfg.WorkloadSocket, Listener: cfg.LocalWorkloads,
-		Registry: a.metrics.registry, Now: a.now, Log: a.log,
+		Me: a.node.Me().ID, FS: cfg.FS, Dir: cfg.DataDir, Socket: cfg.WorkloadSocket, Listener: cfg.LocalWorkloads,
+		Registry: a.metrics.registry, Now: a.node.Now, Log: a.log,
 		Node: host.Node{
 			Services: func() ([]snapshot.Service, error) {
-				v, err := a.use(snapshot.ScopeServiceAssignment)
+				v, err := a.node.Autonomy.Use(snapshot.ScopeServiceAssignment)
 				if err != nil {
 					return nil, err
 				}
 				assignment, _ := v.ServiceAssignment()
 				return assignment.Services, nil
 			},
-			Trust:      func() *identity.Bundle { return a.beliefs.Load().Contact },
-			ConfigKeys: func() []snapshot.ConfigKey { return configKeysOf(a.beliefs.Load()) },
-			Changed:    a.news.Wait,
+			Trust:      func() *identity.Bundle { return a.node.Beliefs().Contact },
+			ConfigKeys: func() []snapshot.ConfigKey { return configKeysOf(a.node.Beliefs()) },
+			Changed:    a.node.Autonomy.News.Wait,
 			Ask: func(ctx context.Context, f func(context.Context, grpc.ClientConnInterface) error) error {
 				return a.ask(ctx, func(ctx context.Context, _ string,
 					conn grpc.ClientConnInterface) error {

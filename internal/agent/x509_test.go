@@ -91,12 +91,12 @@ func (n *operatorNode) mustOpen() *Agent {
 func (n *operatorNode) isBack(t require, a *Agent) {
 	m := n.Fleet.Member(n.id)
 	switch {
-	case a.me.ID != n.id || a.self().ID != n.id || m.ID != n.id:
-		t.Fatalf("it is %v, and %v in the record, was %v", a.self().ID, m.ID, n.id)
-	case m.Key != a.svid.Load().Key.ID:
-		t.Fatalf("the member's key is %v, the node's %v", m.Key, a.svid.Load().Key.ID)
-	case m.Incarnation != a.self().Incarnation:
-		t.Fatalf("the member's incarnation is %v, the node's %v", m.Incarnation, a.self().Incarnation)
+	case a.node.Me().ID != n.id || a.node.Self().ID != n.id || m.ID != n.id:
+		t.Fatalf("it is %v, and %v in the record, was %v", a.node.Self().ID, m.ID, n.id)
+	case m.Key != a.node.SVID().Key.ID:
+		t.Fatalf("the member's key is %v, the node's %v", m.Key, a.node.SVID().Key.ID)
+	case m.Incarnation != a.node.Self().Incarnation:
+		t.Fatalf("the member's incarnation is %v, the node's %v", m.Incarnation, a.node.Self().Incarnation)
 	case a.unready() != "" || bootVersion(a) == 0:
 		t.Fatalf("not ready: %q, bootstrap %d", a.unready(), bootVersion(a))
 	case n.Fleet.Count(&n.Fleet.Seen.Clones) != 0:
@@ -119,13 +119,13 @@ func TestComesBackByCertificate(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		first := a.self().Incarnation
+		first := a.node.Self().Incarnation
 		var runtime *fealtyv1.SignedSnapshot
-		m := f.Member(a.me.ID)
+		m := f.Member(a.node.Me().ID)
 		f.Do(func() { runtime = f.Runtime(&m) })
 		f.Must(n.take(a, runtime))
 		if h, _ := runtimeOf(a); h.ConfigVersion == 0 {
-			t.Fatalf("no node_runtime is in use: %v", a.status.Refusals())
+			t.Fatalf("no node_runtime is in use: %v", a.node.Status().Refusals())
 		}
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Cut()
@@ -136,13 +136,13 @@ func TestComesBackByCertificate(t *testing.T) {
 		f.Do(func() { delete(f.Faults.Down, "all"); f.Seen.Proven = nil })
 		time.Sleep(20 * time.Minute)
 		n.isBack(t, a)
-		if a.self().Incarnation == first {
+		if a.node.Self().Incarnation == first {
 			t.Error("an enrolment that is the old incarnation")
 		}
 		if h, _ := runtimeOf(a); h.ConfigVersion != 0 {
 			t.Errorf("the node_runtime of the old incarnation says what the node is: %v", h.Subject)
 		}
-		if v := a.status.View(); !v.Connected || v.Renewal != nil {
+		if v := a.node.Status().View(); !v.Connected || v.Renewal != nil {
 			t.Errorf("connected %v, shows %v", v.Connected, v.Renewal)
 		}
 		f.Do(func() {
@@ -155,15 +155,15 @@ func TestComesBackByCertificate(t *testing.T) {
 		f.Shift.Store(int64(8 * time.Hour))
 		n.write("node-k") // the PKI renews it
 		a = n.mustOpen()
-		if got := a.status.Refusals(); len(got) != 0 {
+		if got := a.node.Status().Refusals(); len(got) != 0 {
 			t.Errorf("left over from the old incarnation: %v", got)
 		}
-		second := a.self().Incarnation
+		second := a.node.Self().Incarnation
 		stop = n.run(a)
 		time.Sleep(20 * time.Minute)
 		n.isBack(t, a)
-		if second == first || a.self().Incarnation == second {
-			t.Errorf("incarnations %v, %v, %v", first, second, a.self().Incarnation)
+		if second == first || a.node.Self().Incarnation == second {
+			t.Errorf("incarnations %v, %v, %v", first, second, a.node.Self().Incarnation)
 		}
 		_ = stop()
 	})
@@ -189,7 +189,7 @@ func TestReenrolProperty(t *testing.T) {
 		f.Must(err)
 		a := n.mustOpen()
 		defer func() { a.Close() }()
-		was := a.self().Incarnation
+		was := a.node.Self().Incarnation
 		for _, step := range rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut", "restart"}), 1, 6).Draw(rt, "steps") {
 			switch step {
 			case "renew":
@@ -223,7 +223,7 @@ func TestReenrolProperty(t *testing.T) {
 		a.Close()
 		a = n.mustOpen()
 		n.isBack(rt, a)
-		if a.self().Incarnation != was {
+		if a.node.Self().Incarnation != was {
 			enrolled++
 		}
 		f.Do(func() {
@@ -277,12 +277,12 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 	if err := b.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
 		t.Errorf("the clone: %v, %d alarms", err, f.Count(&f.Seen.Clones))
 	}
-	if f.Member(n.id).Key != a.svid.Load().Key.ID {
+	if f.Member(n.id).Key != a.node.SVID().Key.ID {
 		t.Error("the clone took the member over")
 	}
 	// The one with the last key comes back.
 	f.Must(a.rejoin(t.Context()))
-	if f.Member(n.id).Key != a.svid.Load().Key.ID {
+	if f.Member(n.id).Key != a.node.SVID().Key.ID {
 		t.Error("the member is not back")
 	}
 }
@@ -302,8 +302,8 @@ func TestReenrolAsAnother(t *testing.T) {
 	if err := a.rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
 		t.Errorf("%v", err)
 	}
-	if len(f.Members) != 1 || a.self().ID != n.id {
-		t.Errorf("%d members; the node is %s, was %s", len(f.Members), a.self().ID, n.id)
+	if len(f.Members) != 1 || a.node.Self().ID != n.id {
+		t.Errorf("%d members; the node is %s, was %s", len(f.Members), a.node.Self().ID, n.id)
 	}
 }
 
@@ -320,13 +320,13 @@ func TestReenrolRefusedThenMended(t *testing.T) {
 		f.Shift.Store(int64(10 * time.Hour))
 		stop := n.run(a)
 		time.Sleep(time.Minute + time.Second)
-		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.unready() == "" {
+		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.unready() == "" {
 			t.Fatalf("shows %v", v.Renewal)
 		}
 		f.Do(func() { f.Pki = own })
 		n.write("node-k")
 		time.Sleep(10 * time.Second) // far less than the pause after a lasting refusal
-		if v := a.status.View(); v.Renewal != nil || a.unready() != "" {
+		if v := a.node.Status().View(); v.Renewal != nil || a.unready() != "" {
 			t.Errorf("after the files were mended it shows %v, %q", v.Renewal, a.unready())
 		}
 		_ = stop()

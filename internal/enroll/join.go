@@ -126,7 +126,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	entry, err := JournalOf(got, j.Proof.addresses, j.Now())
+	entry, err := got.Journal(j.Proof.addresses, j.Now())
 	if err != nil {
 		return Result{}, err
 	}
@@ -320,27 +320,6 @@ func (j *joiner) try(ctx context.Context, address string, w state.Wanted) (*stat
 	j.step(Step{Name: StepIdentity, Detail: fmt.Sprintf("%s until %s", got.Me.ID,
 		state.Stamp(got.Material.NotAfter()))})
 	return got, nil
-}
-
-// JournalOf makes of a verified grant what is written down.
-func JournalOf(got *state.Admitted, addresses []string, now time.Time) (state.Journal, error) {
-	a := got.Me.Anchor
-	a.Addresses = addresses
-	a.Outcome = got.Outcome.String()
-	a.JoinedAt = now.UTC()
-	known, err := got.After.Ledger.File()
-	if err != nil {
-		return state.Journal{}, err
-	}
-	pem, err := dir.EncodeSVID(got.SVID)
-	if err != nil {
-		return state.Journal{}, err
-	}
-	entry := state.Journal{SVID: pem, Anchor: a, LedgerFile: known, Snapshots: make(map[string][]byte, len(got.Took))}
-	for _, t := range got.Took {
-		entry.Snapshots[string(t.V.Header().ScopeType)] = t.Raw
-	}
-	return entry, nil
 }
 
 func result(a state.Anchor, s dir.SVID, b *state.Beliefs, now time.Time) Result {

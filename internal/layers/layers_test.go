@@ -121,6 +121,7 @@ var levels = []struct {
 	{"internal/node/dir", 2, "files of a member's folder: identities and scopes"},
 	{"internal/node/guard", 2, "what a member may do by what was signed for it: a decision"},
 	{"internal/node/state", 3, "what a member accepted, in such a folder"},
+	{"internal/node/accept", 4, "the same while an agent runs, and what changes it"},
 	{"internal/verdict", 4, "what errors of calls to coordinators mean for a member"},
 	{"internal/enroll", 5, "an identity from a coordinator, for a member's folder"},
 
@@ -384,7 +385,7 @@ var nodeState = struct {
 	path string
 	not  []string
 }{
-	path: "internal/node/state",
+	path: "internal/node",
 	not:  []string{"google.golang.org/grpc", "github.com/prometheus", "mesh", "net", "net/http"},
 }
 

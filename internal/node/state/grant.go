@@ -218,3 +218,24 @@ func Names(b *identity.Bundle, root identity.KeyID) bool {
 	}
 	return false
 }
+
+// Journal is what is written down of a join: addresses are where coordinators were.
+func (got *Admitted) Journal(addresses []string, now time.Time) (Journal, error) {
+	a := got.Me.Anchor
+	a.Addresses = addresses
+	a.Outcome = got.Outcome.String()
+	a.JoinedAt = now.UTC()
+	known, err := got.After.Ledger.File()
+	if err != nil {
+		return Journal{}, err
+	}
+	pem, err := dir.EncodeSVID(got.SVID)
+	if err != nil {
+		return Journal{}, err
+	}
+	entry := Journal{SVID: pem, Anchor: a, LedgerFile: known, Snapshots: make(map[string][]byte, len(got.Took))}
+	for _, t := range got.Took {
+		entry.Snapshots[string(t.V.Header().ScopeType)] = t.Raw
+	}
+	return entry, nil
+}

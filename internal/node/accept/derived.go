@@ -1,4 +1,4 @@
-package agent
+package accept
 
 import (
 	"bytes"
@@ -16,46 +16,48 @@ import (
 )
 
 // readState takes up what is known of how the snapshots came. It decides nothing.
-func (a *Agent) readState(at time.Time) error {
-	data, err := a.store.Read(dir.StateName, dir.MaxStateBytes)
+func (d *Derived) readState(at time.Time) error {
+	data, err := d.n.store.Read(dir.StateName, dir.MaxStateBytes)
 	var f state.StateFile
 	if err == nil {
 		err = dir.Unseal(data, &f)
 	}
-	b := a.beliefs.Load()
+	b := d.n.beliefs.Load()
 	for _, s := range f.Scopes {
-		a.hooks.applied(s.Scope, s.Applied)
+		d.n.told.Applied(s.Scope, s.Applied)
 	}
 	for scope, h := range b.Held {
-		a.receipts[scope] = state.Receipt{At: at, From: state.FromDisk}
+		d.receipts[scope] = state.Receipt{At: at, From: state.FromDisk}
 		i := slices.IndexFunc(f.Scopes, func(s state.ScopeState) bool {
 			return s.Scope == scope && s.ContentHash == h.Verified.Header().ContentHash.String()
 		})
 		if i >= 0 {
-			a.receipts[scope] = state.Receipt{At: f.Scopes[i].VerifiedAt, From: f.Scopes[i].Source}
+			d.receipts[scope] = state.Receipt{At: f.Scopes[i].VerifiedAt, From: f.Scopes[i].Source}
 		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return a.store.Corrupt(dir.StateName, err)
+		return d.n.store.Corrupt(dir.StateName, err)
 	}
 	return nil
 }
 
-// state describes what is in use. The caller holds a.activation.
-func (a *Agent) state() state.StateFile {
-	f := state.StateFile{Release: a.release}
+// state describes what is in use. The caller holds n.activation.
+func (d *Derived) state() state.StateFile {
+	f := state.StateFile{Release: d.release}
 	f.Identity.SVID, f.Identity.Anchor = dir.SVIDName, dir.AnchorName
-	b := a.beliefs.Load()
+	b := d.n.beliefs.Load()
 	for _, scope := range state.Scopes {
 		h := b.Held[scope]
 		if h == nil {
 			continue
 		}
-		header, r := h.Verified.Header(), a.receipts[scope]
+		header, r := h.Verified.Header(), d.receipts[scope]
 		s := state.ScopeState{
-			Scope: scope, Subject: header.Subject.String(), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion,
-			ContentHash: header.ContentHash.String(), SignerKeyIDs: h.Verified.SignerKeyIDs(), RefreshAfter: header.RefreshAfter, ExpiresAt: header.ExpiresAt,
-			VerifiedAt: r.At.UTC(), Source: r.From, Applied: a.hooks.appliedTo(scope),
+			Scope: scope, Subject: header.Subject.String(), AuthorityEpoch: header.AuthorityEpoch,
+			ConfigVersion: header.ConfigVersion,
+			ContentHash:   header.ContentHash.String(), SignerKeyIDs: h.Verified.SignerKeyIDs(),
+			RefreshAfter: header.RefreshAfter, ExpiresAt: header.ExpiresAt,
+			VerifiedAt: r.At.UTC(), Source: r.From, Applied: d.n.told.AppliedTo(scope),
 		}
 		if record, ok := h.Verified.Record(); ok {
 			s.Generation, s.FreshUntil = record.Generation, &record.FreshUntil
@@ -66,49 +68,50 @@ func (a *Agent) state() state.StateFile {
 }
 
 // derive brings the files that others read up to what is in use: the contents, and the
-// state. What is not in use, ended, or is over by the guard has no content there. A
+// state. A scope that is not in use, ended, or is over by the guard has no content there. A
 // failure is logged and mended a little later. A content is there without what is
-// revoked. The caller holds a.activation.
-func (a *Agent) derive(ctx context.Context) {
+// revoked. The caller holds n.activation.
+func (d *Derived) derive(ctx context.Context) {
 	var written []snapshot.Scope
-	defer func() { a.changed(written...) }()
+	defer func() { d.n.told.Changed(written...) }()
 	warn := func(name string, err error) {
-		a.log.LogAttrs(ctx, slog.LevelWarn, "a file for others to read is not up to date yet", slog.String("file", a.store.Path(name)), slog.Any("err", err))
+		d.n.log.LogAttrs(ctx, slog.LevelWarn, "a file for others to read is not up to date yet",
+			slog.String("file", d.n.store.Path(name)), slog.Any("err", err))
 	}
-	b, now := a.beliefs.Load(), a.now()
-	f := a.factsOf(b)
+	b, now := d.n.beliefs.Load(), d.n.Clock.Now()
+	f := d.n.Autonomy.factsOf(b)
 	for _, scope := range state.Scopes {
 		h, name := b.Held[scope], dir.CurrentName(scope)
-		there, known := a.derived[scope]
+		there, known := d.contents[scope]
 		if f.Gives(scope, now) != nil {
 			if known && there == nil {
 				continue
 			}
-			if err := a.store.Remove(name); err != nil {
+			if err := d.n.store.Remove(name); err != nil {
 				warn(name, err)
 				continue
 			}
-			a.derived[scope] = nil
+			d.contents[scope] = nil
 			written = append(written, scope)
 			continue
 		}
-		text := b.Effective(h, a.me.ID).ContentJSON()
+		text := b.Effective(h, d.n.me.ID).ContentJSON()
 		want := snapshot.DigestOf([]byte(text))
 		if there != nil && *there == want {
 			continue
 		}
-		if err := a.store.Write(name, []byte(text)); err != nil {
+		if err := d.n.store.Write(name, []byte(text)); err != nil {
 			warn(name, err)
 			continue
 		}
-		a.derived[scope] = &want
+		d.contents[scope] = &want
 		written = append(written, scope)
 	}
-	data, err := dir.Seal(a.state())
-	if err == nil && !bytes.Equal(data, a.stated) {
-		err = a.store.Write(dir.StateName, data)
+	data, err := dir.Seal(d.state())
+	if err == nil && !bytes.Equal(data, d.stated) {
+		err = d.n.store.Write(dir.StateName, data)
 		if err == nil {
-			a.stated = data
+			d.stated = data
 		}
 	}
 	if err != nil {
@@ -118,15 +121,15 @@ func (a *Agent) derive(ctx context.Context) {
 
 // findDerived looks at what the last process left for others to read, so that only what
 // differs is written.
-func (a *Agent) findDerived() {
+func (d *Derived) findDerived() {
 	for _, scope := range state.Scopes {
-		data, err := a.store.Read(dir.CurrentName(scope), snapshotform.MaxContent)
+		data, err := d.n.store.Read(dir.CurrentName(scope), snapshotform.MaxContent)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			a.derived[scope] = nil
+			d.contents[scope] = nil
 		case err == nil:
 			hash := snapshot.DigestOf(data)
-			a.derived[scope] = &hash
+			d.contents[scope] = &hash
 		}
 	}
 }
