@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -27,7 +28,7 @@ import (
 
 // take gives a what a coordinator would send.
 func (n *node) take(a *Agent, s *fealtyv1.SignedSnapshot) error {
-	return a.take(n.Fleet.TB.Context(), s.GetScope(), s.GetEnvelope())
+	return take(n.Fleet.TB.Context(), a, s.GetScope(), s.GetEnvelope())
 }
 
 // A power cut at any point of an activation leaves the old snapshot or the new
@@ -76,7 +77,8 @@ func TestActivationCrashesInARow(t *testing.T) {
 	n.MustJoin()
 	for range 5 {
 		points := new(fault.Points)
-		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial, Faults: points})
+		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
+			Dial: f.Dial, Faults: points})
 		f.Must(err)
 		was := trustVersion(a)
 		f.TrustChanged(func() {})
@@ -92,7 +94,9 @@ func TestActivationCrashesInARow(t *testing.T) {
 		if got := trustVersion(a); got != was+1 || a.unready() != "" {
 			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.unready())
 		}
-		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) || !bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Raw) {
+		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) ||
+			!bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)),
+				a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Raw) {
 			t.Error("the start did not finish the activation")
 		}
 		a.Close()
@@ -107,13 +111,15 @@ func TestTermsWhileActivating(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		points := new(fault.Points)
-		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial, Faults: points})
+		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
+			Dial: f.Dial, Faults: points})
 		f.Must(err)
 		defer a.Close()
 		looked := false
 		points.Arm("activate.after-marks", func() error {
 			looked = true
-			if facts := a.node.Autonomy.Facts(); a.node.Beliefs().Terms() == nil || facts.Overall(a.node.Now()) != snapshot.Fresh || facts.Degraded(a.node.Now()) {
+			if facts := a.node.Autonomy.Facts(); a.node.Beliefs().Terms() == nil ||
+				facts.Overall(a.node.Now()) != snapshot.Fresh || facts.Degraded(a.node.Now()) {
 				t.Errorf("in between the node is %s", facts.Overall(a.node.Now()))
 			}
 			if disk != nil {
@@ -152,7 +158,8 @@ func TestAcceptedInMemoryToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Must(n.take(a, between))
-	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
+	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) ||
+		trustVersion(a) != 10 {
 		t.Errorf("an older one than was accepted: version %d in use, refusals %v", trustVersion(a), got)
 	}
 	f.Must(n.take(a, newest))
@@ -185,7 +192,8 @@ func TestActivationDiskErrors(t *testing.T) {
 				t.Fatalf("%v at call %d: version %d after %v", errno, call, v, err)
 			}
 			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.node.Status().Refusals()) != 0 {
-				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.node.Status().Refusals())
+				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a),
+					a.node.Status().Refusals())
 			}
 			n.Disk.Restart(durabletest.Synced)
 			a = n.mustOpen()
@@ -226,59 +234,75 @@ var refusedSnapshots = []struct {
 	reason snapshot.Reason
 	make   func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot
 }{
-	{"garbage", snapshot.ScopeTrustBundle, "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
-		return &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
-	}},
-	{"nothing", snapshot.ScopeTrustBundle, "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
-		return &fealtyv1.SignedSnapshot{Scope: "trust_bundle"}
-	}},
+	{"garbage", snapshot.ScopeTrustBundle, "malformed",
+		func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
+			return &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
+		}},
+	{"nothing", snapshot.ScopeTrustBundle, "malformed",
+		func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
+			return &fealtyv1.SignedSnapshot{Scope: "trust_bundle"}
+		}},
 	{"an unknown scope", "other", "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
 		return &fealtyv1.SignedSnapshot{Scope: "made up\x00", Envelope: []byte{1}}
 	}},
-	{"another cluster's", snapshot.ScopeTrustBundle, snapshotform.ReasonSignature, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
-		return fleettest.New(f.TB).TrustBundle()
-	}},
-	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
-		h := f.TrustHeader()
-		h.ConfigVersion = 9
-		return f.SignTrust(h, f.Content())
-	}},
-	{"the same version with other content", snapshot.ScopeTrustBundle, snapshot.ReasonEquivocation, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
-		content := f.Content()
-		content.BannedKeys = []identity.KeyID{{1}}
-		return f.SignTrust(f.TrustHeader(), content)
-	}},
-	{"one that ended", snapshot.ScopeTrustBundle, snapshotform.ReasonValidity, func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
-		h := f.TrustHeader()
-		h.ConfigVersion = 50
-		h.ValidFrom, h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(-time.Hour), h.IssuedAt.Add(-30*time.Minute), h.IssuedAt.Add(-time.Minute)
-		return f.SignTrust(h, f.Content())
-	}},
-	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
-		f.Must(err)
-		return f.Bootstrap(&authortest.Member{ID: id, Incarnation: m.Incarnation})
-	}},
-	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		return f.Bootstrap(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
-	}},
-	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
-		f.Must(err)
-		return f.Runtime(&authortest.Member{ID: id, Incarnation: m.Incarnation})
-	}},
-	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		return f.Runtime(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
-	}},
-	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshotform.ReasonSignature, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		return fleettest.New(f.TB).Runtime(m)
-	}},
-	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		return f.Runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation = 101 })
-	}},
-	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSignature, func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-		return fleettest.New(f.TB).Bootstrap(m)
-	}},
+	{"another cluster's", snapshot.ScopeTrustBundle, snapshotform.ReasonSignature,
+		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+			return fleettest.New(f.TB).TrustBundle()
+		}},
+	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion,
+		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+			h := f.TrustHeader()
+			h.ConfigVersion = 9
+			return f.SignTrust(h, f.Content())
+		}},
+	{"the same version with other content", snapshot.ScopeTrustBundle, snapshot.ReasonEquivocation,
+		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+			content := f.Content()
+			content.BannedKeys = []identity.KeyID{{1}}
+			return f.SignTrust(f.TrustHeader(), content)
+		}},
+	{"one that ended", snapshot.ScopeTrustBundle, snapshotform.ReasonValidity,
+		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+			h := f.TrustHeader()
+			h.ConfigVersion = 50
+			h.ValidFrom, h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(-time.Hour), h.IssuedAt.Add(-30*time.Minute), h.IssuedAt.Add(-time.Minute)
+			return f.SignTrust(h, f.Content())
+		}},
+	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
+			f.Must(err)
+			return f.Bootstrap(&authortest.Member{ID: id, Incarnation: m.Incarnation})
+		}},
+	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			return f.Bootstrap(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
+		}},
+	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
+			f.Must(err)
+			return f.Runtime(&authortest.Member{ID: id, Incarnation: m.Incarnation})
+		}},
+	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			return f.Runtime(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
+		}},
+	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshotform.ReasonSignature,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			return fleettest.New(f.TB).Runtime(m)
+		}},
+	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			return f.Runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime,
+				r *snapshot.Record) {
+				r.Generation = 101
+			})
+		}},
+	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSignature,
+		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+			return fleettest.New(f.TB).Bootstrap(m)
+		}},
 }
 
 // A refused snapshot changes nothing. Its reason is counted, kept, and shown.
@@ -307,10 +331,12 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			if len(got) != 1 || got[0].Scope != string(c.scope) || got[0].Reason != string(c.reason) {
 				t.Errorf("refusals %v, want %s for %s", got, c.reason, c.scope)
 			}
-			if count := testutil.ToFloat64(a.metrics.rejected.WithLabelValues(string(c.scope), string(c.reason))); count != 1 {
+			if count := testutil.ToFloat64(a.metrics.rejected.WithLabelValues(string(c.scope),
+				string(c.reason))); count != 1 {
 				t.Errorf("counted %v times", count)
 			}
-			if evidence := state.Known(c.scope) && n.Has(dir.SnapshotName(c.scope, dir.Refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
+			if evidence := state.Known(c.scope) && n.Has(dir.SnapshotName(c.scope,
+				dir.Refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
 				t.Errorf("evidence kept: %v", evidence)
 			}
 			a.Close()
@@ -341,7 +367,8 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 	for _, c := range refusedSnapshots {
 		reasons[c.reason] = true
 	}
-	for _, r := range []snapshot.Reason{snapshotform.ReasonSignature, snapshot.ReasonVersion, snapshot.ReasonEquivocation, snapshotform.ReasonValidity, snapshotform.ReasonSubject} {
+	for _, r := range []snapshot.Reason{snapshotform.ReasonSignature, snapshot.ReasonVersion,
+		snapshot.ReasonEquivocation, snapshotform.ReasonValidity, snapshotform.ReasonSubject} {
 		if !reasons[r] {
 			t.Errorf("nothing is refused for %s", r)
 		}
@@ -414,11 +441,11 @@ func TestTakeWaitsItsTurn(t *testing.T) {
 	f.Must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := a.take(ctx, "", nil); !errors.Is(err, context.Canceled) {
+	if err := take(ctx, a, "", nil); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	release()
-	f.Must(a.take(t.Context(), "trust_bundle", nil))
+	f.Must(take(t.Context(), a, "trust_bundle", nil))
 }
 
 func TestRefusalText(t *testing.T) {
@@ -453,17 +480,18 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			}
 			raw, err := signed.Marshal()
 			f.Must(err)
-			in := &intake{a: a, from: state.ByCoordinator, sources: func() []source { return nil }}
-			f.Must(in.take(t.Context(), notice{old.GetScope(), raw}))
-			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
+			in := &fetch.Intake{F: a.fetcher, From: state.ByCoordinator, Sources: func() []fetch.Source { return nil }}
+			f.Must(in.Take(t.Context(), fetch.Notice{Scope: old.GetScope(), Raw: raw}))
+			if got := a.node.Status().Refusals(); len(got) != 1 ||
+				got[0].Reason != string(snapshotform.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
-			f.Must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))
+			f.Must(in.Take(t.Context(), fetch.Notice{Scope: newer.GetScope(), Raw: newer.GetEnvelope()}))
 			if got := a.node.Status().Refusals(); len(got) != 0 {
 				t.Errorf("the newer is in use, and the older is refused again: %v", got)
 			}
 			// The first time it is told, whatever is in use.
-			f.Must(in.take(t.Context(), notice{old.GetScope(), raw}))
+			f.Must(in.Take(t.Context(), fetch.Notice{Scope: old.GetScope(), Raw: raw}))
 			if got := a.node.Status().Refusals(); len(got) != 1 {
 				t.Errorf("the older comes anew: refusals %v", got)
 			}

@@ -39,7 +39,8 @@ func TestAutonomyRunsOutAlone(t *testing.T) {
 		time.Sleep(content.Degraded.Max / 2)
 		half, _, connected := look()
 		if connected || half > left-content.Degraded.Max/2+time.Minute {
-			t.Fatalf("connected %v; %v were left at first, and %v after half of %v", connected, left, half, content.Degraded.Max)
+			t.Fatalf("connected %v; %v were left at first, and %v after half of %v", connected, left, half,
+				content.Degraded.Max)
 		}
 		_ = stop()
 	})

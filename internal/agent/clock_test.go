@@ -32,7 +32,8 @@ func (m *machine) reboot(boot string, d time.Duration) {
 // openAt opens n on a machine.
 func (n *node) openAt(m *machine, files durable.FS) *Agent {
 	n.Fleet.TB.Helper()
-	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: files, Now: m.now, Elapsed: m.elapsed, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
+	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: files, Now: m.now, Elapsed: m.elapsed,
+		Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
 	n.Fleet.Must(err)
 	a.socket, a.configSocket = "", ""
 	return a
@@ -64,7 +65,8 @@ func TestClock(t *testing.T) {
 		{"a little back", func(w *world) { w.set(-time.Minute) }, 0, 0},
 		{"back", func(w *world) { w.pass(hour); w.set(-year) }, hour, year},
 		{"back, and time passes", func(w *world) { w.set(-year); w.pass(3 * hour) }, 3 * hour, year},
-		{"back, a restart of the agent", func(w *world) { w.set(-year); w.pass(hour); restart(w); w.pass(hour) }, 2 * hour, year},
+		{"back, a restart of the agent", func(w *world) { w.set(-year); w.pass(hour); restart(w); w.pass(hour) },
+			2 * hour, year},
 		{"back, time passes while the agent is down", func(w *world) {
 			w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
 			w.a.Close()
@@ -90,8 +92,10 @@ func TestClock(t *testing.T) {
 			w.n.Disk.Put(w.n.Path(dir.ClockName), []byte("gone"))
 			w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 		}, hour, year - hour},
-		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.node.Now(); restart(w); w.set(-year) }, 0, 0},
-		{"ahead while something was signed", func(w *world) { w.set(20 * hour); w.sign(); w.set(-20 * hour); w.pass(hour) }, hour, 0},
+		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.node.Now(); restart(w); w.set(-year) }, 0,
+			0},
+		{"ahead while something was signed",
+			func(w *world) { w.set(20 * hour); w.sign(); w.set(-20 * hour); w.pass(hour) }, hour, 0},
 		{"the future signed, and a new epoch", func(w *world) {
 			w.n.Fleet.Shift.Add(int64(year))
 			w.set(year)

@@ -42,7 +42,7 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 			for _, scope := range fleettest.AllCompanions {
 				all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, version+1)))
 			}
-			f.Must(a.takeAll(f.TB.Context(), state.ByCoordinator, offers(all...)...))
+			f.Must(a.contact.Take(f.TB.Context(), state.ByCoordinator, offers(all...)...))
 		}
 	})
 	if got := a.node.Status().Refusals(); len(got) != 0 {
@@ -139,9 +139,11 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 	// One that it does not give is refused, and so is another group's.
 	f.Do(func() {
 		f.Must(n.take(a, f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 1))))
-		f.Must(n.take(a, f.OfGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
+		f.Must(n.take(a, f.OfGroup(&m, &snapshot.QoSPolicy{},
+			func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
 	})
-	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants, "qos_policy": snapshotform.ReasonSubject}
+	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants,
+		"qos_policy": snapshotform.ReasonSubject}
 	for _, r := range a.node.Status().Refusals() {
 		if want[r.Scope] != snapshot.Reason(r.Reason) {
 			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])
@@ -164,13 +166,14 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	f.Do(func() {
 		for _, scope := range fleettest.AllCompanions {
 			old := a.node.Beliefs().Held[scope].Verified.Header()
-			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2), func(h *snapshot.Header, _ *snapshot.Record) {
-				*h = old
-			}))
+			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2),
+				func(h *snapshot.Header, _ *snapshot.Record) {
+					*h = old
+				}))
 		}
 	})
 	before := a.node.Store().Sequence
-	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
+	f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(all...)...))
 	if got := a.node.Store().Sequence - before; got != 1 {
 		t.Errorf("the marks were written %d times", got)
 	}
@@ -189,7 +192,8 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 // and after a restart; its marks stay, so that nothing old comes back with it.
 func TestDrop(t *testing.T) {
 	without := func(gone ...snapshot.Scope) []snapshot.Scope {
-		return slices.DeleteFunc(slices.Clone(fleettest.AllCompanions), func(s snapshot.Scope) bool { return slices.Contains(gone, s) })
+		return slices.DeleteFunc(slices.Clone(fleettest.AllCompanions),
+			func(s snapshot.Scope) bool { return slices.Contains(gone, s) })
 	}
 	for _, c := range []struct {
 		name  string
@@ -198,11 +202,15 @@ func TestDrop(t *testing.T) {
 		gone  []snapshot.Scope
 	}{
 		{"nothing", fleettest.AllCompanions, func(*snapshot.NodeRuntime) {}, nil},
-		{"one scope", without(snapshot.ScopeRoutePolicy), func(*snapshot.NodeRuntime) {}, []snapshot.Scope{snapshot.ScopeRoutePolicy}},
-		{"the assignment", without(snapshot.ScopeServiceAssignment), func(*snapshot.NodeRuntime) {}, []snapshot.Scope{snapshot.ScopeServiceAssignment}},
-		{"a role more", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} }, fleettest.AllCompanions},
+		{"one scope", without(snapshot.ScopeRoutePolicy), func(*snapshot.NodeRuntime) {},
+			[]snapshot.Scope{snapshot.ScopeRoutePolicy}},
+		{"the assignment", without(snapshot.ScopeServiceAssignment), func(*snapshot.NodeRuntime) {},
+			[]snapshot.Scope{snapshot.ScopeServiceAssignment}},
+		{"a role more", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} },
+			fleettest.AllCompanions},
 		{"no role", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = nil }, fleettest.AllCompanions},
-		{"another organization", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, fleettest.AllCompanions},
+		{"another organization", fleettest.AllCompanions,
+			func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, fleettest.AllCompanions},
 		{"everything", nil, func(*snapshot.NodeRuntime) {}, fleettest.AllCompanions},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -238,12 +246,13 @@ func TestDrop(t *testing.T) {
 			// Given again, the node takes what it had, and nothing that is older.
 			f.Do(func() { f.Must(n.take(a, f.Gives(&m, fleettest.AllCompanions))) })
 			f.Do(func() {
-				f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(9), func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
+				f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(9),
+					func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
 			})
 			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
 				t.Errorf("an older one: %v", got)
 			}
-			f.Must(a.take(t.Context(), "qos_policy", old))
+			f.Must(take(t.Context(), a, "qos_policy", old))
 			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.node.Status().Refusals()) != 0 {
 				t.Errorf("what it had is not in use again: %v", a.node.Status().Refusals())
 			}
@@ -266,15 +275,18 @@ func TestSeveralScopesCrash(t *testing.T) {
 	}{
 		{"new versions", func() []*fealtyv1.SignedSnapshot {
 			return []*fealtyv1.SignedSnapshot{
-				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)), f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 3)),
-				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 3)), f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeDegradedModePolicy, 3)),
+				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)),
+				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 3)),
+				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 3)),
+				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeDegradedModePolicy, 3)),
 			}
 		}, nil},
 		{"a node_runtime that takes two away, and a new version", func() []*fealtyv1.SignedSnapshot {
 			lists := slices.DeleteFunc(slices.Clone(fleettest.AllCompanions), func(s snapshot.Scope) bool {
 				return s == snapshot.ScopeRoutePolicy || s == snapshot.ScopeServiceAssignment
 			})
-			return []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)), f.Gives(&m, lists)}
+			return []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)),
+				f.Gives(&m, lists)}
 		}, []snapshot.Scope{snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -293,7 +305,10 @@ func TestSeveralScopesCrash(t *testing.T) {
 			fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 				n = joined.clone()
 				a := n.mustOpen()
-				return n.Disk, func() error { return a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...) }
+				return n.Disk, func() error {
+					return a.contact.Take(t.Context(), state.ByCoordinator,
+						offers(next...)...)
+				}
 			}, func(t *testing.T, done bool) {
 				a, err := n.open()
 				if err != nil {
@@ -310,15 +325,18 @@ func TestSeveralScopesCrash(t *testing.T) {
 				newRuntime := got[snapshot.ScopeNodeRuntime] != was[snapshot.ScopeNodeRuntime]
 				for _, scope := range c.gone {
 					if (got[scope] == 0) != newRuntime {
-						t.Errorf("%s is at version %d under node_runtime %d", scope, got[scope], got[snapshot.ScopeNodeRuntime])
+						t.Errorf("%s is at version %d under node_runtime %d", scope, got[scope],
+							got[snapshot.ScopeNodeRuntime])
 					}
 				}
 				if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
 					t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
 				}
 				n.wellKept(t, a)
-				if err := a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...); err != nil || !maps.Equal(inUse(a), after) || len(a.node.Status().Refusals()) != 0 {
-					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after, a.node.Status().Refusals())
+				if err := a.contact.Take(t.Context(), state.ByCoordinator, offers(next...)...); err != nil ||
+					!maps.Equal(inUse(a), after) || len(a.node.Status().Refusals()) != 0 {
+					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after,
+						a.node.Status().Refusals())
 				}
 				n.wellKept(t, a)
 			})
@@ -375,9 +393,10 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 	services := []snapshot.Scope{snapshot.ScopeServiceAssignment}
 	f.Do(func() {
 		f.Must(n.take(a, f.Gives(&m, services)))
-		bad := f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) {
-			h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second)
-		})
+		bad := f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 9),
+			func(h *snapshot.Header, _ *snapshot.Record) {
+				h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second)
+			})
 		f.Shift.Add(int64(time.Hour))
 		f.Must(n.take(a, bad))
 	})

@@ -48,7 +48,8 @@ func TestNewerFormat(t *testing.T) {
 		n.Disk.Put(n.Path(dir.StoreName), data)
 		n.mustOpen().Close()
 		var got dir.StoreFile
-		if err := dir.Unseal(n.Read(dir.StoreName), &got); err != nil || got != (dir.StoreFile{Format: dir.StoreFormat, Release: "v0.1.0"}) {
+		if err := dir.Unseal(n.Read(dir.StoreName), &got); err != nil ||
+			got != (dir.StoreFile{Format: dir.StoreFormat, Release: "v0.1.0"}) {
 			t.Errorf("over %q: %v, %v", data, got, err)
 		}
 	}
@@ -64,7 +65,8 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 	n.wellKept(t, a)
 	var told state.StateFile
 	f.Must(dir.Unseal(n.Read(dir.StateName), &told))
-	if len(told.Scopes) != len(state.Scopes) || told.Release != "v0.1.0" || bytes.Contains(n.Read(dir.StateName), []byte("PRIVATE")) {
+	if len(told.Scopes) != len(state.Scopes) || told.Release != "v0.1.0" ||
+		bytes.Contains(n.Read(dir.StateName), []byte("PRIVATE")) {
 		t.Errorf("the state is %+v", told)
 	}
 	for _, s := range told.Scopes {
@@ -77,8 +79,10 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 		}
 	}
 	a.Close()
-	for _, name := range []string{dir.CurrentName(snapshot.ScopeQoSPolicy), dir.CurrentName(snapshot.ScopeRoutePolicy), dir.StateName} {
-		for _, data := range [][]byte{nil, []byte("{}"), n.Read(dir.CurrentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
+	for _, name := range []string{dir.CurrentName(snapshot.ScopeQoSPolicy), dir.CurrentName(snapshot.ScopeRoutePolicy),
+		dir.StateName} {
+		for _, data := range [][]byte{nil, []byte("{}"), n.Read(dir.CurrentName(snapshot.ScopeTrustBundle)),
+			bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
 			n.Disk.Put(n.Path(name), data)
 			a := n.mustOpen()
 			if got := inUse(a); !maps.Equal(got, was) {
@@ -132,9 +136,11 @@ func TestEveryFileDamaged(t *testing.T) {
 	}
 	a.Close()
 	_ = m
-	names := []string{dir.MarksAName, dir.MarksBName, dir.ClockName, dir.StoreName, dir.StateName, dir.RefusalsName, dir.DegradedName, dir.BehindName, dir.EmergencyAName, dir.EmergencyBName}
+	names := []string{dir.MarksAName, dir.MarksBName, dir.ClockName, dir.StoreName, dir.StateName, dir.RefusalsName,
+		dir.DegradedName, dir.BehindName, dir.EmergencyAName, dir.EmergencyBName}
 	for _, scope := range state.Scopes {
-		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous), dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Refused), dir.CurrentName(scope))
+		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous),
+			dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Refused), dir.CurrentName(scope))
 	}
 	for _, name := range names {
 		if !joined.Has(name) {
@@ -155,9 +161,10 @@ func TestEveryFileDamaged(t *testing.T) {
 					t.Fatalf("%s, %s: version %d of %s is in use", name, what, version, scope)
 				}
 			}
-			f.Must(a.takeAll(t.Context(), state.ByCoordinator, again...))
+			f.Must(a.contact.Take(t.Context(), state.ByCoordinator, again...))
 			if got := inUse(a); !maps.Equal(got, was) {
-				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.node.Status().Refusals())
+				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was,
+					a.node.Status().Refusals())
 			}
 		})
 	}
@@ -210,7 +217,8 @@ func (n *node) realDir() string {
 func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *Agent {
 	t.Helper()
 	a, err := Open(t.Context(), Config{
-		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
+		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial,
+		OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
 	})
 	n.Fleet.Must(err)
 	a.socket, a.configSocket = "", ""
@@ -249,7 +257,7 @@ func TestHook(t *testing.T) {
 	f.Do(func() {
 		next = append(next, f.OfGroup(&m, authortest.QoS(7)), f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
 	})
-	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
+	f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(next...)...))
 	fleettest.Eventually(t, "it ran for what changed and what was dropped", func() bool {
 		l := lines(snapshot.ScopeRoutePolicy)
 		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
@@ -272,8 +280,9 @@ func TestHook(t *testing.T) {
 	a = hookNode(t, n, folder, script, 0)
 	stop = n.run(a)
 	f.Do(func() { next = []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.QoS(8))} })
-	f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
-	fleettest.Eventually(t, "it runs for the next change", func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
+	f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(next...)...))
+	fleettest.Eventually(t, "it runs for the next change",
+		func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
 	if got := len(lines("")); got != before+1 {
 		t.Errorf("after a restart it ran %d times, want once", got-before)
 	}
@@ -288,21 +297,24 @@ func TestHookVerdict(t *testing.T) {
 		timeout      time.Duration
 	}{
 		{"fails", `test $FEALTY_SCOPE != qos_policy || ! grep -q '"priority":2' "$FEALTY_FILE"`, 0},
-		{"hangs", `test $FEALTY_SCOPE != qos_policy || ! grep -q '"priority":2' "$FEALTY_FILE" || exec sleep 600`, 300 * time.Millisecond},
+		{"hangs", `test $FEALTY_SCOPE != qos_policy || ! grep -q '"priority":2' "$FEALTY_FILE" || exec sleep 600`,
+			300 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTrialWorld(t, false)
 			w.a.Close()
 			a := hookNode(t, w.n, w.n.realDir(), c.script, c.timeout)
 			w.n.run(a)
-			fleettest.Eventually(t, "the version before is in use", func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
+			fleettest.Eventually(t, "the version before is in use",
+				func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
 			fleettest.Eventually(t, "it ran for that again", func() bool {
 				return testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "ok")) >= 1
 			})
 			if got := testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "error")); got != 1 {
 				t.Errorf("it failed %v times", got)
 			}
-			if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("qos_policy", state.ReasonQuarantined)); got != 1 {
+			if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("qos_policy",
+				state.ReasonQuarantined)); got != 1 {
 				t.Errorf("counted %v", got)
 			}
 		})

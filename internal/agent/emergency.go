@@ -7,6 +7,7 @@ import (
 )
 
 // ApplyNodeEmergency takes a statement of the signers.
-func (n nodeServer) ApplyNodeEmergency(ctx context.Context, req *fealtyv1.ApplyNodeEmergencyRequest) (*fealtyv1.ApplyNodeEmergencyResponse, error) {
+func (n nodeServer) ApplyNodeEmergency(ctx context.Context,
+	req *fealtyv1.ApplyNodeEmergencyRequest) (*fealtyv1.ApplyNodeEmergencyResponse, error) {
 	return n.a.node.ApplyEmergency(ctx, req.GetStatement(), req.GetDryRun())
 }

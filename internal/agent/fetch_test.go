@@ -2,187 +2,21 @@ package agent
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"io"
 	"slices"
 	"testing"
-	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/pause"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// shelf is a source in memory.
-type shelf struct {
-	name    string
-	news    []notice
-	content func(ctx context.Context) (io.Reader, error)
-	asked   int // how often for a content
-	closed  int
-}
-
-func (s *shelf) Name() string       { return s.name }
-func (s *shelf) From() state.Origin { return state.ByCoordinator }
-
-func (s *shelf) News(context.Context, []*fealtyv1.HeldSnapshot) ([]notice, error) { return s.news, nil }
-
-func (s *shelf) Content(ctx context.Context, _ snapshot.Scope, _ snapshot.Digest, _ int) (io.ReadCloser, error) {
-	s.asked++
-	if s.content == nil {
-		return nil, errors.New("not here")
-	}
-	r, err := s.content(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return io.NopCloser(r), nil
-}
-
-func (s *shelf) Close() error { s.closed++; return nil }
-
-// holding has a source give these bytes.
-func holding(b []byte) func(context.Context) (io.Reader, error) {
-	return func(context.Context) (io.Reader, error) { return bytes.NewReader(b), nil }
-}
-
-// drip gives piece after each pause, for ever.
-type drip struct {
-	ctx   context.Context
-	piece []byte
-	pause time.Duration
-}
-
-func (d *drip) Read(b []byte) (int, error) {
-	if err := sleep(d.ctx, d.pause, nil); err != nil {
-		return 0, err
-	}
-	return copy(b, d.piece), nil
-}
-
-func dripping(pause time.Duration, piece []byte) func(context.Context) (io.Reader, error) {
-	return func(ctx context.Context) (io.Reader, error) { return &drip{ctx, piece, pause}, nil }
-}
-
-// What a source gives instead of a content is told apart, and ends in time.
-func TestFetchIsExact(t *testing.T) {
-	content := bytes.Repeat([]byte("0123456789abcdef"), 100<<10/16)
-	other := bytes.Clone(content)
-	other[50<<10] ^= 1
-	broken := errors.New("the connection broke")
-	for _, c := range []struct {
-		name   string
-		source func(context.Context) (io.Reader, error)
-		want   fetchReason
-		within time.Duration
-	}{
-		{"exact", holding(content), "", 0},
-		{"as slow as allowed", func(ctx context.Context) (io.Reader, error) {
-			return &slowly{ctx, bytes.NewReader(content), pace.Rate * 11 / 10}, nil
-		}, "", pace.Time(int64(len(content)))},
-		{"one byte short", holding(content[:len(content)-1]), fetchTruncated, 0},
-		{"nothing", holding(nil), fetchTruncated, 0},
-		{"broken off", func(context.Context) (io.Reader, error) {
-			return io.MultiReader(bytes.NewReader(content[:1000]), iotest.ErrReader(broken)), nil
-		}, fetchTruncated, 0},
-		{"broken at once", func(context.Context) (io.Reader, error) { return iotest.ErrReader(broken), nil }, fetchUnavailable, 0},
-		{"one byte more", holding(append(bytes.Clone(content), 0)), fetchOversized, 0},
-		{"endless", dripping(0, content), fetchOversized, 0},
-		{"altered", holding(other), fetchAltered, 0},
-		{"a byte a second", dripping(time.Second, []byte{1}), fetchSlow, pace.Window},
-		{"empty reads", dripping(time.Millisecond, nil), fetchSlow, pace.Window},
-		{"fast at first, then silent", func(ctx context.Context) (io.Reader, error) {
-			return io.MultiReader(bytes.NewReader(content[:90<<10]), &drip{ctx, []byte{1}, time.Hour}), nil
-		}, fetchSlow, 2 * pace.Window},
-		{"never opens", func(ctx context.Context) (io.Reader, error) { <-ctx.Done(); return nil, ctx.Err() }, fetchSlow, pace.Time(int64(len(content)))},
-		{"not there", nil, fetchUnavailable, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				got, err := fetch(t.Context(), &shelf{name: "shelf", content: c.source}, snapshot.ScopePeerDirectory, snapshot.DigestOf(content), len(content))
-				if took := time.Since(began); took > c.within {
-					t.Errorf("it took %v, want %v at most", took, c.within)
-				}
-				if c.want == "" {
-					if err != nil || !bytes.Equal(got, content) {
-						t.Fatalf("%d bytes, %v", len(got), err)
-					}
-					return
-				}
-				e, ok := errors.AsType[*fetchError](err)
-				if !ok || e.Reason != c.want || e.Source != "shelf" || got != nil {
-					t.Fatalf("%d bytes, %v, want the reason %s", len(got), err, c.want)
-				}
-			})
-		})
-	}
-}
-
-// slowly gives what r has at rate bytes in a second.
-type slowly struct {
-	ctx  context.Context
-	r    io.Reader
-	rate int
-}
-
-func (s *slowly) Read(b []byte) (int, error) {
-	n, err := s.r.Read(b)
-	if slept := sleep(s.ctx, time.Duration(n)*time.Second/time.Duration(s.rate), nil); slept != nil {
-		return n, slept
-	}
-	return n, err
-}
-
-// A fetch that its caller gives up says so, and blames nobody.
-func TestFetchIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := fetch(ctx, &shelf{name: "shelf", content: dripping(time.Minute, []byte{1})}, snapshot.ScopePeerDirectory, snapshot.Digest{}, 10)
-		if e, ok := errors.AsType[*fetchError](err); !ok || e.Reason != fetchUnavailable || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
-		}
-	})
-}
-
-// The whole of a scope is asked for at once, then ever more rarely, and again at once
-// after something newer of it was in use.
-func TestResyncIsAskedForRarely(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &resyncs{now: time.Now}
-		if got := r.due(); len(got) != 0 {
-			t.Fatalf("due from the start: %v", got)
-		}
-		asked := 0
-		for began := time.Now(); time.Since(began) < 24*time.Hour; time.Sleep(10 * time.Second) {
-			r.want(snapshot.ScopeRoutePolicy) // a patch that does not fit, every time
-			if got := r.due(); len(got) > 0 {
-				asked++
-			}
-		}
-		if asked < 24 || asked > 30 {
-			t.Errorf("asked %d times in a day", asked)
-		}
-		r.done(snapshot.ScopeRoutePolicy)
-		if got := r.due(); len(got) != 0 {
-			t.Errorf("due after it was done: %v", got)
-		}
-		r.want(snapshot.ScopeRoutePolicy)
-		if got := r.due(); len(got) != 1 || got[0] != "route_policy" {
-			t.Errorf("due: %v", got)
-		}
-	})
-}
 
 // companions has a node_runtime name the peer_directory.
 func companions(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.Record) {
@@ -210,7 +44,7 @@ func refusalFor(a *Agent, scope snapshot.Scope) string {
 	return ""
 }
 
-func received(a *Agent, how form) float64 {
+func received(a *Agent, how fetch.Form) float64 {
 	return testutil.ToFloat64(a.metrics.received.WithLabelValues("peer_directory", string(how)))
 }
 
@@ -242,7 +76,8 @@ func TestFormsLeadToTheSame(t *testing.T) {
 		f.Send(fleettest.News(f.Directory(1000, first).Detached)) // while it is pulled, or after
 		time.Sleep(time.Minute)
 		if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 1000 {
-			t.Fatalf("version %d with %d peers, refused for %q", version, peers, refusalFor(a, snapshot.ScopePeerDirectory))
+			t.Fatalf("version %d with %d peers, refused for %q", version, peers,
+				refusalFor(a, snapshot.ScopePeerDirectory))
 		}
 		if got := f.Count(&f.Seen.Pulls); got != 1 {
 			t.Errorf("pulled %d times", got)
@@ -263,7 +98,8 @@ func TestFormsLeadToTheSame(t *testing.T) {
 		third := f.Directory(2, second)
 		f.Send(fleettest.News(third.Whole))
 		time.Sleep(time.Second)
-		for how, want := range map[form]float64{formWhole: 1, formPatch: 1, formPulled: 1, formHeld: 1} {
+		for how, want := range map[fetch.Form]float64{fetch.FormWhole: 1, fetch.FormPatch: 1, fetch.FormPulled: 1,
+			fetch.FormHeld: 1} {
 			if got := received(a, how); got != want {
 				t.Errorf("%v came as %s, want %v", got, how, want)
 			}
@@ -310,7 +146,8 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 		}
 		f.Send(fleettest.News(gap.Whole))
 		time.Sleep(time.Second)
-		if version, peers := peersOf(a); version != gap.Header.ConfigVersion || peers != 102 || refusalFor(a, snapshot.ScopePeerDirectory) != "" {
+		if version, peers := peersOf(a); version != gap.Header.ConfigVersion || peers != 102 ||
+			refusalFor(a, snapshot.ScopePeerDirectory) != "" {
 			t.Fatalf("active is version %d with %d peers", version, peers)
 		}
 		was := asked()
@@ -352,7 +189,7 @@ func TestCoordinatorThatLies(t *testing.T) {
 					if err := stream.Send(&fealtyv1.GetContentResponse{Chunk: content[i : i+1]}); err != nil {
 						return err
 					}
-					if err := sleep(stream.Context(), time.Second, nil); err != nil {
+					if err := pause.Sleep(stream.Context(), time.Second, nil); err != nil {
 						return err
 					}
 				}
@@ -392,8 +229,10 @@ func TestCoordinatorThatLies(t *testing.T) {
 				// The truth is taken whenever it comes.
 				f.Do(func() { f.Pull = fleettest.Serves(large.Content) })
 				time.Sleep(2 * time.Minute)
-				if version, peers := peersOf(a); version != large.Header.ConfigVersion || peers != 1000 || refusalFor(a, snapshot.ScopePeerDirectory) != "" {
-					t.Errorf("then version %d with %d peers is active, refused for %q", version, peers, refusalFor(a, snapshot.ScopePeerDirectory))
+				if version, peers := peersOf(a); version != large.Header.ConfigVersion || peers != 1000 ||
+					refusalFor(a, snapshot.ScopePeerDirectory) != "" {
+					t.Errorf("then version %d with %d peers is active, refused for %q", version, peers,
+						refusalFor(a, snapshot.ScopePeerDirectory))
 				}
 			})
 		})
@@ -443,7 +282,8 @@ func TestContentBeforeItsRuntime(t *testing.T) {
 		m := f.Member(a.node.Me().ID)
 		d := f.Directory(1000, nil)
 		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
-		f.Send(fleettest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.Record) {
+		f.Send(fleettest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime,
+			_ *snapshot.Record) {
 			content.Roles = []string{"core"}
 		})))
 		f.Send(fleettest.News(d.Detached))
@@ -485,7 +325,8 @@ func TestDamagedContentIsPulledAgain(t *testing.T) {
 		}
 		n.run(a)
 		time.Sleep(10 * time.Second)
-		if version, peers := peersOf(a); version != d.Header.ConfigVersion || peers != 1000 || f.Count(&f.Seen.Pulls) != 2 {
+		if version, peers := peersOf(a); version != d.Header.ConfigVersion || peers != 1000 ||
+			f.Count(&f.Seen.Pulls) != 2 {
 			t.Errorf("version %d with %d peers, %d pulls", version, peers, f.Count(&f.Seen.Pulls))
 		}
 	})

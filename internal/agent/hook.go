@@ -46,7 +46,8 @@ func newHooks(argv []string, timeout time.Duration) *hooks {
 		timeout = hookTimeout
 	}
 	return &hooks{
-		argv: argv, timeout: timeout, kick: make(chan struct{}, 1), due: make(map[snapshot.Scope]bool), done: make(map[snapshot.Scope]string),
+		argv: argv, timeout: timeout, kick: make(chan struct{}, 1), due: make(map[snapshot.Scope]bool),
+		done: make(map[snapshot.Scope]string),
 	}
 }
 
@@ -111,14 +112,17 @@ func (a *Agent) runHooks(ctx context.Context) error {
 func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 	v, refused := a.node.Autonomy.Use(scope)
 	content, version := "", uint64(0)
-	env := []string{"FEALTY_SCOPE=" + string(scope), "FEALTY_CLUSTER=" + a.node.Me().Cluster, "FEALTY_MEMBER=" + a.node.Me().ID.String()}
+	env := []string{"FEALTY_SCOPE=" + string(scope), "FEALTY_CLUSTER=" + a.node.Me().Cluster, "FEALTY_MEMBER=" +
+		a.node.Me().ID.String()}
 	if refused != nil {
 		env = append(env, "FEALTY_EVENT=dropped", "FEALTY_FILE=")
 	} else {
 		header := v.Header()
 		content, version = snapshot.DigestOf([]byte(v.ContentJSON())).String(), header.ConfigVersion
-		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.node.Store().Path(dir.CurrentName(scope)), "FEALTY_CONTENT_HASH="+content,
-			"FEALTY_CONFIG_VERSION="+strconv.FormatUint(version, 10), "FEALTY_AUTHORITY_EPOCH="+strconv.FormatUint(header.AuthorityEpoch, 10))
+		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.node.Store().Path(dir.CurrentName(scope)),
+			"FEALTY_CONTENT_HASH="+content,
+			"FEALTY_CONFIG_VERSION="+strconv.FormatUint(version, 10),
+			"FEALTY_AUTHORITY_EPOCH="+strconv.FormatUint(header.AuthorityEpoch, 10))
 	}
 	if content == a.hooks.appliedTo(scope) {
 		return
@@ -133,7 +137,8 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 		outcome, level = "error", slog.LevelError
 	}
 	a.metrics.hookRuns.WithLabelValues(string(scope), outcome).Inc()
-	a.log.LogAttrs(ctx, level, "the program for changes ran", slog.String("scope", string(scope)), slog.Uint64("config_version", version), slog.String("outcome", outcome),
+	a.log.LogAttrs(ctx, level, "the program for changes ran", slog.String("scope", string(scope)),
+		slog.Uint64("config_version", version), slog.String("outcome", outcome),
 		slog.Duration("took", time.Since(begin)), slog.Any("err", err), slog.String("output", output))
 	if err != nil {
 		content = hookFailed // whatever it did with it: what comes next, also what was before, is news
@@ -146,7 +151,8 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 	if err != nil {
 		detail = err.Error()
 	}
-	if judged := a.node.Trials.Judged(ctx, scope, version, err == nil, state.FailedHook, detail); judged != nil && !errors.Is(judged, state.ErrNoTrial) {
+	if judged := a.node.Trials.Judged(ctx, scope, version, err == nil, state.FailedHook, detail); judged != nil &&
+		!errors.Is(judged, state.ErrNoTrial) {
 		return // the agent ends
 	}
 	state.Poke(a.node.Trials.Kick) // to write down what succeeded

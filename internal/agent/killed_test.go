@@ -63,7 +63,7 @@ func TestActivator(t *testing.T) {
 		for _, s := range sent {
 			batch = append(batch, state.Offer{Scope: s.Scope, Raw: s.Raw})
 		}
-		if err := a.takeAll(t.Context(), state.ByCoordinator, batch...); err != nil {
+		if err := a.contact.Take(t.Context(), state.ByCoordinator, batch...); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Printf("\nactivated %d\n", i)
@@ -99,7 +99,8 @@ func TestKilledActivation(t *testing.T) {
 			t.Fatalf("refusals %v, unready: %q", got, a.unready())
 		}
 		for scope, h := range a.node.Beliefs().Held {
-			if data, err := os.ReadFile(filepath.Join(folder, dir.SnapshotName(scope, dir.Active))); err != nil || string(data) != string(h.Raw) {
+			if data, err := os.ReadFile(filepath.Join(folder, dir.SnapshotName(scope, dir.Active))); err != nil ||
+				string(data) != string(h.Raw) {
 				t.Fatalf("%s.active is not what is in use: %v", scope, err)
 			}
 		}
@@ -121,7 +122,8 @@ func TestKilledActivation(t *testing.T) {
 				}
 				lists := fleettest.AllCompanions
 				if i%4 == 1 || i%4 == 2 {
-					lists = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopePeerDirectory, snapshot.ScopeRoutePolicy, snapshot.ScopeStorageDirectory}
+					lists = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopePeerDirectory,
+						snapshot.ScopeRoutePolicy, snapshot.ScopeStorageDirectory}
 				}
 				var all []*fealtyv1.SignedSnapshot
 				if i%2 == 1 {
@@ -162,7 +164,8 @@ func TestKilledActivation(t *testing.T) {
 		}
 		for _, scope := range state.Scopes {
 			if got[scope] != before[scope] && got[scope] != next[scope] {
-				t.Fatalf("cycle %d: killed after batch %d, %s is at version %d, want %d or %d", cycle, done, scope, got[scope], before[scope], next[scope])
+				t.Fatalf("cycle %d: killed after batch %d, %s is at version %d, want %d or %d", cycle, done, scope,
+					got[scope], before[scope], next[scope])
 			}
 			if got[scope] != before[scope] {
 				cut++
@@ -180,12 +183,13 @@ func TestKilledActivation(t *testing.T) {
 					all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 1)))
 				}
 			})
-			f.Must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
+			f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(all...)...))
 			was = inUse(a)
 			a.Close()
 		}
 	}
-	t.Logf("%d kills after %d activated batches, %d scopes of a batch that was cut off were new", cycles, activated, cut)
+	t.Logf("%d kills after %d activated batches, %d scopes of a batch that was cut off were new", cycles, activated,
+		cut)
 }
 
 // killDuring runs the process on batches, kills it a random while after the first that

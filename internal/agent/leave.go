@@ -32,14 +32,17 @@ const leaveRounds = 4
 func (a *Agent) leave(ctx context.Context) error {
 	var failures []error
 	for range leaveRounds {
-		for _, address := range a.addresses() {
-			err := a.askOne(ctx, address, func(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
-				_, err := fealtyv1.NewAdmissionServiceClient(conn).Leave(ctx, &fealtyv1.LeaveRequest{Name: a.node.Me().ID.Name()})
+		for _, address := range a.contact.Addresses() {
+			err := a.contact.AskOne(ctx, address, func(ctx context.Context, _ string,
+				conn grpc.ClientConnInterface) error {
+				_, err := fealtyv1.NewAdmissionServiceClient(conn).Leave(ctx,
+					&fealtyv1.LeaveRequest{Name: a.node.Me().ID.Name()})
 				return err
 			})
-			inDate := a.presentable(ctx)
+			inDate := a.contact.Presentable(ctx)
 			if left(err, a.leaveSent, inDate) {
-				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.node.Me().ID.String()), slog.String("coordinator", address))
+				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.node.Me().ID.String()),
+					slog.String("coordinator", address))
 				return nil
 			}
 			if e, ok := verdict.Of(err); ok {

@@ -26,7 +26,8 @@ func chained(t *testing.T, key ed25519.PrivateKey, links ...history.Transition) 
 	for i, l := range links {
 		l.Previous, l.MeshCAKey = previous, identity.KeyID{byte(i + 1)}
 		if i == len(links)-1 && key != nil {
-			l.Signatures = []history.Signature{{Key: manifest.Key(key.Public().(ed25519.PublicKey)), Signature: [64]byte(ed25519.Sign(key, l.Statement()))}}
+			l.Signatures = []history.Signature{{Key: manifest.Key(key.Public().(ed25519.PublicKey)),
+				Signature: [64]byte(ed25519.Sign(key, l.Statement()))}}
 		}
 		raw, err := l.Encode()
 		if err != nil {
@@ -55,10 +56,19 @@ func TestHistoryKept(t *testing.T) {
 			f.Epoch++
 			f.History = chained(t, nil, other, history.Transition{Index: 2, AuthorityEpoch: 2, Kind: history.KindRekey})
 		}, false},
-		"another head at the same place":   {func(f *fleettest.Fleet) { f.History = chained(t, nil, other) }, false},
-		"a restore by the signers":         {func(f *fleettest.Fleet) { f.Epoch, f.History = late, chained(t, f.Signer, other, restore) }, true},
-		"a restore that a stranger signed": {func(f *fleettest.Fleet) { f.Epoch, f.History = late, chained(t, stranger, other, restore) }, false},
-		"a restore that nobody signed":     {func(f *fleettest.Fleet) { f.Epoch, f.History = late, chained(t, nil, other, restore) }, false},
+		"another head at the same place": {func(f *fleettest.Fleet) { f.History = chained(t, nil, other) }, false},
+		"a restore by the signers": {func(f *fleettest.Fleet) {
+			f.Epoch, f.History = late,
+				chained(t, f.Signer, other, restore)
+		}, true},
+		"a restore that a stranger signed": {func(f *fleettest.Fleet) {
+			f.Epoch, f.History = late,
+				chained(t, stranger, other, restore)
+		}, false},
+		"a restore that nobody signed": {func(f *fleettest.Fleet) {
+			f.Epoch, f.History = late,
+				chained(t, nil, other, restore)
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -74,12 +84,14 @@ func TestHistoryKept(t *testing.T) {
 				time.Sleep(5 * time.Minute)
 				after := a.node.Beliefs().Bundle().Header()
 				if taken := after.ConfigVersion > before.ConfigVersion; taken != row.taken {
-					t.Errorf("version %d of epoch %d after %d of %d", after.ConfigVersion, after.AuthorityEpoch, before.ConfigVersion, before.AuthorityEpoch)
+					t.Errorf("version %d of epoch %d after %d of %d", after.ConfigVersion, after.AuthorityEpoch,
+						before.ConfigVersion, before.AuthorityEpoch)
 				}
 				// Within an epoch the bundle's own check of its head comes first.
 				reasons := []snapshot.Reason{snapshotform.ReasonHistory, snapshotform.ReasonContent}
 				refused := slices.ContainsFunc(a.node.Status().Refusals(), func(r state.Refusal) bool {
-					return r.Scope == string(snapshot.ScopeTrustBundle) && slices.Contains(reasons, snapshot.Reason(r.Reason))
+					return r.Scope == string(snapshot.ScopeTrustBundle) &&
+						slices.Contains(reasons, snapshot.Reason(r.Reason))
 				})
 				if refused == row.taken {
 					t.Errorf("refusals are %v", a.node.Status().Refusals())
@@ -105,7 +117,7 @@ func TestAsksTheNextAboutTheHistory(t *testing.T) {
 		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.node.Status().Refusals())
 	}
 	f.Do(func() { f.Faults.Ignorant = 1 })
-	a.show(context.Background(), before)
+	a.contact.Show(context.Background(), before)
 	f.Do(func() {
 		if len(f.Seen.Shown) != 1 || !bytes.Equal(f.Seen.Shown[0], before.Raw) {
 			t.Errorf("%d bundles were shown", len(f.Seen.Shown))

@@ -143,8 +143,8 @@ func TestDamagedFiles(t *testing.T) {
 	f := fleettest.New(t)
 	joined := joinedNode(f)
 	a := joined.mustOpen()
-	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage"))) // leaves a refusal
-	key, err := a.nextKey()
+	f.Must(take(t.Context(), a, "trust_bundle", []byte("garbage"))) // leaves a refusal
+	key, err := a.renewal.nextKey()
 	f.Must(err)
 	a.Close()
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestDamagedFiles(t *testing.T) {
 			return ""
 		}},
 		{dir.NextName, func(a *Agent) string {
-			if a.next != nil {
+			if a.renewal.next != nil {
 				return "a damaged key is used"
 			}
 			return a.unready()
@@ -191,7 +191,7 @@ func TestDamagedFiles(t *testing.T) {
 			if msg := c.check(a); msg != "" {
 				t.Fatalf("%s, %s: %s", c.name, what, msg)
 			}
-			if c.name != dir.NextName && (a.next == nil || a.next.Key.ID != key.ID) {
+			if c.name != dir.NextName && (a.renewal.next == nil || a.renewal.next.Key.ID != key.ID) {
 				t.Fatalf("%s, %s: the key under way is gone", c.name, what)
 			}
 		})
@@ -297,7 +297,7 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	}
 	const mirror state.Origin = "mirror"
 	bundle := f.TrustBundle()
-	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
+	f.Must(a.contact.Take(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
 	inUse()
 	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
 		t.Errorf("from a mirror: %v", got)
@@ -306,14 +306,14 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	inUse(snapshot.ScopeTrustBundle)
 	restart() // what was not confirmed is not because the marks are there again
 	inUse(snapshot.ScopeTrustBundle)
-	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	f.Must(a.contact.Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
 	inUse(snapshot.ScopeTrustBundle)
 	f.Must(n.take(a, runtime))
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	restart()
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	f.Do(func() { runtime = f.Runtime(&m) })
-	f.Must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	f.Must(a.contact.Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
 	if h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
 		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.node.Status().Refusals())
 	}
@@ -341,7 +341,8 @@ func TestWrongNode(t *testing.T) {
 	}
 	// A snapshot of another node is not used either.
 	n = one.clone()
-	n.Disk.Put(n.Path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)), two.Read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
+	n.Disk.Put(n.Path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)),
+		two.Read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
 	a := n.mustOpen()
 	defer a.Close()
 	if bootVersion(a) != 0 || len(a.node.Status().Refusals()) != 1 {
@@ -420,7 +421,7 @@ func TestExpiredBundle(t *testing.T) {
 	id := f.Member(a.node.Me().ID)
 	var boot []byte
 	f.Do(func() { boot = f.Bootstrap(&id).GetEnvelope() })
-	f.Must(a.take(t.Context(), "node_bootstrap", boot))
+	f.Must(take(t.Context(), a, "node_bootstrap", boot))
 	if got := a.node.Status().Refusals(); len(got) == 0 || bootVersion(a) != 0 {
 		t.Errorf("under an expired bundle a bootstrap is in use, refusals %v", got)
 	}
@@ -552,7 +553,8 @@ func FuzzGrant(f *testing.F) {
 	id, _ := identity.New(authortest.Cluster, identity.Data, "n")
 	m := &authortest.Member{ID: id, Key: key.ID, Incarnation: key.ID}
 	good := &fealtyv1.JoinGrant{
-		Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, Chain: dir.RawChain(fl.Issue(key.Signer().Public(), id, time.Hour)),
+		Outcome:       fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED,
+		Chain:         dir.RawChain(fl.Issue(key.Signer().Public(), id, time.Hour)),
 		RootStatement: fl.RootStatement(), TrustBundle: fl.TrustBundle(), NodeBootstrap: fl.Bootstrap(m),
 	}
 	f.Add(byte(0), uint16(0), byte(0), uint16(0))
@@ -562,7 +564,8 @@ func FuzzGrant(f *testing.F) {
 	fl.Must(err)
 	f.Fuzz(func(t *testing.T, part byte, offset uint16, xor byte, length uint16) {
 		g := proto.CloneOf(good)
-		parts := []*[]byte{&g.Chain[0], &g.Chain[1], &g.Chain[2], &g.RootStatement, &g.TrustBundle.Envelope, &g.NodeBootstrap.Envelope}
+		parts := []*[]byte{&g.Chain[0], &g.Chain[1], &g.Chain[2], &g.RootStatement, &g.TrustBundle.Envelope,
+			&g.NodeBootstrap.Envelope}
 		p := parts[int(part)%len(parts)]
 		*p = bend(*p, offset, xor, length)
 		got, err := state.VerifyGrant(g, w, fl.Clock)
@@ -573,7 +576,8 @@ func FuzzGrant(f *testing.F) {
 			return
 		}
 		// What is signed counts: a signature has several spellings.
-		same := got.Me.ID == id && bytes.Equal(got.SVID.Leaf().RawTBSCertificate, want.SVID.Leaf().RawTBSCertificate) && len(got.Took) == len(want.Took)
+		same := got.Me.ID == id && bytes.Equal(got.SVID.Leaf().RawTBSCertificate, want.SVID.Leaf().RawTBSCertificate) &&
+			len(got.Took) == len(want.Took)
 		for i := range got.Took {
 			same = same && got.Took[i].V.HeaderDigest() == want.Took[i].V.HeaderDigest()
 		}

@@ -86,13 +86,15 @@ func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
 		return nil, err
 	}
 	gate, err := authz.New(table, authz.Options{
-		Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.node.Me().Cluster }, Consumer: a.consumers.has,
+		Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.node.Me().Cluster },
+		Consumer: a.consumers.has,
 	})
 	if err != nil {
 		return nil, err
 	}
 	guard, err := mesh.NewGuard(mesh.GuardConfig{
-		Source: a.node.Source(), Local: func(p identity.Local) bool { return mesh.OwnUser(p) || a.consumers.has(p) }, Now: a.node.Now,
+		Source: a.node.Source(), Local: func(p identity.Local) bool { return mesh.OwnUser(p) || a.consumers.has(p) },
+		Now: a.node.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -128,7 +130,8 @@ func (s configServer) may(ctx context.Context, scope, method string) error {
 		if p != nil {
 			who = fmt.Sprintf("local user %d", p.UID)
 		}
-		return explain.New(explain.Denied, "method", method, "identity", who, "reason", "the settings of the agent do not name it as a consumer of scope "+scope)
+		return explain.New(explain.Denied, "method", method, "identity", who, "reason",
+			"the settings of the agent do not name it as a consumer of scope "+scope)
 	}
 	return nil
 }
@@ -154,7 +157,8 @@ func worded(err error) error {
 }
 
 // WatchScope sends what is in use of a scope, each time when that changes.
-func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest, stream grpc.ServerStreamingServer[fealtyv1.WatchScopeResponse]) error {
+func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest,
+	stream grpc.ServerStreamingServer[fealtyv1.WatchScopeResponse]) error {
 	ctx, a := stream.Context(), s.a
 	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_WatchScope_FullMethodName); err != nil {
 		return err
@@ -191,14 +195,17 @@ func sameNews(a, b *fealtyv1.WatchScopeResponse) bool {
 }
 
 // ReportVerdict takes a verdict on what is on trial. One on anything else is too late.
-func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVerdictRequest) (*fealtyv1.ReportVerdictResponse, error) {
+func (s configServer) ReportVerdict(ctx context.Context,
+	req *fealtyv1.ReportVerdictRequest) (*fealtyv1.ReportVerdictResponse, error) {
 	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_ReportVerdict_FullMethodName); err != nil {
 		return nil, err
 	}
 	reason := state.Clip(strings.ReplaceAll(req.GetReason(), "\n", " "), state.MaxDetailBytes)
-	switch err := s.a.node.Trials.Verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(), reason); {
+	switch err := s.a.node.Trials.Verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(),
+		reason); {
 	case errors.Is(err, state.ErrNoTrial):
-		return nil, explain.New(explain.RequestField, "field", "config_version", "problem", "no such version of scope "+req.GetScope()+" is on trial")
+		return nil, explain.New(explain.RequestField, "field", "config_version", "problem",
+			"no such version of scope "+req.GetScope()+" is on trial")
 	case err != nil:
 		return nil, err
 	}
@@ -206,7 +213,8 @@ func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVer
 }
 
 // PermitAction asks the guard.
-func (s configServer) PermitAction(_ context.Context, req *fealtyv1.PermitActionRequest) (*fealtyv1.PermitActionResponse, error) {
+func (s configServer) PermitAction(_ context.Context,
+	req *fealtyv1.PermitActionRequest) (*fealtyv1.PermitActionResponse, error) {
 	if err := s.a.node.Autonomy.Permit(guard.Action(req.GetAction())); err != nil {
 		return nil, worded(err)
 	}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,7 +49,8 @@ func routed(f *fleettest.Fleet) (*node, authortest.Member) {
 }
 
 func routesTo(service string) *snapshot.RoutePolicy {
-	return &snapshot.RoutePolicy{Routes: []snapshot.Route{{Name: "r", Service: service, Match: "/", To: []string{"db-1"}, TTL: time.Hour}}}
+	return &snapshot.RoutePolicy{Routes: []snapshot.Route{{Name: "r", Service: service, Match: "/",
+		To: []string{"db-1"}, TTL: time.Hour}}}
 }
 
 // localConfig runs a with its socket for local services, and returns a client of it.
@@ -80,8 +80,10 @@ func TestGetScope(t *testing.T) {
 	f.Must(err)
 	v := a.node.Beliefs().Held[snapshot.ScopeRoutePolicy].Verified
 	header := v.Header()
-	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion || got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
-		got.GetFreshness() != string(snapshot.Fresh) || !got.GetExpiresAt().AsTime().Equal(header.ExpiresAt) || !slices.Equal(got.GetContentHash(), header.ContentHash[:]) {
+	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion ||
+		got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
+		got.GetFreshness() != string(snapshot.Fresh) || !got.GetExpiresAt().AsTime().Equal(header.ExpiresAt) ||
+		!slices.Equal(got.GetContentHash(), header.ContentHash[:]) {
 		t.Errorf("routes %v", got)
 	}
 	for _, tc := range []struct {
@@ -113,7 +115,8 @@ func TestGetScope(t *testing.T) {
 	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("a scope that was taken away: %v", err)
 	}
-	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err, explain.ActionNeedsContact) && !a.node.Status().View().Connected {
+	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err,
+		explain.ActionNeedsContact) && !a.node.Status().View().Connected {
 		t.Errorf("an unknown action: %v", err)
 	}
 }
@@ -173,16 +176,19 @@ func TestWatchScope(t *testing.T) {
 	if got.GetOver().GetReason() != string(guard.BoundOver) || got.GetOver().GetBound() != string(guard.RouteBound) {
 		t.Errorf("over: %v", got)
 	}
-	if _, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
+	if _, err := client.GetScope(t.Context(),
+		&fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
 	state.Poke(a.node.Trials.Kick)
-	fleettest.Eventually(t, "the file of the routes is gone", func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
+	fleettest.Eventually(t, "the file of the routes is gone",
+		func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
 	conn, err := mesh.DialLocal(a.configSocket)
 	f.Must(err)
 	defer conn.Close()
-	if _, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{}); status.Code(err) != codes.PermissionDenied {
+	if _, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(),
+		&fealtyv1.GetNodeRequest{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("the socket for services tells of the node: %v", err)
 	}
 }
@@ -202,7 +208,9 @@ func TestReportVerdict(t *testing.T) {
 		return resp.GetContent()
 	}
 	verdict := func(version uint64, works bool) error {
-		_, err := client.ReportVerdict(t.Context(), &fealtyv1.ReportVerdictRequest{Scope: string(snapshot.ScopeRoutePolicy), ConfigVersion: version, Works: works, Reason: "no\nroute"})
+		_, err := client.ReportVerdict(t.Context(),
+			&fealtyv1.ReportVerdictRequest{Scope: string(snapshot.ScopeRoutePolicy), ConfigVersion: version,
+				Works: works, Reason: "no\nroute"})
 		return err
 	}
 	before := get()
@@ -211,9 +219,12 @@ func TestReportVerdict(t *testing.T) {
 	}
 	var messages []*fealtyv1.SignedSnapshot
 	f.Do(func() {
-		messages = append(messages, f.Runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
-			c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeRoutePolicy}
-		}), f.Companion(&m, snapshot.ScopeDegradedModePolicy, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{{Scope: snapshot.ScopeRoutePolicy, Duration: time.Minute}}}),
+		messages = append(messages, f.Runtime(&m, allAllowed,
+			func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+				c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeRoutePolicy}
+			}), f.Companion(&m, snapshot.ScopeDegradedModePolicy,
+			&snapshot.DegradedModePolicy{Trials: []snapshot.Trial{{Scope: snapshot.ScopeRoutePolicy,
+				Duration: time.Minute}}}),
 			f.Companion(&m, snapshot.ScopeRoutePolicy, routesTo("bad")))
 	})
 	for _, s := range messages {
@@ -228,31 +239,9 @@ func TestReportVerdict(t *testing.T) {
 		t.Errorf("a verdict on another version: %v", err)
 	}
 	f.Must(verdict(tried.GetConfigVersion(), false))
-	if got := get(); got.GetOnTrial() || string(got.GetContent()) != string(before.GetContent()) || got.GetConfigVersion() != before.GetConfigVersion() {
+	if got := get(); got.GetOnTrial() || string(got.GetContent()) != string(before.GetContent()) ||
+		got.GetConfigVersion() != before.GetConfigVersion() {
 		t.Errorf("after the verdict: %v", got)
-	}
-}
-
-// Each scope is given until the action that it is for is refused, and until it ends.
-func TestGivesByTheGuard(t *testing.T) {
-	for _, scope := range snapshot.Scopes() {
-		if scope == snapshot.ScopeNodeBootstrap {
-			continue
-		}
-		f := testFacts()
-		action, ok := guard.PartOf(scope)
-		for after := time.Duration(0); after <= lifetime; after += 30 * time.Minute {
-			now := testWord.Add(after)
-			err := f.Gives(scope, now)
-			want := now.Before(f.Held[scope].Expires) && (!ok || f.Permit(action, now) == nil)
-			if (err == nil) != want {
-				t.Errorf("%s after %v: %v", scope, after, err)
-			}
-		}
-		delete(f.Held, scope)
-		if refused, ok := errors.AsType[*guard.RefusedError](f.Gives(scope, testWord)); !ok || refused.Reason != string(guard.ScopeMissing) {
-			t.Errorf("%s without one: %v", scope, refused)
-		}
 	}
 }
 

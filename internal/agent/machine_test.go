@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -20,7 +22,8 @@ func (n *node) clone() *node { return &node{n.Machine.Clone()} }
 func (n *node) open() (*Agent, error) { return n.openOn(n.Disk.FS()) }
 
 func (n *node) openOn(files durable.FS) (*Agent, error) {
-	a, err := Open(context.Background(), Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
+	a, err := Open(context.Background(), Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: fleettest.Quiet(),
+		Dial: n.Fleet.Dial, Release: "v0.1.0"})
 	if a != nil {
 		a.socket, a.configSocket = "", "" // tests that want one say so
 	}
@@ -60,3 +63,11 @@ func bootVersion(a *Agent) uint64 {
 	}
 	return 0
 }
+
+// take has a take one snapshot from a coordinator.
+func take(ctx context.Context, a *Agent, scope string, raw []byte) error {
+	return a.contact.Take(ctx, state.ByCoordinator, state.Offer{Scope: scope, Raw: raw})
+}
+
+// freshFor is how long a record of the fleet is fresh.
+const freshFor = 15 * time.Minute

@@ -55,11 +55,13 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 		}, []string{"scope", "form"}),
 		mirrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_snapshot_mirror_reads_total",
-			Help: "Looks at mirrors by outcome: ok, stale for one that is behind what this node holds, or why it had no news.",
+			Help: "Looks at mirrors by outcome: ok, stale for one that is behind what this node holds, or why " +
+				"it had no news.",
 		}, []string{"outcome"}),
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_snapshot_asked_total",
-			Help: "Sources that were asked for news because the stream brought none in time, by what they are and the outcome: news, none or error.",
+			Help: "Sources that were asked for news because the stream brought none in time, by what they are " +
+				"and the outcome: news, none or error.",
 		}, []string{"source", "outcome"}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_agent_renewals_total",
@@ -75,17 +77,20 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 		}, []string{"reason"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_degraded_refused_total",
-			Help: "Actions that the guard of degraded mode refused, by action and reason. An action that is not in its table counts as other.",
+			Help: "Actions that the guard of degraded mode refused, by action and reason. An action that is not " +
+				"in its table counts as other.",
 		}, []string{"action", "reason"}),
 	}
-	m.entries = prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_degraded_entries_total", Help: "How often the node went into degraded mode: no news for an hour longer than announced."})
+	m.entries = prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_degraded_entries_total",
+		Help: "How often the node went into degraded mode: no news for an hour longer than announced."})
 	if a.operator != nil {
 		m.registry.MustRegister(gauge.Of("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
 				return tlsfiles.NotAfter(a.operator)
 			}))
 	}
-	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
+	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries,
+		m.hookRuns, reloads,
 		gauge.If("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
 			func() bool { return a.node.Autonomy.Facts().Degraded(a.node.Now()) }),
 		gauge.Of("fealty_degraded_ends_seconds",
@@ -102,7 +107,8 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 				return float64(a.node.SVID().Leaf().NotAfter.Unix())
 			}),
 		gauge.Of("fealty_agent_clock_behind_seconds",
-			"How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 if it is not. The node goes by the later of the two.", func() float64 {
+			"How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 "+
+				"if it is not. The node goes by the later of the two.", func() float64 {
 				return a.node.Clock.Behind().Seconds()
 			}),
 		snapshotVersions{a},
@@ -111,13 +117,19 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 }
 
 var (
-	versionDesc = prometheus.NewDesc("fealty_snapshot_config_version", "Config version of the snapshot in use.", []string{"scope"}, nil)
-	epochDesc   = prometheus.NewDesc("fealty_snapshot_authority_epoch", "Authority epoch of the snapshot in use.", []string{"scope"}, nil)
+	versionDesc = prometheus.NewDesc("fealty_snapshot_config_version", "Config version of the snapshot in use.",
+		[]string{"scope"}, nil)
+	epochDesc = prometheus.NewDesc("fealty_snapshot_authority_epoch", "Authority epoch of the snapshot in use.",
+		[]string{"scope"}, nil)
 
-	generationDesc  = prometheus.NewDesc("fealty_snapshot_generation", "Generation of the publication record over the snapshot in use.", []string{"scope"}, nil)
-	quarantinedDesc = prometheus.NewDesc("fealty_snapshot_quarantined", "1 for a scope whose newest snapshot failed its trial, so that the one before is in use again if there is one; else 0.", []string{"scope"}, nil)
+	generationDesc = prometheus.NewDesc("fealty_snapshot_generation",
+		"Generation of the publication record over the snapshot in use.", []string{"scope"}, nil)
+	quarantinedDesc = prometheus.NewDesc("fealty_snapshot_quarantined",
+		"1 for a scope whose newest snapshot failed its trial, so that the one before is in use again if there "+
+			"is one; else 0.", []string{"scope"}, nil)
 
-	freshnessDesc = prometheus.NewDesc("fealty_snapshot_freshness", "State of the snapshot in use: 0 fresh, 1 stale, 2 degraded, 3 expired.", []string{"scope"}, nil)
+	freshnessDesc = prometheus.NewDesc("fealty_snapshot_freshness",
+		"State of the snapshot in use: 0 fresh, 1 stale, 2 degraded, 3 expired.", []string{"scope"}, nil)
 )
 
 // snapshotVersions shows the versions in use.
@@ -143,13 +155,17 @@ func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, h := range s.a.held() {
-		ch <- prometheus.MustNewConstMetric(versionDesc, prometheus.GaugeValue, float64(h.GetConfigVersion()), h.GetScope())
-		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(h.GetAuthorityEpoch()), h.GetScope())
+		ch <- prometheus.MustNewConstMetric(versionDesc, prometheus.GaugeValue, float64(h.GetConfigVersion()),
+			h.GetScope())
+		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(h.GetAuthorityEpoch()),
+			h.GetScope())
 		if h.GetGeneration() != 0 {
-			ch <- prometheus.MustNewConstMetric(generationDesc, prometheus.GaugeValue, float64(h.GetGeneration()), h.GetScope())
+			ch <- prometheus.MustNewConstMetric(generationDesc, prometheus.GaugeValue, float64(h.GetGeneration()),
+				h.GetScope())
 		}
 		if reached := snapshot.Freshness(h.GetFreshness()); reached != "" {
-			ch <- prometheus.MustNewConstMetric(freshnessDesc, prometheus.GaugeValue, float64(guard.Rank(reached)), h.GetScope())
+			ch <- prometheus.MustNewConstMetric(freshnessDesc, prometheus.GaugeValue, float64(guard.Rank(reached)),
+				h.GetScope())
 		}
 	}
 }
@@ -167,7 +183,10 @@ type probeAnswer struct {
 func (a *Agent) metricsHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /probe/liveness", func(w http.ResponseWriter, _ *http.Request) { answer(w, probeAnswer{OK: true}) })
+	mux.HandleFunc("GET /probe/liveness", func(w http.ResponseWriter,
+		_ *http.Request) {
+		answer(w, probeAnswer{OK: true})
+	})
 	mux.HandleFunc("GET /probe/readiness", func(w http.ResponseWriter, _ *http.Request) {
 		reason := a.unready()
 		answer(w, probeAnswer{OK: reason == "", Reason: reason})
@@ -186,14 +205,15 @@ func answer(w http.ResponseWriter, a probeAnswer) {
 // metricsServer serves metricsHandler.
 func (a *Agent) metricsServer() *http.Server {
 	return &http.Server{
-		Handler: a.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+		Handler: a.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
 }
 
 // unready says why the node is not ready, or "". Reachability of coordinators is
 // no part of it: a node works without them (I16).
 func (a *Agent) unready() string {
-	if !a.presentable(context.Background()) {
+	if !a.contact.Presentable(context.Background()) {
 		return "the node has no valid certificate: it ended at " + state.Stamp(a.node.SVID().Leaf().NotAfter)
 	}
 	return a.node.Beliefs().Ready(a.node.Now())

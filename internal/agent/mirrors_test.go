@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -28,7 +29,8 @@ import (
 // withMirrors opens the node with mirrors.
 func (n *node) withMirrors(mirrors ...*authortest.Replica) *Agent {
 	n.Fleet.TB.Helper()
-	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"}
+	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial,
+		Release: "v0.1.0"}
 	for _, r := range mirrors {
 		cfg.Mirrors = append(cfg.Mirrors, r)
 	}
@@ -77,7 +79,7 @@ func TestMirrorKeepsFresh(t *testing.T) {
 			if !live && state == snapshot.Fresh {
 				t.Error("it is fresh without news")
 			}
-			if live && a.presentable(context.Background()) {
+			if live && a.contact.Presentable(context.Background()) {
 				t.Error("its certificate did not end: this shows nothing")
 			}
 			_ = stop()
@@ -115,7 +117,10 @@ func TestMirrorAttacks(t *testing.T) {
 		{"down", func(s *scene) { s.bad.Down = true }, "unreachable", ""},
 		{"empty", func(s *scene) { s.bad.Disk = durabletest.NewDisk() }, "unreachable", ""},
 		{"garbage", func(s *scene) {
-			s.bad.Bend = func(_ context.Context, _ string, data []byte) ([]byte, error) { return []byte("garbage"), nil }
+			s.bad.Bend = func(_ context.Context, _ string, data []byte) ([]byte, error) {
+				return []byte("garbage"),
+					nil
+			}
 		}, "malformed", ""},
 		{"endless", func(s *scene) {
 			s.bad.Bend = func(context.Context, string, []byte) ([]byte, error) { return make([]byte, 1<<24), nil }
@@ -141,28 +146,36 @@ func TestMirrorAttacks(t *testing.T) {
 		}, "other_cluster", ""},
 		{"an older generation", func(s *scene) {
 			s.bad.Disk = durabletest.NewDisk()
-			s.f.Publish(s.m, []*authortest.Replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
-				h.ConfigVersion, r.Generation = 1, 1
-			})
+			s.f.Publish(s.m, []*authortest.Replica{s.bad},
+				func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
+					h.ConfigVersion, r.Generation = 1, 1
+				})
 		}, "stale", ""},
 		{"signed by a stranger, and claims to be the newest", func(s *scene) {
 			s.bad.Disk = durabletest.NewDisk()
 			key := s.f.ConfigKey
 			s.f.ConfigKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
-			s.f.Publish(s.m, []*authortest.Replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
-				h.ConfigVersion, r.Generation = 1<<40, 1<<40
-			})
+			s.f.Publish(s.m, []*authortest.Replica{s.bad},
+				func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
+					h.ConfigVersion, r.Generation = 1<<40, 1<<40
+				})
 			s.f.ConfigKey = key
 		}, "ok", "signature"},
 		{"for another node", func(s *scene) {
 			s.bad.Disk = durabletest.NewDisk()
 			m := *s.m
 			m.Incarnation[0] ^= 1
-			s.f.Publish(&m, []*authortest.Replica{s.bad}, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation += 100 })
+			s.f.Publish(&m, []*authortest.Replica{s.bad},
+				func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation += 100 })
 		}, "ok", ""},
-		{"a content that is cut", contentOnly(func(d []byte) []byte { return d[:len(d)-1] }), "truncated", "unavailable"},
-		{"a content that goes on", contentOnly(func(d []byte) []byte { return append(bytes.Clone(d), make([]byte, 1<<20)...) }), "too_large", "unavailable"},
-		{"another content", contentOnly(func(d []byte) []byte { d = bytes.Clone(d); d[5] ^= 1; return d }), "wrong_bytes", "unavailable"},
+		{"a content that is cut", contentOnly(func(d []byte) []byte { return d[:len(d)-1] }), "truncated",
+			"unavailable"},
+		{"a content that goes on", contentOnly(func(d []byte) []byte {
+			return append(bytes.Clone(d),
+				make([]byte, 1<<20)...)
+		}), "too_large", "unavailable"},
+		{"another content", contentOnly(func(d []byte) []byte { d = bytes.Clone(d); d[5] ^= 1; return d }),
+			"wrong_bytes", "unavailable"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -175,27 +188,29 @@ func TestMirrorAttacks(t *testing.T) {
 				defer a.Close()
 				f.Do(func() { f.Faults.Down["all"] = true })
 				f.Publish(&m, []*authortest.Replica{good})
-				a.inquire(t.Context())
+				a.fetcher.Inquire(t.Context())
 				first := generation(a)
 				if first == 0 {
 					t.Fatal("nothing came from the mirror")
 				}
 				time.Sleep(5 * time.Minute)
-				f.Publish(&m, []*authortest.Replica{bad, good}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) { c.Entry = "entry" })
+				f.Publish(&m, []*authortest.Replica{bad, good},
+					func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) { c.Entry = "entry" })
 				tc.attack(&scene{f, &m, bad})
 				was := mirrorReads(a, tc.outcome)
 				began := time.Now()
-				a.inquire(t.Context())
+				a.fetcher.Inquire(t.Context())
 				if generation(a) <= first {
 					t.Errorf("the news of the good mirror did not come: generation %d", generation(a))
 				}
 				if tc.outcome != "" && mirrorReads(a, tc.outcome) <= was {
 					t.Errorf("the outcome %s is not counted", tc.outcome)
 				}
-				if took := time.Since(began); took > cycleTime {
+				if took := time.Since(began); took > fetch.CycleTime {
 					t.Errorf("it took %v", took)
 				}
-				for _, reason := range []string{"signature", "unavailable", "stale_record", "config_version", "equivocation", "malformed", "subject"} {
+				for _, reason := range []string{"signature", "unavailable", "stale_record", "config_version",
+					"equivocation", "malformed", "subject"} {
 					got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", reason)) > 0
 					if got && reason != tc.refused {
 						t.Errorf("a node_runtime was refused: %s", reason)
@@ -236,7 +251,7 @@ func TestMirrorsFlipFlop(t *testing.T) {
 			}
 			f.Publish(&m, []*authortest.Replica{to})
 			x.Down, y.Down = i%5 == 1, i%5 == 2 // now and then only one answers
-			a.inquire(t.Context())
+			a.fetcher.Inquire(t.Context())
 			x.Down, y.Down = false, false
 			if got := generation(a); got < last {
 				t.Fatalf("generation %d after %d", got, last)
@@ -244,7 +259,7 @@ func TestMirrorsFlipFlop(t *testing.T) {
 				last = got
 			}
 		}
-		a.inquire(t.Context())
+		a.fetcher.Inquire(t.Context())
 		if got := generation(a); got != f.Next {
 			t.Errorf("generation %d, the newest is %d", got, f.Next)
 		}
@@ -270,7 +285,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{x})
-		a.inquire(t.Context())
+		a.fetcher.Inquire(t.Context())
 		first, held := generation(a), a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
@@ -279,7 +294,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 			c.Entry, r.Generation = "another", first
 		})
 		x.Down = true
-		a.inquire(t.Context())
+		a.fetcher.Inquire(t.Context())
 		if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != held {
 			t.Error("what is in use was replaced")
 		}
@@ -306,7 +321,7 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{r})
-		a.inquire(t.Context())
+		a.fetcher.Inquire(t.Context())
 		if generation(a) != 0 || len(a.node.Beliefs().Held) != 0 {
 			t.Errorf("it uses %v on the word of a mirror", a.node.Beliefs().Held)
 		}
@@ -319,7 +334,7 @@ func TestTooManyMirrors(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet()}
-	for i := range MaxMirrors + 1 {
+	for i := range fetch.MaxMirrors + 1 {
 		cfg.Mirrors = append(cfg.Mirrors, authortest.NewReplica(fmt.Sprint(i)))
 	}
 	if a, err := Open(context.Background(), cfg); err == nil {
@@ -345,11 +360,16 @@ func TestStorageEndpoints(t *testing.T) {
 		news     bool
 	}{
 		{"while the record is fresh", families, nil, time.Minute, nil, []string{first, second}, true},
-		{"degraded, and allowed", families, []string{"use_storage_endpoints"}, 3 * time.Hour, nil, []string{first, second}, true},
+		{"degraded, and allowed", families, []string{"use_storage_endpoints"}, 3 * time.Hour, nil,
+			[]string{first, second}, true},
 		{"degraded, and not allowed", families, []string{"continue_services"}, 3 * time.Hour, nil, nil, false},
-		{"of other families", []snapshot.Scope{snapshot.ScopeRoutePolicy}, nil, time.Minute, nil, []string{first, second}, false},
-		{"one is revoked by its URL", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: first}}, []string{second}, true},
-		{"both are revoked by their names", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: "a"}, {Kind: snapshotform.RevokedStorage, Name: "b"}}, nil, false},
+		{"of other families", []snapshot.Scope{snapshot.ScopeRoutePolicy}, nil, time.Minute, nil,
+			[]string{first, second}, false},
+		{"one is revoked by its URL", families, nil, time.Minute,
+			[]snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: first}}, []string{second}, true},
+		{"both are revoked by their names", families, nil, time.Minute,
+			[]snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: "a"},
+				{Kind: snapshotform.RevokedStorage, Name: "b"}}, nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -359,10 +379,11 @@ func TestStorageEndpoints(t *testing.T) {
 				m := f.Member(n.mustID())
 				shelf := authortest.NewReplica("shelf")
 				var opened []string
-				cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial, OpenMirror: func(url string) (mirror.Source, error) {
-					opened = append(opened, url)
-					return shelf, nil
-				}}
+				cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial,
+					OpenMirror: func(url string) (mirror.Source, error) {
+						opened = append(opened, url)
+						return shelf, nil
+					}}
 				a, err := Open(t.Context(), cfg)
 				f.Must(err)
 				defer a.Close()
@@ -371,9 +392,11 @@ func TestStorageEndpoints(t *testing.T) {
 					c.Degraded.Allow = tc.allow
 				}
 				f.Must(n.take(a, f.Runtime(&m, runtime)))
-				f.Must(n.take(a, f.Companion(&m, snapshot.ScopeStorageDirectory, &snapshot.StorageDirectory{Endpoints: []snapshot.StorageEndpoint{
-					{Name: "a", URL: second, Families: tc.families, Priority: 1}, {Name: "b", URL: first, Families: tc.families, Priority: 9},
-				}})))
+				f.Must(n.take(a, f.Companion(&m, snapshot.ScopeStorageDirectory,
+					&snapshot.StorageDirectory{Endpoints: []snapshot.StorageEndpoint{
+						{Name: "a", URL: second, Families: tc.families, Priority: 1},
+						{Name: "b", URL: first, Families: tc.families, Priority: 9},
+					}})))
 				if len(tc.revoke) > 0 {
 					h, content := f.TrustHeader(), f.Content()
 					h.ConfigVersion += 100
@@ -388,7 +411,7 @@ func TestStorageEndpoints(t *testing.T) {
 				time.Sleep(tc.age)
 				f.Publish(&m, []*authortest.Replica{shelf}, runtime)
 				opened = nil
-				a.inquire(t.Context())
+				a.fetcher.Inquire(t.Context())
 				if !slices.Equal(opened, tc.want) {
 					t.Errorf("opened %q, want %q", opened, tc.want)
 				}
@@ -419,7 +442,7 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		holds := func(what string, scopes ...snapshot.Scope) {
 			t.Helper()
-			a.inquire(t.Context())
+			a.fetcher.Inquire(t.Context())
 			b := a.node.Beliefs()
 			for _, scope := range scopes {
 				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.Next {
@@ -436,9 +459,13 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds("nothing is assigned", runtime)
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1), route(1))
 		holds("services and routes", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Organizations = []string{"acme", "globex"} }, service(1), route(1))
+		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) {
+			c.Organizations = []string{"acme",
+				"globex"}
+		}, service(1), route(1))
 		holds("another organization", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2), route(2))
+		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2),
+			route(2))
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
@@ -472,7 +499,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 				return data, nil
 			}
 			y.Down = !second
-			a.inquireOf(t.Context(), a.surveyed(true))
+			a.fetcher.InquireOf(t.Context(), a.fetcher.Surveyed(true))
 			if lacks := a.node.Beliefs().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
 				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
 			}
@@ -482,7 +509,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			// It looks again, although the mirror did not move.
 			x.Bend = nil
 			stop := n.run(a)
-			time.Sleep(2 * DefaultMirrorEvery)
+			time.Sleep(2 * fetch.DefaultMirrorEvery)
 			if lacks := a.node.Beliefs().Lacks(); len(lacks) > 0 {
 				t.Errorf("a minute later it lacks %v", lacks)
 			}
@@ -519,14 +546,15 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Cut()
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
-		time.Sleep(2 * DefaultMirrorEvery)
+		time.Sleep(2 * fetch.DefaultMirrorEvery)
 		if a.node.Beliefs().Held[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
 		f.Do(func() { f.Banned = append(f.Banned, identity.KeyID{7}); f.Version++ })
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
-		time.Sleep(2 * DefaultMirrorEvery)
-		if c, err := a.node.Source().Current(t.Context()); err != nil || !c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
+		time.Sleep(2 * fetch.DefaultMirrorEvery)
+		if c, err := a.node.Source().Current(t.Context()); err != nil ||
+			!c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 			t.Errorf("a ban did not come: %v", err)
 		}
 		reads.Store(0)

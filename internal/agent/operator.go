@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -11,11 +12,11 @@ import (
 
 // operatorChanged is closed when other files of the operator's PKI are in use. It is
 // nil, which blocks for ever, without any.
-func (a *Agent) operatorChanged() <-chan struct{} {
-	if a.operator == nil {
+func (r *renewal) operatorChanged() <-chan struct{} {
+	if r.operator == nil {
 		return nil
 	}
-	return a.operator.Changed()
+	return r.operator.Changed()
 }
 
 // reenrol comes back by the operator's certificate, for a node whose last certified
@@ -25,13 +26,16 @@ func (a *Agent) operatorChanged() <-chan struct{} {
 // the last certified key: nobody else got this identity since. An older key and a record
 // that is gone or given away have other answers, and are left to people; a ban of the
 // identity is looked at again with the certificate.
-func (a *Agent) reenrol(ctx context.Context, key dir.KeyPair, graceOver error) error {
-	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", state.OneLine(graceOver)))
-	err := somewhere(ctx, a.node.Me().Cluster, a.addresses(), func(ctx context.Context, address string) error {
-		return a.rejoinAt(ctx, address, enroll.ProverOf(a.operator), key)
-	})
+func (r *renewal) reenrol(ctx context.Context, key dir.KeyPair, graceOver error) error {
+	r.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate",
+		slog.String("reason", state.OneLine(graceOver)))
+	err := contact.Somewhere(ctx, r.node.Me().Cluster, r.contact.Addresses(),
+		func(ctx context.Context, address string) error {
+			return r.rejoinAt(ctx, address, enroll.ProverOf(r.operator), key)
+		})
 	if err == nil {
-		a.log.LogAttrs(ctx, slog.LevelInfo, "the node is back by the operator's certificate", slog.String("incarnation", a.node.Self().Incarnation.String()))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "the node is back by the operator's certificate",
+			slog.String("incarnation", r.node.Self().Incarnation.String()))
 	}
 	return err
 }

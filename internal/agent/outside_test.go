@@ -29,7 +29,8 @@ func TestReadOutlook(t *testing.T) {
 	}
 	n.Disk.FailAt(1, errors.New("a reader wrote"))
 	o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock())
-	if err != nil || o.Lost || o.Trust.Me != a.node.Self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.node.Beliefs().Marks.All()) {
+	if err != nil || o.Lost || o.Trust.Me != a.node.Self().ID || o.Trust.Bundle == nil ||
+		len(o.Marks.All()) != len(a.node.Beliefs().Marks.All()) {
 		t.Fatalf("outlook %+v, %v", o, err)
 	}
 	raw, err := state.ReadActive(n.Disk.FS(), n.Dir, snapshot.ScopeTrustBundle)
@@ -47,7 +48,8 @@ func TestReadOutlook(t *testing.T) {
 	n = n.clone()
 	n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
 	n.Disk.Put(n.Path(dir.MarksBName), nil)
-	if o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 || o.Trust.Bundle == nil {
+	if o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 ||
+		o.Trust.Bundle == nil {
 		t.Errorf("with lost marks: %+v, %v", o, err)
 	}
 	// A damaged identity is told.

@@ -82,7 +82,8 @@ func TestAloneAndBack(t *testing.T) {
 		}
 		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
 		f.Must(err)
-		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(guard.RecordStale) || len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(guard.ActionRules()) {
+		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(guard.RecordStale) ||
+			len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(guard.ActionRules()) {
 			t.Errorf("it says %s, %s, %v", resp.GetFreshness(), resp.GetPartition(), resp.GetDegradedPeriods())
 		}
 		if got := testutil.ToFloat64(a.metrics.entries); got != 1 {
@@ -119,7 +120,8 @@ func TestAloneAndBack(t *testing.T) {
 		for _, c := range p.GetActions() {
 			refusals[c.GetAction()] = c.GetRefused()
 		}
-		if p.GetUntil() == nil || p.GetOverAt() == nil || p.GetLimit() != limit || refusals["issue_certificates"] != 1 || refusals["promote_partition"] != 1 {
+		if p.GetUntil() == nil || p.GetOverAt() == nil || p.GetLimit() != limit ||
+			refusals["issue_certificates"] != 1 || refusals["promote_partition"] != 1 {
 			t.Errorf("it reports %v", p)
 		}
 	})
@@ -145,7 +147,8 @@ func TestPeriodsCrash(t *testing.T) {
 			return
 		}
 		defer a.Close()
-		if got := a.node.Autonomy.Degraded.All(); len(got) > 1 || len(got) == 0 && done || !a.node.Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
+		if got := a.node.Autonomy.Degraded.All(); len(got) > 1 || len(got) == 0 && done ||
+			!a.node.Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
 			t.Errorf("%v, until %v", got, a.node.Autonomy.Facts().End(guard.MaxBound))
 		}
 	})
@@ -158,7 +161,8 @@ func TestPeriodsCrash(t *testing.T) {
 		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
 		a.node.Autonomy.LookDegraded(t.Context())
-		if got := a.node.Autonomy.Degraded.All(); len(got) != 1 || !a.node.Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
+		if got := a.node.Autonomy.Degraded.All(); len(got) != 1 ||
+			!a.node.Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
 			t.Fatalf("at call %d: %v, until %v", call, got, a.node.Autonomy.Facts().End(guard.MaxBound))
 		}
 		a.Close()
@@ -200,9 +204,11 @@ func TestPeriodsDamaged(t *testing.T) {
 	now := f.Clock()
 	many := make([]guard.Period, 100)
 	for i := range many {
-		many[i] = guard.Period{From: now, Actions: map[string]*guard.Tally{"made up": {Permitted: 1, Refused: 1}, "issue_certificates": nil}}
+		many[i] = guard.Period{From: now, Actions: map[string]*guard.Tally{"made up": {Permitted: 1, Refused: 1},
+			"issue_certificates": nil}}
 	}
-	for _, made := range [][]guard.Period{{{From: now.Add(1000 * time.Hour)}}, {{From: now.Add(-1000 * time.Hour)}}, {{}}, many} {
+	for _, made := range [][]guard.Period{{{From: now.Add(1000 * time.Hour)}}, {{From: now.Add(-1000 * time.Hour)}},
+		{{}}, many} {
 		data, err := dir.Seal(made)
 		f.Must(err)
 		check("made up", data)
@@ -267,14 +273,16 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 			f := a.node.Autonomy.Facts()
 			truth := begin.Add(passed)
 			for _, r := range guard.ActionRules() {
-				over := r.Bound != guard.NoBound && guard.Rank(f.Overall(truth)) >= guard.Rank(snapshot.Degraded) && !truth.Before(f.End(r.Bound).Add(time.Second))
+				over := r.Bound != guard.NoBound && guard.Rank(f.Overall(truth)) >= guard.Rank(snapshot.Degraded) &&
+					!truth.Before(f.End(r.Bound).Add(time.Second))
 				for _, scope := range r.Needs {
 					if s, ok := f.Held[scope]; ok && !truth.Before(s.Expires.Add(time.Second)) {
 						over = true
 					}
 				}
 				if err := a.node.Autonomy.Permit(r.Action); over && err == nil {
-					t.Fatalf("%s is permitted %v after the beginning; its bound was %v", r.Action, passed, f.End(r.Bound).Sub(begin))
+					t.Fatalf("%s is permitted %v after the beginning; its bound was %v", r.Action, passed,
+						f.End(r.Bound).Sub(begin))
 				}
 			}
 		}
@@ -302,7 +310,8 @@ func TestPolicyOfANode(t *testing.T) {
 			t.Errorf("%s: %+v until %v", what, p, until)
 		}
 	}
-	all := []string{"continue_services", "preserve_routes", "reconnect_peers", "report_later", "use_storage_endpoints", "validate_peers"}
+	all := []string{"continue_services", "preserve_routes", "reconnect_peers", "report_later", "use_storage_endpoints",
+		"validate_peers"}
 	ceiling := a.node.Beliefs().Degraded().Max
 	look("by the ceiling alone", false, ceiling, all...)
 	listed := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
@@ -310,7 +319,8 @@ func TestPolicyOfANode(t *testing.T) {
 	}
 	f.Do(func() { take(f.Runtime(&m, allAllowed, listed)) })
 	look("listed, and not there", false, 0, "reconnect_peers", "report_later")
-	wide := &snapshot.DegradedModePolicy{Allow: []string{"become_root", "continue_services", "issue_certificates", "preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
+	wide := &snapshot.DegradedModePolicy{Allow: []string{"become_root", "continue_services", "issue_certificates",
+		"preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
 	f.Do(func() { take(f.Companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
 	look("wider than the ceiling", true, ceiling, "continue_services", "preserve_routes")
 	if p, _ := a.node.Beliefs().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
@@ -336,7 +346,8 @@ func TestPolicyOfANode(t *testing.T) {
 // News may come before the node looked at the clock again, as to a machine that slept.
 // Whatever they are, the time before them is told as it was.
 func TestNewsAfterASleep(t *testing.T) {
-	const slept = 24*time.Hour + 30*time.Minute // longer than the policy lets it work alone, and its certificate is good
+	// longer than the policy lets it work alone, and its certificate is good
+	const slept = 24*time.Hour + 30*time.Minute
 	type world struct {
 		f *fleettest.Fleet
 		n *node
@@ -347,16 +358,16 @@ func TestNewsAfterASleep(t *testing.T) {
 		name string
 		news func(t *testing.T, w world)
 	}{
-		{"its certificate is renewed", func(t *testing.T, w world) { w.f.Must(w.a.renew(t.Context())) }},
+		{"its certificate is renewed", func(t *testing.T, w world) { w.f.Must(w.a.renewal.renew(t.Context())) }},
 		{"the key that it holds is certified again", func(t *testing.T, w world) {
 			key := w.a.node.SVID().Key
 			var ders [][]byte
 			for _, c := range w.f.Issue(key.Signer().Public(), w.a.node.Me().ID, w.f.SVIDTTL) {
 				ders = append(ders, c.Raw)
 			}
-			w.f.Must(w.a.node.Renew(t.Context(), key, ders, w.a.present))
+			w.f.Must(w.a.node.Renew(t.Context(), key, ders, w.a.renewal.present))
 		}},
-		{"it joins again", func(t *testing.T, w world) { w.f.Must(w.a.rejoin(t.Context())) }},
+		{"it joins again", func(t *testing.T, w world) { w.f.Must(w.a.renewal.rejoin(t.Context())) }},
 		{"a trust bundle", func(t *testing.T, w world) {
 			w.f.Must(w.n.take(w.a, w.f.BundleWith(func(*snapshot.TrustBundle) {})))
 		}},
@@ -370,14 +381,14 @@ func TestNewsAfterASleep(t *testing.T) {
 			}
 		}},
 		{"the next of three news", func(t *testing.T, w world) {
-			w.f.Must(w.a.renew(t.Context()))
+			w.f.Must(w.a.renewal.renew(t.Context()))
 			w.a.node.Autonomy.LookDegraded(t.Context())
 			w.f.Must(w.n.take(w.a, w.f.BundleWith(func(*snapshot.TrustBundle) {})))
 			w.a.node.Autonomy.LookDegraded(t.Context())
 			w.f.Must(w.n.take(w.a, w.f.Runtime(&w.m, allAllowed)))
 		}},
 		{"news before a restart", func(t *testing.T, w world) {
-			w.f.Must(w.a.renew(t.Context()))
+			w.f.Must(w.a.renewal.renew(t.Context()))
 			w.a.node.Autonomy.KeepPeriods(t.Context())
 		}},
 	} {
@@ -421,7 +432,7 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"another certificate", func() error { return a.renew(t.Context()) }},
+		{"another certificate", func() error { return a.renewal.renew(t.Context()) }},
 		{"a newer authority epoch", func() error {
 			f.Epoch++
 			defer func() { f.Epoch-- }()

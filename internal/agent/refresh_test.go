@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -86,7 +87,8 @@ func TestAsksOthersRarely(t *testing.T) {
 		if got := f.Count(&f.Seen.Polls); got < 3*20 || got > 3*45 {
 			t.Errorf("%d polls in two hours", got)
 		}
-		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.Count(&f.Seen.Polls)) {
+		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator",
+			"none")); got != float64(f.Count(&f.Seen.Polls)) {
 			t.Errorf("%v counted", got)
 		}
 		if a.node.Beliefs().Facts().Overall(a.node.Now()) == snapshot.Fresh || generation(a) == 0 {
@@ -107,8 +109,8 @@ func TestRoundsEnd(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
-		a.inquire(ctx)
-		if took := time.Since(began); took > newsTime {
+		a.fetcher.Inquire(ctx)
+		if took := time.Since(began); took > fetch.NewsTime {
 			t.Errorf("a round took %v", took)
 		}
 		cancel()

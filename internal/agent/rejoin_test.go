@@ -17,7 +17,7 @@ func TestRejoinKeepsMarks(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	f.TrustChanged(func() {})
-	f.Must(a.take(t.Context(), "", f.TrustBundle().GetEnvelope()))
+	f.Must(take(t.Context(), a, "", f.TrustBundle().GetEnvelope()))
 	a.Close()
 	f.Do(func() { f.Version -= 1 })
 	cfg := n.JoinConfig(enroll.ByToken(f.Token()))
@@ -36,10 +36,10 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	f.Do(func() { f.Faults.LoseRenews = 1 })
-	if err := a.renew(t.Context()); err == nil {
+	if err := a.renewal.renew(t.Context()); err == nil {
 		t.Fatal("renewed without an answer")
 	}
-	pending := a.next.Key.ID
+	pending := a.renewal.next.Key.ID
 	a.Close()
 	f.Do(func() { f.Faults.RefuseJoin = explain.New(explain.TokenSpent) })
 	cfg := n.JoinConfig(enroll.ByToken(f.Token()))
@@ -49,10 +49,10 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	}
 	a = n.mustOpen()
 	defer a.Close()
-	if a.next == nil || a.next.Key.ID != pending {
+	if a.renewal.next == nil || a.renewal.next.Key.ID != pending {
 		t.Fatal("the key of the renewal is gone")
 	}
-	f.Must(a.renew(t.Context()))
+	f.Must(a.renewal.renew(t.Context()))
 	if f.Count(&f.Seen.Clones) != 0 {
 		t.Fatal("a clone alarm")
 	}

@@ -29,7 +29,7 @@ func TestRenew(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	incarnation, before := a.node.Me().Incarnation, a.node.SVID().Key.ID
-	f.Must(a.renew(t.Context()))
+	f.Must(a.renewal.renew(t.Context()))
 	after := a.node.SVID().Key.ID
 	if after == before || f.Member(a.node.Me().ID).Key != after || n.Has(dir.NextName) {
 		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.Has(dir.NextName))
@@ -60,30 +60,31 @@ func TestRenewalsProperty(t *testing.T) {
 		a := n.mustOpen()
 		defer func() { a.Close() }()
 		clones := f.Count(&f.Seen.Clones)
-		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "lose", "restart", "rejoin", "lose rejoin", "cut"}), 1, 6).Draw(rt, "steps")
+		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "lose", "restart", "rejoin", "lose rejoin", "cut"}),
+			1, 6).Draw(rt, "steps")
 		for _, step := range steps {
 			switch step {
 			case "renew":
-				if err := a.renew(rt.Context()); err != nil {
+				if err := a.renewal.renew(rt.Context()); err != nil {
 					rt.Fatalf("renewal: %v", err)
 				}
 			case "lose":
 				f.Do(func() { f.Faults.LoseRenews = 1 })
-				if err := a.renew(rt.Context()); err == nil {
+				if err := a.renewal.renew(rt.Context()); err == nil {
 					rt.Fatal("renewed without an answer")
 				}
 			case "rejoin":
-				if err := a.rejoin(rt.Context()); err != nil {
+				if err := a.renewal.rejoin(rt.Context()); err != nil {
 					rt.Fatalf("rejoin: %v", err)
 				}
 			case "lose rejoin":
 				f.Do(func() { f.Faults.LoseJoins = 1 })
-				if err := a.rejoin(rt.Context()); err == nil {
+				if err := a.renewal.rejoin(rt.Context()); err == nil {
 					rt.Fatal("rejoined without an answer")
 				}
 			case "cut":
 				n.Disk.FailAt(rapid.IntRange(1, 20).Draw(rt, "at"), durabletest.ErrPowerCut)
-				_ = a.renew(rt.Context())
+				_ = a.renewal.renew(rt.Context())
 				n.Disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
 				a = n.mustOpen()
 			case "restart":
@@ -91,7 +92,7 @@ func TestRenewalsProperty(t *testing.T) {
 				a = n.mustOpen()
 			}
 		}
-		if err := a.renew(rt.Context()); err != nil {
+		if err := a.renewal.renew(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
 		if m := f.Member(r.ID); m.Key != a.node.SVID().Key.ID {
@@ -114,7 +115,7 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 		t.Helper()
 		a := n.mustOpen()
 		n.Disk.FailAt(at, durabletest.ErrPowerCut)
-		if err := a.renew(t.Context()); err == nil {
+		if err := a.renewal.renew(t.Context()); err == nil {
 			t.Fatalf("cut at call %d: the disk did not fail", at)
 		}
 		n.Disk.Restart(after)
@@ -124,7 +125,7 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 		for later := range 6 { // of writing its certificate
 			renew(later+1, durabletest.Synced)
 			a := n.mustOpen()
-			if err := a.renew(t.Context()); err != nil {
+			if err := a.renewal.renew(t.Context()); err != nil {
 				t.Fatalf("killed at call %d, then cut at call %d: %v", at+1, later+1, err)
 			}
 			if m := f.Member(r.ID); m.Key != a.node.SVID().Key.ID {
@@ -172,14 +173,15 @@ func TestRenewalVerifies(t *testing.T) {
 		{"an unknown mesh CA", func(r *fealtyv1.RenewResponse) {
 			before, keys := f.Mesh, f.MeshKeys
 			f.NewMeshCA()
-			r.Chain = [][]byte{f.LeafFor(identity.Data, a.node.Me().ID.Name(), r.Chain[0]).Raw, f.Mesh.Certificate().Raw, f.Root.Raw}
+			r.Chain = [][]byte{f.LeafFor(identity.Data, a.node.Me().ID.Name(), r.Chain[0]).Raw,
+				f.Mesh.Certificate().Raw, f.Root.Raw}
 			f.Mesh, f.MeshKeys = before, keys
 		}},
 		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.node.SVID().Chain) }},
 	} {
 		before, file := a.node.SVID(), string(n.Read(dir.SVIDName))
 		f.Do(func() { f.Faults.EditRenewal = c.edit })
-		if err := a.renew(t.Context()); err == nil {
+		if err := a.renewal.renew(t.Context()); err == nil {
 			t.Errorf("%s: adopted", c.name)
 		}
 		m, err := a.node.Source().Current(t.Context())
@@ -191,7 +193,7 @@ func TestRenewalVerifies(t *testing.T) {
 		}
 	}
 	f.Do(func() { f.Faults.EditRenewal = nil })
-	f.Must(a.renew(t.Context()))
+	f.Must(a.renewal.renew(t.Context()))
 }
 
 // While two roots are believed, a renewal stays under the one that the node pinned.
@@ -202,7 +204,8 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 	a := n.mustOpen()
 	defer a.Close()
 	both, err := identity.NewBundle(identity.BundleConfig{
-		Cluster: authortest.Cluster, Roots: []*x509.Certificate{f.Root, other.Root}, MeshKeys: append(slices.Clone(f.MeshKeys), other.MeshKeys...),
+		Cluster: authortest.Cluster, Roots: []*x509.Certificate{f.Root, other.Root},
+		MeshKeys: append(slices.Clone(f.MeshKeys), other.MeshKeys...),
 	})
 	f.Must(err)
 	f.Must(a.node.Source().Trust(both))
@@ -214,7 +217,7 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 		}
 	})
 	before := a.node.SVID()
-	if err := a.renew(t.Context()); err == nil || a.node.SVID() != before {
+	if err := a.renewal.renew(t.Context()); err == nil || a.node.SVID() != before {
 		t.Errorf("renewed under another root: %v", err)
 	}
 }
@@ -230,7 +233,7 @@ func TestRejoinAfterExpiry(t *testing.T) {
 			a := n.mustOpen()
 			if lost {
 				f.Do(func() { f.Faults.LoseRenews = 1 })
-				if err := a.renew(t.Context()); err == nil {
+				if err := a.renewal.renew(t.Context()); err == nil {
 					t.Fatal("renewed without an answer")
 				}
 			}
@@ -265,12 +268,12 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 			a := n.mustOpen()
 			defer a.Close()
 			if under {
-				if _, err := a.nextKey(); err != nil {
+				if _, err := a.renewal.nextKey(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			f.Do(func() { f.Faults.LoseJoins = 1 })
-			f.Must(a.rejoin(t.Context()))
+			f.Must(a.renewal.rejoin(t.Context()))
 			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
 			}
@@ -288,20 +291,22 @@ func TestRejoinWithAnUnknownKey(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	if _, err := a.nextKey(); err != nil {
+	if _, err := a.renewal.nextKey(); err != nil {
 		t.Fatal(err)
 	}
-	f.Must(a.rejoin(t.Context()))
-	if f.Count(&f.Seen.Clones) != 0 || a.next != nil {
-		t.Errorf("%d alarms, a key under way: %v", f.Count(&f.Seen.Clones), a.next != nil)
+	f.Must(a.renewal.rejoin(t.Context()))
+	if f.Count(&f.Seen.Clones) != 0 || a.renewal.next != nil {
+		t.Errorf("%d alarms, a key under way: %v", f.Count(&f.Seen.Clones), a.renewal.next != nil)
 	}
 }
 
 // Grants for a rejoin are verified like those for a join, and must be for this node.
 func TestRejoinVerifies(t *testing.T) {
-	for _, c := range append(slices.Clip(fleettest.EnemyGrants), fleettest.EnemyGrant{Name: "another member", Part: "chain", Edit: func(f *fleettest.Fleet, g *fealtyv1.JoinGrant) {
-		g.Chain[0] = f.LeafFor(identity.Data, "somebody", g.Chain[0]).Raw
-	}}) {
+	for _, c := range append(slices.Clip(fleettest.EnemyGrants),
+		fleettest.EnemyGrant{Name: "another member", Part: "chain",
+			Edit: func(f *fleettest.Fleet, g *fealtyv1.JoinGrant) {
+				g.Chain[0] = f.LeafFor(identity.Data, "somebody", g.Chain[0]).Raw
+			}}) {
 		if c.Part == "root statement" {
 			continue // a member has one already, and believes no other
 		}
@@ -311,7 +316,7 @@ func TestRejoinVerifies(t *testing.T) {
 		a := n.mustOpen()
 		before, file := a.node.SVID(), string(n.Read(dir.SVIDName))
 		f.Do(func() { f.Faults.EditGrant = func(g *fealtyv1.JoinGrant) { c.Edit(f, g) } })
-		err := a.rejoin(t.Context())
+		err := a.renewal.rejoin(t.Context())
 		if refused, ok := errors.AsType[*state.GrantError](err); !ok || refused.Part != c.Part {
 			t.Errorf("%s: %v, want a refusal of the %s", c.Name, err, c.Part)
 		}
@@ -332,7 +337,7 @@ func TestFinishedRenewal(t *testing.T) {
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.next != nil || n.Has(dir.NextName) {
+	if a.renewal.next != nil || n.Has(dir.NextName) {
 		t.Error("the key of a finished renewal is still under way")
 	}
 }
@@ -380,39 +385,44 @@ func TestRenewalInterval(t *testing.T) {
 // Without a store coordinators record no new key. The node has its recorded one
 // certified again, keeps the new one for later, and renews to that when they can.
 func TestRenewWithoutStore(t *testing.T) {
-	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreFull, explain.StoreRefuses} {
+	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreFull,
+		explain.StoreRefuses} {
 		f := fleettest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		held := a.node.SVID()
 		f.Do(func() { f.Faults.NoStore, f.SVIDTTL = code, f.SVIDTTL+time.Hour })
-		err := a.renew(t.Context())
+		err := a.renewal.renew(t.Context())
 		outage, ok := errors.AsType[*againError](err)
 		if !ok || !errors.Is(err, code) {
 			t.Fatalf("%s: %v", code, err)
 		}
 		now := a.node.SVID()
-		if now.Key.ID != held.Key.ID || !now.Leaf().NotAfter.After(held.Leaf().NotAfter) || !outage.until.Equal(now.Leaf().NotAfter) {
-			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.Leaf().NotAfter, held.Leaf().NotAfter, outage.until)
+		if now.Key.ID != held.Key.ID || !now.Leaf().NotAfter.After(held.Leaf().NotAfter) ||
+			!outage.until.Equal(now.Leaf().NotAfter) {
+			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.Leaf().NotAfter,
+				held.Leaf().NotAfter, outage.until)
 		}
 		if m, err := a.node.Source().Current(t.Context()); err != nil || !m.NotAfter().Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: it presents %v, %v", code, m, err)
 		}
-		next := a.next.Key.ID
+		next := a.renewal.next.Key.ID
 		// A certificate that ends sooner is not taken.
 		f.Do(func() { f.SVIDTTL -= 2 * time.Hour })
-		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
+		if err := a.renewal.renew(t.Context()); !errors.Is(err, code) ||
+			!a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: a shorter one: until %v, %v", code, a.node.SVID().Leaf().NotAfter, err)
 		}
 		// Both keys are there after a restart.
 		a.Close()
 		a = n.mustOpen()
-		if a.node.SVID().Key.ID != held.Key.ID || !a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) || a.next == nil || a.next.Key.ID != next {
-			t.Fatalf("%s: after a restart: %v", code, a.next)
+		if a.node.SVID().Key.ID != held.Key.ID || !a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) ||
+			a.renewal.next == nil || a.renewal.next.Key.ID != next {
+			t.Fatalf("%s: after a restart: %v", code, a.renewal.next)
 		}
 		f.Do(func() { f.Faults.NoStore = "" })
-		f.Must(a.renew(t.Context()))
+		f.Must(a.renewal.renew(t.Context()))
 		if got := a.node.SVID().Key.ID; got != next || f.Member(a.node.Me().ID).Key != next || n.Has(dir.NextName) {
 			t.Errorf("%s: renewed to %v, want %v", code, got, next)
 		}
@@ -437,14 +447,14 @@ func TestRenewWithoutStoreVerifies(t *testing.T) {
 		f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour
 		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }
 	})
-	if err := a.renew(t.Context()); err == nil || a.node.SVID() != held {
+	if err := a.renewal.renew(t.Context()); err == nil || a.node.SVID() != held {
 		t.Errorf("another root: %v", err)
 	}
 	f.Do(func() {
 		f.Faults.EditRenewal = nil
 		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.node.Me().ID)
 	})
-	if err := a.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.node.SVID() != held {
+	if err := a.renewal.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.node.SVID() != held {
 		t.Errorf("banned: %v", err)
 	}
 }
@@ -494,10 +504,15 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 		lasts      time.Duration
 		begin, end func(*fleettest.Fleet)
 	}{
-		"no store":          {23 * time.Second, func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable }, func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
-		"no store for long": {3 * time.Minute, func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable }, func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
-		"one wrong answer":  {12 * time.Second, func(f *fleettest.Fleet) { f.Faults.RefuseRenew = gone }, func(f *fleettest.Fleet) { f.Faults.RefuseRenew = nil }},
-		"unreachable":       {20 * time.Second, func(f *fleettest.Fleet) { f.Faults.Down["all"] = true }, func(f *fleettest.Fleet) { delete(f.Faults.Down, "all") }},
+		"no store": {23 * time.Second,
+			func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable },
+			func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
+		"no store for long": {3 * time.Minute, func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable },
+			func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
+		"one wrong answer": {12 * time.Second, func(f *fleettest.Fleet) { f.Faults.RefuseRenew = gone },
+			func(f *fleettest.Fleet) { f.Faults.RefuseRenew = nil }},
+		"unreachable": {20 * time.Second, func(f *fleettest.Fleet) { f.Faults.Down["all"] = true },
+			func(f *fleettest.Fleet) { delete(f.Faults.Down, "all") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -526,8 +541,10 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 				if most := int(of.lasts/(5*time.Second)) + 8; asked > most {
 					t.Errorf("asked %d times in %v, want at most %d", asked, of.lasts, most)
 				}
-				if v := a.node.Status().View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 || f.Count(&f.Seen.Clones) != 0 {
-					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.Count(&f.Seen.Joins), f.Count(&f.Seen.Clones))
+				if v := a.node.Status().View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 ||
+					f.Count(&f.Seen.Clones) != 0 {
+					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.Count(&f.Seen.Joins),
+						f.Count(&f.Seen.Clones))
 				}
 				_ = stop()
 			})
@@ -555,8 +572,9 @@ func TestBackSoonAfterExpiry(t *testing.T) {
 		f.Shift.Add(int64(2 * time.Hour)) // the machine slept
 		f.Do(func() { f.Faults.RefuseRenew = nil })
 		time.Sleep(clockLook + 10*time.Second)
-		if reason := a.unready(); reason != "" || !a.presentable(t.Context()) || f.Count(&f.Seen.Clones) != 0 {
-			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.presentable(t.Context()), f.Count(&f.Seen.Clones))
+		if reason := a.unready(); reason != "" || !a.contact.Presentable(t.Context()) || f.Count(&f.Seen.Clones) != 0 {
+			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.contact.Presentable(t.Context()),
+				f.Count(&f.Seen.Clones))
 		}
 		_ = stop()
 	})
@@ -585,7 +603,8 @@ func TestRenewOnAFullDisk(t *testing.T) {
 					t.Fatalf("%v: its certificate ended", full)
 				}
 			}
-			if v := a.node.Status().View(); a.node.SVID().Key.ID != key || f.Member(a.node.Me().ID).Key != key || !errors.Is(v.Renewal, explain.NodeDiskRefuses) {
+			if v := a.node.Status().View(); a.node.SVID().Key.ID != key || f.Member(a.node.Me().ID).Key != key ||
+				!errors.Is(v.Renewal, explain.NodeDiskRefuses) {
 				t.Errorf("%v: another key, or it shows %v", full, v.Renewal)
 			}
 			if asked := f.Count(&f.Seen.Renewals); asked > 5*60/20 {
@@ -626,28 +645,30 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 				t.Fatalf("%s: %s: %v", way, what, err)
 			}
 		}
-		again("the renewal", a.renew(t.Context()), explain.NodeDiskRefuses)
+		again("the renewal", a.renewal.renew(t.Context()), explain.NodeDiskRefuses)
 		key := a.node.SVID().Key.ID
-		if m, err := a.node.Source().Current(t.Context()); key == old || err != nil || m.Pin() != key || f.Member(a.node.Me().ID).Key != key {
+		if m, err := a.node.Source().Current(t.Context()); key == old || err != nil || m.Pin() != key ||
+			f.Member(a.node.Me().ID).Key != key {
 			t.Fatalf("%s: the new certificate is not in use: %v", way, err)
 		}
 		switch way {
 		case "free":
 			n.Disk.Refuse(nil)
 			f.Do(func() { f.Faults.EditRenewal = nil })
-			f.Must(a.renew(t.Context()))
+			f.Must(a.renewal.renew(t.Context()))
 			if n.Has(dir.NextName) {
 				t.Errorf("%s: a key is left", way)
 			}
 		case "renew, kill":
 			f.Do(func() { f.SVIDTTL += time.Hour })
-			again("one more", a.renew(t.Context()), explain.NodeDiskRefuses)
+			again("one more", a.renewal.renew(t.Context()), explain.NodeDiskRefuses)
 		case "outage, kill":
 			// A key is under way, and the certificate over the present one is in memory alone.
 			n.Disk.Refuse(nil)
 			f.Do(func() { f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour; fill() })
-			again("in an outage", a.renew(t.Context()), explain.StoreUnreachable)
-			if !a.unsaved || a.next == nil || a.next.Key.ID == key || a.node.SVID().Key.ID != key {
+			again("in an outage", a.renewal.renew(t.Context()), explain.StoreUnreachable)
+			if !a.renewal.unsaved || a.renewal.next == nil || a.renewal.next.Key.ID == key ||
+				a.node.SVID().Key.ID != key {
 				t.Fatal("the outage left something else")
 			}
 			f.Do(func() { f.Faults.NoStore = "" })
@@ -655,8 +676,9 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		n.Disk.Restart(durabletest.Synced)
 		f.Do(func() { f.Faults.EditRenewal = nil })
 		a = n.mustOpen()
-		f.Must(a.renew(t.Context()))
-		if got := f.Member(a.node.Me().ID).Key; got != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 || n.Has(dir.NextName) {
+		f.Must(a.renewal.renew(t.Context()))
+		if got := f.Member(a.node.Me().ID).Key; got != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 ||
+			n.Has(dir.NextName) {
 			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.Count(&f.Seen.Clones))
 		}
 		a.Close()
@@ -675,12 +697,13 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 	f.Shift.Store(int64(30 * time.Hour))
 	n.Disk.Refuse(syscall.ENOSPC)
 	f.TrustChanged(func() {})
-	err := a.rejoin(t.Context())
-	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.node.SVID().Key.ID != key {
-		t.Fatalf("%v, presentable: %v", err, a.presentable(t.Context()))
+	err := a.renewal.rejoin(t.Context())
+	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) ||
+		!a.contact.Presentable(t.Context()) || a.node.SVID().Key.ID != key {
+		t.Fatalf("%v, presentable: %v", err, a.contact.Presentable(t.Context()))
 	}
 	n.Disk.Refuse(nil)
-	f.Must(a.renew(t.Context()))
+	f.Must(a.renewal.renew(t.Context()))
 	if f.Count(&f.Seen.Clones) != 0 || f.Member(a.node.Me().ID).Key != a.node.SVID().Key.ID {
 		t.Errorf("%d alarms", f.Count(&f.Seen.Clones))
 	}
@@ -785,14 +808,16 @@ func TestRenewalOutage(t *testing.T) {
 		f.Do(func() { f.Faults.LoseRenews = 1 << 30 })
 		time.Sleep(time.Hour)
 		if a.node.SVID().Key.ID != key || a.unready() != "" || len(f.Member(a.node.Me().ID).Older) != 1 {
-			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.Member(a.node.Me().ID).Older))
+			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(),
+				len(f.Member(a.node.Me().ID).Older))
 		}
 		if f.Count(&f.Seen.Renewals) > 60*60/5 {
 			t.Errorf("asked %d times in an hour", f.Count(&f.Seen.Renewals))
 		}
 		f.Do(func() { f.Faults.LoseRenews = 0 })
 		time.Sleep(2 * time.Minute)
-		if m := f.Member(a.node.Me().ID); m.Key != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 || len(m.Older) != 1 {
+		if m := f.Member(a.node.Me().ID); m.Key != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 ||
+			len(m.Older) != 1 {
 			t.Error("not renewed after the outage, or not by the same key")
 		}
 		_ = stop()
@@ -855,7 +880,7 @@ func TestRenewalKeepsBans(t *testing.T) {
 	defer a.Close()
 	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
 	f.Must(n.take(a, f.TrustBundle()))
-	f.Must(a.renew(t.Context()))
+	f.Must(a.renewal.renew(t.Context()))
 	m, err := a.node.Source().Current(t.Context())
 	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {

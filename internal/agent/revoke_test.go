@@ -42,13 +42,13 @@ func TestRevokedSigner(t *testing.T) {
 			n.MustJoin()
 			a := n.mustOpen()
 			member := memberOf(f, a)
-			f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+			f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 			signer := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
 			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
 				t.Fatalf("reported signers %v, want %v", got, signer)
 			}
 			old := f.NextKey()
-			f.Must(a.take(t.Context(), "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
+			f.Must(take(t.Context(), a, "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
 				if old.Revoked = tc.revoked; tc.revoked {
 					b.ConfigKeys = append(b.ConfigKeys, old)
 				}
@@ -60,7 +60,8 @@ func TestRevokedSigner(t *testing.T) {
 			if a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap] != nil {
 				t.Error("a bootstrap that nothing speaks for is in use")
 			}
-			refused := slices.ContainsFunc(a.node.Status().Refusals(), func(r state.Refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
+			refused := slices.ContainsFunc(a.node.Status().Refusals(),
+				func(r state.Refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
 			if refused != tc.revoked {
 				t.Errorf("told: %v", a.node.Status().Refusals())
 			}
@@ -69,7 +70,7 @@ func TestRevokedSigner(t *testing.T) {
 			if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
 				t.Error("what no key of the bundle signed is used at a start")
 			}
-			f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+			f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 			if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
 				t.Error("what the next key signs is not used")
 			}
@@ -87,7 +88,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
 	member := memberOf(f, a)
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	first := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
 	oldKey := f.ConfigKey
 	old := f.NextKey()
@@ -95,27 +96,28 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 		return f.BundleWith(func(b *snapshot.TrustBundle) {
 			b.ConfigKeys = append(b.ConfigKeys, old)
 			for i := range b.ConfigKeys {
-				b.ConfigKeys[i].Revoked = bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[0] || !bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[1]
+				b.ConfigKeys[i].Revoked = bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[0] ||
+					!bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[1]
 			}
 		})
 	}
-	f.Must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.Must(take(t.Context(), a, "trust_bundle", both(false, false).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	// The newer one is revoked: the one before stands on the other key.
-	f.Must(a.take(t.Context(), "trust_bundle", both(false, true).GetEnvelope()))
+	f.Must(take(t.Context(), a, "trust_bundle", both(false, true).GetEnvelope()))
 	h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
 	if h == nil || h.Verified.HeaderDigest() != first {
 		t.Fatal("the one before is not in use")
 	}
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
 		t.Fatal("what the revoked key signed later is in use")
 	}
 	// That one too: nothing is left.
-	f.Must(a.take(t.Context(), "trust_bundle", both(true, true).GetEnvelope()))
+	f.Must(take(t.Context(), a, "trust_bundle", both(true, true).GetEnvelope()))
 	newKey := f.ConfigKey
 	f.ConfigKey = oldKey
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	f.ConfigKey = newKey
 	if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
 		t.Fatal("something that a revoked key signed is in use")
@@ -124,7 +126,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	// with an old version and with a new one.
 	for _, version := range []uint64{f.Version - 2, f.Version + 10} {
 		f.Version = version - 1
-		f.Must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
+		f.Must(take(t.Context(), a, "trust_bundle", both(false, false).GetEnvelope()))
 		if got := a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
 			t.Fatalf("a bundle of version %d takes revocations back", version)
 		}
@@ -149,7 +151,7 @@ func TestEmergency(t *testing.T) {
 	f.Do(func() { f.Faults.Down["all"] = true })
 	a, client, stop := served(t, f, n)
 	member := memberOf(f, a)
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	banned := identity.KeyID{42}
 	raw := f.Emergency(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys = []snapshot.Digest{f.ConfigDigest()}, []identity.KeyID{banned}
@@ -159,7 +161,8 @@ func TestEmergency(t *testing.T) {
 		return client.ApplyNodeEmergency(t.Context(), &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
 	}
 	resp, err := apply(raw, true)
-	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") || a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
+	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") ||
+		a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	if resp, err = apply(raw, false); err != nil || !resp.GetChanged() {
@@ -188,8 +191,8 @@ func TestEmergency(t *testing.T) {
 	a = n.mustOpen()
 	check(a)
 	// A newer bundle of the coordinators, which nobody told, takes none of it back.
-	f.Must(a.take(t.Context(), "trust_bundle", f.BundleWith(func(*snapshot.TrustBundle) {}).GetEnvelope()))
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(member).GetEnvelope()))
+	f.Must(take(t.Context(), a, "trust_bundle", f.BundleWith(func(*snapshot.TrustBundle) {}).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	check(a)
 	f.Must(a.Close())
 	// One copy that is damaged is made good by the other.
@@ -232,7 +235,10 @@ func TestEmergencyRefused(t *testing.T) {
 		{"another cluster", func() []byte {
 			return f.Emergency(4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
-		{"a number that is taken", func() []byte { return f.Emergency(3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} }) }},
+		{"a number that is taken", func() []byte {
+			return f.Emergency(3,
+				func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} })
+		}},
 		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -250,7 +256,8 @@ func TestEmergencyRefused(t *testing.T) {
 		})
 	}
 	// Statements count in whatever order they come.
-	if _, err := a.node.ApplyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
+	if _, err := a.node.ApplyEmergency(t.Context(), f.Emergency(1,
+		func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
 	if n := len(a.node.Beliefs().Emergencies); n != 2 {
@@ -289,7 +296,7 @@ func TestRevokedByName(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
-	f.Must(a.take(t.Context(), "node_runtime", f.Runtime(memberOf(f, a)).GetEnvelope()))
+	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(memberOf(f, a)).GetEnvelope()))
 	allowed := func() (file, policy bool) {
 		return bytes.Contains(n.Read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
 			slices.Contains(a.node.Beliefs().Degraded().Allow, "continue_services")
@@ -298,19 +305,21 @@ func TestRevokedByName(t *testing.T) {
 		t.Fatalf("allowed before: %v, %v", file, policy)
 	}
 	address := f.Addresses()[0]
-	if !slices.Contains(a.addresses(), address) {
+	if !slices.Contains(a.contact.Addresses(), address) {
 		t.Fatal("the address is not known")
 	}
-	f.Must(a.take(t.Context(), "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
-		b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedCoordinator, Name: address}, {Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
+	f.Must(take(t.Context(), a, "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
+		b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedCoordinator, Name: address},
+			{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	}).GetEnvelope()))
 	if file, policy := allowed(); file || policy {
 		t.Errorf("allowed though it is revoked: %v, %v", file, policy)
 	}
-	if slices.Contains(a.addresses(), address) {
+	if slices.Contains(a.contact.Addresses(), address) {
 		t.Error("an address that is revoked is asked")
 	}
-	if !bytes.Contains([]byte(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()), []byte("continue_services")) {
+	if !bytes.Contains([]byte(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()),
+		[]byte("continue_services")) {
 		t.Error("what was signed changed")
 	}
 }
@@ -332,14 +341,17 @@ func TestWithdrawnNode(t *testing.T) {
 		{"key banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.BannedKeys = append(b.BannedKeys, a.node.SVID().Key.ID)
 		}, nil},
-		{"identity banned by a statement", guard.LimitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.node.Me().ID} }},
+		{"identity banned by a statement", guard.LimitIdentity, nil, nil,
+			func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.node.Me().ID} }},
 		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
-		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress}, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
-			b.Revoked = []snapshot.Revoked{ingressOf(a)}
-		}, nil},
-		{"role revoked by a statement", guard.LimitRoles, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress},
+			func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
+				b.Revoked = []snapshot.Revoked{ingressOf(a)}
+			}, nil},
+		{"role revoked by a statement", guard.LimitRoles, nil, nil,
+			func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := fleettest.New(t)
@@ -351,23 +363,28 @@ func TestWithdrawnNode(t *testing.T) {
 			if roles == nil {
 				roles = []string{snapshotform.RoleIngress}
 			}
-			f.Must(n.take(a, f.Runtime(member, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
-				c.Roles, c.Companions = roles, []snapshot.Scope{snapshot.ScopeRoutePolicy}
-			})))
-			f.Must(n.take(a, f.Companion(member, snapshot.ScopeRoutePolicy, &snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
-				h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
-			})))
-			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions, guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}
+			f.Must(n.take(a, f.Runtime(member, allAllowed,
+				func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+					c.Roles, c.Companions = roles, []snapshot.Scope{snapshot.ScopeRoutePolicy}
+				})))
+			f.Must(n.take(a, f.Companion(member, snapshot.ScopeRoutePolicy,
+				&snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
+					h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
+				})))
+			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions,
+				guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}
 			for _, action := range acts {
 				f.Must(a.node.Autonomy.Permit(action))
 			}
-			if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err != nil || !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
+			if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err != nil ||
+				!n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 				t.Fatalf("before: %v", err)
 			}
 			if tc.bundle != nil {
 				f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
 			} else {
-				_, err := a.node.ApplyEmergency(t.Context(), f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
+				_, err := a.node.ApplyEmergency(t.Context(),
+					f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
 				f.Must(err)
 			}
 			for _, when := range []string{"at once", "after a restart"} {
@@ -382,7 +399,8 @@ func TestWithdrawnNode(t *testing.T) {
 						t.Errorf("%s: %v", when, err)
 					}
 				}
-				if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err == nil || n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
+				if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err == nil ||
+					n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 					t.Errorf("%s: local services get the routes of a node that is revoked", when)
 				}
 				if until, limit := a.node.Autonomy.Alone(); until.After(a.node.Now()) || limit != tc.bound {
@@ -416,7 +434,8 @@ func TestPermitCostsLittle(t *testing.T) {
 }
 
 func ingressOf(a *Agent) snapshot.Revoked {
-	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.node.Me().ID.Kind()) + "/" + a.node.Me().ID.Name() + "/" + snapshotform.RoleIngress}
+	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.node.Me().ID.Kind()) + "/" +
+		a.node.Me().ID.Name() + "/" + snapshotform.RoleIngress}
 }
 
 // A statement that comes when the disk lost those before is written beside them, and so
@@ -429,7 +448,8 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 		a := n.mustOpen()
 		statements := map[uint64][]byte{}
 		for _, number := range []uint64{1, 2, 3} {
-			statements[number] = f.Emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
+			statements[number] = f.Emergency(number,
+				func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
 			_, err := a.node.ApplyEmergency(t.Context(), statements[number], false)
@@ -445,7 +465,8 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 		f.Must(err)
 		for _, number := range []uint64{1, 2, again} {
 			if !m.Bundle().Banned(identity.ID{}, identity.KeyID{byte(number)}) {
-				t.Errorf("statement %d, after the file was lost and %d came: it is forgotten by the next start", number, again)
+				t.Errorf("statement %d, after the file was lost and %d came: it is forgotten by the next start", number,
+					again)
 			}
 		}
 		f.Must(a.Close())
@@ -463,7 +484,8 @@ func TestBehindOverRestarts(t *testing.T) {
 	f.Must(n.take(a, f.Runtime(&m)))
 	f.Epoch--
 	for _, when := range []string{"at once", "after a restart", "after another"} {
-		if a.node.Autonomy.Permit(guard.StartServices) == nil || a.node.Autonomy.Facts().Partition(a.node.Now()) != guard.EpochBehind {
+		if a.node.Autonomy.Permit(guard.StartServices) == nil ||
+			a.node.Autonomy.Facts().Partition(a.node.Now()) != guard.EpochBehind {
 			t.Errorf("%s: a node that is behind starts services", when)
 		}
 		f.Must(a.Close())

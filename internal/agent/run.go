@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/agent/contact"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -93,43 +95,29 @@ type Config struct {
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
 type Agent struct {
-	node            *accept.Node
-	log             *slog.Logger
-	release         string
-	run             string // which process this is: see ConnectRequest.run
+	node     *accept.Node
+	log      *slog.Logger
+	release  string
+	contact  *contact.Coordinators
+	renewal  *renewal
+	fetcher  *fetch.Fetcher
+	follower *follower
+
 	socket          string // blank: not served
 	configSocket    string // likewise
 	consumers       consumers
 	metricsListener net.Listener
-	local           net.Listener // served in place of socket; nil: socket is
-	localConfig     net.Listener // likewise
-	dial            func(ctx context.Context, addr string) (net.Conn, error)
-
-	operator *credential.Files // of an operator's PKI; nil: there are none
-	metrics  *metrics
+	local           net.Listener      // served in place of socket; nil: socket is
+	localConfig     net.Listener      // likewise
+	operator        *credential.Files // of an operator's PKI; nil: there are none
+	metrics         *metrics
 
 	hooks     *hooks
 	workloads *host.Host
 
-	next    *state.PendingKey // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified
-	unkept  error             // why the disk took no key, or no certificate, of late; nil: it did; owned by keepCertified
-	unsaved bool              // the certificate in use is not on disk, and its key is; owned by keepCertified
-
-	renewAsk    chan chan<- error // a person asks for a renewal
-	renewNow    chan string       // a coordinator does
-	renewKick   chan struct{}     // something changed that may make a failed one succeed
-	rejected    chan struct{}     // a coordinator does not accept our certificate
-	strange     chan struct{}     // no coordinator is under a root that we know
-	reportKick  chan struct{}     // there is something to report
-	leaveStream chan struct{}     // there is news that the stream did not bring
-	mirrors     []mirror.Source
-	openMirror  func(url string) (mirror.Source, error)
-	mirrorEvery time.Duration
-	heard       heardChanges
-	resyncs     resyncs
-	leaveAsk    chan chan<- error // a person wants to leave
-	leaveSent   bool              // a request to leave may have been served; owned by live
-	stopped     chan struct{}     // closed when the loops end
+	leaveAsk  chan chan<- error // a person wants to leave
+	leaveSent bool              // a request to leave may have been served; owned by live
+	stopped   chan struct{}     // closed when the loops end
 }
 
 // Open reads and verifies the state in cfg.DataDir and holds its lock until
@@ -150,19 +138,25 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 		cfg.Log = slog.Default()
 	}
 	if cfg.OpenMirror == nil {
-		cfg.OpenMirror = func(url string) (mirror.Source, error) { return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url}) }
+		cfg.OpenMirror = func(url string) (mirror.Source,
+			error) {
+			return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url})
+		}
 	}
 	if cfg.MirrorEvery == 0 {
-		cfg.MirrorEvery = DefaultMirrorEvery
+		cfg.MirrorEvery = fetch.DefaultMirrorEvery
 	}
-	if every := cfg.MirrorEvery; every < MinMirrorEvery || every > MaxMirrorEvery {
-		return nil, explain.New(explain.BadValue, "name", "snapshot_source_every", "value", every.String(), "want", fmt.Sprintf("%v to %v", MinMirrorEvery, MaxMirrorEvery))
+	if every := cfg.MirrorEvery; every < fetch.MinMirrorEvery || every > fetch.MaxMirrorEvery {
+		return nil, explain.New(explain.BadValue, "name", "snapshot_source_every", "value", every.String(), "want",
+			fmt.Sprintf("%v to %v", fetch.MinMirrorEvery, fetch.MaxMirrorEvery))
 	}
-	if n := len(cfg.Mirrors); n > MaxMirrors {
-		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n), "problem", "a node asks no more than 16", "want", "fewer of them")
+	if n := len(cfg.Mirrors); n > fetch.MaxMirrors {
+		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n),
+			"problem", "a node asks no more than 16", "want", "fewer of them")
 	}
 	if n := len(cfg.Consumers); n > maxConsumers {
-		return nil, explain.New(explain.BadValue, "name", "the consumers of config", "value", strconv.Itoa(n)+" of them", "want", "at most "+strconv.Itoa(maxConsumers))
+		return nil, explain.New(explain.BadValue, "name", "the consumers of config", "value",
+			strconv.Itoa(n)+" of them", "want", "at most "+strconv.Itoa(maxConsumers))
 	}
 	// First of all: a flag that was forgotten is told whatever else there is.
 	var operator *credential.Files
@@ -194,7 +188,8 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-func open(ctx context.Context, cfg Config, store *state.Store, operator *credential.Files, reloads *prometheus.CounterVec) (*Agent, error) {
+func open(ctx context.Context, cfg Config, store *state.Store, operator *credential.Files,
+	reloads *prometheus.CounterVec) (*Agent, error) {
 	clock := state.NewClock(cfg.Now, cfg.Elapsed)
 	l, err := store.Load(clock)
 	if errors.Is(err, state.ErrNoMember) {
@@ -205,9 +200,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	}
 	a := &Agent{
 		log:      cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
-		operator: operator, release: cfg.Release, run: newRun(), socket: cfg.Socket, metricsListener: cfg.Metrics,
-		dial: cfg.Dial, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
-		renewAsk: make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
+		operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics,
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout),
 	}
@@ -223,15 +216,37 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	if err != nil {
 		return nil, err
 	}
-	a.resyncs.now = a.node.Now
-	a.next = l.Next
+	a.contact = &contact.Coordinators{
+		Node: a.node, Log: a.log, Dial: cfg.Dial,
+		Handshake: func(reason string) { a.metrics.handshakes.WithLabelValues(reason).Inc() },
+	}
+	a.renewal = &renewal{
+		node: a.node, log: a.log, contact: a.contact, operator: operator, next: l.Next,
+		ended:    func(action, outcome string) { a.metrics.renewals.WithLabelValues(action, outcome).Inc() },
+		renewAsk: make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1),
+		rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
+	}
+	a.fetcher = fetch.New(fetch.Config{
+		Node: a.node, Log: a.log, Contact: a.contact, Demand: a.renewal.demand,
+		Mirrors: cfg.Mirrors, OpenMirror: cfg.OpenMirror, MirrorEvery: cfg.MirrorEvery,
+		Count: fetch.Counts{
+			Received: func(scope, form string) { a.metrics.received.WithLabelValues(scope, form).Inc() },
+			Asked:    func(source, outcome string) { a.metrics.asked.WithLabelValues(source, outcome).Inc() },
+			Mirrors:  func(outcome string) { a.metrics.mirrors.WithLabelValues(outcome).Inc() },
+		},
+	})
+	a.follower = &follower{
+		node: a.node, log: a.log, contact: a.contact, renewal: a.renewal, fetcher: a.fetcher,
+		release: cfg.Release, run: newRun(), reportKick: make(chan struct{}, 1),
+	}
 	a.metrics = newMetrics(a, reloads)
 	if a.workloads, err = hostOf(a, cfg); err != nil {
 		return nil, err
 	}
 	a.node.Resume(ctx, l)
 	svid := a.node.SVID()
-	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.Key.ID.String()), slog.Time("svid_not_after", svid.Leaf().NotAfter), slog.String("unready", a.unready()))
+	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.Key.ID.String()),
+		slog.Time("svid_not_after", svid.Leaf().NotAfter), slog.String("unready", a.unready()))
 	return a, nil
 }
 
@@ -241,7 +256,7 @@ func (a *Agent) told() accept.Told {
 		Rejected: func(scope, reason string) { a.metrics.rejected.WithLabelValues(scope, reason).Inc() },
 		Refused:  func(action, reason string) { a.metrics.refused.WithLabelValues(action, reason).Inc() },
 		Entered:  func() { a.metrics.entries.Inc() },
-		Report:   a.kickReport, Renew: a.kickRenewal,
+		Report:   func() { a.follower.kickReport() }, Renew: func() { a.renewal.kickRenewal() },
 		Changed: a.changed, Applied: a.hooks.applied, AppliedTo: a.hooks.appliedTo,
 	}
 }
@@ -290,10 +305,10 @@ func (a *Agent) live(ctx context.Context) error {
 	loops, halt := context.WithCancel(ctx)
 	defer halt()
 	g, loops := errgroup.WithContext(loops)
-	g.Go(func() error { return a.follow(loops) })
-	g.Go(func() error { return a.keepCertified(loops) })
-	g.Go(func() error { return a.refresh(loops) })
-	g.Go(func() error { return a.watchMirrors(loops) })
+	g.Go(func() error { return a.follower.follow(loops) })
+	g.Go(func() error { return a.renewal.keepCertified(loops) })
+	g.Go(func() error { return a.fetcher.Refresh(loops) })
+	g.Go(func() error { return a.fetcher.WatchMirrors(loops) })
 	g.Go(func() error { return a.node.Clock.Watch(loops) })
 	g.Go(func() error { return a.node.Autonomy.WatchDegraded(loops) })
 	g.Go(func() error { return a.node.Trials.WatchTrials(loops) })
@@ -329,8 +344,8 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 }
 
-func (a *Agent) kickRenewal() { state.Poke(a.renewKick) }
-func (a *Agent) kickReport()  { state.Poke(a.reportKick) }
+func (r *renewal) kickRenewal() { state.Poke(r.renewKick) }
+func (w *follower) kickReport() { state.Poke(w.reportKick) }
 
 // newRun names this process.
 func newRun() string {

@@ -209,7 +209,8 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 		t.Errorf("without a degraded policy it may do %v", got)
 	}
-	if until, limit := a.node.Autonomy.Alone(); limit != guard.LimitAllowed || until.After(a.node.Now().Add(freshFor+guard.StaleFor)) {
+	if until, limit := a.node.Autonomy.Alone(); limit != guard.LimitAllowed ||
+		until.After(a.node.Now().Add(freshFor+guard.StaleFor)) {
 		t.Errorf("it works alone until %v, by %s", until, limit)
 	}
 	if got := b.Standing(a.node.Me().ID); got != string(snapshot.MemberDraining) {
@@ -220,7 +221,8 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 		scope     snapshot.Scope
 		freshness snapshot.Freshness
 		recorded  bool
-	}{{snapshot.ScopeNodeBootstrap, "", true}, {snapshot.ScopeNodeRuntime, snapshot.Fresh, true}, {snapshot.ScopeTrustBundle, snapshot.Fresh, false}} {
+	}{{snapshot.ScopeNodeBootstrap, "", true}, {snapshot.ScopeNodeRuntime, snapshot.Fresh,
+		true}, {snapshot.ScopeTrustBundle, snapshot.Fresh, false}} {
 		i := slices.IndexFunc(held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(want.scope) })
 		if i < 0 || held[i].GetFreshness() != string(want.freshness) || (held[i].GetGeneration() > 0) != want.recorded {
 			t.Errorf("%s is reported in %v", want.scope, held)
@@ -313,7 +315,8 @@ func TestFreshnessOfANode(t *testing.T) {
 		if err != nil || count != 2 {
 			t.Errorf("%d series (%v)", count, err)
 		}
-		if got := float64(guard.Rank(a.node.Beliefs().Freshness(snapshot.ScopeNodeRuntime, a.node.Now()))); got != c.gauge {
+		if got := float64(guard.Rank(a.node.Beliefs().Freshness(snapshot.ScopeNodeRuntime,
+			a.node.Now()))); got != c.gauge {
 			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
 		}
 	}

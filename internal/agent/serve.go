@@ -107,7 +107,8 @@ func (a *Agent) authorizer() (*authz.Table, *authz.Authorizer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	gate, err := authz.New(table, authz.Options{Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.node.Me().Cluster }})
+	gate, err := authz.New(table, authz.Options{Logger: a.log, Registerer: a.metrics.registry,
+		ClusterID: func() string { return a.node.Me().Cluster }})
 	return table, gate, err
 }
 
@@ -137,15 +138,18 @@ func (a *Agent) grpcServer() (*grpc.Server, error) {
 
 // wordUnary turns what a handler returns into an error with a code, and keeps one
 // that panics from ending the agent.
-func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			a.log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", info.FullMethod), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			a.log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", info.FullMethod),
+				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 			err = explain.New(explain.Internal, "what", info.FullMethod)
 		}
 		var worded interface{ GRPCStatus() *status.Status }
 		if err != nil && !errors.As(err, &worded) && ctx.Err() == nil {
-			a.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", info.FullMethod), slog.Any("err", err))
+			a.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", info.FullMethod),
+				slog.Any("err", err))
 			err = explain.Wrap(err, explain.Internal, "what", info.FullMethod)
 		}
 	}()
@@ -156,7 +160,8 @@ func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 // data directory says that no other agent lives here.
 func listenUnix(path string) (net.Listener, error) {
 	if err := mesh.CheckSocketPath(path); err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path, "problem", err.Error(), "want", "a shorter data directory")
+		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path,
+			"problem", err.Error(), "want", "a shorter data directory")
 	}
 	return mesh.ListenLocal(path)
 }
@@ -172,8 +177,10 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 	a := n.a
 	s, v := a.node.SVID(), a.node.Status().View()
 	resp := &fealtyv1.GetNodeResponse{
-		SpiffeId: a.node.Me().ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.node.Self().Outcome]),
-		SvidNotBefore: timestamppb.New(s.Leaf().NotBefore), SvidNotAfter: timestamppb.New(s.Leaf().NotAfter), KeyId: s.Key.ID.String(),
+		SpiffeId:      a.node.Me().ID.String(),
+		Joined:        fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.node.Self().Outcome]),
+		SvidNotBefore: timestamppb.New(s.Leaf().NotBefore), SvidNotAfter: timestamppb.New(s.Leaf().NotAfter),
+		KeyId:     s.Key.ID.String(),
 		Connected: v.Connected, Coordinator: v.Coordinator, LastError: v.LastError(),
 		Held: a.held(), Refusals: refusalMessages(a.node.Status().Refusals()), Release: a.release,
 		MemberState: v.Standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
@@ -193,18 +200,20 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 	if !v.NextRenewal.IsZero() {
 		resp.NextRenewal = timestamppb.New(v.NextRenewal)
 	}
-	if i := slices.IndexFunc(resp.Held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(state.Scopes[0]) }); i >= 0 {
+	if i := slices.IndexFunc(resp.Held,
+		func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(state.Scopes[0]) }); i >= 0 {
 		resp.AuthorityEpoch = resp.Held[i].GetAuthorityEpoch()
 	}
 	return resp, nil
 }
 
 // RenewIdentity renews now, and answers with the outcome.
-func (n nodeServer) RenewIdentity(ctx context.Context, _ *fealtyv1.RenewIdentityRequest) (*fealtyv1.RenewIdentityResponse, error) {
+func (n nodeServer) RenewIdentity(ctx context.Context,
+	_ *fealtyv1.RenewIdentityRequest) (*fealtyv1.RenewIdentityResponse, error) {
 	a := n.a
 	reply := make(chan error, 1)
 	select {
-	case a.renewAsk <- reply:
+	case a.renewal.renewAsk <- reply:
 	case <-a.stopped:
 		return nil, errStopping()
 	case <-ctx.Done():
@@ -221,13 +230,15 @@ func (n nodeServer) RenewIdentity(ctx context.Context, _ *fealtyv1.RenewIdentity
 		return nil, ctx.Err()
 	}
 	s := a.node.SVID()
-	return &fealtyv1.RenewIdentityResponse{SvidNotAfter: timestamppb.New(s.Leaf().NotAfter), KeyId: s.Key.ID.String()}, nil
+	return &fealtyv1.RenewIdentityResponse{SvidNotAfter: timestamppb.New(s.Leaf().NotAfter),
+		KeyId: s.Key.ID.String()}, nil
 }
 
 func errStopping() error { return status.Error(codes.Unavailable, "the agent is stopping") }
 
 // LeaveCluster ends the membership; the agent ends with it.
-func (n nodeServer) LeaveCluster(ctx context.Context, _ *fealtyv1.LeaveClusterRequest) (*fealtyv1.LeaveClusterResponse, error) {
+func (n nodeServer) LeaveCluster(ctx context.Context, _ *fealtyv1.LeaveClusterRequest) (*fealtyv1.LeaveClusterResponse,
+	error) {
 	a := n.a
 	reply := make(chan error, 1)
 	select {

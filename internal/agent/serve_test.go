@@ -59,16 +59,21 @@ func TestGetNode(t *testing.T) {
 		resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil && resp.GetConnected()
 	})
-	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
+	f.Must(take(t.Context(), a, "trust_bundle", []byte("garbage")))
 	resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 	f.Must(err)
 	leaf := a.node.SVID().Leaf()
-	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || resp.GetCoordinator() != authortest.Coordinator ||
-		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.node.SVID().Key.ID.String() ||
-		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 || len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
+	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED ||
+		resp.GetCoordinator() != authortest.Coordinator ||
+		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) ||
+		!resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) ||
+		resp.GetKeyId() != a.node.SVID().Key.ID.String() ||
+		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 ||
+		len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
 		t.Errorf("node %v", resp)
 	}
-	if next := resp.GetNextRenewal().AsTime(); next.Before(f.Clock().Add(20*time.Minute)) || next.After(f.Clock().Add(40*time.Minute)) {
+	if next := resp.GetNextRenewal().AsTime(); next.Before(f.Clock().Add(20*time.Minute)) ||
+		next.After(f.Clock().Add(40*time.Minute)) {
 		t.Errorf("next renewal at %v", next)
 	}
 	if info, err := os.Stat(a.socket); err != nil || info.Mode().Perm() != 0o600 {
@@ -126,7 +131,8 @@ func TestLeave(t *testing.T) {
 			conn, err := mesh.DialLocal(a.socket)
 			f.Must(err)
 			defer conn.Close()
-			if _, err := fealtyv1.NewNodeServiceClient(conn).LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{}); err != nil {
+			if _, err := fealtyv1.NewNodeServiceClient(conn).LeaveCluster(t.Context(),
+				&fealtyv1.LeaveClusterRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-done; err != nil {
@@ -323,7 +329,7 @@ func TestProbes(t *testing.T) {
 	if code, body := get("/probe/readiness"); code != 200 {
 		t.Errorf("readiness: %d %s", code, body)
 	}
-	f.Must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
+	f.Must(take(t.Context(), a, "trust_bundle", []byte("garbage")))
 	_, body := get("/metrics")
 	for _, want := range []string{
 		`fealty_snapshot_rejected_total{reason="malformed",scope="trust_bundle"} 1`,

@@ -9,18 +9,18 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
+	pausepkg "github.com/fealty-io/fealty/internal/pause"
 	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -46,38 +46,24 @@ const (
 	leastMove   = 10 * time.Second
 )
 
-func (a *Agent) meshOptions() mesh.Options {
-	return mesh.Options{
-		Dialer: enroll.Dialer(a.dial), Now: a.node.Now, OnFailure: a.handshakeFailed,
-		GRPC: []grpc.DialOption{
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshot.MaxSigned + 64<<10)),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		},
-	}
-}
-
-func (a *Agent) handshakeFailed(e *mesh.HandshakeError) {
-	a.metrics.handshakes.WithLabelValues(string(e.Reason)).Inc()
-}
-
 // follow holds one stream to some coordinator until ctx ends. Without any it goes
 // on trying; nothing else of the agent waits for it (I16).
-func (a *Agent) follow(ctx context.Context) error {
-	var pause backoff
-	var refused seldom
+func (w *follower) follow(ctx context.Context) error {
+	var pause pausepkg.Backoff
+	var refused pausepkg.Seldom
 	for ctx.Err() == nil {
-		changed := a.node.Source().Changed()
-		if !a.presentable(ctx) {
+		changed := w.node.Source().Changed()
+		if !w.contact.Presentable(ctx) {
 			// Without a certificate there is nothing to say; keepCertified gets one. A timer
 			// of its does not see that the machine slept.
-			a.kickRenewal()
-			a.node.Status().Closed(nil)
-			if sleep(ctx, clockLook, changed) != nil {
+			w.renewal.kickRenewal()
+			w.node.Status().Closed(nil)
+			if pausepkg.Sleep(ctx, clockLook, changed) != nil {
 				break
 			}
 			continue
 		}
-		end := a.round(ctx)
+		end := w.round(ctx)
 		if ctx.Err() != nil {
 			break
 		}
@@ -85,24 +71,26 @@ func (a *Agent) follow(ctx context.Context) error {
 			continue
 		}
 		if end.stood {
-			pause.reset()
-			refused.reset()
+			pause.Reset()
+			refused.Reset()
 		}
-		wait := pause.next()
+		wait := pause.Next()
 		level := slog.LevelInfo
 		if end.unwelcome {
 			// A coordinator that was restored from before the certificate does not know it.
-			a.show(ctx, a.node.Beliefs().Held[snapshot.ScopeTrustBundle])
-			state.Poke(a.rejected) // a rejoin gets a certificate, or the reason
+			w.contact.Show(ctx, w.node.Beliefs().Held[snapshot.ScopeTrustBundle])
+			state.Poke(w.renewal.rejected) // a rejoin gets a certificate, or the reason
 		}
-		if strangeRoot(end.err) {
-			state.Poke(a.strange) // the cluster may have another root
+		if verdict.StrangeRoot(end.err) {
+			state.Poke(w.renewal.strange) // the cluster may have another root
 		}
-		if verdict.Lasting(end.err) || end.unwelcome && verdict.Lasting(a.node.Status().View().Renewal) {
-			wait, level = refused.next(), slog.LevelError
+		if verdict.Lasting(end.err) || end.unwelcome && verdict.Lasting(w.node.Status().View().Renewal) {
+			wait, level = refused.Next(), slog.LevelError
 		}
-		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", state.OneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
-		_ = sleep(ctx, wait, changed)
+		w.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone",
+			slog.String("reason", state.OneLine(end.err)), slog.String("code", explain.CodeOf(end.err)),
+			slog.Duration("retry_in", wait))
+		_ = pausepkg.Sleep(ctx, wait, changed)
 	}
 	return ctx.Err()
 }
@@ -118,15 +106,15 @@ type ending struct {
 }
 
 // round tries the coordinators one after the other, until one stream stood.
-func (a *Agent) round(ctx context.Context) ending {
+func (w *follower) round(ctx context.Context) ending {
 	var failures []error
 	rejected := false
-	for _, address := range a.addresses() {
-		end := a.session(ctx, address)
+	for _, address := range w.contact.Addresses() {
+		end := w.session(ctx, address)
 		end.unwelcome = verdict.Unwelcome(end.err)
 		rejected = rejected || end.unwelcome
 		if ctx.Err() != nil {
-			a.node.Status().Closed(nil)
+			w.node.Status().Closed(nil)
 			return end
 		}
 		if end.moved { // still in contact: the next session says so, or why not
@@ -134,35 +122,37 @@ func (a *Agent) round(ctx context.Context) ending {
 		}
 		if e, ok := verdict.Of(end.err); ok {
 			end.err = e
-			a.node.Status().Closed(e)
+			w.node.Status().Closed(e)
 			return end
 		}
 		if end.lived {
 			end.err = verdict.Word(address, end.err)
-			a.node.Status().Closed(end.err)
+			w.node.Status().Closed(end.err)
 			return end
 		}
 		failures = append(failures, &verdict.AddressError{Address: address, Err: end.err})
 	}
-	err := verdict.Summarize(a.node.Me().Cluster, failures)
-	a.node.Status().Closed(err)
+	err := verdict.Summarize(w.node.Me().Cluster, failures)
+	w.node.Status().Closed(err)
 	return ending{err: err, unwelcome: rejected}
 }
 
 // session holds one stream to the coordinator at address.
-func (a *Agent) session(ctx context.Context, address string) (end ending) {
+func (w *follower) session(ctx context.Context, address string) (end ending) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	presented := a.presents(ctx) // at the latest: a newer one moves the stream once more
+	presented := w.contact.Presents(ctx) // at the latest: a newer one moves the stream once more
 	// What hangs while it opens is as good as not there.
 	opening := time.AfterFunc(openTimeout, cancel)
 	failed := func(err error) ending {
 		if !opening.Stop() {
-			err = explain.New(explain.Unreachable, "endpoint", address, "problem", fmt.Sprintf("no stream within %v", openTimeout))
+			err = explain.New(explain.Unreachable, "endpoint", address, "problem",
+				fmt.Sprintf("no stream within %v", openTimeout))
 		}
 		return ending{err: err}
 	}
-	conn, err := mesh.Dial(enroll.Target(address), a.node.Source(), credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	conn, err := mesh.Dial(enroll.Target(address), w.node.Source(), credential.AnyOfKind(identity.Coordinator),
+		w.contact.MeshOptions())
 	if err != nil {
 		return failed(err)
 	}
@@ -172,11 +162,12 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		return failed(err)
 	}
 	select {
-	case <-a.leaveStream: // of an earlier one
+	case <-w.fetcher.LeaveStream: // of an earlier one
 	default:
 	}
-	told := uint64(0)                                                          // refusals that this coordinator has been told of
-	if err := a.report(stream, &told); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
+	// refusals that this coordinator has been told of
+	told := uint64(0)
+	if err := w.report(stream, &told); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
 		return failed(err)
 	}
 	if !opening.Stop() {
@@ -204,13 +195,14 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	}()
 	defer func() { cancel(); <-received }()
 
-	here := &coordinatorSource{a: a, address: address, conn: conn}
-	pulls := newPuller(a, state.ByCoordinator, func() []source { return a.sourcesAfter(here) })
+	here := w.fetcher.Over(address, conn)
+	pulls := fetch.NewPuller(w.fetcher, state.ByCoordinator,
+		func() []fetch.Source { return w.fetcher.SourcesAfter(here) })
 	pulled := make(chan error, 1)
 	var aside sync.WaitGroup
-	aside.Go(func() { pulled <- pulls.run(ctx) })
+	aside.Go(func() { pulled <- pulls.Run(ctx) })
 	defer func() { cancel(); aside.Wait() }()
-	in := &intake{a: a, from: state.ByCoordinator, pull: pulls.add}
+	in := w.fetcher.Intake(state.ByCoordinator, pulls.Add)
 
 	var superseded <-chan struct{}
 	move := newAlarm()
@@ -219,20 +211,21 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		superseded = info.Superseded()
 		// Our own certificate's end needs no alarm: the renewal supersedes it, and
 		// without one there is nothing to move to.
-		if end := info.Expires(); !end.IsZero() && presented != nil && end.Before(presented.NotAfter) && end.Sub(a.node.Now()) > leastMove {
-			move.at(moveLead(end.Sub(a.node.Now())))
+		if end := info.Expires(); !end.IsZero() && presented != nil && end.Before(presented.NotAfter) &&
+			end.Sub(w.node.Now()) > leastMove {
+			move.at(moveLead(end.Sub(w.node.Now())))
 		}
 	}
 	settled := time.NewTimer(settleTime)
 	defer settled.Stop()
-	reports := time.NewTimer(around(reportEvery, reportSpread))
+	reports := time.NewTimer(pausepkg.Around(reportEvery, reportSpread))
 	defer reports.Stop()
 	stands := func() {
 		if !end.lived {
 			end.lived = true
-			a.node.Status().Opened(address)
-			a.log.LogAttrs(ctx, slog.LevelInfo, "stream to a coordinator", slog.String("coordinator", address))
-			a.kickRenewal() // somebody is there again
+			w.node.Status().Opened(address)
+			w.log.LogAttrs(ctx, slog.LevelInfo, "stream to a coordinator", slog.String("coordinator", address))
+			w.renewal.kickRenewal() // somebody is there again
 		}
 	}
 	for {
@@ -248,7 +241,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 			return end
 		case m := <-news:
 			stands()
-			if err := a.hear(ctx, in, m); err != nil {
+			if err := w.hear(ctx, in, m); err != nil {
 				end.err = err
 				return end
 			}
@@ -259,30 +252,32 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 			stands()
 			end.stood = true
 		case <-reports.C:
-			err = a.report(stream, &told)
-			reports.Reset(around(reportEvery, reportSpread))
-		case <-a.reportKick:
-			err = a.report(stream, &told)
+			err = w.report(stream, &told)
+			reports.Reset(pausepkg.Around(reportEvery, reportSpread))
+		case <-w.reportKick:
+			err = w.report(stream, &told)
 		case <-superseded:
 			superseded = nil
 			spread := moveSpread
-			if now := a.presents(ctx); presented != nil && now != nil && presented.Equal(now) {
+			if now := w.contact.Presents(ctx); presented != nil && now != nil && presented.Equal(now) {
 				spread = bundleSpread
 				// No later renewal is told on this stream: it has to move before its end.
 				if info, ok := mesh.FromContext(stream.Context()); ok && !info.Expires().IsZero() {
-					spread = min(spread, moveLead(info.Expires().Sub(a.node.Now())))
+					spread = min(spread, moveLead(info.Expires().Sub(w.node.Now())))
 				}
 			}
-			move.at(upTo(spread))
-		case <-a.leaveStream:
+			move.at(pausepkg.UpTo(spread))
+		case <-w.fetcher.LeaveStream:
 			end.moved = true
 			_ = stream.CloseSend()
-			a.log.LogAttrs(ctx, slog.LevelInfo, "leaving a stream that brings no news", slog.String("coordinator", address))
+			w.log.LogAttrs(ctx, slog.LevelInfo, "leaving a stream that brings no news",
+				slog.String("coordinator", address))
 			return end
 		case <-move.C():
 			end.moved = true
 			_ = stream.CloseSend() // the stream is left either way
-			a.log.LogAttrs(ctx, slog.LevelDebug, "stream moves to a fresh connection", slog.String("coordinator", address))
+			w.log.LogAttrs(ctx, slog.LevelDebug, "stream moves to a fresh connection",
+				slog.String("coordinator", address))
 			return end
 		}
 		if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
@@ -296,7 +291,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 // find another one, and not all at once.
 func moveLead(left time.Duration) time.Duration {
 	lead := min(max(left/10, 0), maxMoveLead)
-	return max(0, left-lead-upTo(lead))
+	return max(0, left-lead-pausepkg.UpTo(lead))
 }
 
 // alarm is a timer that may be set several times; the earliest counts.
@@ -334,54 +329,39 @@ func (m *alarm) stop() {
 const maxStandingBytes = 64
 
 // hear acts on one message. The error is one of the disk.
-func (a *Agent) hear(ctx context.Context, in *intake, m *fealtyv1.ConnectResponse) error {
+func (w *follower) hear(ctx context.Context, in *fetch.Intake, m *fealtyv1.ConnectResponse) error {
 	switch news := m.GetNews().(type) {
 	case *fealtyv1.ConnectResponse_Snapshot:
-		return in.take(ctx, notice{news.Snapshot.GetScope(), news.Snapshot.GetEnvelope()})
+		return in.Take(ctx, fetch.Notice{Scope: news.Snapshot.GetScope(), Raw: news.Snapshot.GetEnvelope()})
 	case *fealtyv1.ConnectResponse_RootChanges:
-		a.hearRoots(ctx, news.RootChanges)
+		w.fetcher.HearRoots(ctx, news.RootChanges)
 	case *fealtyv1.ConnectResponse_HistoryLinks:
-		a.node.HearLinks(ctx, news.HistoryLinks.GetLinks())
+		w.node.HearLinks(ctx, news.HistoryLinks.GetLinks())
 	case *fealtyv1.ConnectResponse_RenewNow:
-		a.hearRenew(news.RenewNow)
+		w.fetcher.HearRenew(news.RenewNow)
 	case *fealtyv1.ConnectResponse_Standing:
 		state := state.Clip(news.Standing.GetState(), maxStandingBytes)
-		if a.node.Status().Stands(state) {
-			a.log.LogAttrs(ctx, slog.LevelInfo, "the membership says of this node", slog.String("state", state))
+		if w.node.Status().Stands(state) {
+			w.log.LogAttrs(ctx, slog.LevelInfo, "the membership says of this node", slog.String("state", state))
 		}
 	}
 	return nil // of a newer release: not ours to understand
 }
 
-func (a *Agent) hearRoots(ctx context.Context, m *fealtyv1.RootChanges) {
-	if a.node.HearChanges(ctx, m.GetChanges()) {
-		select {
-		case a.renewNow <- "the cluster has another root":
-		default: // one is under way
-		}
-	}
-}
-
-func (a *Agent) hearRenew(m *fealtyv1.RenewNow) {
-	select {
-	case a.renewNow <- state.Clip(m.GetReason(), state.MaxDetailBytes):
-	default: // one is under way
-	}
-}
-
 // report sends what the node is and holds. Refusals are told once on each stream.
-func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
+func (w *follower) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
 	r := &fealtyv1.ConnectRequest{
-		Name: a.node.Me().ID.Name(), Release: a.release, Held: a.held(), Run: a.run, SvidNotAfter: timestamppb.New(a.node.SVID().Leaf().NotAfter),
+		Name: w.node.Me().ID.Name(), Release: w.release, Held: accept.HeldBy(w.node.Beliefs(), w.node.Now()),
+		Run: w.run, SvidNotAfter: timestamppb.New(w.node.SVID().Leaf().NotAfter),
 	}
-	until, limit := a.node.Autonomy.Alone()
+	until, limit := w.node.Autonomy.Alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
-	if d := a.node.Clock.Behind(); d > 0 {
+	if d := w.node.Clock.Behind(); d > 0 {
 		r.ClockBehind = durationpb.New(d)
 	}
-	r.Resync = a.resyncs.due()
-	r.DegradedPeriods = a.node.Autonomy.Reportable()
-	refusals, at := a.node.Status().RefusalsAt()
+	r.Resync = w.fetcher.Resyncs.Due()
+	r.DegradedPeriods = w.node.Autonomy.Reportable()
+	refusals, at := w.node.Status().RefusalsAt()
 	if at != *told {
 		r.Refusals = refusalMessages(refusals)
 	}

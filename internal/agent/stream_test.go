@@ -20,41 +20,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func TestBackoff(t *testing.T) {
-	var b backoff
-	for i, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
-		if got := b.ceiling(); got != want*time.Millisecond {
-			t.Errorf("ceiling %d is %v, want %v", i, got, want*time.Millisecond)
-		}
-		if got := b.next(); got < 0 || got >= want*time.Millisecond {
-			t.Errorf("pause %d is %v", i, got)
-		}
-	}
-	for range 100 {
-		b.next()
-	}
-	if b.ceiling() != backoffCap {
-		t.Error("beyond the cap")
-	}
-	// Full jitter: pauses spread over the whole range.
-	low, high := 0, 0
-	for range 1000 {
-		switch d := b.next(); {
-		case d < backoffCap/4:
-			low++
-		case d > backoffCap*3/4:
-			high++
-		}
-	}
-	if low < 150 || high < 150 {
-		t.Errorf("of 1000 pauses %d are short and %d long", low, high)
-	}
-	b.reset()
-	if b.ceiling() != backoffBase {
-		t.Error("not reset")
-	}
-}
-
 // With every coordinator gone the node goes on: nothing ends, what it has stays in
 // use, tries grow apart, and it is back soon after a coordinator is (I16).
 func TestGoesOnAlone(t *testing.T) {
@@ -90,7 +55,8 @@ func TestGoesOnAlone(t *testing.T) {
 		f.TrustChanged(func() { f.Faults.Down["all"] = false })
 		time.Sleep(time.Minute)
 		if v := a.node.Status().View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
-			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.Connected, trustVersion(a), v.LastError())
+			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.Connected, trustVersion(a),
+				v.LastError())
 		}
 		_ = stop()
 	})
@@ -141,8 +107,10 @@ func TestDelivery(t *testing.T) {
 		}
 		f.Do(func() {
 			last := f.Seen.Reports[len(f.Seen.Reports)-1]
-			i := slices.IndexFunc(last.GetHeld(), func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == "trust_bundle" })
-			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" || last.GetName() != a.node.Me().ID.Name() {
+			i := slices.IndexFunc(last.GetHeld(),
+				func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == "trust_bundle" })
+			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" ||
+				last.GetName() != a.node.Me().ID.Name() {
 				t.Errorf("reported %v", last)
 			}
 			if len(last.GetRefusals()) != 1 || last.GetRefusals()[0].GetReason() != "malformed" {
@@ -179,7 +147,7 @@ func TestStreamMoves(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := f.Count(&f.Seen.Hellos)
 		reply := make(chan error, 1)
-		a.renewAsk <- reply
+		a.renewal.renewAsk <- reply
 		if err := <-reply; err != nil {
 			t.Fatal(err)
 		}
@@ -264,13 +232,14 @@ func TestHangingCoordinator(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		a.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		a.contact.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
-		if v := a.node.Status().View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) && !errors.Is(v.Stream, explain.Unreachable) {
+		if v := a.node.Status().View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) &&
+			!errors.Is(v.Stream, explain.Unreachable) {
 			t.Errorf("connected %v, %v", v.Connected, v.Stream)
 		}
 		_ = stop()
@@ -281,7 +250,8 @@ func TestMoveLead(t *testing.T) {
 	for _, left := range []time.Duration{-time.Hour, 0, time.Second, time.Minute, time.Hour, 1000 * time.Hour} {
 		for range 100 {
 			got := moveLead(left)
-			if got < 0 || got > max(left, 0) || left > 0 && (left-got) > 2*maxMoveLead || left > time.Second && got >= left {
+			if got < 0 || got > max(left, 0) || left > 0 && (left-got) > 2*maxMoveLead || left > time.Second &&
+				got >= left {
 				t.Errorf("of %v it leaves after %v", left, got)
 			}
 		}
@@ -300,7 +270,7 @@ func TestAddresses(t *testing.T) {
 	defer a.Close()
 	seen := make(map[string]int)
 	for range 200 {
-		got := a.addresses()
+		got := a.contact.Addresses()
 		if len(got) != 2 {
 			t.Fatalf("addresses %v", got)
 		}
@@ -309,7 +279,8 @@ func TestAddresses(t *testing.T) {
 	if len(seen) != 2 || slices.Min(slices.Collect(maps.Values(seen))) < 40 {
 		t.Errorf("not in random order: %v", seen)
 	}
-	if got := state.MergeAddresses(&state.Beliefs{}, a.node.Me().Addresses); !slices.Equal(got, []string{"b.example:2"}) {
+	if got := state.MergeAddresses(&state.Beliefs{}, a.node.Me().Addresses); !slices.Equal(got,
+		[]string{"b.example:2"}) {
 		t.Errorf("without a bootstrap: %v", got)
 	}
 }

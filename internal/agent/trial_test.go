@@ -44,9 +44,12 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 		w.a.node.Status().Opened(authortest.Coordinator)
 	}
 	f.Do(func() {
-		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
+		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy,
+			snapshot.ScopeQoSPolicy})))
 		f.Must(w.n.take(w.a, f.OfGroup(&w.m, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{
-			{Scope: snapshot.ScopeNodeRuntime, Duration: time.Hour}, {Scope: snapshot.ScopeQoSPolicy, Duration: time.Hour}, {Scope: snapshot.ScopeTrustBundle, Duration: time.Hour},
+			{Scope: snapshot.ScopeNodeRuntime, Duration: time.Hour},
+			{Scope: snapshot.ScopeQoSPolicy, Duration: time.Hour},
+			{Scope: snapshot.ScopeTrustBundle, Duration: time.Hour},
 		}})))
 		f.Must(w.n.take(w.a, f.OfGroup(&w.m, authortest.QoS(1))))
 	})
@@ -99,11 +102,13 @@ func (w *trialWorld) fellBack(when string) {
 	if w.version() != w.good || w.onTrial() {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
-	mark, _ := w.a.node.Beliefs().Marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
+	mark, _ := w.a.node.Beliefs().Marks.Get(snapshot.ScopeQoSPolicy,
+		snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}
-	if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined || got[0].Scope != string(snapshot.ScopeQoSPolicy) {
+	if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined ||
+		got[0].Scope != string(snapshot.ScopeQoSPolicy) {
 		w.t.Errorf("%s: it is reported as %v", when, got)
 	}
 	resp, err := nodeServer{a: w.a}.GetNode(w.t.Context(), nil)
@@ -185,7 +190,8 @@ func TestTrial(t *testing.T) {
 			c.do(w)
 			if !c.bad {
 				if w.version() == w.good || w.onTrial() || len(w.a.node.Status().Refusals()) != 0 {
-					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.node.Status().Refusals())
+					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(),
+						w.a.node.Status().Refusals())
 				}
 				w.restart()
 				if w.version() == w.good || w.onTrial() {
@@ -209,7 +215,8 @@ func TestTrial(t *testing.T) {
 			}
 			w.send(4)
 			if w.version() == w.good || !w.onTrial() || len(w.a.node.Status().Refusals()) != 0 {
-				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.node.Status().Refusals())
+				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(),
+					w.a.node.Status().Refusals())
 			}
 			w.reject() // two in a row: the good one is still known
 			w.fellBack("a second bad one")
@@ -230,7 +237,8 @@ func TestNoTrialOfTrust(t *testing.T) {
 	f.TrustChanged(func() {})
 	f.Must(w.n.take(w.a, f.TrustBundle()))
 	f.Do(func() {
-		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
+		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy,
+			snapshot.ScopeQoSPolicy})))
 	})
 	for _, scope := range state.Scopes {
 		if _, on := w.a.node.Beliefs().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
@@ -243,7 +251,8 @@ func TestNoTrialOfTrust(t *testing.T) {
 			t.Errorf("a verdict of %s: %v", scope, err)
 		}
 	}
-	if err := w.a.node.Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err, state.ErrNoTrial) || w.version() == w.good {
+	if err := w.a.node.Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err,
+		state.ErrNoTrial) || w.version() == w.good {
 		t.Errorf("a verdict of the version before: %v", err)
 	}
 	// A newer record over what is on trial changes nothing of it.
@@ -258,7 +267,8 @@ func TestNoTrialOfTrust(t *testing.T) {
 	if w.onTrial() {
 		t.Error("the same content is on trial again")
 	}
-	if got := testutil.ToFloat64(w.a.metrics.rejected.WithLabelValues("qos_policy", state.ReasonQuarantined)); got != 0 {
+	if got := testutil.ToFloat64(w.a.metrics.rejected.WithLabelValues("qos_policy",
+		state.ReasonQuarantined)); got != 0 {
 		t.Errorf("counted %v", got)
 	}
 }
@@ -273,7 +283,8 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			w.n.Disk.Put(w.n.Path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), []byte("x"))
 		}},
 		{"of another content that was never accepted", func(w *trialWorld) {
-			w.n.Disk.Put(w.n.Path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), w.f.OfGroup(&w.m, authortest.QoS(7)).GetEnvelope())
+			w.n.Disk.Put(w.n.Path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)),
+				w.f.OfGroup(&w.m, authortest.QoS(7)).GetEnvelope())
 		}},
 		{"of an older epoch", func(w *trialWorld) {
 			f := w.f
@@ -305,7 +316,8 @@ func TestTrialWithoutPrevious(t *testing.T) {
 				t.Helper()
 				q, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy)
 				if w.version() != was || w.onTrial() || !ok || !q.Kept {
-					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was, w.onTrial(), ok, q)
+					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was,
+						w.onTrial(), ok, q)
 				}
 				if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined {
 					t.Errorf("%s: %v", when, got)

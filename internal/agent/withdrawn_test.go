@@ -136,7 +136,8 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(7))))
 		f.ConfigKey = first
 	})
-	if got := a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got, []string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
+	if got := a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got,
+		[]string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}
 	f.Must(n.take(a, f.Revoking(first, second)))

@@ -30,7 +30,7 @@ func hostOf(a *Agent, cfg Config) (*host.Host, error) {
 			ConfigKeys: func() []snapshot.ConfigKey { return configKeysOf(a.node.Beliefs()) },
 			Changed:    a.node.Autonomy.News.Wait,
 			Ask: func(ctx context.Context, f func(context.Context, grpc.ClientConnInterface) error) error {
-				return a.ask(ctx, func(ctx context.Context, _ string,
+				return a.contact.Ask(ctx, func(ctx context.Context, _ string,
 					conn grpc.ClientConnInterface) error {
 					return f(ctx, conn)
 				})

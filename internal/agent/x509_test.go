@@ -38,7 +38,8 @@ func TestTLSFiles(t *testing.T) {
 		{credential.FilePaths{Key: "a", CA: "b"}, explain.TLSFilesIncomplete, "--tls-cert"},
 		{credential.FilePaths{Cert: "a", Key: "b"}, explain.TLSFilesIncomplete, "--tls-ca"},
 		{credential.FilePaths{}, explain.CredentialUnusable, ""},
-		{credential.FilePaths{Cert: "/nowhere/a", Key: "/nowhere/b", CA: "/nowhere/c"}, explain.CredentialUnusable, "/nowhere/a is missing"},
+		{credential.FilePaths{Cert: "/nowhere/a", Key: "/nowhere/b", CA: "/nowhere/c"}, explain.CredentialUnusable,
+			"/nowhere/a is missing"},
 	} {
 		_, err := tlsfiles.Open(credential.FilesConfig{Paths: tc.paths})
 		if !errors.Is(err, tc.code) || !strings.Contains(err.Error(), tc.missing) {
@@ -73,7 +74,8 @@ func newOperatorNode(f *fleettest.Fleet) *operatorNode {
 }
 
 func (n *operatorNode) open() (*Agent, error) {
-	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial, TLS: n.paths})
+	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock,
+		Log: fleettest.Quiet(), Dial: n.Fleet.Dial, TLS: n.paths})
 	if a != nil {
 		a.socket, a.configSocket = "", ""
 	}
@@ -190,10 +192,11 @@ func TestReenrolProperty(t *testing.T) {
 		a := n.mustOpen()
 		defer func() { a.Close() }()
 		was := a.node.Self().Incarnation
-		for _, step := range rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut", "restart"}), 1, 6).Draw(rt, "steps") {
+		for _, step := range rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut",
+			"restart"}), 1, 6).Draw(rt, "steps") {
 			switch step {
 			case "renew":
-				_ = a.renew(rt.Context())
+				_ = a.renewal.renew(rt.Context())
 			case "away", "long away":
 				d := f.SVIDTTL + f.Grace/2
 				if step == "long away" {
@@ -203,12 +206,12 @@ func TestReenrolProperty(t *testing.T) {
 				n.write("node-k")
 			case "lose":
 				f.Do(func() { f.Faults.LoseJoins = 1 })
-				if err := a.rejoin(rt.Context()); err == nil {
+				if err := a.renewal.rejoin(rt.Context()); err == nil {
 					rt.Fatal("rejoined without an answer")
 				}
 			case "cut":
 				n.Disk.FailAt(rapid.IntRange(1, 40).Draw(rt, "at"), durabletest.ErrPowerCut)
-				_ = a.rejoin(rt.Context())
+				_ = a.renewal.rejoin(rt.Context())
 				n.Disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
 				a = n.mustOpen()
 			case "restart":
@@ -216,7 +219,7 @@ func TestReenrolProperty(t *testing.T) {
 				a = n.mustOpen()
 			}
 		}
-		if err := a.rejoin(rt.Context()); err != nil {
+		if err := a.renewal.rejoin(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
 		n.isBack(rt, a)
@@ -241,7 +244,8 @@ func TestReenrolProperty(t *testing.T) {
 // gets, makes an agent prove the certificate.
 func TestNoReenrolment(t *testing.T) {
 	for _, code := range []explain.Code{
-		explain.JoinBanned, explain.CallerBanned, explain.JoinClone, explain.JoinUnauthorized, explain.JoinKindMismatch, explain.RenewOlderKey,
+		explain.JoinBanned, explain.CallerBanned, explain.JoinClone, explain.JoinUnauthorized, explain.JoinKindMismatch,
+		explain.RenewOlderKey,
 		explain.RenewEntryGone, explain.JoinNameTaken, explain.RateLimited, explain.RecoveryMode, explain.Unreachable,
 	} {
 		f := fleettest.New(t)
@@ -251,7 +255,7 @@ func TestNoReenrolment(t *testing.T) {
 		f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 		n.write("node-k")
 		f.Do(func() { f.Seen.Proven, f.Faults.RefuseSVID = nil, explain.New(code) })
-		if err := a.rejoin(t.Context()); !errors.Is(err, code) {
+		if err := a.renewal.rejoin(t.Context()); !errors.Is(err, code) {
 			t.Errorf("%s: %v", code, err)
 		}
 		if after := f.Member(n.id); slices.Contains(f.Seen.Proven, proof.TypeX509) || after.Key != before.Key {
@@ -269,19 +273,19 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 	thief := &operatorNode{node: n.clone(), paths: n.paths, write: n.write, id: n.id}
 	a := n.mustOpen()
 	defer a.Close()
-	f.Must(a.renew(t.Context()))
+	f.Must(a.renewal.renew(t.Context()))
 	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
 	b := thief.mustOpen()
 	defer b.Close()
-	if err := b.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
+	if err := b.renewal.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
 		t.Errorf("the clone: %v, %d alarms", err, f.Count(&f.Seen.Clones))
 	}
 	if f.Member(n.id).Key != a.node.SVID().Key.ID {
 		t.Error("the clone took the member over")
 	}
 	// The one with the last key comes back.
-	f.Must(a.rejoin(t.Context()))
+	f.Must(a.renewal.rejoin(t.Context()))
 	if f.Member(n.id).Key != a.node.SVID().Key.ID {
 		t.Error("the member is not back")
 	}
@@ -299,7 +303,7 @@ func TestReenrolAsAnother(t *testing.T) {
 	f.Do(func() { delete(f.Members, "data/node-k") })
 	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
-	if err := a.rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
+	if err := a.renewal.rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
 		t.Errorf("%v", err)
 	}
 	if len(f.Members) != 1 || a.node.Self().ID != n.id {
@@ -378,13 +382,15 @@ func TestFilesRotate(t *testing.T) {
 				issue(f.Pki, func(c *x509.Certificate) { c.NotBefore = f.Clock().Add(time.Hour) })
 			}, credential.Expired, explain.CredentialExpired},
 			{"foreign", func() { issue(stranger, nil) }, credential.Untrusted, explain.CredentialForeign},
-			{"garbage", func() { put(n.paths.Key, []byte("garbage")) }, credential.Malformed, explain.CredentialUnusable},
+			{"garbage", func() { put(n.paths.Key, []byte("garbage")) }, credential.Malformed,
+				explain.CredentialUnusable},
 		} {
 			n.write("node-k")
 			time.Sleep(17 * time.Second)
 			good, err := a.operator.Current(t.Context())
 			f.Must(err)
-			if c := tlsfiles.Tell(t.Context(), a.operator); c.GetProblem() != "" || c.GetFile() != n.paths.Cert || c.GetSubject() != "CN=node-k" {
+			if c := tlsfiles.Tell(t.Context(), a.operator); c.GetProblem() != "" || c.GetFile() != n.paths.Cert ||
+				c.GetSubject() != "CN=node-k" {
 				t.Fatalf("%s: good files show %v", tc.name, c)
 			}
 			counter := a.metrics.reloads.WithLabelValues(string(tc.reason))
@@ -402,7 +408,8 @@ func TestFilesRotate(t *testing.T) {
 				t.Errorf("%s: the last good certificate is not in use: %v, %v", tc.name, m, err)
 			}
 		}
-		if n, err := testutil.GatherAndCount(a.metrics.registry, "fealty_operator_certificate_not_after_seconds"); err != nil || n != 1 {
+		if n, err := testutil.GatherAndCount(a.metrics.registry,
+			"fealty_operator_certificate_not_after_seconds"); err != nil || n != 1 {
 			t.Errorf("%d gauges of the end, %v", n, err)
 		}
 		_ = stop()
@@ -418,12 +425,14 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 			c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{"corp.example"}, true
 		},
 		"a critical usage that nobody knows": func(c *x509.Certificate) {
-			usages, err := asn1.Marshal([]asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 2}, {1, 3, 6, 1, 4, 1, 99999, 1}})
+			usages, err := asn1.Marshal([]asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 2},
+				{1, 3, 6, 1, 4, 1, 99999, 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.ExtKeyUsage = nil
-			c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 37}, Critical: true, Value: usages})
+			c.ExtraExtensions = append(c.ExtraExtensions,
+				pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 37}, Critical: true, Value: usages})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -432,10 +441,12 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 				n := newOperatorNode(f)
 				key := identitytest.NewKey(t)
 				chain := f.Pki.Issue(t, key, func(c *x509.Certificate) { c.Subject.CommonName = "node-k"; edit(c) })
-				for path, data := range map[string][]byte{n.paths.Cert: identitytest.PEM(chain...), n.paths.Key: identitytest.KeyPEM(t, key)} {
+				for path, data := range map[string][]byte{n.paths.Cert: identitytest.PEM(chain...),
+					n.paths.Key: identitytest.KeyPEM(t, key)} {
 					f.Must(os.WriteFile(path, data, 0o600))
 				}
-				if _, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: fleettest.Quiet()}); !errors.Is(err, explain.CredentialForeign) {
+				if _, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock,
+					Log: fleettest.Quiet()}); !errors.Is(err, explain.CredentialForeign) {
 					t.Fatalf("a join by it: %v", err)
 				}
 				a := n.mustOpen()
@@ -444,7 +455,8 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 				if f.Count(&f.Seen.Renewals) == 0 || a.unready() != "" {
 					t.Errorf("%d renewals, unready %q", f.Count(&f.Seen.Renewals), a.unready())
 				}
-				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != string(credential.Untrusted) || !strings.Contains(told.GetProblem(), string(explain.CredentialForeign)) {
+				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != string(credential.Untrusted) ||
+					!strings.Contains(told.GetProblem(), string(explain.CredentialForeign)) {
 					t.Errorf("status says %v", told)
 				}
 				n.write("node-k")

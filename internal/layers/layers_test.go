@@ -200,6 +200,9 @@ var levels = []struct {
 	{"internal/dashboard", 13, "a client"},
 
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
+	{"internal/pause", 0, "plain"},
+	{"internal/agent/contact", 6, "calls at coordinators, by what a member accepted"},
+	{"internal/agent/fetch", 7, "what is signed, from coordinators and mirrors"},
 	{"internal/authortest", 6, "what a cluster signs, for tests of members"},
 	{"internal/fleettest", 7, "a cluster as members meet it, for their tests"},
 	{"internal/coordinator/desktest", 15, "what tests do at one"},
@@ -292,7 +295,7 @@ var roots = []string{"internal/coordinator", "internal/agent", "internal/shard"}
 // houses are packages that are made of rooms, which stand in folders below them. A
 // room has a level of its own, so each needs a row of its own in levels: under that
 // of its house it could import every other room.
-var houses = []string{"internal/coordinator", "internal/shard"}
+var houses = []string{"internal/coordinator", "internal/agent", "internal/shard"}
 
 // fewTests bounds how many packages below a folder have tests that import one of its
 // packages. Admission is the whole way of a node into a cluster: a room whose tests take
@@ -771,7 +774,7 @@ func TestRules(t *testing.T) {
 		{"pure", imports("internal/shard/decision", "a.go", "os"), imports("internal/shard/decision", "a_test.go", "os")},
 		{"no level", imports("internal/novelty", "a.go"), imports("internal/store/sqlite/migrations", "a.go")},
 		{"no level", imports(".", "main.go"), imports("cmd/fealty", "main.go")},
-		{"names", imports("internal/agent/util", "a.go"), imports("internal/agent/utility", "a.go")},
+		{"names", imports("internal/beside/util", "a.go"), imports("internal/beside/utility", "a.go")},
 		{"names", imports("internal/store/common", "a.go"), imports("internal/store", "common.go")},
 	} {
 		refused := false

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
@@ -273,7 +274,7 @@ func All() []*Setting {
 				"verified as what a coordinator sends: a mirror can keep news back, and do nothing else. No proxy of " +
 				"the environment is used, and no credentials are sent."},
 		{Key: "snapshot_source_every", Groups: []Group{Running}, Form: DurationForm, Init: "30s",
-			least: agent.MinMirrorEvery, most: agent.MaxMirrorEvery,
+			least: fetch.MinMirrorEvery, most: fetch.MaxMirrorEvery,
 			Help: "how often mirrors are looked at while no coordinator is heard",
 			Zero: "30s",
 			More: "A look reads some 200 bytes of a mirror without news. It is a fifth longer or shorter at random, " +

@@ -238,3 +238,13 @@ func fieldPairs(fields map[string]string) []any {
 	}
 	return out
 }
+
+// StrangeRoot reports whether err says that a coordinator is under a root that the
+// node does not know.
+func StrangeRoot(err error) bool {
+	if errors.Is(err, credential.ErrPin) {
+		return true
+	}
+	h, ok := errors.AsType[*mesh.HandshakeError](err)
+	return ok && h.Reason == mesh.PeerUntrusted
+}

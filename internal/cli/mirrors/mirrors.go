@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/cli/cert"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
@@ -23,9 +23,9 @@ func Named(c *program.CLI, cfg *settings.Values) (named []mirror.Source, open fu
 	bad := func(value, problem, want string) error {
 		return explain.New(explain.BadValue, "name", v.From, "value", value, "problem", problem, "want", want)
 	}
-	if len(places) > agent.MaxMirrors {
+	if len(places) > fetch.MaxMirrors {
 		return nil, nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round",
-			fmt.Sprintf("%d at most", agent.MaxMirrors))
+			fmt.Sprintf("%d at most", fetch.MaxMirrors))
 	}
 	ca, err := CA(c, cfg)
 	if err != nil {

@@ -190,6 +190,15 @@ func (n *Node) Rejoin(ctx context.Context, grant *fealtyv1.JoinGrant, of Granted
 	return true, nil
 }
 
+// A cluster that was reseeded has another root. A node follows it on the word of the
+// signers alone, whom it knows from its trust bundle: it verifies the change of root
+// that they signed, and then comes back under the new root by a proof of its last key.
+// The grant is verified in full and put in place by one durable write, like a
+// join; until then it stays what it was.
+//
+// It hears of a change over its stream. One that was away finds coordinators that it
+// cannot verify, and asks them for the changes: these need no trust in who sends them.
+
 // HearChanges verifies changes of root, and reports whether they lead from the root
 // that the node pins to one that is news.
 func (n *Node) HearChanges(ctx context.Context, encoded [][]byte) bool {

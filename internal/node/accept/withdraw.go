@@ -139,7 +139,8 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 // reconsider looks again at what is in use, by what is believed now. A snapshot that only a
 // revoked key signed is not used any more: the one before takes its place if it stands on
 // another key, or nothing does. One on a key that left in a rotation stays: what the next
-// one signs is under way. A companion of a node_runtime that is not used any more goes with it: nothing says that the node is to hold it. Nothing changes on
+// one signs is under way. A companion of a node_runtime that is not used any more goes with it: nothing says that the
+// node is to hold it. Nothing changes on
 // disk but what others read; a start comes to the same verdict. The caller holds
 // n.activation.
 func (n *Node) reconsider(ctx context.Context) {

@@ -1,4 +1,4 @@
-package agent
+package fetch
 
 import (
 	"context"
@@ -17,7 +17,9 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/enroll"
+	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
+	pausepkg "github.com/fealty-io/fealty/internal/pause"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -38,75 +40,76 @@ const (
 	// refreshPause is after a round without news, and doubles up to maxRefreshPause.
 	refreshPause    = 30 * time.Second
 	maxRefreshPause = 5 * time.Minute
-	// newsTime bounds what one source takes to say what it has.
-	newsTime = time.Minute
+	// NewsTime bounds what one source takes to say what it has.
+	NewsTime = time.Minute
 )
 
-// refresh asks sources whenever the stream brought no news in time, until ctx ends.
-func (a *Agent) refresh(ctx context.Context) error {
-	if err := sleep(ctx, around(refreshGrace, 0.5), nil); err != nil {
+// Refresh asks sources whenever the stream brought no news in time, until ctx ends.
+func (f *Fetcher) Refresh(ctx context.Context) error {
+	if err := pausepkg.Sleep(ctx, pausepkg.Around(refreshGrace, 0.5), nil); err != nil {
 		return err
 	}
 	pause, at, of := refreshPause, time.Time{}, time.Time{}
 	for {
-		since, until := a.node.Beliefs().FreshSpan()
+		since, until := f.Node.Beliefs().FreshSpan()
 		if !until.Equal(of) {
 			lead := time.Duration(refreshPart * rand.Float64() * float64(until.Sub(since)))
 			of, at, pause = until, until.Add(-lead), refreshPause
 		}
-		if wait := at.Sub(a.node.Now()); wait > 0 {
-			if err := sleep(ctx, min(wait, refreshLook), nil); err != nil {
+		if wait := at.Sub(f.Node.Now()); wait > 0 {
+			if err := pausepkg.Sleep(ctx, min(wait, refreshLook), nil); err != nil {
 				return err
 			}
 			continue
 		}
-		a.inquire(ctx)
-		if _, now := a.node.Beliefs().FreshSpan(); now.After(until) {
+		f.Inquire(ctx)
+		if _, now := f.Node.Beliefs().FreshSpan(); now.After(until) {
 			continue
 		}
-		if err := sleep(ctx, around(pause, 0.5), nil); err != nil {
+		if err := pausepkg.Sleep(ctx, pausepkg.Around(pause, 0.5), nil); err != nil {
 			return err
 		}
 		pause = min(2*pause, maxRefreshPause)
 	}
 }
 
-// inquire asks all sources; see inquireOf.
-func (a *Agent) inquire(ctx context.Context) { a.inquireOf(ctx, a.sources()) }
+// Inquire asks all sources; see inquireOf.
+func (f *Fetcher) Inquire(ctx context.Context) { f.InquireOf(ctx, f.sources()) }
 
-// inquireOf asks sources, one after the other, until what the node lives by is fresh for
+// InquireOf asks sources, one after the other, until what the node lives by is fresh for
 // longer than it was, and it has all that it is to hold. What one of them cannot or will
 // not say another may. It closes them.
-func (a *Agent) inquireOf(ctx context.Context, all []source) {
-	ctx, cancel := context.WithTimeout(ctx, cycleTime)
+func (f *Fetcher) InquireOf(ctx context.Context, all []Source) {
+	ctx, cancel := context.WithTimeout(ctx, CycleTime)
 	defer cancel()
-	_, before := a.node.Beliefs().FreshSpan()
+	_, before := f.Node.Beliefs().FreshSpan()
 	defer closeAll(all)
-	if !a.presentable(ctx) { // a mirror does not ask who reads it
-		all = slices.DeleteFunc(all, func(s source) bool { return s.From() == state.ByCoordinator })
+	if !f.Contact.Presentable(ctx) { // a mirror does not ask who reads it
+		all = slices.DeleteFunc(all, func(s Source) bool { return s.From() == state.ByCoordinator })
 	}
 	left := maxCycleBytes
 	for i, s := range all {
 		if ctx.Err() != nil {
 			return
 		}
-		others := func() []source { return slices.Concat(all[i:], all[:i]) }
+		others := func() []Source { return slices.Concat(all[i:], all[:i]) }
 		outcome := "none"
-		if err := a.inquireAt(ctx, s, others, &left); err != nil {
+		if err := f.inquireAt(ctx, s, others, &left); err != nil {
 			outcome = "error"
-			a.log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()), slog.String("reason", state.OneLine(err)))
+			f.Log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()),
+				slog.String("reason", state.OneLine(err)))
 		}
-		b := a.node.Beliefs()
+		b := f.Node.Beliefs()
 		_, until := b.FreshSpan()
-		news := until.After(before) && until.After(a.node.Now()) && len(b.Lacks()) == 0
+		news := until.After(before) && until.After(f.Node.Now()) && len(b.Lacks()) == 0
 		if news {
 			outcome = "news"
 		}
-		a.metrics.asked.WithLabelValues(string(s.From()), outcome).Inc()
+		f.Count.Asked(string(s.From()), outcome)
 		if news {
-			a.log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
-			if a.node.Status().View().Connected {
-				state.Poke(a.leaveStream) // it brought nothing of this
+			f.Log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
+			if f.Node.Status().View().Connected {
+				state.Poke(f.LeaveStream) // it brought nothing of this
 			}
 			return
 		}
@@ -114,12 +117,12 @@ func (a *Agent) inquireOf(ctx context.Context, all []source) {
 }
 
 // inquireAt takes in what one source has.
-func (a *Agent) inquireAt(ctx context.Context, s source, others func() []source, left *int) error {
+func (f *Fetcher) inquireAt(ctx context.Context, s Source, others func() []Source, left *int) error {
 	c, more := s.(continued)
-	missed, err := a.inquireOnce(ctx, s, others, left)
+	missed, err := f.inquireOnce(ctx, s, others, left)
 	for err == nil && more && c.More() {
 		var again bool
-		again, err = a.inquireOnce(ctx, s, others, left)
+		again, err = f.inquireOnce(ctx, s, others, left)
 		missed = missed || again
 	}
 	if err == nil && more && !missed {
@@ -138,9 +141,10 @@ type continued interface {
 
 // inquireOnce takes in what a source says at once. It reports whether a content was not
 // got.
-func (a *Agent) inquireOnce(ctx context.Context, s source, others func() []source, left *int) (missed bool, err error) {
-	asking, cancel := context.WithTimeout(ctx, newsTime)
-	notices, err := s.News(asking, a.have())
+func (f *Fetcher) inquireOnce(ctx context.Context, s Source, others func() []Source, left *int) (missed bool,
+	err error) {
+	asking, cancel := context.WithTimeout(ctx, NewsTime)
+	notices, err := s.News(asking, f.have())
 	cancel()
 	if err != nil {
 		return false, err
@@ -148,13 +152,13 @@ func (a *Agent) inquireOnce(ctx context.Context, s source, others func() []sourc
 	if len(notices) > maxNotices {
 		return false, fmt.Errorf("%d notices at once, limit %d", len(notices), maxNotices)
 	}
-	slices.SortStableFunc(notices, func(x, y notice) int { return state.OrderOf(x.scope) - state.OrderOf(y.scope) })
-	in := &intake{a: a, from: s.From(), sources: others, left: left}
+	slices.SortStableFunc(notices, func(x, y Notice) int { return state.OrderOf(x.Scope) - state.OrderOf(y.Scope) })
+	in := &Intake{F: f, From: s.From(), Sources: others, left: left}
 	for _, n := range notices {
-		if *left -= len(n.raw); *left < 0 {
+		if *left -= len(n.Raw); *left < 0 {
 			return false, fmt.Errorf("more than %d bytes in a round", maxCycleBytes)
 		}
-		if err := in.take(ctx, n); err != nil {
+		if err := in.Take(ctx, n); err != nil {
 			return false, err
 		}
 	}
@@ -162,30 +166,41 @@ func (a *Agent) inquireOnce(ctx context.Context, s source, others func() []sourc
 }
 
 // have names what is in use, without what is to come whole.
-func (a *Agent) have() []*fealtyv1.HeldSnapshot {
-	due := a.resyncs.due()
-	return slices.DeleteFunc(a.held(), func(h *fealtyv1.HeldSnapshot) bool { return slices.Contains(due, h.GetScope()) })
+func (f *Fetcher) have() []*fealtyv1.HeldSnapshot {
+	due := f.Resyncs.Due()
+	return slices.DeleteFunc(accept.HeldBy(f.Node.Beliefs(), f.Node.Now()),
+		func(h *fealtyv1.HeldSnapshot) bool { return slices.Contains(due, h.GetScope()) })
+}
+
+// Over is the coordinator at address, over a connection that somebody else closes.
+func (f *Fetcher) Over(address string, conn grpc.ClientConnInterface) Source {
+	return &coordinatorSource{f: f, address: address, conn: conn}
+}
+
+// Intake takes in what somebody says, and has pull get the contents that are lacking.
+func (f *Fetcher) Intake(from state.Origin, pull func(lacking)) *Intake {
+	return &Intake{F: f, From: from, pull: pull}
 }
 
 // sources returns whom to ask, in their order: coordinators at random, then mirrors.
-func (a *Agent) sources() []source {
-	var out []source
-	for _, address := range a.addresses() {
-		out = append(out, &coordinatorSource{a: a, address: address})
+func (f *Fetcher) sources() []Source {
+	var out []Source
+	for _, address := range f.Contact.Addresses() {
+		out = append(out, &coordinatorSource{f: f, address: address})
 	}
-	return append(out, a.mirrorSources()...)
+	return append(out, f.mirrorSources()...)
 }
 
-// sourcesAfter returns first, and then the others.
-func (a *Agent) sourcesAfter(first source) []source {
-	rest := slices.DeleteFunc(a.sources(), func(s source) bool { return s.Name() == first.Name() })
-	return append([]source{first}, rest...)
+// SourcesAfter returns first, and then the others.
+func (f *Fetcher) SourcesAfter(first Source) []Source {
+	rest := slices.DeleteFunc(f.sources(), func(s Source) bool { return s.Name() == first.Name() })
+	return append([]Source{first}, rest...)
 }
 
 // coordinatorSource is a coordinator that is asked, over a connection of its own that
 // is made when it is needed, or over that of a stream.
 type coordinatorSource struct {
-	a       *Agent
+	f       *Fetcher
 	address string
 	conn    grpc.ClientConnInterface // nil: not connected yet
 	own     *mesh.Conn               // conn, if it is to be closed
@@ -196,7 +211,8 @@ func (s *coordinatorSource) From() state.Origin { return state.ByCoordinator }
 
 func (s *coordinatorSource) client() (fealtyv1.SnapshotServiceClient, error) {
 	if s.conn == nil {
-		conn, err := mesh.Dial(enroll.Target(s.address), s.a.node.Source(), credential.AnyOfKind(identity.Coordinator), s.a.meshOptions())
+		conn, err := mesh.Dial(enroll.Target(s.address), s.f.Node.Source(), credential.AnyOfKind(identity.Coordinator),
+			s.f.Contact.MeshOptions())
 		if err != nil {
 			return nil, err
 		}
@@ -215,18 +231,19 @@ func (s *coordinatorSource) Close() error {
 	return own.Close()
 }
 
-func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([]notice, error) {
+func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([]Notice, error) {
 	client, err := s.client()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := client.Poll(ctx, &fealtyv1.PollRequest{Name: s.a.node.Me().ID.Name(), Held: have, Interval: durationpb.New(maxRefreshPause)})
+	stream, err := client.Poll(ctx, &fealtyv1.PollRequest{Name: s.f.Node.Me().ID.Name(), Held: have,
+		Interval: durationpb.New(maxRefreshPause)})
 	if err != nil {
 		return nil, err
 	}
-	var out []notice
+	var out []Notice
 	size := 0
 	for {
 		m, err := stream.Recv()
@@ -238,17 +255,17 @@ func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnaps
 		}
 		switch news := m.GetNews().(type) {
 		case *fealtyv1.PollResponse_Snapshot:
-			n := notice{news.Snapshot.GetScope(), news.Snapshot.GetEnvelope()}
-			if size += len(n.raw); len(out) == maxNotices || size > maxCycleBytes {
+			n := Notice{news.Snapshot.GetScope(), news.Snapshot.GetEnvelope()}
+			if size += len(n.Raw); len(out) == maxNotices || size > maxCycleBytes {
 				return nil, fmt.Errorf("more than %d notices or %d bytes", maxNotices, maxCycleBytes)
 			}
 			out = append(out, n)
 		case *fealtyv1.PollResponse_RenewNow:
-			s.a.hearRenew(news.RenewNow)
+			s.f.HearRenew(news.RenewNow)
 		case *fealtyv1.PollResponse_RootChanges:
-			s.a.hearRoots(ctx, news.RootChanges)
+			s.f.HearRoots(ctx, news.RootChanges)
 		case *fealtyv1.PollResponse_HistoryLinks:
-			s.a.node.HearLinks(ctx, news.HistoryLinks.GetLinks())
+			s.f.Node.HearLinks(ctx, news.HistoryLinks.GetLinks())
 		}
 	}
 }
@@ -256,13 +273,15 @@ func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnaps
 // maxChunkBytes bounds one message of a content.
 const maxChunkBytes = 1 << 20
 
-func (s *coordinatorSource) Content(ctx context.Context, _ snapshot.Scope, hash snapshot.Digest, _ int) (io.ReadCloser, error) {
+func (s *coordinatorSource) Content(ctx context.Context, _ snapshot.Scope, hash snapshot.Digest, _ int) (io.ReadCloser,
+	error) {
 	client, err := s.client()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := client.GetContent(ctx, &fealtyv1.GetContentRequest{Name: s.a.node.Me().ID.Name(), ContentHash: hash[:]}, grpc.MaxCallRecvMsgSize(maxChunkBytes))
+	stream, err := client.GetContent(ctx, &fealtyv1.GetContentRequest{Name: s.f.Node.Me().ID.Name(),
+		ContentHash: hash[:]}, grpc.MaxCallRecvMsgSize(maxChunkBytes))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -295,4 +314,14 @@ func (c *chunks) Read(b []byte) (int, error) {
 func (c *chunks) Close() error {
 	c.cancel()
 	return nil
+}
+
+func (f *Fetcher) HearRoots(ctx context.Context, m *fealtyv1.RootChanges) {
+	if f.Node.HearChanges(ctx, m.GetChanges()) {
+		f.Demand("the cluster has another root")
+	}
+}
+
+func (f *Fetcher) HearRenew(m *fealtyv1.RenewNow) {
+	f.Demand(state.Clip(m.GetReason(), state.MaxDetailBytes))
 }

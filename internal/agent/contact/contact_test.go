@@ -1,15 +1,16 @@
-// Inside the package: what is shown to a restored coordinator shows nowhere else.
-package agent
+package contact_test
 
 import (
 	"bytes"
 	"testing"
+
+	"github.com/fealty-io/fealty/internal/agent/contact"
 )
 
 func TestTrustParts(t *testing.T) {
 	for _, tc := range []struct{ bytes, most, messages int }{{10, 0, 1}, {10, 10, 1}, {11, 10, 2}, {95, 10, 10}} {
 		envelope := bytes.Repeat([]byte("b"), tc.bytes)
-		parts := trustParts(envelope, tc.most)
+		parts := contact.TrustParts(envelope, tc.most)
 		var whole []byte
 		for i, p := range parts {
 			if p.GetMore() != (i < len(parts)-1) {

@@ -1,4 +1,4 @@
-package agent
+package guard_test
 
 import (
 	"errors"
@@ -31,7 +31,8 @@ const (
 // allows everything.
 func testFacts() guard.Facts {
 	f := guard.Facts{
-		Contact: true, Held: make(map[snapshot.Scope]guard.Standing), Lists: make(map[snapshot.Scope]bool), Word: testWord, SVIDEnd: testWord.Add(svidFor),
+		Contact: true, Held: make(map[snapshot.Scope]guard.Standing), Lists: make(map[snapshot.Scope]bool),
+		Word: testWord, SVIDEnd: testWord.Add(svidFor),
 		Policy: guard.DegradedPolicy{Max: maxFor, RouteTTL: routeFor, SessionTTL: sessionFor},
 	}
 	for _, p := range manifest.Permissions() {
@@ -41,19 +42,22 @@ func testFacts() guard.Facts {
 		if scope == snapshot.ScopeNodeBootstrap {
 			continue // a node_runtime took its place
 		}
-		f.Held[scope], f.Lists[scope] = guard.Standing{Fresh: testWord.Add(freshFor), Expires: testWord.Add(lifetime)}, true
+		f.Held[scope], f.Lists[scope] = guard.Standing{Fresh: testWord.Add(freshFor),
+			Expires: testWord.Add(lifetime)}, true
 	}
 	return f
 }
 
 // The actions of the table, in groups that are refused for the same reasons.
 var actionGroups = map[string][]guard.Action{
-	"services": {guard.ContinueServices}, "routes": {guard.PreserveRoutes}, "sessions": {guard.PreserveSessions}, "validate": {guard.ValidatePeers},
+	"services": {guard.ContinueServices}, "routes": {guard.PreserveRoutes}, "sessions": {guard.PreserveSessions},
+	"validate":  {guard.ValidatePeers},
 	"back":      {guard.ReconnectPeers, guard.ReportLater},
 	"endpoints": {guard.UseStorageEndpoints},
 	"new":       {guard.StartServices, guard.ResolveSecrets}, "admit": {guard.AdmitSessions},
 	"forbidden": {
-		guard.ApproveEnrollment, guard.IssueCertificates, guard.AssignRoles, guard.ChangeClusterPolicy, guard.ChangeOrganizationPolicy,
+		guard.ApproveEnrollment, guard.IssueCertificates, guard.AssignRoles, guard.ChangeClusterPolicy,
+		guard.ChangeOrganizationPolicy,
 		guard.RotateTrustRoots, guard.PromotePartition, guard.FetchUnrelatedSecrets, guard.CreateServiceAuthority,
 	},
 	"unknown": {"", "become_root", "Continue_services"},
@@ -83,7 +87,7 @@ func TestActionsAreAllTested(t *testing.T) {
 	}
 }
 
-// What is permitted in each state, with the policy on and off, before and after each
+// All that is permitted in each state, with the policy on and off, before and after each
 // bound. A group that is not named is permitted.
 func TestGuard(t *testing.T) {
 	const hour = time.Hour
@@ -105,9 +109,13 @@ func TestGuard(t *testing.T) {
 		}
 		return out
 	}
-	allOff := refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed, "validate": guard.NotAllowed, "back": guard.NotAllowed, "endpoints": guard.NotAllowed}
-	unsure := refused{"validate": guard.RevocationsUnknown, "new": guard.RevocationsUnknown, "admit": guard.RevocationsUnknown, "forbidden": guard.RevocationsUnknown}
-	expired := alone(refused{"services": guard.ScopeExpired, "routes": guard.ScopeExpired, "sessions": guard.ScopeExpired, "validate": guard.ScopeExpired, "endpoints": guard.ScopeExpired, "new": guard.ScopeExpired, "admit": guard.ScopeExpired})
+	allOff := refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed,
+		"validate": guard.NotAllowed, "back": guard.NotAllowed, "endpoints": guard.NotAllowed}
+	unsure := refused{"validate": guard.RevocationsUnknown, "new": guard.RevocationsUnknown,
+		"admit": guard.RevocationsUnknown, "forbidden": guard.RevocationsUnknown}
+	expired := alone(refused{"services": guard.ScopeExpired, "routes": guard.ScopeExpired,
+		"sessions": guard.ScopeExpired, "validate": guard.ScopeExpired, "endpoints": guard.ScopeExpired,
+		"new": guard.ScopeExpired, "admit": guard.ScopeExpired})
 	for _, tc := range []struct {
 		name  string
 		edit  func(*guard.Facts)
@@ -121,37 +129,55 @@ func TestGuard(t *testing.T) {
 		{"a coordinator without news", no, freshFor, alone(nil)},
 		{"stale", func(f *guard.Facts) { f.Contact = false }, freshFor, alone(nil)},
 		{"stale, policy off", off, freshFor, alone(nil)},
-		{"stale, no degraded mode", func(f *guard.Facts) { f.Policy = guard.DegradedPolicy{} }, freshFor, alone(refused{"validate": guard.RevocationsUnknown, "new": guard.RevocationsUnknown, "admit": guard.RevocationsUnknown})},
+		{"stale, no degraded mode", func(f *guard.Facts) { f.Policy = guard.DegradedPolicy{} }, freshFor,
+			alone(refused{"validate": guard.RevocationsUnknown, "new": guard.RevocationsUnknown,
+				"admit": guard.RevocationsUnknown})},
 		{"the last stale instant", no, degraded - 1, alone(nil)},
 		{"degraded", no, degraded, old(nil)},
 		{"degraded, policy off", off, degraded, old(allOff)},
 		{"degraded, one allowed", func(f *guard.Facts) { f.Policy.Allow = []string{"validate_peers"} }, degraded,
-			old(refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed, "back": guard.NotAllowed, "endpoints": guard.NotAllowed})},
+			old(refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed,
+				"back": guard.NotAllowed, "endpoints": guard.NotAllowed})},
 		{"degraded, policy lists what is forbidden", func(f *guard.Facts) {
 			f.Policy.Allow = append(f.Policy.Allow, "become_root", "")
 			for _, a := range slices.Concat(actionGroups["forbidden"], actionGroups["new"], actionGroups["admit"]) {
 				f.Policy.Allow = append(f.Policy.Allow, string(a))
 			}
 		}, degraded, old(nil)},
-		{"degraded, for no time at all", func(f *guard.Facts) { f.Policy.Max = 0 }, degraded, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
-		{"degraded, the snapshot of the policy expired", func(f *guard.Facts) { f.Until = testWord.Add(degraded) }, degraded,
-			old(refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed, "validate": guard.NotAllowed, "endpoints": guard.NotAllowed})},
+		{"degraded, for no time at all", func(f *guard.Facts) { f.Policy.Max = 0 }, degraded,
+			old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver,
+				"validate": guard.BoundOver})},
+		{"degraded, the snapshot of the policy expired", func(f *guard.Facts) { f.Until = testWord.Add(degraded) },
+			degraded,
+			old(refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed,
+				"validate": guard.NotAllowed, "endpoints": guard.NotAllowed})},
 		{"degraded, just before", func(f *guard.Facts) { f.Until = testWord.Add(degraded + 1) }, degraded, old(nil)},
 		{"fresh, the snapshot of the policy expired", func(f *guard.Facts) { f.Until = testWord }, 0, nil},
 		{"the last instant of routes", no, routeFor - 1, old(nil)},
 		{"routes over", no, routeFor, old(refused{"routes": guard.BoundOver})},
 		{"sessions over", no, sessionFor, old(refused{"routes": guard.BoundOver, "sessions": guard.BoundOver})},
-		{"a route_ttl above the maximum", func(f *guard.Facts) { f.Policy.RouteTTL, f.Policy.SessionTTL = 100*hour, 100*hour }, maxFor - 1, old(nil)},
-		{"and after it", func(f *guard.Facts) { f.Policy.RouteTTL, f.Policy.SessionTTL = 100*hour, 100*hour }, maxFor, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
-		{"the maximum over", no, maxFor, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
+		{"a route_ttl above the maximum", func(f *guard.Facts) {
+			f.Policy.RouteTTL, f.Policy.SessionTTL = 100*hour,
+				100*hour
+		}, maxFor - 1, old(nil)},
+		{"and after it", func(f *guard.Facts) { f.Policy.RouteTTL, f.Policy.SessionTTL = 100*hour, 100*hour }, maxFor,
+			old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver,
+				"validate": guard.BoundOver})},
+		{"the maximum over", no, maxFor, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver,
+			"sessions": guard.BoundOver, "validate": guard.BoundOver})},
 		{"the maximum over, policy off", off, maxFor, old(allOff)},
 		{"revoked", func(f *guard.Facts) { f.Withdrawn = guard.LimitIdentity }, 0,
-			refused{"services": guard.Withdrawn, "routes": guard.Withdrawn, "sessions": guard.Withdrawn, "validate": guard.Withdrawn, "new": guard.Withdrawn, "admit": guard.Withdrawn}},
+			refused{"services": guard.Withdrawn, "routes": guard.Withdrawn, "sessions": guard.Withdrawn,
+				"validate": guard.Withdrawn, "new": guard.Withdrawn, "admit": guard.Withdrawn}},
 		{"revoked, degraded", func(f *guard.Facts) { f.Withdrawn = guard.LimitRoles }, degraded,
-			alone(refused{"services": guard.Withdrawn, "routes": guard.Withdrawn, "sessions": guard.Withdrawn, "validate": guard.Withdrawn, "new": guard.Withdrawn, "admit": guard.Withdrawn})},
-		{"certificate over", no, svidFor, old(refused{"services": guard.IdentityOver, "routes": guard.IdentityOver, "sessions": guard.IdentityOver, "validate": guard.IdentityOver, "new": guard.IdentityOver, "admit": guard.IdentityOver})},
+			alone(refused{"services": guard.Withdrawn, "routes": guard.Withdrawn, "sessions": guard.Withdrawn,
+				"validate": guard.Withdrawn, "new": guard.Withdrawn, "admit": guard.Withdrawn})},
+		{"certificate over", no, svidFor, old(refused{"services": guard.IdentityOver, "routes": guard.IdentityOver,
+			"sessions": guard.IdentityOver, "validate": guard.IdentityOver, "new": guard.IdentityOver,
+			"admit": guard.IdentityOver})},
 		{"certificate over while fresh", func(f *guard.Facts) { f.SVIDEnd = testWord }, 0,
-			refused{"services": guard.IdentityOver, "routes": guard.IdentityOver, "sessions": guard.IdentityOver, "validate": guard.IdentityOver, "new": guard.IdentityOver, "admit": guard.IdentityOver}},
+			refused{"services": guard.IdentityOver, "routes": guard.IdentityOver, "sessions": guard.IdentityOver,
+				"validate": guard.IdentityOver, "new": guard.IdentityOver, "admit": guard.IdentityOver}},
 		{"expired", no, lifetime, expired},
 		{"expired, policy off", off, lifetime, func() refused {
 			out := alone(expired)
@@ -159,8 +185,10 @@ func TestGuard(t *testing.T) {
 			return out
 		}()},
 		{"no trust bundle", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeTrustBundle) }, 0,
-			alone(refused{"services": guard.ScopeMissing, "routes": guard.ScopeMissing, "sessions": guard.ScopeMissing, "validate": guard.ScopeMissing, "new": guard.ScopeMissing, "admit": guard.ScopeMissing})},
-		{"no assignment", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeServiceAssignment) }, 0, refused{"services": guard.ScopeMissing, "new": guard.ScopeMissing}},
+			alone(refused{"services": guard.ScopeMissing, "routes": guard.ScopeMissing, "sessions": guard.ScopeMissing,
+				"validate": guard.ScopeMissing, "new": guard.ScopeMissing, "admit": guard.ScopeMissing})},
+		{"no assignment", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeServiceAssignment) }, 0,
+			refused{"services": guard.ScopeMissing, "new": guard.ScopeMissing}},
 		{"nothing assigned", func(f *guard.Facts) {
 			delete(f.Held, snapshot.ScopeServiceAssignment)
 			delete(f.Lists, snapshot.ScopeServiceAssignment)
@@ -169,21 +197,25 @@ func TestGuard(t *testing.T) {
 			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord, Expires: testWord}
 		}, 0, refused{"routes": guard.ScopeExpired}},
 		{"degraded routes", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor), Expires: testWord.Add(hour)}
+			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor),
+				Expires: testWord.Add(hour)}
 			f.Policy.Allow = nil
 		}, 0, refused{"routes": guard.NotAllowed}},
 		{"degraded assignment", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor), Expires: testWord.Add(hour)}
+			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor),
+				Expires: testWord.Add(hour)}
 		}, 0, refused{"new": guard.NeedsRecord}},
 		{"expired endpoints", func(f *guard.Facts) {
 			f.Held[snapshot.ScopeStorageDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
 		}, 0, refused{"endpoints": guard.ScopeExpired}},
 		{"revocations missing", func(f *guard.Facts) { f.Missing = true }, 0, unsure},
-		{"revocations missing, degraded", func(f *guard.Facts) { f.Missing = true }, degraded, old(refused{"validate": guard.RevocationsUnknown})},
+		{"revocations missing, degraded", func(f *guard.Facts) { f.Missing = true }, degraded,
+			old(refused{"validate": guard.RevocationsUnknown})},
 		{"behind", func(f *guard.Facts) { f.Behind = true }, 0, old(refused{"validate": guard.RevocationsUnknown})},
 		{"behind, policy off", func(f *guard.Facts) { f.Behind = true; f.Policy.Allow = nil }, 0, old(allOff)},
 		{"behind, the maximum over", func(f *guard.Facts) { f.Behind, f.Word = true, testWord.Add(-maxFor) }, 0,
-			old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
+			old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver,
+				"validate": guard.BoundOver})},
 	} {
 		f := testFacts()
 		tc.edit(&f)
@@ -193,7 +225,8 @@ func TestGuard(t *testing.T) {
 				err := f.Permit(action, now)
 				got, _ := errors.AsType[*guard.RefusedError](err)
 				want, refused := tc.want[group]
-				if group == "unknown" && want == "" && tc.want["forbidden"] != "" && tc.want["forbidden"] != guard.RevocationsUnknown {
+				if group == "unknown" && want == "" && tc.want["forbidden"] != "" &&
+					tc.want["forbidden"] != guard.RevocationsUnknown {
 					t.Fatalf("%s: the row forgets the unknown", tc.name)
 				}
 				switch {
@@ -220,7 +253,8 @@ func TestRefusalIsWorded(t *testing.T) {
 	}{
 		{guard.IssueCertificates, 5 * time.Hour, nil, explain.ActionNeedsContact, "", 0},
 		{"become_root", 5 * time.Hour, nil, explain.ActionNeedsContact, "", 0},
-		{guard.ContinueServices, 2 * time.Hour, func(f *guard.Facts) { f.Policy.Allow = nil }, explain.ActionNotAllowed, "", 0},
+		{guard.ContinueServices, 2 * time.Hour, func(f *guard.Facts) { f.Policy.Allow = nil }, explain.ActionNotAllowed,
+			"", 0},
 		{guard.ContinueServices, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.max", maxFor},
 		{guard.PreserveRoutes, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.route_ttl", routeFor},
 		{guard.PreserveSessions, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.session_ttl", sessionFor},
@@ -233,7 +267,8 @@ func TestRefusalIsWorded(t *testing.T) {
 		}
 		err := f.Permit(tc.action, testWord.Add(tc.after))
 		got, ok := errors.AsType[*guard.RefusedError](err)
-		if !ok || !errors.Is(err, tc.code) || got.Bound != tc.bound || tc.bound != "" && !got.Ended.Equal(testWord.Add(tc.ended)) {
+		if !ok || !errors.Is(err, tc.code) || got.Bound != tc.bound || tc.bound != "" &&
+			!got.Ended.Equal(testWord.Add(tc.ended)) {
 			t.Errorf("%s: %+v (%v), want %s, %s", tc.action, got, err, tc.code, tc.bound)
 			continue
 		}
@@ -253,17 +288,20 @@ func drawPolicy(t *rapid.T, label string) guard.DegradedPolicy {
 	}()...)
 	hours := rapid.IntRange(0, 12)
 	span := func(name string) time.Duration { return time.Duration(hours.Draw(t, label+name)) * time.Hour }
-	return guard.DegradedPolicy{Allow: rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, label+" allow"), Max: span(" max"), RouteTTL: span(" route_ttl"), SessionTTL: span(" session_ttl")}
+	return guard.DegradedPolicy{Allow: rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t,
+		label+" allow"), Max: span(" max"), RouteTTL: span(" route_ttl"), SessionTTL: span(" session_ttl")}
 }
 
 func drawFacts(t *rapid.T) guard.Facts {
 	f := testFacts()
 	f.Policy = drawPolicy(t, "ceiling")
-	f.Contact, f.Behind, f.Missing = rapid.Bool().Draw(t, "contact"), rapid.Bool().Draw(t, "behind"), rapid.Bool().Draw(t, "missing")
+	f.Contact, f.Behind, f.Missing = rapid.Bool().Draw(t, "contact"), rapid.Bool().Draw(t,
+		"behind"), rapid.Bool().Draw(t, "missing")
 	if rapid.Bool().Draw(t, "narrowed") {
 		f.Until = testWord.Add(time.Duration(rapid.IntRange(0, 14).Draw(t, "until")) * time.Hour)
 	}
-	f.Withdrawn = rapid.SampledFrom([]string{"", "", "", "", guard.LimitIdentity, guard.LimitRoles}).Draw(t, "withdrawn")
+	f.Withdrawn = rapid.SampledFrom([]string{"", "", "", "", guard.LimitIdentity, guard.LimitRoles}).Draw(t,
+		"withdrawn")
 	f.SVIDEnd = testWord.Add(time.Duration(rapid.IntRange(1, 14).Draw(t, "svid")) * time.Hour)
 	for _, scope := range snapshot.Scopes() {
 		if _, ok := f.Held[scope]; !ok {
@@ -272,7 +310,8 @@ func drawFacts(t *rapid.T) guard.Facts {
 		switch end := time.Duration(rapid.IntRange(-1, 14).Draw(t, string(scope))) * time.Hour; {
 		case end < 0:
 			delete(f.Held, scope)
-			f.Lists[scope] = rapid.Bool().Draw(t, "listed") || scope == snapshot.ScopeTrustBundle || scope == snapshot.ScopeNodeRuntime
+			f.Lists[scope] = rapid.Bool().Draw(t, "listed") || scope == snapshot.ScopeTrustBundle ||
+				scope == snapshot.ScopeNodeRuntime
 		default:
 			f.Held[scope] = guard.Standing{Fresh: testWord.Add(end / 2), Expires: testWord.Add(end)}
 		}
@@ -312,10 +351,12 @@ func TestForbiddenAndOverStaySo(t *testing.T) {
 			for _, r := range guard.ActionRules() {
 				err := f.Permit(r.Action, now)
 				if was := over[r.Action]; was != nil && err == nil {
-					t.Fatalf("%s is permitted again after %d minutes without news; it was refused: %v", r.Action, minutes, was)
+					t.Fatalf("%s is permitted again after %d minutes without news; it was refused: %v", r.Action,
+						minutes, was)
 				}
 				over[r.Action] = err
-				if err == nil && r.Class == guard.ByContact && (!f.Contact || f.Overall(now) != snapshot.Fresh || f.Behind || f.Missing) {
+				if err == nil && r.Class == guard.ByContact &&
+					(!f.Contact || f.Overall(now) != snapshot.Fresh || f.Behind || f.Missing) {
 					t.Fatalf("%s is permitted in %+v", r.Action, f)
 				}
 				for _, scope := range r.Needs {
@@ -362,18 +403,21 @@ func TestAutonomy(t *testing.T) {
 		limit string
 	}{
 		{"policy ends first", func(*guard.Facts) {}, maxFor, guard.LimitMax},
-		{"certificate ends first", func(f *guard.Facts) { f.SVIDEnd = testWord.Add(time.Hour) }, time.Hour, guard.LimitSVID},
+		{"certificate ends first", func(f *guard.Facts) { f.SVIDEnd = testWord.Add(time.Hour) }, time.Hour,
+			guard.LimitSVID},
 		{"trust bundle ends first", func(f *guard.Facts) {
 			f.Held[snapshot.ScopeTrustBundle] = guard.Standing{Fresh: testWord, Expires: testWord.Add(time.Minute)}
 		}, time.Minute, "trust_bundle"},
 		{"assignment ends first", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord, Expires: testWord.Add(time.Minute)}
+			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord,
+				Expires: testWord.Add(time.Minute)}
 		}, time.Minute, "service_assignment"},
 		{"an expired directory ends no service", func(f *guard.Facts) {
 			f.Held[snapshot.ScopePeerDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
 		}, maxFor, guard.LimitMax},
 		{"not allowed", func(f *guard.Facts) { f.Policy.Allow = nil }, freshFor + guard.StaleFor, guard.LimitAllowed},
-		{"the snapshot of the policy ends first", func(f *guard.Facts) { f.Until = testWord.Add(2 * time.Hour) }, 2 * time.Hour, "degraded_mode_policy"},
+		{"the snapshot of the policy ends first", func(f *guard.Facts) { f.Until = testWord.Add(2 * time.Hour) },
+			2 * time.Hour, "degraded_mode_policy"},
 		{"for no time", func(f *guard.Facts) { f.Policy.Max = 0 }, freshFor + guard.StaleFor, guard.LimitMax},
 		{"behind", func(f *guard.Facts) { f.Behind = true }, maxFor, guard.LimitMax},
 		{"revoked", func(f *guard.Facts) { f.Withdrawn = guard.LimitRoles }, 0, guard.LimitRoles},
@@ -391,4 +435,28 @@ func ExampleRefusedError() {
 	f := testFacts()
 	fmt.Println(f.Permit(guard.IssueCertificates, testWord.Add(2*time.Hour)))
 	// Output: FE-N108: issue_certificates is refused while this node is record_stale (state degraded, reason forbidden) (no node decides this alone: it takes a coordinator, a record that is fresh, or revocations that are known): bring the node back into contact: fealty status on it shows whom it misses; do not work around it
+}
+
+// Each scope is given until the action that it is for is refused, and until it ends.
+func TestGivesByTheGuard(t *testing.T) {
+	for _, scope := range snapshot.Scopes() {
+		if scope == snapshot.ScopeNodeBootstrap {
+			continue
+		}
+		f := testFacts()
+		action, ok := guard.PartOf(scope)
+		for after := time.Duration(0); after <= lifetime; after += 30 * time.Minute {
+			now := testWord.Add(after)
+			err := f.Gives(scope, now)
+			want := now.Before(f.Held[scope].Expires) && (!ok || f.Permit(action, now) == nil)
+			if (err == nil) != want {
+				t.Errorf("%s after %v: %v", scope, after, err)
+			}
+		}
+		delete(f.Held, scope)
+		if refused, ok := errors.AsType[*guard.RefusedError](f.Gives(scope, testWord)); !ok ||
+			refused.Reason != string(guard.ScopeMissing) {
+			t.Errorf("%s without one: %v", scope, refused)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package agent
+package fetch
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/pause"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -60,7 +61,7 @@ func (p place) has(scope snapshot.Scope) bool {
 
 // survey is one look at all mirrors. It belongs to one goroutine.
 type survey struct {
-	a      *Agent
+	f      *Fetcher
 	places []place
 	glance bool // what was read whole and did not move since is passed over
 	done   bool
@@ -76,19 +77,20 @@ type found struct {
 }
 
 // places returns the mirrors of the settings, then the storage endpoints, by priority.
-func (a *Agent) places() []place {
+func (f *Fetcher) places() []place {
 	var out []place
-	for _, m := range a.mirrors {
+	for _, m := range f.Mirrors {
 		out = append(out, place{source: m})
 	}
-	for _, e := range a.endpoints() {
+	for _, e := range f.endpoints() {
 		if len(out) == MaxMirrors {
 			break
 		}
-		source, err := a.openMirror(e.URL)
+		source, err := f.OpenMirror(e.URL)
 		if err != nil {
-			a.metrics.mirrors.WithLabelValues(string(mirror.Malformed)).Inc()
-			a.log.LogAttrs(context.Background(), slog.LevelInfo, "a storage endpoint cannot be asked", slog.String("endpoint", e.Name), slog.String("reason", state.OneLine(err)))
+			f.Count.Mirrors(string(mirror.Malformed))
+			f.Log.LogAttrs(context.Background(), slog.LevelInfo, "a storage endpoint cannot be asked",
+				slog.String("endpoint", e.Name), slog.String("reason", state.OneLine(err)))
 			continue
 		}
 		out = append(out, place{source, e.Families, true})
@@ -98,16 +100,17 @@ func (a *Agent) places() []place {
 
 // endpoints returns the storage endpoints that the node may use now, the highest
 // priority first.
-func (a *Agent) endpoints() []snapshot.StorageEndpoint {
-	b := a.node.Beliefs()
+func (f *Fetcher) endpoints() []snapshot.StorageEndpoint {
+	b := f.Node.Beliefs()
 	h := b.Held[snapshot.ScopeStorageDirectory]
 	if h == nil {
 		return nil
 	}
 	directory, _ := h.Verified.StorageDirectory()
 	revoked := b.Revocations()
-	out := slices.DeleteFunc(slices.Clone(directory.Endpoints), func(e snapshot.StorageEndpoint) bool { return revoked.RevokesStorage(e.Name, e.URL) })
-	if len(out) == 0 || a.node.Autonomy.Permit(guard.UseStorageEndpoints) != nil {
+	out := slices.DeleteFunc(slices.Clone(directory.Endpoints),
+		func(e snapshot.StorageEndpoint) bool { return revoked.RevokesStorage(e.Name, e.URL) })
+	if len(out) == 0 || f.Node.Autonomy.Permit(guard.UseStorageEndpoints) != nil {
 		return nil
 	}
 	slices.SortStableFunc(out, func(x, y snapshot.StorageEndpoint) int { return cmp.Compare(y.Priority, x.Priority) })
@@ -116,11 +119,11 @@ func (a *Agent) endpoints() []snapshot.StorageEndpoint {
 
 // mirrorSources returns a source for each mirror: the first is the one that says that
 // it is the newest, and so on.
-func (a *Agent) mirrorSources() []source { return a.surveyed(false) }
+func (f *Fetcher) mirrorSources() []Source { return f.Surveyed(false) }
 
-func (a *Agent) surveyed(glance bool) []source {
-	s := &survey{a: a, places: a.places(), glance: glance}
-	out := make([]source, len(s.places))
+func (f *Fetcher) Surveyed(glance bool) []Source {
+	s := &survey{f: f, places: f.places(), glance: glance}
+	out := make([]Source, len(s.places))
 	for i := range out {
 		out[i] = &mirrorSource{survey: s, rank: i}
 	}
@@ -139,8 +142,8 @@ func (s *survey) look(ctx context.Context) {
 	var wait sync.WaitGroup
 	for i, p := range s.places {
 		wait.Go(func() {
-			at, err := mirror.Latest(ctx, p.source, s.a.node.Me().Cluster)
-			if err == nil && s.glance && s.a.heard.read(p.source, at) {
+			at, err := mirror.Latest(ctx, p.source, s.f.Node.Me().Cluster)
+			if err == nil && s.glance && s.f.heard.read(p.source, at) {
 				return
 			}
 			var tree *mirror.Tree
@@ -148,7 +151,7 @@ func (s *survey) look(ctx context.Context) {
 				tree, err = mirror.OpenAt(ctx, p.source, at)
 			}
 			if err != nil {
-				s.a.mirrorFailed(ctx, p.source, err)
+				s.f.mirrorFailed(ctx, p.source, err)
 				return
 			}
 			all[i] = &found{place: p, at: at, tree: tree}
@@ -156,28 +159,33 @@ func (s *survey) look(ctx context.Context) {
 	}
 	wait.Wait()
 	s.found = slices.DeleteFunc(all, func(f *found) bool { return f == nil })
-	newest := s.a.node.Beliefs().NewestRecord()
+	newest := s.f.Node.Beliefs().NewestRecord()
 	for _, f := range s.found {
 		if record := f.tree.Record(); state.CompareRecords(record, newest) < 0 {
 			// It lags, or keeps news back: which of them cannot be told. It is no alarm by
 			// itself; that no mirror has news for long shows in the age of what is held.
 			f.behind = true
-			s.a.metrics.mirrors.WithLabelValues("stale").Inc()
-			s.a.log.LogAttrs(ctx, slog.LevelDebug, "a mirror is behind", slog.String("mirror", f.source.String()), slog.Uint64("generation", record.Generation), slog.Uint64("held", newest.Generation))
+			s.f.Count.Mirrors("stale")
+			s.f.Log.LogAttrs(ctx, slog.LevelDebug, "a mirror is behind", slog.String("mirror", f.source.String()),
+				slog.Uint64("generation", record.Generation), slog.Uint64("held", newest.Generation))
 		}
 	}
-	slices.SortStableFunc(s.found, func(x, y *found) int { return state.CompareRecords(y.tree.Record(), x.tree.Record()) })
+	slices.SortStableFunc(s.found, func(x, y *found) int {
+		return state.CompareRecords(y.tree.Record(),
+			x.tree.Record())
+	})
 }
 
 // mirrorFailed counts that a mirror had no news.
-func (a *Agent) mirrorFailed(ctx context.Context, m mirror.Source, err error) {
+func (f *Fetcher) mirrorFailed(ctx context.Context, m mirror.Source, err error) {
 	reason := mirror.ReasonOf(err)
-	a.metrics.mirrors.WithLabelValues(string(reason)).Inc()
+	f.Count.Mirrors(string(reason))
 	level := slog.LevelDebug // they are asked again and again
-	if a.heard.failed(m, reason) {
+	if f.heard.failed(m, reason) {
 		level = slog.LevelInfo
 	}
-	a.log.LogAttrs(ctx, level, "no news from a mirror", slog.String("mirror", m.String()), slog.String("reason", string(reason)), slog.String("detail", state.OneLine(err)))
+	f.Log.LogAttrs(ctx, level, "no news from a mirror", slog.String("mirror", m.String()),
+		slog.String("reason", string(reason)), slog.String("detail", state.OneLine(err)))
 }
 
 // mirrorSource is the mirror of a rank in a survey.
@@ -197,7 +205,7 @@ func (m *mirrorSource) More() bool { return m.companions }
 func (m *mirrorSource) Done() {
 	if m.whole && m.rank < len(m.survey.found) {
 		f := m.survey.found[m.rank]
-		m.survey.a.heard.readAll(f.source, f.at)
+		m.survey.f.heard.readAll(f.source, f.at)
 	}
 }
 
@@ -228,7 +236,7 @@ func (m *mirrorSource) Close() error {
 
 // News implements source. What the node is, and whom it trusts, comes first, and by that
 // what is to be read next.
-func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]notice, error) {
+func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]Notice, error) {
 	m.survey.look(ctx)
 	if m.rank >= len(m.survey.found) {
 		if m.survey.glance {
@@ -236,28 +244,28 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 		}
 		return nil, errors.New("it did not say what it has")
 	}
-	f, a := m.survey.found[m.rank], m.survey.a
+	f, a := m.survey.found[m.rank], m.survey.f
 	if f.behind {
 		return nil, nil
 	}
-	var out []notice
+	var out []Notice
 	var err error
 	if !m.companions {
-		out, err = m.readFoundations(ctx, f, a.node.Beliefs())
+		out, err = m.readFoundations(ctx, f, a.Node.Beliefs())
 		m.partly = err != nil
 		m.companions = len(out) > 0
 	}
 	if len(out) == 0 {
 		var rest error
 		m.companions = false
-		out, rest = m.readScopes(ctx, f, a.node.Beliefs(), state.Scopes[len(state.Foundations):])
+		out, rest = m.readScopes(ctx, f, a.Node.Beliefs(), state.Scopes[len(state.Foundations):])
 		m.partly = m.partly || rest != nil
 		err = errors.Join(err, rest)
 		m.whole = !m.partly
 	}
 	switch {
 	case err == nil:
-		a.metrics.mirrors.WithLabelValues("ok").Inc()
+		a.Count.Mirrors("ok")
 	case ctx.Err() == nil:
 		a.mirrorFailed(ctx, f.source, err)
 		if len(out) > 0 {
@@ -269,23 +277,24 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 
 // readFoundations returns what a generation has for the node of what the companions are
 // judged by, and is not in use. The error is that of what could not be read.
-func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.Beliefs) ([]notice, error) {
-	a := m.survey.a
-	var out []notice
+func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.Beliefs) ([]Notice, error) {
+	a := m.survey.f
+	var out []Notice
 	var problems []error
-	if h := b.Held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) && (h == nil || snapshot.DigestOf(h.Raw).String() != f.tree.TrustBundleHash()) {
+	if h := b.Held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) &&
+		(h == nil || snapshot.DigestOf(h.Raw).String() != f.tree.TrustBundleHash()) {
 		raw, err := f.tree.TrustBundle(ctx)
 		if err == nil && newerBundle(h, raw) {
 			links, missing := f.tree.Links(ctx)
-			a.node.HearLinks(ctx, links)
+			a.Node.HearLinks(ctx, links)
 			problems = append(problems, missing)
-			out = append(out, notice{string(snapshot.ScopeTrustBundle), raw})
+			out = append(out, Notice{string(snapshot.ScopeTrustBundle), raw})
 		}
 		problems = append(problems, err)
 	}
 	changes, err := f.tree.RootChanges(ctx)
 	if problems = append(problems, err); err == nil && a.heard.news(changes) {
-		a.hearRoots(ctx, &fealtyv1.RootChanges{Changes: changes})
+		a.HearRoots(ctx, &fealtyv1.RootChanges{Changes: changes})
 	}
 	more, err := m.readScopes(ctx, f, b, state.Foundations)
 	return append(out, more...), errors.Join(append(problems, err)...)
@@ -293,12 +302,13 @@ func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.B
 
 // readScopes returns what a generation has of these scopes for a node that believes b,
 // and is not in use.
-func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Beliefs, of []snapshot.Scope) ([]notice, error) {
+func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Beliefs, of []snapshot.Scope) ([]Notice,
+	error) {
 	record := f.tree.Record()
-	var out []notice
+	var out []Notice
 	var problems []error
 	for _, scope := range of {
-		subject := m.survey.a.subjectIn(b, scope)
+		subject := m.survey.f.subjectIn(b, scope)
 		if subject.IsZero() || !f.has(scope) {
 			continue
 		}
@@ -321,32 +331,32 @@ func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Belief
 			}
 			continue
 		}
-		out = append(out, notice{string(scope), raw})
+		out = append(out, Notice{string(scope), raw})
 	}
 	return out, errors.Join(problems...)
 }
 
-// watchMirrors looks at the mirrors again and again while no stream is up, until ctx
+// WatchMirrors looks at the mirrors again and again while no stream is up, until ctx
 // ends: what a coordinator would tell at once, such as a revocation, is not to wait until
 // what the node holds is about to be stale.
-func (a *Agent) watchMirrors(ctx context.Context) error {
+func (f *Fetcher) WatchMirrors(ctx context.Context) error {
 	for {
-		if err := sleep(ctx, around(a.mirrorEvery, mirrorSpread), nil); err != nil {
+		if err := pause.Sleep(ctx, pause.Around(f.MirrorEvery, mirrorSpread), nil); err != nil {
 			return err
 		}
-		if a.node.Status().View().Connected {
+		if f.Node.Status().View().Connected {
 			continue
 		}
 		// With something lacking a mirror is read again although it did not move: what it has
 		// may have been half there.
-		a.inquireOf(ctx, a.surveyed(len(a.node.Beliefs().Lacks()) == 0))
+		f.InquireOf(ctx, f.Surveyed(len(f.Node.Beliefs().Lacks()) == 0))
 	}
 }
 
 // subjectIn returns for whom the snapshots of a scope are that the node is to hold;
 // zero for a scope that a generation does not have, or that it is not to hold.
-func (a *Agent) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Subject {
-	me := a.node.Self()
+func (f *Fetcher) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Subject {
+	me := f.Node.Self()
 	node := snapshot.NodeSubject(me.ID, me.Incarnation)
 	if scope == snapshot.ScopeNodeRuntime {
 		return node
@@ -380,7 +390,8 @@ func newerBundle(h *state.Held, raw []byte) bool {
 		return true
 	}
 	is, says := h.Verified.Header(), claims.Header
-	switch c := cmp.Or(cmp.Compare(says.AuthorityEpoch, is.AuthorityEpoch), cmp.Compare(says.ConfigVersion, is.ConfigVersion)); {
+	switch c := cmp.Or(cmp.Compare(says.AuthorityEpoch, is.AuthorityEpoch),
+		cmp.Compare(says.ConfigVersion, is.ConfigVersion)); {
 	case c != 0:
 		return c > 0
 	case says.ContentHash != is.ContentHash:
@@ -390,11 +401,12 @@ func newerBundle(h *state.Held, raw []byte) bool {
 }
 
 // Content implements source. A content has the same name in every generation.
-func (m *mirrorSource) Content(ctx context.Context, _ snapshot.Scope, hash snapshot.Digest, size int) (io.ReadCloser, error) {
+func (m *mirrorSource) Content(ctx context.Context, _ snapshot.Scope, hash snapshot.Digest, size int) (io.ReadCloser,
+	error) {
 	data, err := mirror.Content(ctx, m.at(), hash, size)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.survey.a.mirrorFailed(ctx, m.at(), err)
+			m.survey.f.mirrorFailed(ctx, m.at(), err)
 		}
 		return nil, err
 	}
@@ -403,10 +415,11 @@ func (m *mirrorSource) Content(ctx context.Context, _ snapshot.Scope, hash snaps
 
 // heardChanges remembers what was heard from mirrors, which repeat themselves.
 type heardChanges struct {
-	mu       sync.Mutex
-	last     string                    // changes of root; guarded by mu
-	whole    map[string]mirror.Pointer // the generation that was read whole last, by the name of the mirror; guarded by mu
-	problems map[string]mirror.Reason  // why there was no news last, likewise; guarded by mu
+	mu   sync.Mutex
+	last string // changes of root; guarded by mu
+	// the generation that was read whole last, by the name of the mirror; guarded by mu
+	whole    map[string]mirror.Pointer
+	problems map[string]mirror.Reason // why there was no news last, likewise; guarded by mu
 }
 
 // maxHeard bounds of how many mirrors something is remembered: endpoints come and go.

@@ -1,4 +1,4 @@
-package agent
+package fetch
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pace"
+	pausepkg "github.com/fealty-io/fealty/internal/pause"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -21,24 +22,24 @@ import (
 // Limits on what is fetched. The exact size of a content is known before any of it
 // is: it is signed.
 const (
-	// cycleTime and maxCycleBytes bound one round of asking sources, whatever they
+	// CycleTime and maxCycleBytes bound one round of asking sources, whatever they
 	// have; maxNotices what one of them says in it.
-	cycleTime     = 10 * time.Minute
+	CycleTime     = 10 * time.Minute
 	maxCycleBytes = 4 * snapshotform.MaxContent
 	maxNotices    = 64
 )
 
-// notice is an envelope as a source gave it: with its content, without, or with a
+// Notice is an envelope as a source gave it: with its content, without, or with a
 // patch.
-type notice struct {
-	scope string // what the source calls it: a hint
-	raw   []byte // the encoding of a snapshot.Signed
+type Notice struct {
+	Scope string // what the source calls it: a hint
+	Raw   []byte // the encoding of a snapshot.Signed
 }
 
-// source is somebody who may have what is signed for the node. Nothing that it gives
+// Source is somebody who may have what is signed for the node. Nothing that it gives
 // is trusted, and an error of it is no news from it: others are asked. One that is an
 // io.Closer is closed after the round for which it was made.
-type source interface {
+type Source interface {
 	// Name says where it is, such as "coordinator c1.example:7443". It tells no secret.
 	Name() string
 
@@ -48,7 +49,7 @@ type source interface {
 	// News returns what is newer than what the node holds, as far as the source can
 	// tell, or all that it has for the node. In which order does not matter. It ends
 	// with ctx.
-	News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([]notice, error)
+	News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([]Notice, error)
 
 	// Content opens the content of scope with this hash, which has size bytes. The
 	// caller reads no more than one byte above that. Opening and reading end with ctx.
@@ -56,7 +57,7 @@ type source interface {
 }
 
 // closeAll ends the connections of sources that are done with.
-func closeAll(sources []source) {
+func closeAll(sources []Source) {
 	for _, s := range sources {
 		if c, ok := s.(io.Closer); ok {
 			_ = c.Close() // it was only read from
@@ -64,41 +65,41 @@ func closeAll(sources []source) {
 	}
 }
 
-// fetchReason says what was wrong with a content that a source gave, in one word: a
+// FetchReason says what was wrong with a content that a source gave, in one word: a
 // metric label beside the reasons of package snapshot.
-type fetchReason string
+type FetchReason string
 
 const (
-	fetchTruncated   fetchReason = "truncated"   // it ended before its size
-	fetchOversized   fetchReason = "oversized"   // it went on after its size
-	fetchSlow        fetchReason = "slow"        // see package pace
-	fetchAltered     fetchReason = "altered"     // it is not of the hash
-	fetchUnavailable fetchReason = "unavailable" // nobody had it
+	FetchTruncated   FetchReason = "truncated"   // it ended before its size
+	FetchOversized   FetchReason = "oversized"   // it went on after its size
+	FetchSlow        FetchReason = "slow"        // see package pace
+	FetchAltered     FetchReason = "altered"     // it is not of the hash
+	FetchUnavailable FetchReason = "unavailable" // nobody had it
 )
 
-// fetchError says why a source did not give a content.
-type fetchError struct {
+// FetchError says why a source did not give a content.
+type FetchError struct {
 	Source string
-	Reason fetchReason
+	Reason FetchReason
 	Err    error
 }
 
-func (e *fetchError) Error() string { return e.Source + ": " + e.Err.Error() }
-func (e *fetchError) Unwrap() error { return e.Err }
+func (e *FetchError) Error() string { return e.Source + ": " + e.Err.Error() }
+func (e *FetchError) Unwrap() error { return e.Err }
 
-// fetch gets one content from s, exactly: another size, another hash and a transfer
+// Fetch gets one content from s, exactly: another size, another hash and a transfer
 // that crawls are errors, all of them a [*fetchError].
-func fetch(ctx context.Context, s source, scope snapshot.Scope, hash snapshot.Digest, size int) ([]byte, error) {
-	fail := func(reason fetchReason, err error) ([]byte, error) { return nil, &fetchError{s.Name(), reason, err} }
+func Fetch(ctx context.Context, s Source, scope snapshot.Scope, hash snapshot.Digest, size int) ([]byte, error) {
+	fail := func(reason FetchReason, err error) ([]byte, error) { return nil, &FetchError{s.Name(), reason, err} }
 	caller := ctx
 	ctx, transfer := pace.Begin(ctx, int64(size))
 	defer transfer.End()
 	r, err := s.Content(ctx, scope, hash, size)
 	if err != nil {
 		if caller.Err() == nil && transfer.Slow() {
-			return fail(fetchSlow, pace.ErrSlow)
+			return fail(FetchSlow, pace.ErrSlow)
 		}
-		return fail(fetchUnavailable, err)
+		return fail(FetchUnavailable, err)
 	}
 	defer r.Close()
 	// One byte more than there are tells who has more from who has enough. What is
@@ -106,39 +107,39 @@ func fetch(ctx context.Context, s source, scope snapshot.Scope, hash snapshot.Di
 	content, err := io.ReadAll(io.LimitReader(transfer.Reader(r), int64(size)+1))
 	switch {
 	case caller.Err() != nil:
-		return fail(fetchUnavailable, caller.Err())
+		return fail(FetchUnavailable, caller.Err())
 	case transfer.Slow():
-		return fail(fetchSlow, fmt.Errorf("%w: %d bytes of %d came", pace.ErrSlow, len(content), size))
+		return fail(FetchSlow, fmt.Errorf("%w: %d bytes of %d came", pace.ErrSlow, len(content), size))
 	case len(content) > size:
-		return fail(fetchOversized, fmt.Errorf("more than the %d bytes that are signed", size))
+		return fail(FetchOversized, fmt.Errorf("more than the %d bytes that are signed", size))
 	case err != nil && len(content) == 0:
-		return fail(fetchUnavailable, err)
+		return fail(FetchUnavailable, err)
 	case err != nil:
-		return fail(fetchTruncated, fmt.Errorf("it broke off after %d of %d bytes: %w", len(content), size, err))
+		return fail(FetchTruncated, fmt.Errorf("it broke off after %d of %d bytes: %w", len(content), size, err))
 	case len(content) < size:
-		return fail(fetchTruncated, fmt.Errorf("it ended after %d of %d bytes", len(content), size))
+		return fail(FetchTruncated, fmt.Errorf("it ended after %d of %d bytes", len(content), size))
 	case snapshot.DigestOf(content) != hash:
-		return fail(fetchAltered, errors.New("it is not the content that is signed"))
+		return fail(FetchAltered, errors.New("it is not the content that is signed"))
 	}
 	return content, nil
 }
 
-// form says how the node came to a content. It is a metric label.
-type form string
+// Form says how the node came to a content. It is a metric label.
+type Form string
 
 const (
-	formWhole  form = "whole"  // it came with its header
-	formHeld   form = "held"   // the node had it already
-	formPatch  form = "patch"  // it was made of what is active
-	formPulled form = "pulled" // it was pulled by its hash
+	FormWhole  Form = "whole"  // it came with its header
+	FormHeld   Form = "held"   // the node had it already
+	FormPatch  Form = "patch"  // it was made of what is active
+	FormPulled Form = "pulled" // it was pulled by its hash
 )
 
-// intake takes in what one source says. It belongs to one goroutine.
-type intake struct {
-	a    *Agent
-	from state.Origin
-	// sources are asked for contents, in their order.
-	sources func() []source
+// Intake takes in what one source says. It belongs to one goroutine.
+type Intake struct {
+	F    *Fetcher
+	From state.Origin
+	// Sources are asked for contents, in their order.
+	Sources func() []Source
 	// pull gets the content that is lacking, later. Nil: it is got at once.
 	pull func(lacking)
 	// left is how many bytes may still be pulled; nil: there is no bound but that of
@@ -146,26 +147,26 @@ type intake struct {
 	left *int
 	// waiting are notices without their content that were refused for want of what may
 	// follow, by scope.
-	waiting map[string]notice
+	waiting map[string]Notice
 	// missed is set if a content was not got.
 	missed bool
 }
 
 // lacking is a notice whose header was verified and whose content is not here.
 type lacking struct {
-	notice
+	Notice
 	signed *snapshot.Signed
 	header snapshot.Header
 }
 
-// take verifies a notice, gets the content that it lacks, and activates it. Refusals
+// Take verifies a notice, gets the content that it lacks, and activates it. Refusals
 // are recorded and are no error; the error is one of the disk, or ctx's.
-func (in *intake) take(ctx context.Context, n notice) error {
-	before := in.a.node.Beliefs()
+func (in *Intake) Take(ctx context.Context, n Notice) error {
+	before := in.F.Node.Beliefs()
 	if err := in.takeOne(ctx, n, false); err != nil {
 		return err
 	}
-	after := in.a.node.Beliefs()
+	after := in.F.Node.Beliefs()
 	if !slices.ContainsFunc(state.Foundations, func(s snapshot.Scope) bool { return before.Held[s] != after.Held[s] }) {
 		return nil
 	}
@@ -183,26 +184,26 @@ func (in *intake) take(ctx context.Context, n notice) error {
 }
 
 // takeOne takes a notice, for the first time or again.
-func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
-	a := in.a
-	signed, err := snapshot.Unmarshal(n.raw)
+func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
+	f := in.F
+	signed, err := snapshot.Unmarshal(n.Raw)
 	if err != nil || len(signed.Content) > 0 {
-		return in.finish(ctx, n.scope, n.raw, formWhole) // bad bytes are refused there, too
+		return in.finish(ctx, n.Scope, n.Raw, FormWhole) // bad bytes are refused there, too
 	}
-	b := a.node.Beliefs()
-	checked, err := accept.CheckHeader(a.node.Self(), b, signed, a.node.Now())
+	b := f.Node.Beliefs()
+	checked, err := accept.CheckHeader(f.Node.Self(), b, signed, f.Node.Now())
 	if err != nil {
-		r := state.RefusalOf(n.scope, err, a.node.Now())
+		r := state.RefusalOf(n.Scope, err, f.Node.Now())
 		if state.Waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
 			if again && b.Overtook(snapshot.Scope(r.Scope), signed) {
 				return nil
 			}
 			if in.waiting == nil {
-				in.waiting = make(map[string]notice)
+				in.waiting = make(map[string]Notice)
 			}
 			in.waiting[r.Scope] = n
 		}
-		return a.node.Decline(ctx, r, err, n.raw)
+		return f.Node.Decline(ctx, r, err, n.Raw)
 	}
 	if checked == nil {
 		return nil // in use already
@@ -216,13 +217,13 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 		}
 		_, content, err := checked.CompletePatch(active, signed.Patch)
 		if err != nil {
-			a.resyncs.want(scope)
-			return a.node.Decline(ctx, state.RefusalOf(n.scope, err, a.node.Now()), err, n.raw)
+			f.Resyncs.Want(scope)
+			return f.Node.Decline(ctx, state.RefusalOf(n.Scope, err, f.Node.Now()), err, n.Raw)
 		}
-		return in.complete(ctx, l, content, formPatch)
+		return in.complete(ctx, l, content, FormPatch)
 	}
-	if content := accept.ContentAtHand(a.node.Store(), b, scope, l.header.ContentHash); content != nil {
-		return in.complete(ctx, l, content, formHeld)
+	if content := accept.ContentAtHand(f.Node.Store(), b, scope, l.header.ContentHash); content != nil {
+		return in.complete(ctx, l, content, FormHeld)
 	}
 	if in.pull != nil {
 		in.pull(l)
@@ -232,13 +233,14 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 }
 
 // pullNow gets what l lacks from the first source that has it, and activates it.
-func (in *intake) pullNow(ctx context.Context, l lacking) error {
-	a, h := in.a, &l.header
-	refused := func(reason fetchReason, err error) error {
-		return a.node.Decline(ctx, state.Refusal{Scope: string(h.ScopeType), Reason: string(reason), Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: a.node.Now().UTC()}, err, l.raw)
+func (in *Intake) pullNow(ctx context.Context, l lacking) error {
+	f, h := in.F, &l.header
+	refused := func(reason FetchReason, err error) error {
+		return f.Node.Decline(ctx, state.Refusal{Scope: string(h.ScopeType), Reason: string(reason),
+			Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: f.Node.Now().UTC()}, err, l.Raw)
 	}
 	last := errors.New("there is no source to ask")
-	for _, s := range in.sources() {
+	for _, s := range in.Sources() {
 		if in.left != nil {
 			if *in.left < h.ContentSize {
 				last = fmt.Errorf("a round pulls no more than %d bytes", maxCycleBytes)
@@ -246,48 +248,49 @@ func (in *intake) pullNow(ctx context.Context, l lacking) error {
 			}
 			*in.left -= h.ContentSize
 		}
-		content, err := fetch(ctx, s, h.ScopeType, h.ContentHash, h.ContentSize)
+		content, err := Fetch(ctx, s, h.ScopeType, h.ContentHash, h.ContentSize)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err == nil {
-			return in.complete(ctx, l, content, formPulled)
+			return in.complete(ctx, l, content, FormPulled)
 		}
-		a.log.LogAttrs(ctx, slog.LevelInfo, "a content was not got", slog.String("scope", string(h.ScopeType)), slog.String("reason", state.OneLine(err)))
+		f.Log.LogAttrs(ctx, slog.LevelInfo, "a content was not got", slog.String("scope", string(h.ScopeType)),
+			slog.String("reason", state.OneLine(err)))
 		last = err
-		if e, ok := errors.AsType[*fetchError](err); ok && e.Reason != fetchUnavailable {
+		if e, ok := errors.AsType[*FetchError](err); ok && e.Reason != FetchUnavailable {
 			if err := refused(e.Reason, err); err != nil {
 				return err
 			}
 		}
 	}
 	in.missed = true
-	return refused(fetchUnavailable, last)
+	return refused(FetchUnavailable, last)
 }
 
 // complete activates a snapshot with the content that it came without. All of it is
 // verified again: time passed.
-func (in *intake) complete(ctx context.Context, l lacking, content []byte, how form) error {
+func (in *Intake) complete(ctx context.Context, l lacking, content []byte, how Form) error {
 	raw, err := l.signed.With(content).Marshal()
 	if err != nil {
-		return in.a.node.Decline(ctx, state.RefusalOf(l.scope, err, in.a.node.Now()), err, l.raw)
+		return in.F.Node.Decline(ctx, state.RefusalOf(l.Scope, err, in.F.Node.Now()), err, l.Raw)
 	}
 	return in.finish(ctx, string(l.header.ScopeType), raw, how)
 }
 
 // finish verifies and activates what is whole.
-func (in *intake) finish(ctx context.Context, hint string, raw []byte, how form) error {
-	a, scope, label := in.a, snapshot.Scope(hint), hint
+func (in *Intake) finish(ctx context.Context, hint string, raw []byte, how Form) error {
+	f, scope, label := in.F, snapshot.Scope(hint), hint
 	if !state.Known(scope) {
 		label = "other" // what a sender makes up must not become a label
 	}
-	a.metrics.received.WithLabelValues(label, string(how)).Inc()
-	before := a.node.Beliefs().Held[scope]
-	if err := a.takeAll(ctx, in.from, state.Offer{Scope: hint, Raw: raw}); err != nil {
+	f.Count.Received(label, string(how))
+	before := f.Node.Beliefs().Held[scope]
+	if err := f.Contact.Take(ctx, in.From, state.Offer{Scope: hint, Raw: raw}); err != nil {
 		return err
 	}
-	if a.node.Beliefs().Held[scope] != before {
-		a.resyncs.done(scope)
+	if f.Node.Beliefs().Held[scope] != before {
+		f.Resyncs.Done(scope)
 	}
 	return nil
 }
@@ -296,20 +299,21 @@ func (in *intake) finish(ctx context.Context, hint string, raw []byte, how form)
 // holds up no other news. Of each scope it gets the newest alone, and what it did not
 // get it tries again.
 type puller struct {
-	a       *Agent
+	f       *Fetcher
 	from    state.Origin
-	sources func() []source
+	sources func() []Source
 
 	mu   sync.Mutex
 	want map[snapshot.Scope]lacking // guarded by mu
 	kick chan struct{}              // capacity 1
 }
 
-func newPuller(a *Agent, from state.Origin, sources func() []source) *puller {
-	return &puller{a: a, from: from, sources: sources, want: make(map[snapshot.Scope]lacking), kick: make(chan struct{}, 1)}
+func NewPuller(f *Fetcher, from state.Origin, sources func() []Source) *puller {
+	return &puller{f: f, from: from, sources: sources, want: make(map[snapshot.Scope]lacking),
+		kick: make(chan struct{}, 1)}
 }
 
-func (p *puller) add(l lacking) {
+func (p *puller) Add(l lacking) {
 	p.mu.Lock()
 	p.want[l.header.ScopeType] = l
 	p.mu.Unlock()
@@ -340,16 +344,16 @@ func (p *puller) next() (lacking, bool) {
 	return lacking{}, false
 }
 
-// run pulls until ctx ends. The error is one of the disk, or ctx's.
-func (p *puller) run(ctx context.Context) error {
-	var pause backoff
+// Run pulls until ctx ends. The error is one of the disk, or ctx's.
+func (p *puller) Run(ctx context.Context) error {
+	var pause pausepkg.Backoff
 	for {
 		var missed []lacking
 		for l, ok := p.next(); ok; l, ok = p.next() {
 			// It is judged anew: it waited, and may be overtaken or here by now.
 			sources := p.sources()
-			in := &intake{a: p.a, from: p.from, sources: func() []source { return sources }}
-			err := in.take(ctx, l.notice)
+			in := &Intake{F: p.f, From: p.from, Sources: func() []Source { return sources }}
+			err := in.Take(ctx, l.Notice)
 			closeAll(sources)
 			if err != nil {
 				return err
@@ -357,11 +361,11 @@ func (p *puller) run(ctx context.Context) error {
 			if in.missed {
 				missed = append(missed, l)
 			} else {
-				pause.reset()
+				pause.Reset()
 			}
 		}
 		if len(missed) > 0 {
-			if err := sleep(ctx, pullRetry+pause.next(), nil); err != nil {
+			if err := pausepkg.Sleep(ctx, pullRetry+pause.Next(), nil); err != nil {
 				return err
 			}
 			p.again(missed)
@@ -378,11 +382,11 @@ func (p *puller) run(ctx context.Context) error {
 // pullRetry is the least pause after a content that nobody gave.
 const pullRetry = 5 * time.Second
 
-// resyncs are the scopes of which the whole content is to be asked for, because a
+// Resyncs are the scopes of which the whole content is to be asked for, because a
 // patch did not fit. It is asked for at once and then ever more rarely: who sends
 // such patches again and again is not to be kept busy by it.
-type resyncs struct {
-	now func() time.Time
+type Resyncs struct {
+	Now func() time.Time
 
 	mu     sync.Mutex
 	scopes map[snapshot.Scope]*resync // guarded by mu
@@ -399,29 +403,29 @@ const (
 	maxResyncPause = time.Hour
 )
 
-func (r *resyncs) want(scope snapshot.Scope) {
+func (r *Resyncs) Want(scope snapshot.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.scopes == nil {
 		r.scopes = make(map[snapshot.Scope]*resync)
 	}
 	if r.scopes[scope] == nil {
-		r.scopes[scope] = &resync{pause: resyncPause, next: r.now()}
+		r.scopes[scope] = &resync{pause: resyncPause, next: r.Now()}
 	}
 }
 
-// done ends the wish for a scope, of which something newer is in use.
-func (r *resyncs) done(scope snapshot.Scope) {
+// Done ends the wish for a scope, of which something newer is in use.
+func (r *Resyncs) Done(scope snapshot.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.scopes, scope)
 }
 
-// due returns the scopes to ask for now, and counts that as asking.
-func (r *resyncs) due() []string {
+// Due returns the scopes to ask for now, and counts that as asking.
+func (r *Resyncs) Due() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.now()
+	now := r.Now()
 	var out []string
 	for _, scope := range state.Scopes {
 		// A clock that was set back must not keep it from asking.

@@ -1,0 +1,6 @@
+// Package fetch gets what is signed for a member, from whoever has it.
+//
+// Coordinators are asked first and then mirrors, and what they give is verified in the same
+// way: nothing that a source says is trusted. A content is pulled exactly, by the size and
+// the hash that are signed. An error of a source is no news from it, and others are asked.
+package fetch

@@ -1,0 +1,44 @@
+package fetch
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/agent/contact"
+	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/accept"
+)
+
+// Fetcher gets what is signed for a member, from whoever has it.
+type Fetcher struct {
+	Config
+	heard       heardChanges
+	Resyncs     Resyncs
+	LeaveStream chan struct{} // there is news that the stream did not bring
+}
+
+// Config is what a fetcher needs. All of it is required but for Mirrors.
+type Config struct {
+	Node    *accept.Node
+	Log     *slog.Logger
+	Contact *contact.Coordinators
+	// Demand hears that a coordinator asks for a renewal, and why.
+	Demand func(reason string)
+	Count  Counts
+	// Mirrors are those of the settings, and OpenMirror opens a storage endpoint.
+	Mirrors    []mirror.Source
+	OpenMirror func(url string) (mirror.Source, error)
+	// MirrorEvery is how often mirrors are looked at while no stream is up.
+	MirrorEvery time.Duration
+}
+
+func New(cfg Config) *Fetcher {
+	return &Fetcher{Config: cfg, Resyncs: Resyncs{Now: cfg.Node.Now}, LeaveStream: make(chan struct{}, 1)}
+}
+
+// Counts are what a fetcher counts.
+type Counts struct {
+	Received func(scope, form string)
+	Asked    func(source, outcome string)
+	Mirrors  func(outcome string)
+}
