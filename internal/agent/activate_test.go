@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
@@ -27,7 +28,7 @@ import (
 )
 
 // take gives a what a coordinator would send.
-func (n *node) take(a *Agent, s *fealtyv1.SignedSnapshot) error {
+func (n *node) take(a *agent.Agent, s *fealtyv1.SignedSnapshot) error {
 	return take(n.Fleet.TB.Context(), a, s.GetScope(), s.GetEnvelope())
 }
 
@@ -60,11 +61,11 @@ func TestActivationCrash(t *testing.T) {
 		if v := trustVersion(a); v != 12 && (v != 11 || done) {
 			t.Errorf("version %d is in use, want 11 or 12", v)
 		}
-		if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
-			t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
+		if reason := a.Unready(); reason != "" || len(a.Node().Status().Refusals()) != 0 {
+			t.Errorf("unready: %q, refusals %v", reason, a.Node().Status().Refusals())
 		}
-		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.node.Status().Refusals()) != 0 {
-			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.node.Status().Refusals())
+		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.Node().Status().Refusals()) != 0 {
+			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.Node().Status().Refusals())
 		}
 	})
 }
@@ -77,7 +78,7 @@ func TestActivationCrashesInARow(t *testing.T) {
 	n.MustJoin()
 	for range 5 {
 		points := new(fault.Points)
-		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
 			Dial: f.Dial, Faults: points})
 		f.Must(err)
 		was := trustVersion(a)
@@ -91,12 +92,12 @@ func TestActivationCrashesInARow(t *testing.T) {
 		}
 		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
-		if got := trustVersion(a); got != was+1 || a.unready() != "" {
-			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.unready())
+		if got := trustVersion(a); got != was+1 || a.Unready() != "" {
+			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.Unready())
 		}
 		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) ||
 			!bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)),
-				a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Raw) {
+				a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Raw) {
 			t.Error("the start did not finish the activation")
 		}
 		a.Close()
@@ -111,28 +112,28 @@ func TestTermsWhileActivating(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		points := new(fault.Points)
-		a, err := Open(t.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
 			Dial: f.Dial, Faults: points})
 		f.Must(err)
 		defer a.Close()
 		looked := false
 		points.Arm("activate.after-marks", func() error {
 			looked = true
-			if facts := a.node.Autonomy.Facts(); a.node.Beliefs().Terms() == nil ||
-				facts.Overall(a.node.Now()) != snapshot.Fresh || facts.Degraded(a.node.Now()) {
-				t.Errorf("in between the node is %s", facts.Overall(a.node.Now()))
+			if facts := a.Node().Autonomy.Facts(); a.Node().Beliefs().Terms() == nil ||
+				facts.Overall(a.Node().Now()) != snapshot.Fresh || facts.Degraded(a.Node().Now()) {
+				t.Errorf("in between the node is %s", facts.Overall(a.Node().Now()))
 			}
 			if disk != nil {
 				n.Disk.FailAt(1, disk)
 			}
 			return nil
 		})
-		state := f.Member(a.node.Me().ID)
+		state := f.Member(a.Node().Me().ID)
 		err = n.take(a, f.Runtime(&state))
 		if !looked || (err != nil) != (disk != nil) {
 			t.Fatalf("looked %v, error %v", looked, err)
 		}
-		if b := a.node.Beliefs(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
+		if b := a.Node().Beliefs(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
 			t.Errorf("the disk says %v: arriving %v, terms %v", disk, b.Arriving, b.Terms())
 		}
 	}
@@ -151,14 +152,14 @@ func TestAcceptedInMemoryToo(t *testing.T) {
 	newest := f.TrustBundle()
 	calls := 0
 	n.Disk.FailAt(1<<30, nil)
-	f.Must(a.node.Store().Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
+	f.Must(a.Node().Store().Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
 	calls = n.Disk.Calls()
 	n.Disk.FailAt(2*calls+1, syscall.EIO) // after pending and the first copy of the marks
 	if err := n.take(a, newest); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
 	f.Must(n.take(a, between))
-	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) ||
+	if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) ||
 		trustVersion(a) != 10 {
 		t.Errorf("an older one than was accepted: version %d in use, refusals %v", trustVersion(a), got)
 	}
@@ -191,14 +192,14 @@ func TestActivationDiskErrors(t *testing.T) {
 			if v := trustVersion(a); (v == 11) != (err == nil) {
 				t.Fatalf("%v at call %d: version %d after %v", errno, call, v, err)
 			}
-			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.node.Status().Refusals()) != 0 {
+			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.Node().Status().Refusals()) != 0 {
 				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a),
-					a.node.Status().Refusals())
+					a.Node().Status().Refusals())
 			}
 			n.Disk.Restart(durabletest.Synced)
 			a = n.mustOpen()
-			if trustVersion(a) != 11 || a.unready() != "" {
-				t.Fatalf("%v at call %d: opened with version %d, %s", errno, call, trustVersion(a), a.unready())
+			if trustVersion(a) != 11 || a.Unready() != "" {
+				t.Fatalf("%v at call %d: opened with version %d, %s", errno, call, trustVersion(a), a.Unready())
 			}
 			a.Close()
 		}
@@ -217,7 +218,7 @@ func TestBanOnAFullDisk(t *testing.T) {
 	if err := n.take(a, f.TrustBundle()); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
-	m, err := a.node.Source().Current(t.Context())
+	m, err := a.Node().Source().Current(t.Context())
 	f.Must(err)
 	if !slices.Contains(m.Bundle().BannedKeys(), identity.KeyID{7}) {
 		t.Error("the ban is not known to connections")
@@ -319,19 +320,19 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			n := joined.clone()
 			a := n.mustOpen()
 			m := f.Member(id)
-			before := a.node.Beliefs()
+			before := a.Node().Beliefs()
 			marks := n.Read(dir.MarksAName)
 			if err := n.take(a, c.make(f, &m)); err != nil {
 				t.Fatalf("a refusal is an error: %v", err)
 			}
-			if a.node.Beliefs() != before || string(n.Read(dir.MarksAName)) != string(marks) {
+			if a.Node().Beliefs() != before || string(n.Read(dir.MarksAName)) != string(marks) {
 				t.Error("a refusal changed beliefs or marks")
 			}
-			got := a.node.Status().Refusals()
+			got := a.Node().Status().Refusals()
 			if len(got) != 1 || got[0].Scope != string(c.scope) || got[0].Reason != string(c.reason) {
 				t.Errorf("refusals %v, want %s for %s", got, c.reason, c.scope)
 			}
-			if count := testutil.ToFloat64(a.metrics.rejected.WithLabelValues(string(c.scope),
+			if count := testutil.ToFloat64(a.Counters().Rejected().WithLabelValues(string(c.scope),
 				string(c.reason))); count != 1 {
 				t.Errorf("counted %v times", count)
 			}
@@ -343,7 +344,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 
 			a = n.mustOpen() // it is known after a restart, until something newer is in use
 			defer a.Close()
-			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
+			if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
 				t.Errorf("after a restart: %v", got)
 			}
 			f.Do(func() {
@@ -358,7 +359,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 					f.Must(n.take(a, f.SignTrust(h, f.Content())))
 				}
 			})
-			if got := a.node.Status().Refusals(); len(got) != 0 && c.scope != "other" {
+			if got := a.Node().Status().Refusals(); len(got) != 0 && c.scope != "other" {
 				t.Errorf("still refused after a good one: %v", got)
 			}
 		})
@@ -384,8 +385,8 @@ func TestUnchangedIsNoNews(t *testing.T) {
 	defer a.Close()
 	again := &fealtyv1.SignedSnapshot{Envelope: n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active))}
 	n.Disk.FailAt(1<<30, nil)
-	if err := n.take(a, again); err != nil || n.Disk.Calls() != 0 || len(a.node.Status().Refusals()) != 0 {
-		t.Fatalf("%v, %d writes, %v", err, n.Disk.Calls(), a.node.Status().Refusals())
+	if err := n.take(a, again); err != nil || n.Disk.Calls() != 0 || len(a.Node().Status().Refusals()) != 0 {
+		t.Fatalf("%v, %d writes, %v", err, n.Disk.Calls(), a.Node().Status().Refusals())
 	}
 }
 
@@ -402,13 +403,13 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 	var boot *fealtyv1.SignedSnapshot
 	f.Do(func() { boot = f.Bootstrap(&m) })
 	f.Must(n.take(a, boot))
-	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
+	if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
 		t.Fatalf("refusals %v", got)
 	}
 	f.Must(n.take(a, f.TrustBundle()))
-	header := a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
-	if header.AuthorityEpoch != 2 || len(a.node.Status().Refusals()) != 0 {
-		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.node.Status().Refusals())
+	header := a.Node().Beliefs().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
+	if header.AuthorityEpoch != 2 || len(a.Node().Status().Refusals()) != 0 {
+		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.Node().Status().Refusals())
 	}
 }
 
@@ -437,7 +438,7 @@ func TestTakeWaitsItsTurn(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	release, err := a.node.Activation.Acquire(t.Context())
+	release, err := a.Node().Activation.Acquire(t.Context())
 	f.Must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -480,19 +481,19 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			}
 			raw, err := signed.Marshal()
 			f.Must(err)
-			in := &fetch.Intake{F: a.fetcher, From: state.ByCoordinator, Sources: func() []fetch.Source { return nil }}
+			in := &fetch.Intake{F: a.Fetcher(), From: state.ByCoordinator, Sources: func() []fetch.Source { return nil }}
 			f.Must(in.Take(t.Context(), fetch.Notice{Scope: old.GetScope(), Raw: raw}))
-			if got := a.node.Status().Refusals(); len(got) != 1 ||
+			if got := a.Node().Status().Refusals(); len(got) != 1 ||
 				got[0].Reason != string(snapshotform.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
 			f.Must(in.Take(t.Context(), fetch.Notice{Scope: newer.GetScope(), Raw: newer.GetEnvelope()}))
-			if got := a.node.Status().Refusals(); len(got) != 0 {
+			if got := a.Node().Status().Refusals(); len(got) != 0 {
 				t.Errorf("the newer is in use, and the older is refused again: %v", got)
 			}
 			// The first time it is told, whatever is in use.
 			f.Must(in.Take(t.Context(), fetch.Notice{Scope: old.GetScope(), Raw: raw}))
-			if got := a.node.Status().Refusals(); len(got) != 1 {
+			if got := a.Node().Status().Refusals(); len(got) != 1 {
 				t.Errorf("the older comes anew: refusals %v", got)
 			}
 		})

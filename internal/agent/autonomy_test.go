@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"testing"
@@ -23,13 +23,13 @@ func TestAutonomyRunsOutAlone(t *testing.T) {
 		stop := n.run(a)
 		time.Sleep(time.Minute)
 		look := func() (time.Duration, string, bool) {
-			resp, err := nodeServer{a: a}.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
+			resp, err := a.NodeServer().GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return resp.GetAutonomousUntil().AsTime().Sub(a.node.Now()), resp.GetAutonomyLimit(), resp.GetConnected()
+			return resp.GetAutonomousUntil().AsTime().Sub(a.Node().Now()), resp.GetAutonomyLimit(), resp.GetConnected()
 		}
-		content, _ := a.node.Beliefs().Bootstrap()
+		content, _ := a.Node().Beliefs().Bootstrap()
 		left, limit, connected := look()
 		if !connected || left <= 0 || left > content.Degraded.Max {
 			t.Fatalf("connected %v, %v left by %s, policy %v", connected, left, limit, content.Degraded.Max)

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -30,12 +31,12 @@ func (m *machine) reboot(boot string, d time.Duration) {
 }
 
 // openAt opens n on a machine.
-func (n *node) openAt(m *machine, files durable.FS) *Agent {
+func (n *node) openAt(m *machine, files durable.FS) *agent.Agent {
 	n.Fleet.TB.Helper()
-	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: files, Now: m.now, Elapsed: m.elapsed,
+	a, err := agent.Open(n.Fleet.TB.Context(), agent.Config{DataDir: n.Dir, FS: files, Now: m.now, Elapsed: m.elapsed,
 		Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
 	n.Fleet.Must(err)
-	a.socket, a.configSocket = "", ""
+	a.Serve("", "")
 	return a
 }
 
@@ -46,12 +47,12 @@ func TestClock(t *testing.T) {
 	type world struct {
 		*machine
 		n    *node
-		a    *Agent
+		a    *agent.Agent
 		sign func() // a trust bundle of now
 		next func() // the next authority epoch
 	}
 	restart := func(w *world) {
-		w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
+		w.a.Node().Clock.Keep(w.n.Fleet.TB.Context())
 		w.a.Close()
 		w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 	}
@@ -68,7 +69,7 @@ func TestClock(t *testing.T) {
 		{"back, a restart of the agent", func(w *world) { w.set(-year); w.pass(hour); restart(w); w.pass(hour) },
 			2 * hour, year},
 		{"back, time passes while the agent is down", func(w *world) {
-			w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
+			w.a.Node().Clock.Keep(w.n.Fleet.TB.Context())
 			w.a.Close()
 			w.set(-year)
 			w.pass(5 * hour)
@@ -76,7 +77,7 @@ func TestClock(t *testing.T) {
 		}, 5 * hour, year},
 		{"back, a restart of the machine: what it was off does not count", func(w *world) {
 			w.pass(hour)
-			w.a.node.Clock.Keep(w.n.Fleet.TB.Context())
+			w.a.Node().Clock.Keep(w.n.Fleet.TB.Context())
 			w.reboot("second", 0)
 			w.set(-year)
 			w.a.Close()
@@ -92,7 +93,7 @@ func TestClock(t *testing.T) {
 			w.n.Disk.Put(w.n.Path(dir.ClockName), []byte("gone"))
 			w.a = w.n.openAt(w.machine, w.n.Disk.FS())
 		}, hour, year - hour},
-		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.node.Now(); restart(w); w.set(-year) }, 0,
+		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.Node().Now(); restart(w); w.set(-year) }, 0,
 			0},
 		{"ahead while something was signed",
 			func(w *world) { w.set(20 * hour); w.sign(); w.set(-20 * hour); w.pass(hour) }, hour, 0},
@@ -102,7 +103,7 @@ func TestClock(t *testing.T) {
 			w.sign()
 			w.n.Fleet.Shift.Add(-int64(year))
 			w.set(-year)
-			if w.a.node.Clock.Behind() == 0 {
+			if w.a.Node().Clock.Behind() == 0 {
 				w.n.Fleet.TB.Error("the test shows nothing")
 			}
 			w.next()
@@ -135,7 +136,7 @@ func TestClock(t *testing.T) {
 					h.IssuedAt = w.wall.UTC()
 				}
 				f.Must(n.take(w.a, f.SignTrust(h, f.Content())))
-				if got := w.a.node.Status().Refusals(); len(got) != 0 {
+				if got := w.a.Node().Status().Refusals(); len(got) != 0 {
 					t.Fatal(got)
 				}
 			}
@@ -143,18 +144,18 @@ func TestClock(t *testing.T) {
 			w.sign()
 			c.do(w)
 			near := func(got, want time.Duration) bool { return (got - want).Abs() <= 2*time.Second }
-			if got := w.a.node.Now().Sub(begin); !near(got, c.now) {
+			if got := w.a.Node().Now().Sub(begin); !near(got, c.now) {
 				t.Errorf("it is %v after the beginning, want %v", got, c.now)
 			}
-			if got := w.a.node.Clock.Behind(); !near(got, c.behind) {
+			if got := w.a.Node().Clock.Behind(); !near(got, c.behind) {
 				t.Errorf("the clock is %v behind, want %v", got, c.behind)
 			}
-			resp, err := nodeServer{a: w.a}.GetNode(t.Context(), nil)
+			resp, err := w.a.NodeServer().GetNode(t.Context(), nil)
 			f.Must(err)
 			if got := resp.GetClockBehind().AsDuration(); !near(got, c.behind) {
 				t.Errorf("it tells that it is %v behind", got)
 			}
-			count, err := testutil.GatherAndCount(w.a.metrics.registry, "fealty_agent_clock_behind_seconds")
+			count, err := testutil.GatherAndCount(w.a.Counters().Registry(), "fealty_agent_clock_behind_seconds")
 			if err != nil || count != 1 {
 				t.Errorf("%d series, %v", count, err)
 			}
@@ -173,13 +174,13 @@ func TestFloorIsNotPushed(t *testing.T) {
 	for range 20 {
 		f.Do(func() { f.Version++ })
 		h := f.TrustHeader()
-		h.IssuedAt = a.node.Now().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
+		h.IssuedAt = a.Node().Now().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
 		f.Must(n.take(a, f.SignTrust(h, f.Content())))
 	}
 	if trustVersion(a) != 30 {
-		t.Fatalf("version %d is in use: %v", trustVersion(a), a.node.Status().Refusals())
+		t.Fatalf("version %d is in use: %v", trustVersion(a), a.Node().Status().Refusals())
 	}
-	if d := a.node.Now().Sub(m.wall); d > time.Second {
+	if d := a.Node().Now().Sub(m.wall); d > time.Second {
 		t.Errorf("the node is %v ahead of its machine", d)
 	}
 }
@@ -192,21 +193,21 @@ func TestClockBackExtendsNothing(t *testing.T) {
 	m := &machine{wall: f.Clock(), boot: "first"}
 	a := n.openAt(m, n.Disk.FS())
 	defer a.Close()
-	if reason := a.unready(); reason != "" {
+	if reason := a.Unready(); reason != "" {
 		t.Fatal(reason)
 	}
-	end := a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
+	end := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
 	life := end.Sub(m.wall)
 	m.pass(life - time.Minute)
 	m.set(-life)
-	if state := a.node.Beliefs().Freshness(snapshot.ScopeTrustBundle, a.node.Now()); state == snapshot.Expired {
+	if state := a.Node().Beliefs().Freshness(snapshot.ScopeTrustBundle, a.Node().Now()); state == snapshot.Expired {
 		t.Errorf("it is %s before its end", state)
 	}
 	m.pass(2 * time.Minute)
-	if state := a.node.Beliefs().Freshness(snapshot.ScopeTrustBundle, a.node.Now()); state != snapshot.Expired {
+	if state := a.Node().Beliefs().Freshness(snapshot.ScopeTrustBundle, a.Node().Now()); state != snapshot.Expired {
 		t.Errorf("with a clock that was set back it is %s after its end", state)
 	}
-	if a.unready() == "" {
+	if a.Unready() == "" {
 		t.Error("and the node is ready")
 	}
 }

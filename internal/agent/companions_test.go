@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -42,10 +43,10 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 			for _, scope := range fleettest.AllCompanions {
 				all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, version+1)))
 			}
-			f.Must(a.contact.Take(f.TB.Context(), state.ByCoordinator, offers(all...)...))
+			f.Must(a.Contact().Take(f.TB.Context(), state.ByCoordinator, offers(all...)...))
 		}
 	})
-	if got := a.node.Status().Refusals(); len(got) != 0 {
+	if got := a.Node().Status().Refusals(); len(got) != 0 {
 		f.TB.Fatalf("refused: %v", got)
 	}
 	if got := inUse(a); len(got) != len(state.Scopes) {
@@ -55,9 +56,9 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 }
 
 // inUse returns the versions in use.
-func inUse(a *Agent) map[snapshot.Scope]uint64 {
+func inUse(a *agent.Agent) map[snapshot.Scope]uint64 {
 	out := make(map[snapshot.Scope]uint64)
-	for scope, h := range a.node.Beliefs().Held {
+	for scope, h := range a.Node().Beliefs().Held {
 		out[scope] = h.Verified.Header().ConfigVersion
 	}
 	return out
@@ -65,9 +66,9 @@ func inUse(a *Agent) map[snapshot.Scope]uint64 {
 
 // wellKept checks what the disk holds against what is in use: nothing is there of what
 // is not, and what others read is what is in use.
-func (n *node) wellKept(t *testing.T, a *Agent) {
+func (n *node) wellKept(t *testing.T, a *agent.Agent) {
 	t.Helper()
-	b := a.node.Beliefs()
+	b := a.Node().Beliefs()
 	for _, scope := range state.Scopes {
 		h := b.Held[scope]
 		if h == nil {
@@ -81,7 +82,7 @@ func (n *node) wellKept(t *testing.T, a *Agent) {
 		if got := n.Read(dir.SnapshotName(scope, dir.Active)); !bytes.Equal(got, h.Raw) {
 			t.Errorf("%s.active is not what is in use", scope)
 		}
-		if _, err := a.node.Autonomy.Use(scope); err != nil {
+		if _, err := a.Node().Autonomy.Use(scope); err != nil {
 			if n.Has(dir.CurrentName(scope)) {
 				t.Errorf("%s is there, and may not be used: %v", dir.CurrentName(scope), err)
 			}
@@ -108,8 +109,8 @@ func TestStartInAnOutage(t *testing.T) {
 	n.Disk.Restart(durabletest.Synced)
 	a = n.mustOpen()
 	defer a.Close()
-	if got := inUse(a); !maps.Equal(got, was) || len(a.node.Status().Refusals()) != 0 {
-		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.node.Status().Refusals())
+	if got := inUse(a); !maps.Equal(got, was) || len(a.Node().Status().Refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.Node().Status().Refusals())
 	}
 	n.wellKept(t, a)
 }
@@ -129,11 +130,11 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 		qosPolicy = f.OfGroup(&m, authortest.QoS(1))
 	})
 	f.Must(n.take(a, qosPolicy))
-	if got := a.node.Status().Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
+	if got := a.Node().Status().Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
 		t.Fatalf("without a node_runtime: %v, refusals %v", inUse(a), got)
 	}
 	f.Must(n.take(a, runtime))
-	if got := a.node.Status().Refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
+	if got := a.Node().Status().Refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
 		t.Fatalf("with it: %v, refusals %v", inUse(a), got)
 	}
 	// One that it does not give is refused, and so is another group's.
@@ -144,7 +145,7 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 	})
 	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants,
 		"qos_policy": snapshotform.ReasonSubject}
-	for _, r := range a.node.Status().Refusals() {
+	for _, r := range a.Node().Status().Refusals() {
 		if want[r.Scope] != snapshot.Reason(r.Reason) {
 			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])
 		}
@@ -165,23 +166,23 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	var all []*fealtyv1.SignedSnapshot
 	f.Do(func() {
 		for _, scope := range fleettest.AllCompanions {
-			old := a.node.Beliefs().Held[scope].Verified.Header()
+			old := a.Node().Beliefs().Held[scope].Verified.Header()
 			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2),
 				func(h *snapshot.Header, _ *snapshot.Record) {
 					*h = old
 				}))
 		}
 	})
-	before := a.node.Store().Sequence
-	f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(all...)...))
-	if got := a.node.Store().Sequence - before; got != 1 {
+	before := a.Node().Store().Sequence
+	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(all...)...))
+	if got := a.Node().Store().Sequence - before; got != 1 {
 		t.Errorf("the marks were written %d times", got)
 	}
-	if got := inUse(a); !maps.Equal(got, was) || len(a.node.Status().Refusals()) != 0 {
-		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.node.Status().Refusals())
+	if got := inUse(a); !maps.Equal(got, was) || len(a.Node().Status().Refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.Node().Status().Refusals())
 	}
 	for i, scope := range fleettest.AllCompanions {
-		if h := a.node.Beliefs().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
+		if h := a.Node().Beliefs().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
 			t.Errorf("%s is not under the newer record", scope)
 		}
 	}
@@ -217,8 +218,8 @@ func TestDrop(t *testing.T) {
 			f := fleettest.New(t)
 			n, m := companionNode(f)
 			a := n.mustOpen()
-			marks := len(a.node.Beliefs().Marks.All())
-			old := a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Raw
+			marks := len(a.Node().Beliefs().Marks.All())
+			old := a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Raw
 			f.Do(func() { f.Must(n.take(a, f.Gives(&m, c.lists, c.edit))) })
 			look := func(when string) {
 				t.Helper()
@@ -227,10 +228,10 @@ func TestDrop(t *testing.T) {
 						t.Errorf("%s: %s is in use: %v", when, scope, got)
 					}
 				}
-				if got := len(a.node.Beliefs().Marks.All()); got != marks {
+				if got := len(a.Node().Beliefs().Marks.All()); got != marks {
 					t.Errorf("%s: %d marks, were %d", when, got, marks)
 				}
-				if got := a.node.Status().Refusals(); len(got) != 0 {
+				if got := a.Node().Status().Refusals(); len(got) != 0 {
 					t.Errorf("%s: refusals %v", when, got)
 				}
 				n.wellKept(t, a)
@@ -249,12 +250,12 @@ func TestDrop(t *testing.T) {
 				f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(9),
 					func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
 			})
-			if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
+			if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
 				t.Errorf("an older one: %v", got)
 			}
 			f.Must(take(t.Context(), a, "qos_policy", old))
-			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.node.Status().Refusals()) != 0 {
-				t.Errorf("what it had is not in use again: %v", a.node.Status().Refusals())
+			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.Node().Status().Refusals()) != 0 {
+				t.Errorf("what it had is not in use again: %v", a.Node().Status().Refusals())
 			}
 		})
 	}
@@ -306,7 +307,7 @@ func TestSeveralScopesCrash(t *testing.T) {
 				n = joined.clone()
 				a := n.mustOpen()
 				return n.Disk, func() error {
-					return a.contact.Take(t.Context(), state.ByCoordinator,
+					return a.Contact().Take(t.Context(), state.ByCoordinator,
 						offers(next...)...)
 				}
 			}, func(t *testing.T, done bool) {
@@ -329,14 +330,14 @@ func TestSeveralScopesCrash(t *testing.T) {
 							got[snapshot.ScopeNodeRuntime])
 					}
 				}
-				if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
-					t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
+				if reason := a.Unready(); reason != "" || len(a.Node().Status().Refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.Node().Status().Refusals())
 				}
 				n.wellKept(t, a)
-				if err := a.contact.Take(t.Context(), state.ByCoordinator, offers(next...)...); err != nil ||
-					!maps.Equal(inUse(a), after) || len(a.node.Status().Refusals()) != 0 {
+				if err := a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...); err != nil ||
+					!maps.Equal(inUse(a), after) || len(a.Node().Status().Refusals()) != 0 {
 					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after,
-						a.node.Status().Refusals())
+						a.Node().Status().Refusals())
 				}
 				n.wellKept(t, a)
 			})
@@ -375,7 +376,7 @@ func TestDropDiskErrors(t *testing.T) {
 			t.Fatalf("at call %d: %d scopes are in use after %v", call, got, err)
 		}
 		if err == nil {
-			_, err := a.node.Trials.EndTrials(t.Context())
+			_, err := a.Node().Trials.EndTrials(t.Context())
 			f.Must(err)
 			n.wellKept(t, a)
 		}
@@ -400,27 +401,27 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 		f.Shift.Add(int64(time.Hour))
 		f.Must(n.take(a, bad))
 	})
-	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
+	if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
 		t.Fatalf("refused is %+v", got)
 	}
 	a.Close()
 	a = n.mustOpen()
-	if got := a.node.Status().Refusals(); len(got) != 1 {
+	if got := a.Node().Status().Refusals(); len(got) != 1 {
 		t.Fatalf("after a restart refused is %+v", got)
 	}
 	// A record over the same node_runtime ends nothing, and one that gives no services does.
 	f.Do(func() { f.Must(n.take(a, f.Gives(&m, services))) })
-	if got := a.node.Status().Refusals(); len(got) != 1 {
+	if got := a.Node().Status().Refusals(); len(got) != 1 {
 		t.Errorf("with a runtime that gives services refused is %+v", got)
 	}
 	f.Do(func() { f.Must(n.take(a, f.Gives(&m, nil))) })
-	if got := a.node.Status().Refusals(); len(got) != 0 {
+	if got := a.Node().Status().Refusals(); len(got) != 0 {
 		t.Errorf("with a runtime that gives none refused is %+v", got)
 	}
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if got := a.node.Status().Refusals(); len(got) != 0 {
+	if got := a.Node().Status().Refusals(); len(got) != 0 {
 		t.Errorf("after a restart refused is %+v", got)
 	}
 }

@@ -1,8 +1,7 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"maps"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enroll"
@@ -102,7 +102,7 @@ func TestDerivedEnds(t *testing.T) {
 	a := n.mustOpen()
 	defer a.Close()
 	f.Shift.Store(int64(31 * 24 * time.Hour))
-	if _, err := a.node.Trials.EndTrials(t.Context()); err != nil {
+	if _, err := a.Node().Trials.EndTrials(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, scope := range fleettest.AllCompanions {
@@ -125,10 +125,10 @@ func TestEveryFileDamaged(t *testing.T) {
 	accepted := make(map[snapshot.Scope]map[uint64]bool)
 	var again []state.Offer
 	for _, scope := range state.Scopes {
-		h := a.node.Beliefs().Held[scope]
+		h := a.Node().Beliefs().Held[scope]
 		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
 		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
-		if data, err := a.node.Store().Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
+		if data, err := a.Node().Store().Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
 			s, err := snapshot.Unmarshal(data)
 			f.Must(err)
 			accepted[scope][versionOf(t, s)] = true
@@ -161,10 +161,10 @@ func TestEveryFileDamaged(t *testing.T) {
 					t.Fatalf("%s, %s: version %d of %s is in use", name, what, version, scope)
 				}
 			}
-			f.Must(a.contact.Take(t.Context(), state.ByCoordinator, again...))
+			f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, again...))
 			if got := inUse(a); !maps.Equal(got, was) {
 				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was,
-					a.node.Status().Refusals())
+					a.Node().Status().Refusals())
 			}
 		})
 	}
@@ -214,14 +214,14 @@ func (n *node) realDir() string {
 
 // hookNode opens an agent whose program for changes is script; it runs until the test
 // ends.
-func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *Agent {
+func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *agent.Agent {
 	t.Helper()
-	a, err := Open(t.Context(), Config{
+	a, err := agent.Open(t.Context(), agent.Config{
 		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial,
 		OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
 	})
 	n.Fleet.Must(err)
-	a.socket, a.configSocket = "", ""
+	a.Serve("", "")
 	return a
 }
 
@@ -257,7 +257,7 @@ func TestHook(t *testing.T) {
 	f.Do(func() {
 		next = append(next, f.OfGroup(&m, authortest.QoS(7)), f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
 	})
-	f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(next...)...))
+	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...))
 	fleettest.Eventually(t, "it ran for what changed and what was dropped", func() bool {
 		l := lines(snapshot.ScopeRoutePolicy)
 		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
@@ -280,7 +280,7 @@ func TestHook(t *testing.T) {
 	a = hookNode(t, n, folder, script, 0)
 	stop = n.run(a)
 	f.Do(func() { next = []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.QoS(8))} })
-	f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(next...)...))
+	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...))
 	fleettest.Eventually(t, "it runs for the next change",
 		func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
 	if got := len(lines("")); got != before+1 {
@@ -308,36 +308,15 @@ func TestHookVerdict(t *testing.T) {
 			fleettest.Eventually(t, "the version before is in use",
 				func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
 			fleettest.Eventually(t, "it ran for that again", func() bool {
-				return testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "ok")) >= 1
+				return testutil.ToFloat64(a.Counters().HookRuns().WithLabelValues("qos_policy", "ok")) >= 1
 			})
-			if got := testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "error")); got != 1 {
+			if got := testutil.ToFloat64(a.Counters().HookRuns().WithLabelValues("qos_policy", "error")); got != 1 {
 				t.Errorf("it failed %v times", got)
 			}
-			if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("qos_policy",
+			if got := testutil.ToFloat64(a.Counters().Rejected().WithLabelValues("qos_policy",
 				state.ReasonQuarantined)); got != 1 {
 				t.Errorf("counted %v", got)
 			}
 		})
-	}
-}
-
-// Of many changes while the program runs only the last counts.
-func TestHookIsCoalesced(t *testing.T) {
-	h := newHooks([]string{"x"}, 0)
-	for range 100 {
-		h.changed(state.Scopes[:]...)
-	}
-	for _, want := range state.Scopes {
-		if got, ok := h.take(); !ok || got != want {
-			t.Fatalf("%s, %v, want %s", got, ok, want)
-		}
-	}
-	if got, ok := h.take(); ok {
-		t.Errorf("%s is due again", got)
-	}
-	h = newHooks([]string{"/bin/sh", "-c", "yes | head -c 100000; exit 3"}, 0)
-	out, err := h.run(context.Background(), nil)
-	if err == nil || len(out) > hookOutput {
-		t.Errorf("%d bytes, %v", len(out), err)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -25,8 +26,8 @@ func companions(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.R
 
 // peersOf returns the version of the directory in use and how many peers it has; 0 and -1
 // without one.
-func peersOf(a *Agent) (uint64, int) {
-	h := a.node.Beliefs().Held[snapshot.ScopePeerDirectory]
+func peersOf(a *agent.Agent) (uint64, int) {
+	h := a.Node().Beliefs().Held[snapshot.ScopePeerDirectory]
 	if h == nil {
 		return 0, -1
 	}
@@ -35,8 +36,8 @@ func peersOf(a *Agent) (uint64, int) {
 }
 
 // refusalFor returns the reason of the refusal of a scope that stands, or "".
-func refusalFor(a *Agent, scope snapshot.Scope) string {
-	for _, r := range a.node.Status().Refusals() {
+func refusalFor(a *agent.Agent, scope snapshot.Scope) string {
+	for _, r := range a.Node().Status().Refusals() {
 		if r.Scope == string(scope) {
 			return r.Reason
 		}
@@ -44,18 +45,18 @@ func refusalFor(a *Agent, scope snapshot.Scope) string {
 	return ""
 }
 
-func received(a *Agent, how fetch.Form) float64 {
-	return testutil.ToFloat64(a.metrics.received.WithLabelValues("peer_directory", string(how)))
+func received(a *agent.Agent, how fetch.Form) float64 {
+	return testutil.ToFloat64(a.Counters().Received().WithLabelValues("peer_directory", string(how)))
 }
 
 // withDirectory starts a node that is to hold a peer_directory.
-func withDirectory(t *testing.T, addresses ...string) (*fleettest.Fleet, *node, *Agent) {
+func withDirectory(t *testing.T, addresses ...string) (*fleettest.Fleet, *node, *agent.Agent) {
 	t.Helper()
 	f := fleettest.New(t, addresses...)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	m := f.Member(a.node.Me().ID)
+	m := f.Member(a.Node().Me().ID)
 	f.Send(fleettest.News(f.Runtime(&m, companions)))
 	n.run(a)
 	time.Sleep(10 * time.Second)
@@ -82,7 +83,7 @@ func TestFormsLeadToTheSame(t *testing.T) {
 		if got := f.Count(&f.Seen.Pulls); got != 1 {
 			t.Errorf("pulled %d times", got)
 		}
-		newest, _ := a.node.Beliefs().Held[snapshot.ScopePeerDirectory].Verified.Record()
+		newest, _ := a.Node().Beliefs().Held[snapshot.ScopePeerDirectory].Verified.Record()
 		if newest.Generation != f.Next {
 			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.Next)
 		}
@@ -216,7 +217,7 @@ func TestCoordinatorThatLies(t *testing.T) {
 				if version, _ := peersOf(a); version != first.Header.ConfigVersion {
 					t.Fatalf("active is version %d", version)
 				}
-				rejected := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("peer_directory", reason))
+				rejected := testutil.ToFloat64(a.Counters().Rejected().WithLabelValues("peer_directory", reason))
 				if rejected == 0 || refusalFor(a, snapshot.ScopePeerDirectory) == "" {
 					t.Errorf("counted %v, recorded %q", rejected, refusalFor(a, snapshot.ScopePeerDirectory))
 				}
@@ -279,7 +280,7 @@ func TestContentBeforeItsRuntime(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.node.Me().ID)
+		m := f.Member(a.Node().Me().ID)
 		d := f.Directory(1000, nil)
 		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
 		f.Send(fleettest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime,
@@ -307,7 +308,7 @@ func TestDamagedContentIsPulledAgain(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.node.Me().ID)
+		m := f.Member(a.Node().Me().ID)
 		d := f.Directory(1000, nil)
 		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
 		f.Send(fleettest.News(f.Runtime(&m, companions)))

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -46,7 +47,7 @@ func TestActivator(t *testing.T) {
 	if folder == "" {
 		return
 	}
-	a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+	a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func TestActivator(t *testing.T) {
 		for _, s := range sent {
 			batch = append(batch, state.Offer{Scope: s.Scope, Raw: s.Raw})
 		}
-		if err := a.contact.Take(t.Context(), state.ByCoordinator, batch...); err != nil {
+		if err := a.Contact().Take(t.Context(), state.ByCoordinator, batch...); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Printf("\nactivated %d\n", i)
@@ -90,15 +91,15 @@ func TestKilledActivation(t *testing.T) {
 	folder := n.realDir()
 	look := func() map[snapshot.Scope]uint64 {
 		t.Helper()
-		a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer a.Close()
-		if got := a.node.Status().Refusals(); len(got) != 0 || a.unready() != "" {
-			t.Fatalf("refusals %v, unready: %q", got, a.unready())
+		if got := a.Node().Status().Refusals(); len(got) != 0 || a.Unready() != "" {
+			t.Fatalf("refusals %v, unready: %q", got, a.Unready())
 		}
-		for scope, h := range a.node.Beliefs().Held {
+		for scope, h := range a.Node().Beliefs().Held {
 			if data, err := os.ReadFile(filepath.Join(folder, dir.SnapshotName(scope, dir.Active))); err != nil ||
 				string(data) != string(h.Raw) {
 				t.Fatalf("%s.active is not what is in use: %v", scope, err)
@@ -174,7 +175,7 @@ func TestKilledActivation(t *testing.T) {
 		was = got
 		// The next cycle starts from everything given.
 		if len(was) != len(state.Scopes) {
-			a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+			a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
 			f.Must(err)
 			var all []*fealtyv1.SignedSnapshot
 			f.Do(func() {
@@ -183,7 +184,7 @@ func TestKilledActivation(t *testing.T) {
 					all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 1)))
 				}
 			})
-			f.Must(a.contact.Take(t.Context(), state.ByCoordinator, offers(all...)...))
+			f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(all...)...))
 			was = inUse(a)
 			a.Close()
 		}

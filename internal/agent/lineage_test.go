@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -79,22 +79,22 @@ func TestHistoryKept(t *testing.T) {
 				stop := n.run(a)
 				defer stop()
 				time.Sleep(time.Minute)
-				before := a.node.Beliefs().Bundle().Header()
+				before := a.Node().Beliefs().Bundle().Header()
 				f.TrustChanged(func() { row.change(f); f.NewMeshCA() })
 				time.Sleep(5 * time.Minute)
-				after := a.node.Beliefs().Bundle().Header()
+				after := a.Node().Beliefs().Bundle().Header()
 				if taken := after.ConfigVersion > before.ConfigVersion; taken != row.taken {
 					t.Errorf("version %d of epoch %d after %d of %d", after.ConfigVersion, after.AuthorityEpoch,
 						before.ConfigVersion, before.AuthorityEpoch)
 				}
 				// Within an epoch the bundle's own check of its head comes first.
 				reasons := []snapshot.Reason{snapshotform.ReasonHistory, snapshotform.ReasonContent}
-				refused := slices.ContainsFunc(a.node.Status().Refusals(), func(r state.Refusal) bool {
+				refused := slices.ContainsFunc(a.Node().Status().Refusals(), func(r state.Refusal) bool {
 					return r.Scope == string(snapshot.ScopeTrustBundle) &&
 						slices.Contains(reasons, snapshot.Reason(r.Reason))
 				})
 				if refused == row.taken {
-					t.Errorf("refusals are %v", a.node.Status().Refusals())
+					t.Errorf("refusals are %v", a.Node().Status().Refusals())
 				}
 			})
 		})
@@ -109,15 +109,15 @@ func TestAsksTheNextAboutTheHistory(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	before := a.node.Beliefs().Held[snapshot.ScopeTrustBundle]
+	before := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle]
 	f.TrustChanged(func() { f.Epoch += 2 })
 	f.Do(func() { f.Faults.Ignorant = 1 })
 	f.Must(n.take(a, f.TrustBundle()))
-	if got := a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header(); got.AuthorityEpoch != 3 {
-		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.node.Status().Refusals())
+	if got := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header(); got.AuthorityEpoch != 3 {
+		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.Node().Status().Refusals())
 	}
 	f.Do(func() { f.Faults.Ignorant = 1 })
-	a.contact.Show(context.Background(), before)
+	a.Contact().Show(context.Background(), before)
 	f.Do(func() {
 		if len(f.Seen.Shown) != 1 || !bytes.Equal(f.Seen.Shown[0], before.Raw) {
 			t.Errorf("%d bundles were shown", len(f.Seen.Shown))

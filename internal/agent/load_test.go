@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -106,8 +107,8 @@ func TestDamagedIdentity(t *testing.T) {
 	}
 	a := n.mustOpen()
 	defer a.Close()
-	if a.node.Me().ID != r.ID || a.unready() != "" {
-		t.Errorf("joined anew: %v, %s", a.node.Me().ID, a.unready())
+	if a.Node().Me().ID != r.ID || a.Unready() != "" {
+		t.Errorf("joined anew: %v, %s", a.Node().Me().ID, a.Unready())
 	}
 }
 
@@ -126,14 +127,14 @@ func TestDamagedSnapshot(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		defer a.Close()
-		if trustVersion(a) != 10 || bootVersion(a) == 0 || a.unready() != "" {
-			t.Fatalf("%s: version %d, bootstrap %d, %s", what, trustVersion(a), bootVersion(a), a.unready())
+		if trustVersion(a) != 10 || bootVersion(a) == 0 || a.Unready() != "" {
+			t.Fatalf("%s: version %d, bootstrap %d, %s", what, trustVersion(a), bootVersion(a), a.Unready())
 		}
-		if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
+		if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
 			t.Fatalf("%s: reported as %v", what, got)
 		}
-		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.node.Status().Refusals()) != 0 {
-			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.node.Status().Refusals())
+		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.Node().Status().Refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.Node().Status().Refusals())
 		}
 	})
 }
@@ -144,35 +145,35 @@ func TestDamagedFiles(t *testing.T) {
 	joined := joinedNode(f)
 	a := joined.mustOpen()
 	f.Must(take(t.Context(), a, "trust_bundle", []byte("garbage"))) // leaves a refusal
-	key, err := a.renewal.nextKey()
+	key, err := a.Renewal().NextKey()
 	f.Must(err)
 	a.Close()
 	for _, c := range []struct {
 		name  string
-		check func(a *Agent) string
+		check func(a *agent.Agent) string
 	}{
-		{dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active), func(a *Agent) string {
-			if trustVersion(a) != 11 || bootVersion(a) != 0 || a.unready() != "" {
+		{dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active), func(a *agent.Agent) string {
+			if trustVersion(a) != 11 || bootVersion(a) != 0 || a.Unready() != "" {
 				return "the bundle is not in use, or a damaged bootstrap is"
 			}
 			return ""
 		}},
-		{dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Previous), func(a *Agent) string {
+		{dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Previous), func(a *agent.Agent) string {
 			if trustVersion(a) != 11 {
 				return "the bundle is not in use"
 			}
 			return ""
 		}},
-		{dir.NextName, func(a *Agent) string {
-			if a.renewal.next != nil {
+		{dir.NextName, func(a *agent.Agent) string {
+			if a.Renewal().Next() != nil {
 				return "a damaged key is used"
 			}
-			return a.unready()
+			return a.Unready()
 		}},
-		{dir.RefusalsName, func(a *Agent) string { return a.unready() }},
-		{dir.JournalName, func(a *Agent) string { return a.unready() }},
-		{dir.MarksAName, func(a *Agent) string { return a.unready() }},
-		{dir.MarksBName, func(a *Agent) string { return a.unready() }},
+		{dir.RefusalsName, func(a *agent.Agent) string { return a.Unready() }},
+		{dir.JournalName, func(a *agent.Agent) string { return a.Unready() }},
+		{dir.MarksAName, func(a *agent.Agent) string { return a.Unready() }},
+		{dir.MarksBName, func(a *agent.Agent) string { return a.Unready() }},
 	} {
 		n := joined.clone()
 		n.Disk.Put(n.Path(dir.NextName), joined.Read(dir.NextName))
@@ -191,7 +192,7 @@ func TestDamagedFiles(t *testing.T) {
 			if msg := c.check(a); msg != "" {
 				t.Fatalf("%s, %s: %s", c.name, what, msg)
 			}
-			if c.name != dir.NextName && (a.renewal.next == nil || a.renewal.next.Key.ID != key.ID) {
+			if c.name != dir.NextName && (a.Renewal().Next() == nil || a.Renewal().Next().Key.ID != key.ID) {
 				t.Fatalf("%s, %s: the key under way is gone", c.name, what)
 			}
 		})
@@ -211,7 +212,7 @@ func TestMarksCopies(t *testing.T) {
 		c := n.clone()
 		c.Disk.Put(c.Path(name), before)
 		a := c.mustOpen()
-		mark, _ := a.node.Beliefs().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+		mark, _ := a.Node().Beliefs().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 		if mark.ConfigVersion != 12 {
 			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
 		}
@@ -232,10 +233,10 @@ func TestLostMarks(t *testing.T) {
 	}
 	n := lose()
 	a := n.mustOpen()
-	if trustVersion(a) != 0 || bootVersion(a) != 0 || a.unready() == "" || len(a.held()) != 0 {
-		t.Fatalf("without marks version %d is in use, unready: %q", trustVersion(a), a.unready())
+	if trustVersion(a) != 0 || bootVersion(a) != 0 || a.Unready() == "" || len(a.Held()) != 0 {
+		t.Fatalf("without marks version %d is in use, unready: %q", trustVersion(a), a.Unready())
 	}
-	if m, err := a.node.Source().Current(t.Context()); err != nil || m.ID() != a.node.Me().ID {
+	if m, err := a.Node().Source().Current(t.Context()); err != nil || m.ID() != a.Node().Me().ID {
 		t.Fatalf("it cannot reach a coordinator: %v", err)
 	}
 	h := f.TrustHeader()
@@ -256,13 +257,13 @@ func TestLostMarks(t *testing.T) {
 			f.TrustChanged(func() {})
 		}
 		f.Must(n.take(a, f.TrustBundle()))
-		if trustVersion(a) != c.want || a.unready() != "" {
-			t.Fatalf("%s: version %d, %s", c.name, trustVersion(a), a.unready())
+		if trustVersion(a) != c.want || a.Unready() != "" {
+			t.Fatalf("%s: version %d, %s", c.name, trustVersion(a), a.Unready())
 		}
 		a.Close()
 		a = n.mustOpen()
-		if trustVersion(a) != c.want || a.unready() != "" {
-			t.Fatalf("%s, after a restart: version %d, %s", c.name, trustVersion(a), a.unready())
+		if trustVersion(a) != c.want || a.Unready() != "" {
+			t.Fatalf("%s, after a restart: version %d, %s", c.name, trustVersion(a), a.Unready())
 		}
 		a.Close()
 	}
@@ -290,32 +291,32 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	defer func() { a.Close() }()
 	inUse := func(want ...snapshot.Scope) {
 		t.Helper()
-		b := a.node.Beliefs()
+		b := a.Node().Beliefs()
 		if got := slices.Sorted(maps.Keys(b.Held)); !slices.Equal(got, want) {
-			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.node.Status().Refusals())
+			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.Node().Status().Refusals())
 		}
 	}
 	const mirror state.Origin = "mirror"
 	bundle := f.TrustBundle()
-	f.Must(a.contact.Take(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
+	f.Must(a.Contact().Take(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
 	inUse()
-	if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
+	if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
 		t.Errorf("from a mirror: %v", got)
 	}
 	f.Must(n.take(a, bundle))
 	inUse(snapshot.ScopeTrustBundle)
 	restart() // what was not confirmed is not because the marks are there again
 	inUse(snapshot.ScopeTrustBundle)
-	f.Must(a.contact.Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	f.Must(a.Contact().Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
 	inUse(snapshot.ScopeTrustBundle)
 	f.Must(n.take(a, runtime))
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	restart()
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	f.Do(func() { runtime = f.Runtime(&m) })
-	f.Must(a.contact.Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
-	if h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
-		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.node.Status().Refusals())
+	f.Must(a.Contact().Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	if h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
+		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.Node().Status().Refusals())
 	}
 }
 
@@ -327,7 +328,7 @@ func TestLostMarksMend(t *testing.T) {
 	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksBName)))
 	a := n.mustOpen()
 	n.run(a)
-	fleettest.Eventually(t, "what holds now is in use", func() bool { return a.unready() == "" && bootVersion(a) != 0 })
+	fleettest.Eventually(t, "what holds now is in use", func() bool { return a.Unready() == "" && bootVersion(a) != 0 })
 }
 
 // The parts of a directory name one node.
@@ -345,8 +346,8 @@ func TestWrongNode(t *testing.T) {
 		two.Read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
 	a := n.mustOpen()
 	defer a.Close()
-	if bootVersion(a) != 0 || len(a.node.Status().Refusals()) != 1 {
-		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.node.Status().Refusals())
+	if bootVersion(a) != 0 || len(a.Node().Status().Refusals()) != 1 {
+		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.Node().Status().Refusals())
 	}
 	// Nor is a certificate under another root with the same name in it.
 	other := fleettest.New(t)
@@ -354,7 +355,7 @@ func TestWrongNode(t *testing.T) {
 	key, err := dir.NewKeyPair()
 	f.Must(err)
 	a2 := one.mustOpen()
-	id := a2.node.Me().ID
+	id := a2.Node().Me().ID
 	a2.Close()
 	foreign, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: other.Issue(key.Signer().Public(), id, time.Hour)})
 	f.Must(err)
@@ -406,10 +407,10 @@ func TestExpiredBundle(t *testing.T) {
 	f.Shift.Store(int64(60 * time.Hour))
 	a := n.mustOpen()
 	defer a.Close()
-	if trustVersion(a) != 0 || a.unready() == "" {
+	if trustVersion(a) != 0 || a.Unready() == "" {
 		t.Fatalf("an expired bundle %d is in use", trustVersion(a))
 	}
-	m, err := a.node.Source().Current(t.Context())
+	m, err := a.Node().Source().Current(t.Context())
 	f.Must(err)
 	if !m.ID().IsZero() {
 		t.Fatal("an expired identity is presented")
@@ -418,11 +419,11 @@ func TestExpiredBundle(t *testing.T) {
 		t.Error("the bans are forgotten")
 	}
 	// Nothing else verifies under it.
-	id := f.Member(a.node.Me().ID)
+	id := f.Member(a.Node().Me().ID)
 	var boot []byte
 	f.Do(func() { boot = f.Bootstrap(&id).GetEnvelope() })
 	f.Must(take(t.Context(), a, "node_bootstrap", boot))
-	if got := a.node.Status().Refusals(); len(got) == 0 || bootVersion(a) != 0 {
+	if got := a.Node().Status().Refusals(); len(got) == 0 || bootVersion(a) != 0 {
 		t.Errorf("under an expired bundle a bootstrap is in use, refusals %v", got)
 	}
 }
@@ -435,8 +436,8 @@ func TestClockNeverSet(t *testing.T) {
 	f.Shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
 	defer a.Close()
-	if reason := a.unready(); reason != "" || a.node.Now().Year() < 2000 || a.node.Clock.Behind() == 0 {
-		t.Errorf("it is %v, %v behind; %s", a.node.Now(), a.node.Clock.Behind(), reason)
+	if reason := a.Unready(); reason != "" || a.Node().Now().Year() < 2000 || a.Node().Clock.Behind() == 0 {
+		t.Errorf("it is %v, %v behind; %s", a.Node().Now(), a.Node().Clock.Behind(), reason)
 	}
 }
 

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -42,7 +42,7 @@ func routed(f *fleettest.Fleet) (*node, authortest.Member) {
 	})
 	f.Must(n.take(a, runtime))
 	f.Must(n.take(a, routes))
-	if refused := a.node.Status().Refusals(); len(refused) != 0 {
+	if refused := a.Node().Status().Refusals(); len(refused) != 0 {
 		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -54,12 +54,12 @@ func routesTo(service string) *snapshot.RoutePolicy {
 }
 
 // localConfig runs a with its socket for local services, and returns a client of it.
-func localConfig(t *testing.T, f *fleettest.Fleet, n *node, a *Agent) fealtyv1.LocalConfigServiceClient {
+func localConfig(t *testing.T, f *fleettest.Fleet, n *node, a *agent.Agent) fealtyv1.LocalConfigServiceClient {
 	t.Helper()
-	a.configSocket = filepath.Join(socketDir(t), ConfigSocketName)
+	a.Serve("", filepath.Join(socketDir(t), agent.ConfigSocketName))
 	n.run(a)
-	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.configSocket) })
-	conn, err := mesh.DialLocal(a.configSocket)
+	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.ConfigSocket()) })
+	conn, err := mesh.DialLocal(a.ConfigSocket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
 	return fealtyv1.NewLocalConfigServiceClient(conn)
@@ -78,7 +78,7 @@ func TestGetScope(t *testing.T) {
 	}
 	got, err := get(snapshot.ScopeRoutePolicy)
 	f.Must(err)
-	v := a.node.Beliefs().Held[snapshot.ScopeRoutePolicy].Verified
+	v := a.Node().Beliefs().Held[snapshot.ScopeRoutePolicy].Verified
 	header := v.Header()
 	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion ||
 		got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
@@ -116,7 +116,7 @@ func TestGetScope(t *testing.T) {
 		t.Errorf("a scope that was taken away: %v", err)
 	}
 	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err,
-		explain.ActionNeedsContact) && !a.node.Status().View().Connected {
+		explain.ActionNeedsContact) && !a.Node().Status().View().Connected {
 		t.Errorf("an unknown action: %v", err)
 	}
 }
@@ -171,7 +171,7 @@ func TestWatchScope(t *testing.T) {
 	// Time passes without news: the routes are over, and the watcher hears it without
 	// a question.
 	f.Shift.Store(int64(2 * time.Hour))
-	a.node.Autonomy.News.Ring()
+	a.Node().Autonomy.News.Ring()
 	got := next()
 	if got.GetOver().GetReason() != string(guard.BoundOver) || got.GetOver().GetBound() != string(guard.RouteBound) {
 		t.Errorf("over: %v", got)
@@ -180,11 +180,11 @@ func TestWatchScope(t *testing.T) {
 		&fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
-	state.Poke(a.node.Trials.Kick)
+	state.Poke(a.Node().Trials.Kick)
 	fleettest.Eventually(t, "the file of the routes is gone",
 		func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
-	conn, err := mesh.DialLocal(a.configSocket)
+	conn, err := mesh.DialLocal(a.ConfigSocket())
 	f.Must(err)
 	defer conn.Close()
 	if _, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(),
@@ -232,7 +232,7 @@ func TestReportVerdict(t *testing.T) {
 	}
 	tried := get()
 	if !tried.GetOnTrial() || !strings.Contains(string(tried.GetContent()), "bad") {
-		t.Fatalf("on trial: %v; refused %v", tried, a.node.Status().Refusals())
+		t.Fatalf("on trial: %v; refused %v", tried, a.Node().Status().Refusals())
 	}
 	f.Must(verdict(tried.GetConfigVersion(), true))
 	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, explain.RequestField) {
@@ -245,47 +245,10 @@ func TestReportVerdict(t *testing.T) {
 	}
 }
 
-// Who may see what on the socket for local services.
-func TestConsumers(t *testing.T) {
-	const own, app, web, other = 500, 1000, 1001, 1002
-	cs := consumers{
-		{ID: app},
-		{ID: web, Scopes: []snapshot.Scope{snapshot.ScopeRoutePolicy}},
-		{ID: 77, Group: true, Scopes: []snapshot.Scope{snapshot.ScopePeerDirectory}},
-	}
-	routes, peers := snapshot.ScopeRoutePolicy, snapshot.ScopePeerDirectory
-	for _, tc := range []struct {
-		name  string
-		who   identity.Local
-		scope snapshot.Scope
-		has   bool
-		sees  bool
-	}{
-		{"own user", identity.Local{UID: own}, routes, false, true},
-		{"root", identity.Local{UID: 0}, routes, false, true},
-		{"a consumer of all", identity.Local{UID: app}, peers, true, true},
-		{"a consumer of one", identity.Local{UID: web}, routes, true, true},
-		{"and of no other", identity.Local{UID: web}, peers, true, false},
-		{"by its group", identity.Local{UID: other, GID: 77}, peers, true, true},
-		{"and of no other", identity.Local{UID: other, GID: 77}, routes, true, false},
-		{"by both", identity.Local{UID: web, GID: 77}, peers, true, true},
-		{"a stranger", identity.Local{UID: other}, routes, false, false},
-		{"a user with the number of a group", identity.Local{UID: 77}, peers, false, false},
-		{"a group with the number of a user", identity.Local{UID: other, GID: app}, routes, false, false},
-	} {
-		if has, sees := cs.has(tc.who), cs.sees(tc.who, own, tc.scope); has != tc.has || sees != tc.sees {
-			t.Errorf("%s: listed %v, sees %v", tc.name, has, sees)
-		}
-	}
-	if (consumers)(nil).has(identity.Local{UID: app}) || (consumers)(nil).sees(identity.Local{UID: app}, own, routes) {
-		t.Error("without a list somebody is let in")
-	}
-}
-
 // Every method of the socket for local services is for this machine alone, and the
 // file is open to others only where there are consumers.
 func TestConfigSocket(t *testing.T) {
-	services, err := authz.Services(ConfigServices()...)
+	services, err := authz.Services(agent.ConfigServices()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,15 +264,15 @@ func TestConfigSocket(t *testing.T) {
 	f := fleettest.New(t)
 	n, _ := routed(f)
 	for _, tc := range []struct {
-		consumers consumers
+		consumers []agent.Consumer
 		want      os.FileMode
-	}{{nil, 0o600}, {consumers{{ID: 1000}}, 0o666}} {
+	}{{nil, 0o600}, {[]agent.Consumer{{ID: 1000}}, 0o666}} {
 		c := n.clone()
 		a := c.mustOpen()
-		a.consumers = tc.consumers
+		a.Admit(tc.consumers)
 		localConfig(t, f, c, a)
 		fleettest.Eventually(t, "the mode is set", func() bool {
-			info, err := os.Stat(a.configSocket)
+			info, err := os.Stat(a.ConfigSocket())
 			return err == nil && info.Mode().Perm() == tc.want
 		})
 	}

@@ -1,10 +1,11 @@
-package agent
+package agent_test
 
 import (
 	"context"
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -19,18 +20,18 @@ func newNode(f *fleettest.Fleet) *node { return &node{fleettest.NewMachine(f)} }
 // clone returns another machine with a copy of n's files.
 func (n *node) clone() *node { return &node{n.Machine.Clone()} }
 
-func (n *node) open() (*Agent, error) { return n.openOn(n.Disk.FS()) }
+func (n *node) open() (*agent.Agent, error) { return n.openOn(n.Disk.FS()) }
 
-func (n *node) openOn(files durable.FS) (*Agent, error) {
-	a, err := Open(context.Background(), Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: fleettest.Quiet(),
+func (n *node) openOn(files durable.FS) (*agent.Agent, error) {
+	a, err := agent.Open(context.Background(), agent.Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: fleettest.Quiet(),
 		Dial: n.Fleet.Dial, Release: "v0.1.0"})
 	if a != nil {
-		a.socket, a.configSocket = "", "" // tests that want one say so
+		a.Serve("", "") // tests that want one say so
 	}
 	return a, err
 }
 
-func (n *node) mustOpen() *Agent {
+func (n *node) mustOpen() *agent.Agent {
 	n.Fleet.TB.Helper()
 	a, err := n.open()
 	n.Fleet.Must(err)
@@ -39,7 +40,7 @@ func (n *node) mustOpen() *Agent {
 
 // run runs a in the background and returns what ends it and waits; it is called at
 // the end of the test at the latest.
-func (n *node) run(a *Agent) (stop func() error) {
+func (n *node) run(a *agent.Agent) (stop func() error) {
 	n.Fleet.TB.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -50,23 +51,23 @@ func (n *node) run(a *Agent) (stop func() error) {
 }
 
 // version of the trust bundle in use at a; 0 for none.
-func trustVersion(a *Agent) uint64 {
-	if h := a.node.Beliefs().Held[snapshot.ScopeTrustBundle]; h != nil {
+func trustVersion(a *agent.Agent) uint64 {
+	if h := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0
 }
 
-func bootVersion(a *Agent) uint64 {
-	if h := a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap]; h != nil {
+func bootVersion(a *agent.Agent) uint64 {
+	if h := a.Node().Beliefs().Held[snapshot.ScopeNodeBootstrap]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0
 }
 
 // take has a take one snapshot from a coordinator.
-func take(ctx context.Context, a *Agent, scope string, raw []byte) error {
-	return a.contact.Take(ctx, state.ByCoordinator, state.Offer{Scope: scope, Raw: raw})
+func take(ctx context.Context, a *agent.Agent, scope string, raw []byte) error {
+	return a.Contact().Take(ctx, state.ByCoordinator, state.Offer{Scope: scope, Raw: raw})
 }
 
 // freshFor is how long a record of the fleet is fresh.

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
@@ -27,22 +28,22 @@ import (
 )
 
 // withMirrors opens the node with mirrors.
-func (n *node) withMirrors(mirrors ...*authortest.Replica) *Agent {
+func (n *node) withMirrors(mirrors ...*authortest.Replica) *agent.Agent {
 	n.Fleet.TB.Helper()
-	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial,
+	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial,
 		Release: "v0.1.0"}
 	for _, r := range mirrors {
 		cfg.Mirrors = append(cfg.Mirrors, r)
 	}
-	a, err := Open(context.Background(), cfg)
+	a, err := agent.Open(context.Background(), cfg)
 	n.Fleet.Must(err)
-	a.socket, a.configSocket = "", ""
+	a.Serve("", "")
 	return a
 }
 
 // mirrorReads returns how often looks at mirrors had an outcome.
-func mirrorReads(a *Agent, outcome string) float64 {
-	return testutil.ToFloat64(a.metrics.mirrors.WithLabelValues(outcome))
+func mirrorReads(a *agent.Agent, outcome string) float64 {
+	return testutil.ToFloat64(a.Counters().Mirrors().WithLabelValues(outcome))
 }
 
 // With every coordinator out of reach, fresh records from a mirror keep a node fresh,
@@ -72,14 +73,14 @@ func TestMirrorKeepsFresh(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			state := a.node.Autonomy.Facts().Overall(a.node.Now())
+			state := a.Node().Autonomy.Facts().Overall(a.Node().Now())
 			if live && (state != snapshot.Fresh || generation(a) <= first) {
 				t.Errorf("it is %s, at generation %d after %d", state, generation(a), first)
 			}
 			if !live && state == snapshot.Fresh {
 				t.Error("it is fresh without news")
 			}
-			if live && a.contact.Presentable(context.Background()) {
+			if live && a.Contact().Presentable(context.Background()) {
 				t.Error("its certificate did not end: this shows nothing")
 			}
 			_ = stop()
@@ -91,7 +92,7 @@ func TestMirrorKeepsFresh(t *testing.T) {
 func (n *node) mustID() identity.ID {
 	a := n.mustOpen()
 	defer a.Close()
-	return a.node.Me().ID
+	return a.Node().Me().ID
 }
 
 // A mirror can keep news back, and nothing else: whatever it does, the node takes what
@@ -188,7 +189,7 @@ func TestMirrorAttacks(t *testing.T) {
 				defer a.Close()
 				f.Do(func() { f.Faults.Down["all"] = true })
 				f.Publish(&m, []*authortest.Replica{good})
-				a.fetcher.Inquire(t.Context())
+				a.Fetcher().Inquire(t.Context())
 				first := generation(a)
 				if first == 0 {
 					t.Fatal("nothing came from the mirror")
@@ -199,7 +200,7 @@ func TestMirrorAttacks(t *testing.T) {
 				tc.attack(&scene{f, &m, bad})
 				was := mirrorReads(a, tc.outcome)
 				began := time.Now()
-				a.fetcher.Inquire(t.Context())
+				a.Fetcher().Inquire(t.Context())
 				if generation(a) <= first {
 					t.Errorf("the news of the good mirror did not come: generation %d", generation(a))
 				}
@@ -211,7 +212,7 @@ func TestMirrorAttacks(t *testing.T) {
 				}
 				for _, reason := range []string{"signature", "unavailable", "stale_record", "config_version",
 					"equivocation", "malformed", "subject"} {
-					got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", reason)) > 0
+					got := testutil.ToFloat64(a.Counters().Rejected().WithLabelValues("node_runtime", reason)) > 0
 					if got && reason != tc.refused {
 						t.Errorf("a node_runtime was refused: %s", reason)
 					}
@@ -251,7 +252,7 @@ func TestMirrorsFlipFlop(t *testing.T) {
 			}
 			f.Publish(&m, []*authortest.Replica{to})
 			x.Down, y.Down = i%5 == 1, i%5 == 2 // now and then only one answers
-			a.fetcher.Inquire(t.Context())
+			a.Fetcher().Inquire(t.Context())
 			x.Down, y.Down = false, false
 			if got := generation(a); got < last {
 				t.Fatalf("generation %d after %d", got, last)
@@ -259,14 +260,14 @@ func TestMirrorsFlipFlop(t *testing.T) {
 				last = got
 			}
 		}
-		a.fetcher.Inquire(t.Context())
+		a.Fetcher().Inquire(t.Context())
 		if got := generation(a); got != f.Next {
 			t.Errorf("generation %d, the newest is %d", got, f.Next)
 		}
 		if mirrorReads(a, "stale") == 0 {
 			t.Error("no mirror was seen to be behind: this shows nothing")
 		}
-		if refused := a.node.Status().Refusals(); len(refused) > 0 {
+		if refused := a.Node().Status().Refusals(); len(refused) > 0 {
 			t.Errorf("a mirror that is behind raised an alarm: %+v", refused)
 		}
 	})
@@ -285,8 +286,8 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{x})
-		a.fetcher.Inquire(t.Context())
-		first, held := generation(a), a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
+		a.Fetcher().Inquire(t.Context())
+		first, held := generation(a), a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
 		}
@@ -294,11 +295,11 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 			c.Entry, r.Generation = "another", first
 		})
 		x.Down = true
-		a.fetcher.Inquire(t.Context())
-		if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != held {
+		a.Fetcher().Inquire(t.Context())
+		if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != held {
 			t.Error("what is in use was replaced")
 		}
-		if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", "equivocation")); got != 1 {
+		if got := testutil.ToFloat64(a.Counters().Rejected().WithLabelValues("node_runtime", "equivocation")); got != 1 {
 			t.Errorf("%v equivocations are counted", got)
 		}
 		if !n.Has(dir.SnapshotName(snapshot.ScopeNodeRuntime, dir.Refused)) {
@@ -321,9 +322,9 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{r})
-		a.fetcher.Inquire(t.Context())
-		if generation(a) != 0 || len(a.node.Beliefs().Held) != 0 {
-			t.Errorf("it uses %v on the word of a mirror", a.node.Beliefs().Held)
+		a.Fetcher().Inquire(t.Context())
+		if generation(a) != 0 || len(a.Node().Beliefs().Held) != 0 {
+			t.Errorf("it uses %v on the word of a mirror", a.Node().Beliefs().Held)
 		}
 	})
 }
@@ -333,11 +334,11 @@ func TestTooManyMirrors(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
 	n.MustJoin()
-	cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet()}
+	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet()}
 	for i := range fetch.MaxMirrors + 1 {
 		cfg.Mirrors = append(cfg.Mirrors, authortest.NewReplica(fmt.Sprint(i)))
 	}
-	if a, err := Open(context.Background(), cfg); err == nil {
+	if a, err := agent.Open(context.Background(), cfg); err == nil {
 		a.Close()
 		t.Error("it was opened")
 	} else if errors.Is(err, context.Canceled) {
@@ -379,12 +380,12 @@ func TestStorageEndpoints(t *testing.T) {
 				m := f.Member(n.mustID())
 				shelf := authortest.NewReplica("shelf")
 				var opened []string
-				cfg := Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial,
+				cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial,
 					OpenMirror: func(url string) (mirror.Source, error) {
 						opened = append(opened, url)
 						return shelf, nil
 					}}
-				a, err := Open(t.Context(), cfg)
+				a, err := agent.Open(t.Context(), cfg)
 				f.Must(err)
 				defer a.Close()
 				runtime := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
@@ -404,14 +405,14 @@ func TestStorageEndpoints(t *testing.T) {
 					f.Must(n.take(a, f.SignTrust(h, content)))
 				}
 				before := generation(a)
-				if before == 0 || a.node.Beliefs().Held[snapshot.ScopeStorageDirectory] == nil {
+				if before == 0 || a.Node().Beliefs().Held[snapshot.ScopeStorageDirectory] == nil {
 					t.Fatal("the node does not hold what it was told")
 				}
 				f.Do(func() { f.Faults.Down["all"] = true })
 				time.Sleep(tc.age)
 				f.Publish(&m, []*authortest.Replica{shelf}, runtime)
 				opened = nil
-				a.fetcher.Inquire(t.Context())
+				a.Fetcher().Inquire(t.Context())
 				if !slices.Equal(opened, tc.want) {
 					t.Errorf("opened %q, want %q", opened, tc.want)
 				}
@@ -442,15 +443,15 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		holds := func(what string, scopes ...snapshot.Scope) {
 			t.Helper()
-			a.fetcher.Inquire(t.Context())
-			b := a.node.Beliefs()
+			a.Fetcher().Inquire(t.Context())
+			b := a.Node().Beliefs()
 			for _, scope := range scopes {
 				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.Next {
 					t.Errorf("%s: %s of this generation is not in use after one round", what, scope)
 				}
 			}
-			if lacks := b.Lacks(); len(lacks) > 0 || len(a.node.Status().Refusals()) > 0 {
-				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.node.Status().Refusals())
+			if lacks := b.Lacks(); len(lacks) > 0 || len(a.Node().Status().Refusals()) > 0 {
+				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.Node().Status().Refusals())
 			}
 			time.Sleep(time.Minute)
 		}
@@ -469,7 +470,7 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
-		if a.node.Beliefs().Held[snapshot.ScopeServiceAssignment] != nil {
+		if a.Node().Beliefs().Held[snapshot.ScopeServiceAssignment] != nil {
 			t.Error("it still holds services that it has lost")
 		}
 	})
@@ -499,8 +500,8 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 				return data, nil
 			}
 			y.Down = !second
-			a.fetcher.InquireOf(t.Context(), a.fetcher.Surveyed(true))
-			if lacks := a.node.Beliefs().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
+			a.Fetcher().InquireOf(t.Context(), a.Fetcher().Surveyed(true))
+			if lacks := a.Node().Beliefs().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
 				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
 			}
 			if second {
@@ -510,7 +511,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			x.Bend = nil
 			stop := n.run(a)
 			time.Sleep(2 * fetch.DefaultMirrorEvery)
-			if lacks := a.node.Beliefs().Lacks(); len(lacks) > 0 {
+			if lacks := a.Node().Beliefs().Lacks(); len(lacks) > 0 {
 				t.Errorf("a minute later it lacks %v", lacks)
 			}
 			_ = stop()
@@ -547,13 +548,13 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		f.Cut()
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * fetch.DefaultMirrorEvery)
-		if a.node.Beliefs().Held[snapshot.ScopeServiceAssignment] == nil {
+		if a.Node().Beliefs().Held[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
 		f.Do(func() { f.Banned = append(f.Banned, identity.KeyID{7}); f.Version++ })
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * fetch.DefaultMirrorEvery)
-		if c, err := a.node.Source().Current(t.Context()); err != nil ||
+		if c, err := a.Node().Source().Current(t.Context()); err != nil ||
 			!c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 			t.Errorf("a ban did not come: %v", err)
 		}

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"errors"
@@ -29,8 +29,8 @@ func TestReadOutlook(t *testing.T) {
 	}
 	n.Disk.FailAt(1, errors.New("a reader wrote"))
 	o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock())
-	if err != nil || o.Lost || o.Trust.Me != a.node.Self().ID || o.Trust.Bundle == nil ||
-		len(o.Marks.All()) != len(a.node.Beliefs().Marks.All()) {
+	if err != nil || o.Lost || o.Trust.Me != a.Node().Self().ID || o.Trust.Bundle == nil ||
+		len(o.Marks.All()) != len(a.Node().Beliefs().Marks.All()) {
 		t.Fatalf("outlook %+v, %v", o, err)
 	}
 	raw, err := state.ReadActive(n.Disk.FS(), n.Dir, snapshot.ScopeTrustBundle)

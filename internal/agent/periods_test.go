@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -44,7 +45,7 @@ func policyNode(f *fleettest.Fleet) (*node, authortest.Member) {
 	var s *fealtyv1.SignedSnapshot
 	f.Do(func() { s = f.Runtime(&m, allAllowed) })
 	f.Must(n.take(a, s))
-	if refused := a.node.Status().Refusals(); len(refused) != 0 {
+	if refused := a.Node().Status().Refusals(); len(refused) != 0 {
 		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -63,7 +64,7 @@ func TestAloneAndBack(t *testing.T) {
 		defer func() { _ = stop() }()
 		time.Sleep(time.Minute)
 		for _, r := range guard.ActionRules() {
-			if err := a.node.Autonomy.Permit(r.Action); err != nil {
+			if err := a.Node().Autonomy.Permit(r.Action); err != nil {
 				t.Errorf("in contact: %v", err)
 			}
 		}
@@ -71,7 +72,7 @@ func TestAloneAndBack(t *testing.T) {
 		f.Cut()
 		time.Sleep(freshFor + guard.StaleFor)
 		for _, r := range guard.ActionRules() {
-			err := a.node.Autonomy.Permit(r.Action)
+			err := a.Node().Autonomy.Permit(r.Action)
 			refused, _ := errors.AsType[*guard.RefusedError](err)
 			switch {
 			case r.Class == guard.ByPolicy && r.Action != guard.PreserveRoutes && err != nil:
@@ -80,21 +81,21 @@ func TestAloneAndBack(t *testing.T) {
 				t.Errorf("%s: %v", r.Action, err)
 			}
 		}
-		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
+		resp, err := a.NodeServer().GetNode(t.Context(), nil)
 		f.Must(err)
 		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(guard.RecordStale) ||
 			len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(guard.ActionRules()) {
 			t.Errorf("it says %s, %s, %v", resp.GetFreshness(), resp.GetPartition(), resp.GetDegradedPeriods())
 		}
-		if got := testutil.ToFloat64(a.metrics.entries); got != 1 {
+		if got := testutil.ToFloat64(a.Counters().Entries()); got != 1 {
 			t.Errorf("entered %v times", got)
 		}
-		until, limit := a.node.Autonomy.Alone()
-		time.Sleep(until.Sub(a.node.Now()) + time.Minute)
-		if err := a.node.Autonomy.Permit(guard.ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
+		until, limit := a.Node().Autonomy.Alone()
+		time.Sleep(until.Sub(a.Node().Now()) + time.Minute)
+		if err := a.Node().Autonomy.Permit(guard.ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
 			t.Errorf("after its time it continues services: %v", err)
 		}
-		if err := a.node.Autonomy.Permit(guard.ReconnectPeers); err != nil {
+		if err := a.Node().Autonomy.Permit(guard.ReconnectPeers); err != nil {
 			t.Errorf("after its time it does not look for its way back: %v", err)
 		}
 		// A restart in between forgets nothing.
@@ -107,7 +108,7 @@ func TestAloneAndBack(t *testing.T) {
 			f.Seen.Reports = nil
 		})
 		time.Sleep(20 * time.Minute)
-		if err := a.node.Autonomy.Permit(guard.ContinueServices); err != nil {
+		if err := a.Node().Autonomy.Permit(guard.ContinueServices); err != nil {
 			t.Errorf("back: %v", err)
 		}
 		var last []*fealtyv1.DegradedPeriod
@@ -138,8 +139,8 @@ func TestPeriodsCrash(t *testing.T) {
 	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = joined.clone()
 		a := n.mustOpen()
-		bound = a.node.Autonomy.Facts().End(guard.MaxBound)
-		return n.Disk, func() error { a.node.Autonomy.LookDegraded(t.Context()); return nil }
+		bound = a.Node().Autonomy.Facts().End(guard.MaxBound)
+		return n.Disk, func() error { a.Node().Autonomy.LookDegraded(t.Context()); return nil }
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
 		if err != nil {
@@ -147,23 +148,23 @@ func TestPeriodsCrash(t *testing.T) {
 			return
 		}
 		defer a.Close()
-		if got := a.node.Autonomy.Degraded.All(); len(got) > 1 || len(got) == 0 && done ||
-			!a.node.Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
-			t.Errorf("%v, until %v", got, a.node.Autonomy.Facts().End(guard.MaxBound))
+		if got := a.Node().Autonomy.Degraded.All(); len(got) > 1 || len(got) == 0 && done ||
+			!a.Node().Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
+			t.Errorf("%v, until %v", got, a.Node().Autonomy.Facts().End(guard.MaxBound))
 		}
 	})
 	for call := 1; ; call++ {
 		n := joined.clone()
 		a := n.mustOpen()
 		n.Disk.FailAt(call, syscall.EIO)
-		a.node.Autonomy.LookDegraded(t.Context())
+		a.Node().Autonomy.LookDegraded(t.Context())
 		failed := n.Disk.Failed()
 		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
-		a.node.Autonomy.LookDegraded(t.Context())
-		if got := a.node.Autonomy.Degraded.All(); len(got) != 1 ||
-			!a.node.Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
-			t.Fatalf("at call %d: %v, until %v", call, got, a.node.Autonomy.Facts().End(guard.MaxBound))
+		a.Node().Autonomy.LookDegraded(t.Context())
+		if got := a.Node().Autonomy.Degraded.All(); len(got) != 1 ||
+			!a.Node().Autonomy.Facts().End(guard.MaxBound).Equal(bound) {
+			t.Fatalf("at call %d: %v, until %v", call, got, a.Node().Autonomy.Facts().End(guard.MaxBound))
 		}
 		a.Close()
 		if !failed {
@@ -178,10 +179,10 @@ func TestPeriodsDamaged(t *testing.T) {
 	joined, _ := policyNode(f)
 	f.Shift.Store(int64(2 * time.Hour))
 	a := joined.mustOpen()
-	a.node.Autonomy.LookDegraded(t.Context())
-	_ = a.node.Autonomy.Permit(guard.IssueCertificates)
-	a.node.Autonomy.KeepPeriods(t.Context())
-	bound := a.node.Autonomy.Facts().End(guard.MaxBound)
+	a.Node().Autonomy.LookDegraded(t.Context())
+	_ = a.Node().Autonomy.Permit(guard.IssueCertificates)
+	a.Node().Autonomy.KeepPeriods(t.Context())
+	bound := a.Node().Autonomy.Facts().End(guard.MaxBound)
 	a.Close()
 	good := joined.Read(dir.DegradedName)
 	n := joined.clone()
@@ -192,11 +193,11 @@ func TestPeriodsDamaged(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		defer a.Close()
-		if got := a.node.Autonomy.Facts().End(guard.MaxBound); !got.Equal(bound) {
+		if got := a.Node().Autonomy.Facts().End(guard.MaxBound); !got.Equal(bound) {
 			t.Fatalf("%s: the bound is %v, want %v", what, got, bound)
 		}
-		a.node.Autonomy.LookDegraded(t.Context())
-		if got := a.node.Autonomy.Degraded.All(); len(got) != 1 {
+		a.Node().Autonomy.LookDegraded(t.Context())
+		if got := a.Node().Autonomy.Degraded.All(); len(got) != 1 {
 			t.Fatalf("%s: %v", what, got)
 		}
 	}
@@ -224,12 +225,12 @@ func TestNoTimeAlone(t *testing.T) {
 	n.Disk.Put(n.Path(dir.MarksBName), []byte("x"))
 	a := n.mustOpen()
 	defer a.Close()
-	a.node.Autonomy.NoteDegraded()
-	all := a.node.Autonomy.Degraded.All()
+	a.Node().Autonomy.NoteDegraded()
+	all := a.Node().Autonomy.Degraded.All()
 	if len(all) != 1 || !all[0].Over.Equal(all[0].From) || all[0].From.IsZero() {
 		t.Fatalf("the period is %+v, want one that was over when it began", all)
 	}
-	if a.node.Autonomy.Degraded.Over(f.Clock(), "again") {
+	if a.Node().Autonomy.Degraded.Over(f.Clock(), "again") {
 		t.Error("that its time is over is said again")
 	}
 }
@@ -254,8 +255,8 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 				d := time.Duration(rapid.IntRange(1, 300).Draw(t, "minutes")) * time.Minute
 				m.pass(d)
 				passed += d
-				a.node.Autonomy.LookDegraded(context.Background())
-				a.node.Clock.Keep(context.Background()) // as it does every minute
+				a.Node().Autonomy.LookDegraded(context.Background())
+				a.Node().Clock.Keep(context.Background()) // as it does every minute
 			case 2:
 				m.set(-time.Duration(rapid.IntRange(1, 400*24).Draw(t, "hours back")) * time.Hour)
 			case 3:
@@ -270,7 +271,7 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 				n.Disk.Put(n.Path(dir.DegradedName), []byte("lost"))
 				a = n.openAt(m, n.Disk.FS())
 			}
-			f := a.node.Autonomy.Facts()
+			f := a.Node().Autonomy.Facts()
 			truth := begin.Add(passed)
 			for _, r := range guard.ActionRules() {
 				over := r.Bound != guard.NoBound && guard.Rank(f.Overall(truth)) >= guard.Rank(snapshot.Degraded) &&
@@ -280,7 +281,7 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 						over = true
 					}
 				}
-				if err := a.node.Autonomy.Permit(r.Action); over && err == nil {
+				if err := a.Node().Autonomy.Permit(r.Action); over && err == nil {
 					t.Fatalf("%s is permitted %v after the beginning; its bound was %v", r.Action, passed,
 						f.End(r.Bound).Sub(begin))
 				}
@@ -299,20 +300,20 @@ func TestPolicyOfANode(t *testing.T) {
 	take := func(s *fealtyv1.SignedSnapshot) {
 		t.Helper()
 		f.Must(n.take(a, s))
-		if refused := a.node.Status().Refusals(); len(refused) != 0 {
+		if refused := a.Node().Status().Refusals(); len(refused) != 0 {
 			t.Fatalf("refused: %v", refused)
 		}
 	}
 	look := func(what string, wantUntil bool, max time.Duration, allow ...string) {
 		t.Helper()
-		p, until := a.node.Beliefs().Policy()
+		p, until := a.Node().Beliefs().Policy()
 		if !slices.Equal(p.Allow, allow) || p.Max != max || until.IsZero() == wantUntil {
 			t.Errorf("%s: %+v until %v", what, p, until)
 		}
 	}
 	all := []string{"continue_services", "preserve_routes", "reconnect_peers", "report_later", "use_storage_endpoints",
 		"validate_peers"}
-	ceiling := a.node.Beliefs().Degraded().Max
+	ceiling := a.Node().Beliefs().Degraded().Max
 	look("by the ceiling alone", false, ceiling, all...)
 	listed := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 		c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy}
@@ -323,7 +324,7 @@ func TestPolicyOfANode(t *testing.T) {
 		"preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
 	f.Do(func() { take(f.Companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
 	look("wider than the ceiling", true, ceiling, "continue_services", "preserve_routes")
-	if p, _ := a.node.Beliefs().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
+	if p, _ := a.Node().Beliefs().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
 		t.Errorf("routes for %v, sessions for %v", p.RouteTTL, p.SessionTTL)
 	}
 	revoke := f.Content()
@@ -335,10 +336,10 @@ func TestPolicyOfANode(t *testing.T) {
 	f.Do(func() { take(f.Runtime(&m, allAllowed)) })
 	look("not listed any more: only the ceiling, without what is revoked", false, ceiling, all[1:]...)
 	// The record is the newest word, and it names revocations that the bundle lacks.
-	if f := a.node.Autonomy.Facts(); !f.Missing {
+	if f := a.Node().Autonomy.Facts(); !f.Missing {
 		t.Error("a record that names other revocations does not show")
 	}
-	if err := a.node.Autonomy.Permit(guard.ValidatePeers); !errors.Is(err, explain.ActionNeedsContact) {
+	if err := a.Node().Autonomy.Permit(guard.ValidatePeers); !errors.Is(err, explain.ActionNeedsContact) {
 		t.Errorf("peers are judged without the newest revocations: %v", err)
 	}
 }
@@ -351,23 +352,23 @@ func TestNewsAfterASleep(t *testing.T) {
 	type world struct {
 		f *fleettest.Fleet
 		n *node
-		a *Agent
+		a *agent.Agent
 		m authortest.Member
 	}
 	for _, tc := range []struct {
 		name string
 		news func(t *testing.T, w world)
 	}{
-		{"its certificate is renewed", func(t *testing.T, w world) { w.f.Must(w.a.renewal.renew(t.Context())) }},
+		{"its certificate is renewed", func(t *testing.T, w world) { w.f.Must(w.a.Renewal().Renew(t.Context())) }},
 		{"the key that it holds is certified again", func(t *testing.T, w world) {
-			key := w.a.node.SVID().Key
+			key := w.a.Node().SVID().Key
 			var ders [][]byte
-			for _, c := range w.f.Issue(key.Signer().Public(), w.a.node.Me().ID, w.f.SVIDTTL) {
+			for _, c := range w.f.Issue(key.Signer().Public(), w.a.Node().Me().ID, w.f.SVIDTTL) {
 				ders = append(ders, c.Raw)
 			}
-			w.f.Must(w.a.node.Renew(t.Context(), key, ders, w.a.renewal.present))
+			w.f.Must(w.a.Node().Renew(t.Context(), key, ders, w.a.Renewal().Present))
 		}},
-		{"it joins again", func(t *testing.T, w world) { w.f.Must(w.a.renewal.rejoin(t.Context())) }},
+		{"it joins again", func(t *testing.T, w world) { w.f.Must(w.a.Renewal().Rejoin(t.Context())) }},
 		{"a trust bundle", func(t *testing.T, w world) {
 			w.f.Must(w.n.take(w.a, w.f.BundleWith(func(*snapshot.TrustBundle) {})))
 		}},
@@ -376,20 +377,20 @@ func TestNewsAfterASleep(t *testing.T) {
 			w.f.Epoch++
 			w.f.Must(w.n.take(w.a, w.f.Runtime(&w.m)))
 			w.f.Epoch--
-			if !w.a.node.Autonomy.Facts().Behind {
+			if !w.a.Node().Autonomy.Facts().Behind {
 				t.Fatal("it does not know that it is behind")
 			}
 		}},
 		{"the next of three news", func(t *testing.T, w world) {
-			w.f.Must(w.a.renewal.renew(t.Context()))
-			w.a.node.Autonomy.LookDegraded(t.Context())
+			w.f.Must(w.a.Renewal().Renew(t.Context()))
+			w.a.Node().Autonomy.LookDegraded(t.Context())
 			w.f.Must(w.n.take(w.a, w.f.BundleWith(func(*snapshot.TrustBundle) {})))
-			w.a.node.Autonomy.LookDegraded(t.Context())
+			w.a.Node().Autonomy.LookDegraded(t.Context())
 			w.f.Must(w.n.take(w.a, w.f.Runtime(&w.m, allAllowed)))
 		}},
 		{"news before a restart", func(t *testing.T, w world) {
-			w.f.Must(w.a.renewal.renew(t.Context()))
-			w.a.node.Autonomy.KeepPeriods(t.Context())
+			w.f.Must(w.a.Renewal().Renew(t.Context()))
+			w.a.Node().Autonomy.KeepPeriods(t.Context())
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -397,23 +398,23 @@ func TestNewsAfterASleep(t *testing.T) {
 			f.BundleLife = 300 * time.Hour
 			n, m := policyNode(f)
 			a := n.mustOpen()
-			a.node.Autonomy.LookDegraded(t.Context())
-			entry := a.node.Autonomy.Facts().Entry(guard.Terms())
-			until, limit := a.node.Autonomy.Alone()
+			a.Node().Autonomy.LookDegraded(t.Context())
+			entry := a.Node().Autonomy.Facts().Entry(guard.Terms())
+			until, limit := a.Node().Autonomy.Alone()
 			f.Shift.Store(int64(slept))
 			tc.news(t, world{f, n, a, m})
 			if !strings.Contains(tc.name, "restart") {
-				a.node.Autonomy.LookDegraded(t.Context())
+				a.Node().Autonomy.LookDegraded(t.Context())
 			} else {
 				f.Must(a.Close())
 				a = n.mustOpen()
 			}
 			defer a.Close()
-			got := a.node.Autonomy.Degraded.All()
+			got := a.Node().Autonomy.Degraded.All()
 			if len(got) != 1 || !got[0].From.Equal(entry) || !got[0].Over.Equal(until) || got[0].Limit != limit {
 				t.Fatalf("it remembers %+v, want one from %v on, over at %v by %s", got, entry, until, limit)
 			}
-			fresh := a.node.Autonomy.Facts().Overall(a.node.Now()) == snapshot.Fresh
+			fresh := a.Node().Autonomy.Facts().Overall(a.Node().Now()) == snapshot.Fresh
 			if ended := !got[0].To.IsZero(); ended != fresh {
 				t.Errorf("it ended: %v, the node is fresh: %v", ended, fresh)
 			}
@@ -432,7 +433,7 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"another certificate", func() error { return a.renewal.renew(t.Context()) }},
+		{"another certificate", func() error { return a.Renewal().Renew(t.Context()) }},
 		{"a newer authority epoch", func() error {
 			f.Epoch++
 			defer func() { f.Epoch-- }()
@@ -440,7 +441,7 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 		}},
 		{"another trust bundle", func() error { return n.take(a, f.BundleWith(func(*snapshot.TrustBundle) {})) }},
 	} {
-		rang := a.node.Autonomy.News.Wait()
+		rang := a.Node().Autonomy.News.Wait()
 		f.Must(tc.do())
 		select {
 		case <-rang:

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -9,14 +9,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // generation of the record over the node_runtime in use at a; 0 without one.
-func generation(a *Agent) uint64 {
-	if h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]; h != nil {
+func generation(a *agent.Agent) uint64 {
+	if h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]; h != nil {
 		r, _ := h.Verified.Record()
 		return r.Generation
 	}
@@ -31,7 +32,7 @@ func TestHalfOpenStream(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.node.Me().ID)
+		m := f.Member(a.Node().Me().ID)
 		f.Send(fleettest.News(f.Runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
@@ -54,12 +55,12 @@ func TestHalfOpenStream(t *testing.T) {
 			t.Errorf("%d polls, generation %d after %d", f.Count(&f.Seen.Polls), generation(a), first)
 		}
 		time.Sleep(10 * time.Second)
-		if f.Count(&f.Seen.Hellos) != 2 || !a.node.Status().View().Connected {
-			t.Errorf("%d streams, connected %v", f.Count(&f.Seen.Hellos), a.node.Status().View().Connected)
+		if f.Count(&f.Seen.Hellos) != 2 || !a.Node().Status().View().Connected {
+			t.Errorf("%d streams, connected %v", f.Count(&f.Seen.Hellos), a.Node().Status().View().Connected)
 		}
 		for range 20 {
 			time.Sleep(time.Minute)
-			if got := a.node.Beliefs().Facts().Overall(a.node.Now()); got != snapshot.Fresh {
+			if got := a.Node().Beliefs().Facts().Overall(a.Node().Now()); got != snapshot.Fresh {
 				t.Fatalf("it is %s", got)
 			}
 		}
@@ -74,7 +75,7 @@ func TestAsksOthersRarely(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		m := f.Member(a.node.Me().ID)
+		m := f.Member(a.Node().Me().ID)
 		f.Send(fleettest.News(f.Runtime(&m)))
 		f.Do(func() {
 			f.Poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
@@ -87,11 +88,11 @@ func TestAsksOthersRarely(t *testing.T) {
 		if got := f.Count(&f.Seen.Polls); got < 3*20 || got > 3*45 {
 			t.Errorf("%d polls in two hours", got)
 		}
-		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator",
+		if got := testutil.ToFloat64(a.Counters().Asked().WithLabelValues("coordinator",
 			"none")); got != float64(f.Count(&f.Seen.Polls)) {
 			t.Errorf("%v counted", got)
 		}
-		if a.node.Beliefs().Facts().Overall(a.node.Now()) == snapshot.Fresh || generation(a) == 0 {
+		if a.Node().Beliefs().Facts().Overall(a.Node().Now()) == snapshot.Fresh || generation(a) == 0 {
 			t.Error("it believed a lie, or dropped what it had")
 		}
 		_ = stop()
@@ -109,7 +110,7 @@ func TestRoundsEnd(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
-		a.fetcher.Inquire(ctx)
+		a.Fetcher().Inquire(ctx)
 		if took := time.Since(began); took > fetch.NewsTime {
 			t.Errorf("a round took %v", took)
 		}

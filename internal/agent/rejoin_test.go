@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"errors"
@@ -36,10 +36,10 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	f.Do(func() { f.Faults.LoseRenews = 1 })
-	if err := a.renewal.renew(t.Context()); err == nil {
+	if err := a.Renewal().Renew(t.Context()); err == nil {
 		t.Fatal("renewed without an answer")
 	}
-	pending := a.renewal.next.Key.ID
+	pending := a.Renewal().Next().Key.ID
 	a.Close()
 	f.Do(func() { f.Faults.RefuseJoin = explain.New(explain.TokenSpent) })
 	cfg := n.JoinConfig(enroll.ByToken(f.Token()))
@@ -49,10 +49,10 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	}
 	a = n.mustOpen()
 	defer a.Close()
-	if a.renewal.next == nil || a.renewal.next.Key.ID != pending {
+	if a.Renewal().Next() == nil || a.Renewal().Next().Key.ID != pending {
 		t.Fatal("the key of the renewal is gone")
 	}
-	f.Must(a.renewal.renew(t.Context()))
+	f.Must(a.Renewal().Renew(t.Context()))
 	if f.Count(&f.Seen.Clones) != 0 {
 		t.Fatal("a clone alarm")
 	}

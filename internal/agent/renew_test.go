@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -28,20 +29,20 @@ func TestRenew(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	incarnation, before := a.node.Me().Incarnation, a.node.SVID().Key.ID
-	f.Must(a.renewal.renew(t.Context()))
-	after := a.node.SVID().Key.ID
-	if after == before || f.Member(a.node.Me().ID).Key != after || n.Has(dir.NextName) {
+	incarnation, before := a.Node().Me().Incarnation, a.Node().SVID().Key.ID
+	f.Must(a.Renewal().Renew(t.Context()))
+	after := a.Node().SVID().Key.ID
+	if after == before || f.Member(a.Node().Me().ID).Key != after || n.Has(dir.NextName) {
 		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.Has(dir.NextName))
 	}
-	m, err := a.node.Source().Current(t.Context())
+	m, err := a.Node().Source().Current(t.Context())
 	if err != nil || m.Pin() != after {
 		t.Fatalf("the source presents %v, %v", m, err)
 	}
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.node.SVID().Key.ID != after || a.node.Me().Incarnation != incarnation || bootVersion(a) == 0 {
+	if a.Node().SVID().Key.ID != after || a.Node().Me().Incarnation != incarnation || bootVersion(a) == 0 {
 		t.Fatal("after a restart it is not the renewed node")
 	}
 }
@@ -65,26 +66,26 @@ func TestRenewalsProperty(t *testing.T) {
 		for _, step := range steps {
 			switch step {
 			case "renew":
-				if err := a.renewal.renew(rt.Context()); err != nil {
+				if err := a.Renewal().Renew(rt.Context()); err != nil {
 					rt.Fatalf("renewal: %v", err)
 				}
 			case "lose":
 				f.Do(func() { f.Faults.LoseRenews = 1 })
-				if err := a.renewal.renew(rt.Context()); err == nil {
+				if err := a.Renewal().Renew(rt.Context()); err == nil {
 					rt.Fatal("renewed without an answer")
 				}
 			case "rejoin":
-				if err := a.renewal.rejoin(rt.Context()); err != nil {
+				if err := a.Renewal().Rejoin(rt.Context()); err != nil {
 					rt.Fatalf("rejoin: %v", err)
 				}
 			case "lose rejoin":
 				f.Do(func() { f.Faults.LoseJoins = 1 })
-				if err := a.renewal.rejoin(rt.Context()); err == nil {
+				if err := a.Renewal().Rejoin(rt.Context()); err == nil {
 					rt.Fatal("rejoined without an answer")
 				}
 			case "cut":
 				n.Disk.FailAt(rapid.IntRange(1, 20).Draw(rt, "at"), durabletest.ErrPowerCut)
-				_ = a.renewal.renew(rt.Context())
+				_ = a.Renewal().Renew(rt.Context())
 				n.Disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
 				a = n.mustOpen()
 			case "restart":
@@ -92,11 +93,11 @@ func TestRenewalsProperty(t *testing.T) {
 				a = n.mustOpen()
 			}
 		}
-		if err := a.renewal.renew(rt.Context()); err != nil {
+		if err := a.Renewal().Renew(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
-		if m := f.Member(r.ID); m.Key != a.node.SVID().Key.ID {
-			rt.Fatalf("the member's key is %v, the node's %v", m.Key, a.node.SVID().Key.ID)
+		if m := f.Member(r.ID); m.Key != a.Node().SVID().Key.ID {
+			rt.Fatalf("the member's key is %v, the node's %v", m.Key, a.Node().SVID().Key.ID)
 		}
 		if f.Count(&f.Seen.Clones) != clones {
 			rt.Fatal("a clone alarm for one node")
@@ -115,7 +116,7 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 		t.Helper()
 		a := n.mustOpen()
 		n.Disk.FailAt(at, durabletest.ErrPowerCut)
-		if err := a.renewal.renew(t.Context()); err == nil {
+		if err := a.Renewal().Renew(t.Context()); err == nil {
 			t.Fatalf("cut at call %d: the disk did not fail", at)
 		}
 		n.Disk.Restart(after)
@@ -125,11 +126,11 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 		for later := range 6 { // of writing its certificate
 			renew(later+1, durabletest.Synced)
 			a := n.mustOpen()
-			if err := a.renewal.renew(t.Context()); err != nil {
+			if err := a.Renewal().Renew(t.Context()); err != nil {
 				t.Fatalf("killed at call %d, then cut at call %d: %v", at+1, later+1, err)
 			}
-			if m := f.Member(r.ID); m.Key != a.node.SVID().Key.ID {
-				t.Fatalf("the member's key is %v, the node's %v", m.Key, a.node.SVID().Key.ID)
+			if m := f.Member(r.ID); m.Key != a.Node().SVID().Key.ID {
+				t.Fatalf("the member's key is %v, the node's %v", m.Key, a.Node().SVID().Key.ID)
 			}
 			a.Close()
 			if later < 5 {
@@ -156,36 +157,36 @@ func TestRenewalVerifies(t *testing.T) {
 		{"no root", func(r *fealtyv1.RenewResponse) { r.Chain = r.Chain[:2] }},
 		{"garbage", func(r *fealtyv1.RenewResponse) { r.Chain[0] = []byte("garbage") }},
 		{"another key", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.LeafFor(identity.Data, a.node.Me().ID.Name(), nil).Raw
+			r.Chain[0] = f.LeafFor(identity.Data, a.Node().Me().ID.Name(), nil).Raw
 		}},
 		{"another name", func(r *fealtyv1.RenewResponse) {
 			r.Chain[0] = f.LeafFor(identity.Data, "somebody", r.Chain[0]).Raw
 		}},
 		{"another kind", func(r *fealtyv1.RenewResponse) {
-			r.Chain[0] = f.LeafFor(identity.Shard, a.node.Me().ID.Name(), r.Chain[0]).Raw
+			r.Chain[0] = f.LeafFor(identity.Shard, a.Node().Me().ID.Name(), r.Chain[0]).Raw
 		}},
 		{"another root", func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }},
 		{"another cluster's chain", func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
 			f.Must(err)
-			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.node.Me().ID, time.Hour))
+			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.Node().Me().ID, time.Hour))
 		}},
 		{"an unknown mesh CA", func(r *fealtyv1.RenewResponse) {
 			before, keys := f.Mesh, f.MeshKeys
 			f.NewMeshCA()
-			r.Chain = [][]byte{f.LeafFor(identity.Data, a.node.Me().ID.Name(), r.Chain[0]).Raw,
+			r.Chain = [][]byte{f.LeafFor(identity.Data, a.Node().Me().ID.Name(), r.Chain[0]).Raw,
 				f.Mesh.Certificate().Raw, f.Root.Raw}
 			f.Mesh, f.MeshKeys = before, keys
 		}},
-		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.node.SVID().Chain) }},
+		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.Node().SVID().Chain) }},
 	} {
-		before, file := a.node.SVID(), string(n.Read(dir.SVIDName))
+		before, file := a.Node().SVID(), string(n.Read(dir.SVIDName))
 		f.Do(func() { f.Faults.EditRenewal = c.edit })
-		if err := a.renewal.renew(t.Context()); err == nil {
+		if err := a.Renewal().Renew(t.Context()); err == nil {
 			t.Errorf("%s: adopted", c.name)
 		}
-		m, err := a.node.Source().Current(t.Context())
-		if err != nil || m.Pin() != before.Key.ID || a.node.SVID() != before || string(n.Read(dir.SVIDName)) != file {
+		m, err := a.Node().Source().Current(t.Context())
+		if err != nil || m.Pin() != before.Key.ID || a.Node().SVID() != before || string(n.Read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.name)
 		}
 		if !n.Has(dir.NextName) {
@@ -193,7 +194,7 @@ func TestRenewalVerifies(t *testing.T) {
 		}
 	}
 	f.Do(func() { f.Faults.EditRenewal = nil })
-	f.Must(a.renewal.renew(t.Context()))
+	f.Must(a.Renewal().Renew(t.Context()))
 }
 
 // While two roots are believed, a renewal stays under the one that the node pinned.
@@ -208,16 +209,16 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 		MeshKeys: append(slices.Clone(f.MeshKeys), other.MeshKeys...),
 	})
 	f.Must(err)
-	f.Must(a.node.Source().Trust(both))
+	f.Must(a.Node().Source().Trust(both))
 	f.Do(func() {
 		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
 			f.Must(err)
-			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.node.Me().ID, time.Hour))
+			r.Chain = dir.RawChain(other.Issue(leaf.PublicKey, a.Node().Me().ID, time.Hour))
 		}
 	})
-	before := a.node.SVID()
-	if err := a.renewal.renew(t.Context()); err == nil || a.node.SVID() != before {
+	before := a.Node().SVID()
+	if err := a.Renewal().Renew(t.Context()); err == nil || a.Node().SVID() != before {
 		t.Errorf("renewed under another root: %v", err)
 	}
 }
@@ -233,21 +234,21 @@ func TestRejoinAfterExpiry(t *testing.T) {
 			a := n.mustOpen()
 			if lost {
 				f.Do(func() { f.Faults.LoseRenews = 1 })
-				if err := a.renewal.renew(t.Context()); err == nil {
+				if err := a.Renewal().Renew(t.Context()); err == nil {
 					t.Fatal("renewed without an answer")
 				}
 			}
 			a.Close()
 			f.Shift.Store(int64(30 * time.Hour))
 			a = n.mustOpen()
-			if m, _ := a.node.Source().Current(t.Context()); !m.ID().IsZero() {
+			if m, _ := a.Node().Source().Current(t.Context()); !m.ID().IsZero() {
 				t.Fatal("an expired identity is presented")
 			}
 			n.run(a)
-			fleettest.Eventually(t, "the node is back", func() bool { return a.unready() == "" })
+			fleettest.Eventually(t, "the node is back", func() bool { return a.Unready() == "" })
 			// A renewal may be under way already: the cluster is then one key ahead.
 			fleettest.Eventually(t, "node and cluster agree on the key", func() bool {
-				return f.Member(a.node.Me().ID).Key == a.node.SVID().Key.ID
+				return f.Member(a.Node().Me().ID).Key == a.Node().SVID().Key.ID
 			})
 			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
@@ -268,17 +269,17 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 			a := n.mustOpen()
 			defer a.Close()
 			if under {
-				if _, err := a.renewal.nextKey(); err != nil {
+				if _, err := a.Renewal().NextKey(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			f.Do(func() { f.Faults.LoseJoins = 1 })
-			f.Must(a.renewal.rejoin(t.Context()))
+			f.Must(a.Renewal().Rejoin(t.Context()))
 			if f.Count(&f.Seen.Clones) != 0 {
 				t.Error("an alarm")
 			}
-			if got := a.node.SVID().Key.ID; got != f.Member(a.node.Me().ID).Key {
-				t.Errorf("the node holds %v, and %v is certified", got, f.Member(a.node.Me().ID).Key)
+			if got := a.Node().SVID().Key.ID; got != f.Member(a.Node().Me().ID).Key {
+				t.Errorf("the node holds %v, and %v is certified", got, f.Member(a.Node().Me().ID).Key)
 			}
 		})
 	}
@@ -291,12 +292,12 @@ func TestRejoinWithAnUnknownKey(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	if _, err := a.renewal.nextKey(); err != nil {
+	if _, err := a.Renewal().NextKey(); err != nil {
 		t.Fatal(err)
 	}
-	f.Must(a.renewal.rejoin(t.Context()))
-	if f.Count(&f.Seen.Clones) != 0 || a.renewal.next != nil {
-		t.Errorf("%d alarms, a key under way: %v", f.Count(&f.Seen.Clones), a.renewal.next != nil)
+	f.Must(a.Renewal().Rejoin(t.Context()))
+	if f.Count(&f.Seen.Clones) != 0 || a.Renewal().Next() != nil {
+		t.Errorf("%d alarms, a key under way: %v", f.Count(&f.Seen.Clones), a.Renewal().Next() != nil)
 	}
 }
 
@@ -314,13 +315,13 @@ func TestRejoinVerifies(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		before, file := a.node.SVID(), string(n.Read(dir.SVIDName))
+		before, file := a.Node().SVID(), string(n.Read(dir.SVIDName))
 		f.Do(func() { f.Faults.EditGrant = func(g *fealtyv1.JoinGrant) { c.Edit(f, g) } })
-		err := a.renewal.rejoin(t.Context())
+		err := a.Renewal().Rejoin(t.Context())
 		if refused, ok := errors.AsType[*state.GrantError](err); !ok || refused.Part != c.Part {
 			t.Errorf("%s: %v, want a refusal of the %s", c.Name, err, c.Part)
 		}
-		if a.node.SVID() != before || string(n.Read(dir.SVIDName)) != file {
+		if a.Node().SVID() != before || string(n.Read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.Name)
 		}
 		a.Close()
@@ -333,11 +334,11 @@ func TestFinishedRenewal(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	f.Must(a.node.Store().WriteNext(state.PendingKey{Key: a.node.SVID().Key, Purpose: dir.PurposeRenew}))
+	f.Must(a.Node().Store().WriteNext(state.PendingKey{Key: a.Node().SVID().Key, Purpose: dir.PurposeRenew}))
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.renewal.next != nil || n.Has(dir.NextName) {
+	if a.Renewal().Next() != nil || n.Has(dir.NextName) {
 		t.Error("the key of a finished renewal is still under way")
 	}
 }
@@ -351,11 +352,11 @@ func TestRenewalInterval(t *testing.T) {
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		last, key := a.node.SVID().Leaf().NotBefore, a.node.SVID().Key.ID
+		last, key := a.Node().SVID().Leaf().NotBefore, a.Node().SVID().Key.ID
 		renewals := 0
 		for range 12 * 60 {
 			time.Sleep(time.Minute)
-			s := a.node.SVID()
+			s := a.Node().SVID()
 			if s.Key.ID == key {
 				continue
 			}
@@ -391,39 +392,39 @@ func TestRenewWithoutStore(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		held := a.node.SVID()
+		held := a.Node().SVID()
 		f.Do(func() { f.Faults.NoStore, f.SVIDTTL = code, f.SVIDTTL+time.Hour })
-		err := a.renewal.renew(t.Context())
-		outage, ok := errors.AsType[*againError](err)
+		err := a.Renewal().Renew(t.Context())
+		outage, ok := errors.AsType[*agent.AgainError](err)
 		if !ok || !errors.Is(err, code) {
 			t.Fatalf("%s: %v", code, err)
 		}
-		now := a.node.SVID()
+		now := a.Node().SVID()
 		if now.Key.ID != held.Key.ID || !now.Leaf().NotAfter.After(held.Leaf().NotAfter) ||
-			!outage.until.Equal(now.Leaf().NotAfter) {
+			!outage.Until().Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.Leaf().NotAfter,
-				held.Leaf().NotAfter, outage.until)
+				held.Leaf().NotAfter, outage.Until())
 		}
-		if m, err := a.node.Source().Current(t.Context()); err != nil || !m.NotAfter().Equal(now.Leaf().NotAfter) {
+		if m, err := a.Node().Source().Current(t.Context()); err != nil || !m.NotAfter().Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: it presents %v, %v", code, m, err)
 		}
-		next := a.renewal.next.Key.ID
+		next := a.Renewal().Next().Key.ID
 		// A certificate that ends sooner is not taken.
 		f.Do(func() { f.SVIDTTL -= 2 * time.Hour })
-		if err := a.renewal.renew(t.Context()); !errors.Is(err, code) ||
-			!a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
-			t.Errorf("%s: a shorter one: until %v, %v", code, a.node.SVID().Leaf().NotAfter, err)
+		if err := a.Renewal().Renew(t.Context()); !errors.Is(err, code) ||
+			!a.Node().SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
+			t.Errorf("%s: a shorter one: until %v, %v", code, a.Node().SVID().Leaf().NotAfter, err)
 		}
 		// Both keys are there after a restart.
 		a.Close()
 		a = n.mustOpen()
-		if a.node.SVID().Key.ID != held.Key.ID || !a.node.SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) ||
-			a.renewal.next == nil || a.renewal.next.Key.ID != next {
-			t.Fatalf("%s: after a restart: %v", code, a.renewal.next)
+		if a.Node().SVID().Key.ID != held.Key.ID || !a.Node().SVID().Leaf().NotAfter.Equal(now.Leaf().NotAfter) ||
+			a.Renewal().Next() == nil || a.Renewal().Next().Key.ID != next {
+			t.Fatalf("%s: after a restart: %v", code, a.Renewal().Next())
 		}
 		f.Do(func() { f.Faults.NoStore = "" })
-		f.Must(a.renewal.renew(t.Context()))
-		if got := a.node.SVID().Key.ID; got != next || f.Member(a.node.Me().ID).Key != next || n.Has(dir.NextName) {
+		f.Must(a.Renewal().Renew(t.Context()))
+		if got := a.Node().SVID().Key.ID; got != next || f.Member(a.Node().Me().ID).Key != next || n.Has(dir.NextName) {
 			t.Errorf("%s: renewed to %v, want %v", code, got, next)
 		}
 		if n := f.Count(&f.Seen.Clones); n != 0 {
@@ -441,20 +442,20 @@ func TestRenewWithoutStoreVerifies(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	held := a.node.SVID()
+	held := a.Node().SVID()
 	other := fleettest.New(t)
 	f.Do(func() {
 		f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour
 		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }
 	})
-	if err := a.renewal.renew(t.Context()); err == nil || a.node.SVID() != held {
+	if err := a.Renewal().Renew(t.Context()); err == nil || a.Node().SVID() != held {
 		t.Errorf("another root: %v", err)
 	}
 	f.Do(func() {
 		f.Faults.EditRenewal = nil
-		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.node.Me().ID)
+		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.Node().Me().ID)
 	})
-	if err := a.renewal.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.node.SVID() != held {
+	if err := a.Renewal().Renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.Node().SVID() != held {
 		t.Errorf("banned: %v", err)
 	}
 }
@@ -472,20 +473,20 @@ func TestLongOutage(t *testing.T) {
 		f.Do(func() { f.Faults.NoStore, f.Seen.Renewals = explain.StoreUnreachable, 0 })
 		for range 2 * 60 {
 			time.Sleep(time.Minute)
-			if !time.Now().Before(a.node.SVID().Leaf().NotAfter) {
+			if !time.Now().Before(a.Node().SVID().Leaf().NotAfter) {
 				t.Fatal("its certificate ended")
 			}
 		}
 		if asked := f.Count(&f.Seen.Renewals); asked > 2*2*60/3 || f.Count(&f.Seen.Joins) != 1 {
 			t.Errorf("asked %d times in two hours, and %d joins", asked, f.Count(&f.Seen.Joins))
 		}
-		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
-		key := a.node.SVID().Key.ID
+		key := a.Node().SVID().Key.ID
 		f.Do(func() { f.Faults.NoStore = "" })
-		time.Sleep(2 * outagePause)
-		if v := a.node.Status().View(); v.Renewal != nil || a.node.SVID().Key.ID == key {
+		time.Sleep(2 * agent.OutagePause)
+		if v := a.Node().Status().View(); v.Renewal != nil || a.Node().SVID().Key.ID == key {
 			t.Errorf("after the outage it shows %v", v.Renewal)
 		}
 		if n := f.Count(&f.Seen.Clones); n != 0 {
@@ -533,7 +534,7 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 						asked = f.Count(&f.Seen.Renewals)
 						f.Do(func() { of.end(f) })
 					}
-					if !a.node.Now().Before(a.node.SVID().Leaf().NotAfter) {
+					if !a.Node().Now().Before(a.Node().SVID().Leaf().NotAfter) {
 						t.Fatalf("%v after the outage began its certificate ended", at)
 					}
 					time.Sleep(time.Second)
@@ -541,7 +542,7 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 				if most := int(of.lasts/(5*time.Second)) + 8; asked > most {
 					t.Errorf("asked %d times in %v, want at most %d", asked, of.lasts, most)
 				}
-				if v := a.node.Status().View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 ||
+				if v := a.Node().Status().View(); v.Renewal != nil || f.Count(&f.Seen.Joins) != 1 ||
 					f.Count(&f.Seen.Clones) != 0 {
 					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.Count(&f.Seen.Joins),
 						f.Count(&f.Seen.Clones))
@@ -564,16 +565,16 @@ func TestBackSoonAfterExpiry(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.node.Me().ID) })
+		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.Node().Me().ID) })
 		time.Sleep(time.Hour)
-		for a.node.Status().View().NextRenewal.Sub(a.node.Now()) < 3*time.Minute {
+		for a.Node().Status().View().NextRenewal.Sub(a.Node().Now()) < 3*time.Minute {
 			time.Sleep(time.Second)
 		}
 		f.Shift.Add(int64(2 * time.Hour)) // the machine slept
 		f.Do(func() { f.Faults.RefuseRenew = nil })
-		time.Sleep(clockLook + 10*time.Second)
-		if reason := a.unready(); reason != "" || !a.contact.Presentable(t.Context()) || f.Count(&f.Seen.Clones) != 0 {
-			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.contact.Presentable(t.Context()),
+		time.Sleep(agent.ClockLook + 10*time.Second)
+		if reason := a.Unready(); reason != "" || !a.Contact().Presentable(t.Context()) || f.Count(&f.Seen.Clones) != 0 {
+			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.Contact().Presentable(t.Context()),
 				f.Count(&f.Seen.Clones))
 		}
 		_ = stop()
@@ -595,15 +596,15 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			a := n.mustOpen()
 			stop := n.run(a)
 			time.Sleep(time.Minute)
-			key := a.node.SVID().Key.ID
+			key := a.Node().SVID().Key.ID
 			n.Disk.Refuse(full)
 			for range 5 * 60 {
 				time.Sleep(time.Minute)
-				if !a.node.Now().Before(a.node.SVID().Leaf().NotAfter) {
+				if !a.Node().Now().Before(a.Node().SVID().Leaf().NotAfter) {
 					t.Fatalf("%v: its certificate ended", full)
 				}
 			}
-			if v := a.node.Status().View(); a.node.SVID().Key.ID != key || f.Member(a.node.Me().ID).Key != key ||
+			if v := a.Node().Status().View(); a.Node().SVID().Key.ID != key || f.Member(a.Node().Me().ID).Key != key ||
 				!errors.Is(v.Renewal, explain.NodeDiskRefuses) {
 				t.Errorf("%v: another key, or it shows %v", full, v.Renewal)
 			}
@@ -611,8 +612,8 @@ func TestRenewOnAFullDisk(t *testing.T) {
 				t.Errorf("%v: asked %d times in five hours", full, asked)
 			}
 			n.Disk.Refuse(nil)
-			time.Sleep(2 * clockLook)
-			if v := a.node.Status().View(); v.Renewal != nil || a.node.SVID().Key.ID == key || n.Has(dir.NextName) {
+			time.Sleep(2 * agent.ClockLook)
+			if v := a.Node().Status().View(); v.Renewal != nil || a.Node().SVID().Key.ID == key || n.Has(dir.NextName) {
 				t.Errorf("%v: two minutes after there was space it shows %v", full, v.Renewal)
 			}
 			if c, j := f.Count(&f.Seen.Clones), f.Count(&f.Seen.Joins); c != 0 || j != 1 {
@@ -621,7 +622,7 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			_ = stop()
 			a = n.mustOpen()
 			defer a.Close()
-			if a.node.SVID().Key.ID != f.Member(a.node.Me().ID).Key {
+			if a.Node().SVID().Key.ID != f.Member(a.Node().Me().ID).Key {
 				t.Errorf("%v: after a restart it holds another key", full)
 			}
 		})
@@ -637,38 +638,38 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		old := a.node.SVID().Key.ID
+		old := a.Node().SVID().Key.ID
 		fill := func() { f.Faults.EditRenewal = func(*fealtyv1.RenewResponse) { n.Disk.Refuse(syscall.ENOSPC) } }
 		f.Do(fill)
 		again := func(what string, err error, want explain.Code) {
-			if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, want) {
+			if _, ok := errors.AsType[*agent.AgainError](err); !ok || !errors.Is(err, want) {
 				t.Fatalf("%s: %s: %v", way, what, err)
 			}
 		}
-		again("the renewal", a.renewal.renew(t.Context()), explain.NodeDiskRefuses)
-		key := a.node.SVID().Key.ID
-		if m, err := a.node.Source().Current(t.Context()); key == old || err != nil || m.Pin() != key ||
-			f.Member(a.node.Me().ID).Key != key {
+		again("the renewal", a.Renewal().Renew(t.Context()), explain.NodeDiskRefuses)
+		key := a.Node().SVID().Key.ID
+		if m, err := a.Node().Source().Current(t.Context()); key == old || err != nil || m.Pin() != key ||
+			f.Member(a.Node().Me().ID).Key != key {
 			t.Fatalf("%s: the new certificate is not in use: %v", way, err)
 		}
 		switch way {
 		case "free":
 			n.Disk.Refuse(nil)
 			f.Do(func() { f.Faults.EditRenewal = nil })
-			f.Must(a.renewal.renew(t.Context()))
+			f.Must(a.Renewal().Renew(t.Context()))
 			if n.Has(dir.NextName) {
 				t.Errorf("%s: a key is left", way)
 			}
 		case "renew, kill":
 			f.Do(func() { f.SVIDTTL += time.Hour })
-			again("one more", a.renewal.renew(t.Context()), explain.NodeDiskRefuses)
+			again("one more", a.Renewal().Renew(t.Context()), explain.NodeDiskRefuses)
 		case "outage, kill":
 			// A key is under way, and the certificate over the present one is in memory alone.
 			n.Disk.Refuse(nil)
 			f.Do(func() { f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour; fill() })
-			again("in an outage", a.renewal.renew(t.Context()), explain.StoreUnreachable)
-			if !a.renewal.unsaved || a.renewal.next == nil || a.renewal.next.Key.ID == key ||
-				a.node.SVID().Key.ID != key {
+			again("in an outage", a.Renewal().Renew(t.Context()), explain.StoreUnreachable)
+			if !a.Renewal().Unsaved() || a.Renewal().Next() == nil || a.Renewal().Next().Key.ID == key ||
+				a.Node().SVID().Key.ID != key {
 				t.Fatal("the outage left something else")
 			}
 			f.Do(func() { f.Faults.NoStore = "" })
@@ -676,8 +677,8 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		n.Disk.Restart(durabletest.Synced)
 		f.Do(func() { f.Faults.EditRenewal = nil })
 		a = n.mustOpen()
-		f.Must(a.renewal.renew(t.Context()))
-		if got := f.Member(a.node.Me().ID).Key; got != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 ||
+		f.Must(a.Renewal().Renew(t.Context()))
+		if got := f.Member(a.Node().Me().ID).Key; got != a.Node().SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 ||
 			n.Has(dir.NextName) {
 			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.Count(&f.Seen.Clones))
 		}
@@ -693,18 +694,18 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	key := a.node.SVID().Key.ID
+	key := a.Node().SVID().Key.ID
 	f.Shift.Store(int64(30 * time.Hour))
 	n.Disk.Refuse(syscall.ENOSPC)
 	f.TrustChanged(func() {})
-	err := a.renewal.rejoin(t.Context())
-	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) ||
-		!a.contact.Presentable(t.Context()) || a.node.SVID().Key.ID != key {
-		t.Fatalf("%v, presentable: %v", err, a.contact.Presentable(t.Context()))
+	err := a.Renewal().Rejoin(t.Context())
+	if _, ok := errors.AsType[*agent.AgainError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) ||
+		!a.Contact().Presentable(t.Context()) || a.Node().SVID().Key.ID != key {
+		t.Fatalf("%v, presentable: %v", err, a.Contact().Presentable(t.Context()))
 	}
 	n.Disk.Refuse(nil)
-	f.Must(a.renewal.renew(t.Context()))
-	if f.Count(&f.Seen.Clones) != 0 || f.Member(a.node.Me().ID).Key != a.node.SVID().Key.ID {
+	f.Must(a.Renewal().Renew(t.Context()))
+	if f.Count(&f.Seen.Clones) != 0 || f.Member(a.Node().Me().ID).Key != a.Node().SVID().Key.ID {
 		t.Errorf("%d alarms", f.Count(&f.Seen.Clones))
 	}
 }
@@ -718,17 +719,17 @@ func TestLastingRefusal(t *testing.T) {
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.node.Me().ID) })
+		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.Node().Me().ID) })
 		time.Sleep(2 * time.Hour)
 		if f.Count(&f.Seen.Renewals) < 10 || f.Count(&f.Seen.Renewals) > 30 {
 			t.Errorf("asked %d times in an hour and a half", f.Count(&f.Seen.Renewals))
 		}
-		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
 		f.Do(func() { f.Faults.RefuseRenew = nil })
 		time.Sleep(10 * time.Minute)
-		if v := a.node.Status().View(); v.Renewal != nil {
+		if v := a.Node().Status().View(); v.Renewal != nil {
 			t.Errorf("still shows %v", v.Renewal)
 		}
 		_ = stop()
@@ -744,13 +745,13 @@ func TestBannedNode(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.TrustChanged(func() { f.Banned = append(f.Banned, a.node.SVID().Key.ID) })
+		f.TrustChanged(func() { f.Banned = append(f.Banned, a.Node().SVID().Key.ID) })
 		time.Sleep(time.Minute)
-		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("after a minute it shows %v", v.Renewal)
 		}
 		time.Sleep(3 * time.Hour)
-		v := a.node.Status().View()
+		v := a.Node().Status().View()
 		if v.Connected || !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("connected: %v, shows %v", v.Connected, v.Renewal)
 		}
@@ -762,8 +763,8 @@ func TestBannedNode(t *testing.T) {
 		})
 		f.TrustChanged(func() { f.Banned = nil })
 		time.Sleep(20 * time.Minute)
-		if v := a.node.Status().View(); !v.Connected || v.Renewal != nil || a.unready() != "" {
-			t.Errorf("after the ban: connected %v, %v, %s", v.Connected, v.Renewal, a.unready())
+		if v := a.Node().Status().View(); !v.Connected || v.Renewal != nil || a.Unready() != "" {
+			t.Errorf("after the ban: connected %v, %v, %s", v.Connected, v.Renewal, a.Unready())
 		}
 		_ = stop()
 	})
@@ -776,19 +777,19 @@ func TestBannedAtStart(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		f.TrustChanged(func() { f.Banned = append(f.Banned, a.node.SVID().Key.ID) })
+		f.TrustChanged(func() { f.Banned = append(f.Banned, a.Node().SVID().Key.ID) })
 		f.Must(n.take(a, f.TrustBundle()))
 		a.Close()
 		a = n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(30 * time.Second)
-		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
 			t.Errorf("it shows %v", v.Renewal)
 		}
 		f.TrustChanged(func() { f.Banned = nil })
 		time.Sleep(10 * time.Minute)
-		if v := a.node.Status().View(); !v.Connected || a.unready() != "" {
-			t.Errorf("after the ban: connected %v, %s, %v", v.Connected, a.unready(), v.Renewal)
+		if v := a.Node().Status().View(); !v.Connected || a.Unready() != "" {
+			t.Errorf("after the ban: connected %v, %s, %v", v.Connected, a.Unready(), v.Renewal)
 		}
 		_ = stop()
 	})
@@ -804,19 +805,19 @@ func TestRenewalOutage(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		key := a.node.SVID().Key.ID
+		key := a.Node().SVID().Key.ID
 		f.Do(func() { f.Faults.LoseRenews = 1 << 30 })
 		time.Sleep(time.Hour)
-		if a.node.SVID().Key.ID != key || a.unready() != "" || len(f.Member(a.node.Me().ID).Older) != 1 {
-			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(),
-				len(f.Member(a.node.Me().ID).Older))
+		if a.Node().SVID().Key.ID != key || a.Unready() != "" || len(f.Member(a.Node().Me().ID).Older) != 1 {
+			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.Unready(),
+				len(f.Member(a.Node().Me().ID).Older))
 		}
 		if f.Count(&f.Seen.Renewals) > 60*60/5 {
 			t.Errorf("asked %d times in an hour", f.Count(&f.Seen.Renewals))
 		}
 		f.Do(func() { f.Faults.LoseRenews = 0 })
 		time.Sleep(2 * time.Minute)
-		if m := f.Member(a.node.Me().ID); m.Key != a.node.SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 ||
+		if m := f.Member(a.Node().Me().ID); m.Key != a.Node().SVID().Key.ID || f.Count(&f.Seen.Clones) != 0 ||
 			len(m.Older) != 1 {
 			t.Error("not renewed after the outage, or not by the same key")
 		}
@@ -837,7 +838,7 @@ func TestRenewNow(t *testing.T) {
 		for range 20 {
 			f.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA changes"}}})
 		}
-		time.Sleep(demandSpread + time.Second)
+		time.Sleep(agent.DemandSpread + time.Second)
 		// One that comes amid a renewal asks for one more. A renewal moves the stream,
 		// and each stream is told anew.
 		if got, streams := f.Count(&f.Seen.Renewals), f.Count(&f.Seen.Hellos); got < 1 || got > 2*streams {
@@ -860,10 +861,10 @@ func TestRenewalUnderANewMeshCA(t *testing.T) {
 		var old = f.Mesh.KeyID()
 		f.TrustChanged(func() { f.Epoch++; f.NewMeshCA() })
 		time.Sleep(40 * time.Minute)
-		if got := identity.KeyOf(a.node.SVID().Chain[1]); got == old || a.unready() != "" {
-			t.Errorf("still under the old mesh CA; %s", a.unready())
+		if got := identity.KeyOf(a.Node().SVID().Chain[1]); got == old || a.Unready() != "" {
+			t.Errorf("still under the old mesh CA; %s", a.Unready())
 		}
-		if header := a.node.Beliefs().Held[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
+		if header := a.Node().Beliefs().Held[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
 			t.Errorf("epoch %d", header.AuthorityEpoch)
 		}
 		_ = stop()
@@ -880,8 +881,8 @@ func TestRenewalKeepsBans(t *testing.T) {
 	defer a.Close()
 	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
 	f.Must(n.take(a, f.TrustBundle()))
-	f.Must(a.renewal.renew(t.Context()))
-	m, err := a.node.Source().Current(t.Context())
+	f.Must(a.Renewal().Renew(t.Context()))
+	m, err := a.Node().Source().Current(t.Context())
 	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 		t.Error("the ban is gone")

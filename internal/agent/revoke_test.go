@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -23,8 +24,8 @@ import (
 )
 
 // memberOf returns the fleet's record of the node that a is.
-func memberOf(f *fleettest.Fleet, a *Agent) *authortest.Member {
-	m := f.Member(a.node.Self().ID)
+func memberOf(f *fleettest.Fleet, a *agent.Agent) *authortest.Member {
+	m := f.Member(a.Node().Self().ID)
 	return &m
 }
 
@@ -43,7 +44,7 @@ func TestRevokedSigner(t *testing.T) {
 			a := n.mustOpen()
 			member := memberOf(f, a)
 			f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-			signer := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
+			signer := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
 			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
 				t.Fatalf("reported signers %v, want %v", got, signer)
 			}
@@ -53,25 +54,25 @@ func TestRevokedSigner(t *testing.T) {
 					b.ConfigKeys = append(b.ConfigKeys, old)
 				}
 			}).GetEnvelope()))
-			inUse := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil
+			inUse := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != nil
 			if inUse == tc.revoked {
 				t.Fatalf("the node_runtime is in use: %v", inUse)
 			}
-			if a.node.Beliefs().Held[snapshot.ScopeNodeBootstrap] != nil {
+			if a.Node().Beliefs().Held[snapshot.ScopeNodeBootstrap] != nil {
 				t.Error("a bootstrap that nothing speaks for is in use")
 			}
-			refused := slices.ContainsFunc(a.node.Status().Refusals(),
+			refused := slices.ContainsFunc(a.Node().Status().Refusals(),
 				func(r state.Refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
 			if refused != tc.revoked {
-				t.Errorf("told: %v", a.node.Status().Refusals())
+				t.Errorf("told: %v", a.Node().Status().Refusals())
 			}
 			f.Must(a.Close())
 			a = n.mustOpen()
-			if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
+			if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
 				t.Error("what no key of the bundle signed is used at a start")
 			}
 			f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-			if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
+			if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
 				t.Error("what the next key signs is not used")
 			}
 			f.Must(a.Close())
@@ -89,7 +90,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	defer func() { f.Must(a.Close()) }()
 	member := memberOf(f, a)
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-	first := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
+	first := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
 	oldKey := f.ConfigKey
 	old := f.NextKey()
 	both := func(revoked ...bool) *fealtyv1.SignedSnapshot {
@@ -105,12 +106,12 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	// The newer one is revoked: the one before stands on the other key.
 	f.Must(take(t.Context(), a, "trust_bundle", both(false, true).GetEnvelope()))
-	h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
+	h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]
 	if h == nil || h.Verified.HeaderDigest() != first {
 		t.Fatal("the one before is not in use")
 	}
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-	if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
+	if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
 		t.Fatal("what the revoked key signed later is in use")
 	}
 	// That one too: nothing is left.
@@ -119,7 +120,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.ConfigKey = oldKey
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	f.ConfigKey = newKey
-	if a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
+	if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
 		t.Fatal("something that a revoked key signed is in use")
 	}
 	// A store that was set back to before the revocations: its bundles are refused,
@@ -127,14 +128,14 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	for _, version := range []uint64{f.Version - 2, f.Version + 10} {
 		f.Version = version - 1
 		f.Must(take(t.Context(), a, "trust_bundle", both(false, false).GetEnvelope()))
-		if got := a.node.Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
+		if got := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
 			t.Fatalf("a bundle of version %d takes revocations back", version)
 		}
 	}
 }
 
-func signersReported(a *Agent, scope snapshot.Scope) []string {
-	for _, h := range a.held() {
+func signersReported(a *agent.Agent, scope snapshot.Scope) []string {
+	for _, h := range a.Held() {
 		if h.GetScope() == string(scope) {
 			return h.GetSigners()
 		}
@@ -162,22 +163,22 @@ func TestEmergency(t *testing.T) {
 	}
 	resp, err := apply(raw, true)
 	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") ||
-		a.node.Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
+		a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	if resp, err = apply(raw, false); err != nil || !resp.GetChanged() {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	check := func(a *Agent) {
+	check := func(a *agent.Agent) {
 		t.Helper()
-		b := a.node.Beliefs()
+		b := a.Node().Beliefs()
 		if b.Held[snapshot.ScopeNodeRuntime] != nil {
 			t.Error("what the revoked key signed is in use")
 		}
 		if !b.Revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
 			t.Error("the permission is not revoked")
 		}
-		m, err := a.node.Source().Current(t.Context())
+		m, err := a.Node().Source().Current(t.Context())
 		f.Must(err)
 		if !m.Bundle().Banned(identity.ID{}, banned) {
 			t.Error("connections by the banned key are not refused")
@@ -210,7 +211,7 @@ func TestEmergencyRefused(t *testing.T) {
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
 	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
-	if _, err := a.node.ApplyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
+	if _, err := a.Node().ApplyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
 		t.Fatal(err)
 	}
 	signer := f.Signer
@@ -242,25 +243,25 @@ func TestEmergencyRefused(t *testing.T) {
 		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			before := a.node.Beliefs()
-			_, err := a.node.ApplyEmergency(t.Context(), tc.raw(), false)
+			before := a.Node().Beliefs()
+			_, err := a.Node().ApplyEmergency(t.Context(), tc.raw(), false)
 			if !errors.Is(err, explain.EmergencyRefused) {
 				t.Errorf("%v", err)
 			}
-			if a.node.Beliefs() != before {
+			if a.Node().Beliefs() != before {
 				t.Error("the node believes something else")
 			}
-			if kept, _, _ := a.node.Store().ReadEmergencies(a.node.Self()); len(kept) != 1 {
+			if kept, _, _ := a.Node().Store().ReadEmergencies(a.Node().Self()); len(kept) != 1 {
 				t.Errorf("%d statements are kept", len(kept))
 			}
 		})
 	}
 	// Statements count in whatever order they come.
-	if _, err := a.node.ApplyEmergency(t.Context(), f.Emergency(1,
+	if _, err := a.Node().ApplyEmergency(t.Context(), f.Emergency(1,
 		func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
-	if n := len(a.node.Beliefs().Emergencies); n != 2 {
+	if n := len(a.Node().Beliefs().Emergencies); n != 2 {
 		t.Errorf("%d statements in force", n)
 	}
 }
@@ -272,16 +273,16 @@ func TestEmergencyCrash(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	crash := errors.New("crash")
-	a.node.Faults = new(fault.Points)
-	a.node.Faults.FailNext("emergency.after-write", 1, crash)
+	a.Node().Faults = new(fault.Points)
+	a.Node().Faults.FailNext("emergency.after-write", 1, crash)
 	raw := f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
-	if _, err := a.node.ApplyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
+	if _, err := a.Node().ApplyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
 	f.Must(a.Close())
 	a = n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
-	m, err := a.node.Source().Current(t.Context())
+	m, err := a.Node().Source().Current(t.Context())
 	f.Must(err)
 	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 		t.Error("a statement that was kept has no effect after a restart")
@@ -299,13 +300,13 @@ func TestRevokedByName(t *testing.T) {
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(memberOf(f, a)).GetEnvelope()))
 	allowed := func() (file, policy bool) {
 		return bytes.Contains(n.Read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
-			slices.Contains(a.node.Beliefs().Degraded().Allow, "continue_services")
+			slices.Contains(a.Node().Beliefs().Degraded().Allow, "continue_services")
 	}
 	if file, policy := allowed(); !file || !policy {
 		t.Fatalf("allowed before: %v, %v", file, policy)
 	}
 	address := f.Addresses()[0]
-	if !slices.Contains(a.contact.Addresses(), address) {
+	if !slices.Contains(a.Contact().Addresses(), address) {
 		t.Fatal("the address is not known")
 	}
 	f.Must(take(t.Context(), a, "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
@@ -315,10 +316,10 @@ func TestRevokedByName(t *testing.T) {
 	if file, policy := allowed(); file || policy {
 		t.Errorf("allowed though it is revoked: %v, %v", file, policy)
 	}
-	if slices.Contains(a.contact.Addresses(), address) {
+	if slices.Contains(a.Contact().Addresses(), address) {
 		t.Error("an address that is revoked is asked")
 	}
-	if !bytes.Contains([]byte(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()),
+	if !bytes.Contains([]byte(a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()),
 		[]byte("continue_services")) {
 		t.Error("what was signed changed")
 	}
@@ -332,26 +333,26 @@ func TestWithdrawnNode(t *testing.T) {
 		name   string
 		bound  string
 		roles  []string
-		bundle func(f *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle)
-		file   func(a *Agent, e *snapshot.Emergency)
+		bundle func(f *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle)
+		file   func(a *agent.Agent, e *snapshot.Emergency)
 	}{
-		{"identity banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
-			b.BannedIDs = append(b.BannedIDs, a.node.Me().ID)
+		{"identity banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
+			b.BannedIDs = append(b.BannedIDs, a.Node().Me().ID)
 		}, nil},
-		{"key banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
-			b.BannedKeys = append(b.BannedKeys, a.node.SVID().Key.ID)
+		{"key banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
+			b.BannedKeys = append(b.BannedKeys, a.Node().SVID().Key.ID)
 		}, nil},
 		{"identity banned by a statement", guard.LimitIdentity, nil, nil,
-			func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.node.Me().ID} }},
-		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
+			func(a *agent.Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.Node().Me().ID} }},
+		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
 		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress},
-			func(_ *fleettest.Fleet, a *Agent, b *snapshot.TrustBundle) {
+			func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 				b.Revoked = []snapshot.Revoked{ingressOf(a)}
 			}, nil},
 		{"role revoked by a statement", guard.LimitRoles, nil, nil,
-			func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+			func(a *agent.Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := fleettest.New(t)
@@ -374,36 +375,36 @@ func TestWithdrawnNode(t *testing.T) {
 			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions,
 				guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}
 			for _, action := range acts {
-				f.Must(a.node.Autonomy.Permit(action))
+				f.Must(a.Node().Autonomy.Permit(action))
 			}
-			if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err != nil ||
+			if _, err := a.Node().Autonomy.Use(snapshot.ScopeRoutePolicy); err != nil ||
 				!n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 				t.Fatalf("before: %v", err)
 			}
 			if tc.bundle != nil {
 				f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
 			} else {
-				_, err := a.node.ApplyEmergency(t.Context(),
+				_, err := a.Node().ApplyEmergency(t.Context(),
 					f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
 				f.Must(err)
 			}
 			for _, when := range []string{"at once", "after a restart"} {
 				for _, action := range acts {
-					refused, ok := errors.AsType[*guard.RefusedError](a.node.Autonomy.Permit(action))
+					refused, ok := errors.AsType[*guard.RefusedError](a.Node().Autonomy.Permit(action))
 					if !ok || refused.Reason != string(guard.Withdrawn) || refused.Bound != tc.bound {
 						t.Errorf("%s: %s: %v", when, action, refused)
 					}
 				}
 				for _, action := range []guard.Action{guard.ReconnectPeers, guard.ReportLater} {
-					if err := a.node.Autonomy.Permit(action); err != nil {
+					if err := a.Node().Autonomy.Permit(action); err != nil {
 						t.Errorf("%s: %v", when, err)
 					}
 				}
-				if _, err := a.node.Autonomy.Use(snapshot.ScopeRoutePolicy); err == nil ||
+				if _, err := a.Node().Autonomy.Use(snapshot.ScopeRoutePolicy); err == nil ||
 					n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 					t.Errorf("%s: local services get the routes of a node that is revoked", when)
 				}
-				if until, limit := a.node.Autonomy.Alone(); until.After(a.node.Now()) || limit != tc.bound {
+				if until, limit := a.Node().Autonomy.Alone(); until.After(a.Node().Now()) || limit != tc.bound {
 					t.Errorf("%s: it says that it works until %v by %s", when, until, limit)
 				}
 				f.Must(a.Close())
@@ -428,14 +429,14 @@ func TestPermitCostsLittle(t *testing.T) {
 			b.BannedIDs = append(b.BannedIDs, id)
 		}
 	})))
-	if n := testing.AllocsPerRun(20, func() { _ = a.node.Autonomy.Permit(guard.ContinueServices) }); n > 50 {
+	if n := testing.AllocsPerRun(20, func() { _ = a.Node().Autonomy.Permit(guard.ContinueServices) }); n > 50 {
 		t.Errorf("an answer of the guard takes %v allocations", n)
 	}
 }
 
-func ingressOf(a *Agent) snapshot.Revoked {
-	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.node.Me().ID.Kind()) + "/" +
-		a.node.Me().ID.Name() + "/" + snapshotform.RoleIngress}
+func ingressOf(a *agent.Agent) snapshot.Revoked {
+	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.Node().Me().ID.Kind()) + "/" +
+		a.Node().Me().ID.Name() + "/" + snapshotform.RoleIngress}
 }
 
 // A statement that comes when the disk lost those before is written beside them, and so
@@ -452,16 +453,16 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 				func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
-			_, err := a.node.ApplyEmergency(t.Context(), statements[number], false)
+			_, err := a.Node().ApplyEmergency(t.Context(), statements[number], false)
 			f.Must(err)
 		}
 		f.Must(n.Disk.FS().Remove(n.Path(dir.EmergencyAName)))
 		n.Disk.Put(n.Path(dir.EmergencyBName), []byte("garbage"))
-		_, err := a.node.ApplyEmergency(t.Context(), statements[again], false)
+		_, err := a.Node().ApplyEmergency(t.Context(), statements[again], false)
 		f.Must(err)
 		f.Must(a.Close())
 		a = n.mustOpen()
-		m, err := a.node.Source().Current(t.Context())
+		m, err := a.Node().Source().Current(t.Context())
 		f.Must(err)
 		for _, number := range []uint64{1, 2, again} {
 			if !m.Bundle().Banned(identity.ID{}, identity.KeyID{byte(number)}) {
@@ -479,13 +480,13 @@ func TestBehindOverRestarts(t *testing.T) {
 	f := fleettest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
-	f.Must(a.node.Autonomy.Permit(guard.StartServices))
+	f.Must(a.Node().Autonomy.Permit(guard.StartServices))
 	f.Epoch++
 	f.Must(n.take(a, f.Runtime(&m)))
 	f.Epoch--
 	for _, when := range []string{"at once", "after a restart", "after another"} {
-		if a.node.Autonomy.Permit(guard.StartServices) == nil ||
-			a.node.Autonomy.Facts().Partition(a.node.Now()) != guard.EpochBehind {
+		if a.Node().Autonomy.Permit(guard.StartServices) == nil ||
+			a.Node().Autonomy.Facts().Partition(a.Node().Now()) != guard.EpochBehind {
 			t.Errorf("%s: a node that is behind starts services", when)
 		}
 		f.Must(a.Close())
@@ -493,7 +494,7 @@ func TestBehindOverRestarts(t *testing.T) {
 	}
 	f.Must(n.take(a, f.BundleWith(func(*snapshot.TrustBundle) {})))
 	for _, when := range []string{"at once", "after a restart"} {
-		if err := a.node.Autonomy.Permit(guard.StartServices); err != nil {
+		if err := a.Node().Autonomy.Permit(guard.StartServices); err != nil {
 			t.Errorf("with a newer bundle, %s: %v", when, err)
 		}
 		f.Must(a.Close())

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/enroll"
@@ -22,8 +23,8 @@ import (
 )
 
 // runtimeOf returns the header and the record of the node_runtime in use at a.
-func runtimeOf(a *Agent) (snapshot.Header, snapshot.Record) {
-	h := a.node.Beliefs().Held[snapshot.ScopeNodeRuntime]
+func runtimeOf(a *agent.Agent) (snapshot.Header, snapshot.Record) {
+	h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return snapshot.Header{}, snapshot.Record{}
 	}
@@ -45,7 +46,7 @@ func runtimeNode(f *fleettest.Fleet) (*node, authortest.Member) {
 		f.Do(func() { s = f.Runtime(&m) })
 		f.Must(n.take(a, s))
 	}
-	if refused := a.node.Status().Refusals(); len(refused) != 0 {
+	if refused := a.Node().Status().Refusals(); len(refused) != 0 {
 		f.TB.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -92,20 +93,20 @@ func TestRuntimeActivationCrash(t *testing.T) {
 				h, record := runtimeOf(a)
 				old := h.SnapshotID == was.SnapshotID && record.Generation == wasRecord.Generation
 				if h.ConfigVersion == 0 {
-					t.Errorf("none is in use: %v", a.node.Status().Refusals())
+					t.Errorf("none is in use: %v", a.Node().Status().Refusals())
 					return
 				}
-				isNew := bytes.Equal(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
+				isNew := bytes.Equal(a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
 				if !isNew && (!old || done) {
 					t.Errorf("version %d under generation %d is in use", h.ConfigVersion, record.Generation)
 				}
-				if reason := a.unready(); reason != "" || len(a.node.Status().Refusals()) != 0 {
-					t.Errorf("unready: %q, refusals %v", reason, a.node.Status().Refusals())
+				if reason := a.Unready(); reason != "" || len(a.Node().Status().Refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.Node().Status().Refusals())
 				}
-				if err := n.take(a, next); err != nil || len(a.node.Status().Refusals()) != 0 {
-					t.Errorf("sent again: %v, %v", err, a.node.Status().Refusals())
+				if err := n.take(a, next); err != nil || len(a.Node().Status().Refusals()) != 0 {
+					t.Errorf("sent again: %v, %v", err, a.Node().Status().Refusals())
 				}
-				if !bytes.Equal(a.node.Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
+				if !bytes.Equal(a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
 					t.Error("sent again, it is not in use")
 				}
 			})
@@ -133,14 +134,14 @@ func TestDamagedRuntime(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		defer a.Close()
-		if h, _ := runtimeOf(a); h.ConfigVersion == 0 || h.ConfigVersion >= newest.ConfigVersion || a.unready() != "" {
-			t.Fatalf("%s: version %d, %s", what, h.ConfigVersion, a.unready())
+		if h, _ := runtimeOf(a); h.ConfigVersion == 0 || h.ConfigVersion >= newest.ConfigVersion || a.Unready() != "" {
+			t.Fatalf("%s: version %d, %s", what, h.ConfigVersion, a.Unready())
 		}
-		if got := a.node.Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
+		if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
 			t.Fatalf("%s: reported as %v", what, got)
 		}
-		if err := n.take(a, current); err != nil || len(a.node.Status().Refusals()) != 0 {
-			t.Fatalf("%s, sent again: %v, %v", what, err, a.node.Status().Refusals())
+		if err := n.take(a, current); err != nil || len(a.Node().Status().Refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, %v", what, err, a.Node().Status().Refusals())
 		}
 		if h, _ := runtimeOf(a); h.ConfigVersion != newest.ConfigVersion {
 			t.Fatalf("%s, sent again: version %d", what, h.ConfigVersion)
@@ -172,8 +173,8 @@ func TestRuntimeDiskErrors(t *testing.T) {
 		}
 		n.Disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
-		if h, _ := runtimeOf(a); h.ConfigVersion < was.ConfigVersion || a.unready() != "" {
-			t.Fatalf("at call %d: opened with version %d, %s", call, h.ConfigVersion, a.unready())
+		if h, _ := runtimeOf(a); h.ConfigVersion < was.ConfigVersion || a.Unready() != "" {
+			t.Fatalf("at call %d: opened with version %d, %s", call, h.ConfigVersion, a.Unready())
 		}
 		a.Close()
 	}
@@ -196,27 +197,27 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 		})
 	})
 	f.Must(n.take(a, runtime))
-	b := a.node.Beliefs()
-	if trust := a.node.Me().Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
+	b := a.Node().Beliefs()
+	if trust := a.Node().Me().Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
 		t.Fatalf("roles %v", trust.Roles)
 	}
 	if got := enroll.RenewEvery(b); got != 7*time.Second {
 		t.Errorf("renewals every %v", got)
 	}
-	if got := state.MergeAddresses(b, a.node.Me().Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
+	if got := state.MergeAddresses(b, a.Node().Me().Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
 		t.Errorf("coordinators %v", got)
 	}
 	if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 		t.Errorf("without a degraded policy it may do %v", got)
 	}
-	if until, limit := a.node.Autonomy.Alone(); limit != guard.LimitAllowed ||
-		until.After(a.node.Now().Add(freshFor+guard.StaleFor)) {
+	if until, limit := a.Node().Autonomy.Alone(); limit != guard.LimitAllowed ||
+		until.After(a.Node().Now().Add(freshFor+guard.StaleFor)) {
 		t.Errorf("it works alone until %v, by %s", until, limit)
 	}
-	if got := b.Standing(a.node.Me().ID); got != string(snapshot.MemberDraining) {
+	if got := b.Standing(a.Node().Me().ID); got != string(snapshot.MemberDraining) {
 		t.Errorf("it is %s", got)
 	}
-	held := a.held()
+	held := a.Held()
 	for _, want := range []struct {
 		scope     snapshot.Scope
 		freshness snapshot.Freshness
@@ -255,17 +256,17 @@ func TestRuntimeLost(t *testing.T) {
 			c.lose(f, n)
 			a = n.mustOpen()
 			defer a.Close()
-			b := a.node.Beliefs()
+			b := a.Node().Beliefs()
 			if b.Held[snapshot.ScopeNodeRuntime] != nil || b.Held[snapshot.ScopeNodeBootstrap] == nil {
 				t.Fatal("the test shows nothing")
 			}
 			if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 				t.Errorf("it may do %v again", got)
 			}
-			if trust := a.node.Me().Trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
+			if trust := a.Node().Me().Trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
 				t.Errorf("it is in the groups %v, %v again", trust.Roles, trust.Organizations)
 			}
-			if got := b.Facts().Overall(a.node.Now()); got != snapshot.Expired {
+			if got := b.Facts().Overall(a.Node().Now()); got != snapshot.Expired {
 				t.Errorf("it is %s", got)
 			}
 			if len(b.Coordinators()) == 0 {
@@ -274,8 +275,8 @@ func TestRuntimeLost(t *testing.T) {
 			var next *fealtyv1.SignedSnapshot
 			f.Do(func() { next = f.Runtime(&m) })
 			f.Must(n.take(a, next))
-			if got := a.node.Beliefs().Freshness(snapshot.ScopeNodeRuntime, a.node.Now()); got != snapshot.Fresh {
-				t.Errorf("the next one is %q: %v", got, a.node.Status().Refusals())
+			if got := a.Node().Beliefs().Freshness(snapshot.ScopeNodeRuntime, a.Node().Now()); got != snapshot.Fresh {
+				t.Errorf("the next one is %q: %v", got, a.Node().Status().Refusals())
 			}
 		})
 	}
@@ -293,7 +294,7 @@ func TestFreshnessOfANode(t *testing.T) {
 	f.Must(n.take(a, f.TrustBundle()))
 	at := func(d time.Duration) snapshot.Freshness {
 		f.Shift.Store(int64(d))
-		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
+		resp, err := a.NodeServer().GetNode(t.Context(), nil)
 		f.Must(err)
 		return snapshot.Freshness(resp.GetFreshness())
 	}
@@ -311,12 +312,12 @@ func TestFreshnessOfANode(t *testing.T) {
 		if got := at(c.after); got != c.want {
 			t.Errorf("after %v: %s, want %s", c.after, got, c.want)
 		}
-		count, err := testutil.GatherAndCount(a.metrics.registry, "fealty_snapshot_freshness")
+		count, err := testutil.GatherAndCount(a.Counters().Registry(), "fealty_snapshot_freshness")
 		if err != nil || count != 2 {
 			t.Errorf("%d series (%v)", count, err)
 		}
-		if got := float64(guard.Rank(a.node.Beliefs().Freshness(snapshot.ScopeNodeRuntime,
-			a.node.Now()))); got != c.gauge {
+		if got := float64(guard.Rank(a.Node().Beliefs().Freshness(snapshot.ScopeNodeRuntime,
+			a.Node().Now()))); got != c.gauge {
 			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
 		}
 	}
@@ -326,10 +327,10 @@ func TestFreshnessOfANode(t *testing.T) {
 	f.Do(func() { next = renewedRuntime(f, &m, h) })
 	f.Must(n.take(a, next))
 	if got := at(20 * time.Minute); got != snapshot.Fresh {
-		t.Errorf("with a newer record: %s, refusals %v", got, a.node.Status().Refusals())
+		t.Errorf("with a newer record: %s, refusals %v", got, a.Node().Status().Refusals())
 	}
 	// Without what says what it is, it relies on nothing.
-	if got := (&state.Beliefs{}).Facts().Overall(a.node.Now()); got != snapshot.Expired {
+	if got := (&state.Beliefs{}).Facts().Overall(a.Node().Now()); got != snapshot.Expired {
 		t.Errorf("with nothing: %s", got)
 	}
 }

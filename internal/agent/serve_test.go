@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
@@ -38,13 +39,13 @@ func socketDir(tb testing.TB) string {
 }
 
 // served runs an agent with its socket, and returns a client of it.
-func served(t *testing.T, f *fleettest.Fleet, n *node) (*Agent, fealtyv1.NodeServiceClient, func() error) {
+func served(t *testing.T, f *fleettest.Fleet, n *node) (*agent.Agent, fealtyv1.NodeServiceClient, func() error) {
 	t.Helper()
 	a := n.mustOpen()
-	a.socket = filepath.Join(socketDir(t), dir.SocketName)
+	a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
 	stop := n.run(a)
-	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
-	conn, err := mesh.DialLocal(a.socket)
+	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
 	return a, fealtyv1.NewNodeServiceClient(conn), stop
@@ -62,12 +63,12 @@ func TestGetNode(t *testing.T) {
 	f.Must(take(t.Context(), a, "trust_bundle", []byte("garbage")))
 	resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 	f.Must(err)
-	leaf := a.node.SVID().Leaf()
+	leaf := a.Node().SVID().Leaf()
 	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED ||
 		resp.GetCoordinator() != authortest.Coordinator ||
 		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) ||
 		!resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) ||
-		resp.GetKeyId() != a.node.SVID().Key.ID.String() ||
+		resp.GetKeyId() != a.Node().SVID().Key.ID.String() ||
 		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 ||
 		len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
 		t.Errorf("node %v", resp)
@@ -76,7 +77,7 @@ func TestGetNode(t *testing.T) {
 		next.After(f.Clock().Add(40*time.Minute)) {
 		t.Errorf("next renewal at %v", next)
 	}
-	if info, err := os.Stat(a.socket); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(a.Socket()); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket %v, %v", info.Mode(), err)
 	}
 }
@@ -86,10 +87,10 @@ func TestRenewIdentity(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a, client, _ := served(t, f, n)
-	before := a.node.SVID().Key.ID
+	before := a.Node().SVID().Key.ID
 	resp, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
 	f.Must(err)
-	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.node.SVID().Key.ID.String() {
+	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.Node().SVID().Key.ID.String() {
 		t.Errorf("renewed to %s", resp.GetKeyId())
 	}
 	f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })
@@ -124,11 +125,11 @@ func TestLeave(t *testing.T) {
 			n := newNode(f)
 			r := n.MustJoin()
 			a := n.mustOpen()
-			a.socket = filepath.Join(socketDir(t), dir.SocketName)
+			a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
 			done := make(chan error, 1)
 			go func() { done <- a.Run(context.Background()) }()
-			fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
-			conn, err := mesh.DialLocal(a.socket)
+			fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+			conn, err := mesh.DialLocal(a.Socket())
 			f.Must(err)
 			defer conn.Close()
 			if _, err := fealtyv1.NewNodeServiceClient(conn).LeaveCluster(t.Context(),
@@ -180,7 +181,7 @@ func TestLeaveRefused(t *testing.T) {
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
 		t.Errorf("a kind that may not: %v", err)
 	}
-	if !n.Has(dir.SVIDName) || a.unready() != "" {
+	if !n.Has(dir.SVIDName) || a.Unready() != "" {
 		t.Error("the identity is gone")
 	}
 	if _, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{}); err != nil {
@@ -209,7 +210,7 @@ func TestLeftDecision(t *testing.T) {
 		{"unreachable", status.Error(codes.Unavailable, ""), true, true, false},
 		{"no answer in time", context.DeadlineExceeded, true, true, false},
 	} {
-		if got := left(c.err, c.sent, c.inDate); got != c.want {
+		if got := agent.Left(c.err, c.sent, c.inDate); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -244,7 +245,7 @@ func TestSocketPath(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	a.socket = "/tmp/" + strings.Repeat("x", 200)
+	a.Serve("/tmp/"+strings.Repeat("x", 200), "")
 	err := a.Run(t.Context())
 	if !errors.Is(err, explain.BadValue) || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("a socket path that is too long: %v", err)
@@ -260,13 +261,13 @@ func TestSocketLeftBehind(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
-	a.socket = filepath.Join(socketDir(t), dir.SocketName)
-	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.socket, Net: "unix"})
+	a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.Socket(), Net: "unix"})
 	f.Must(err)
 	dead.SetUnlinkOnClose(false)
 	f.Must(dead.Close())
 	stop := n.run(a)
-	conn, err := mesh.DialLocal(a.socket)
+	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	defer conn.Close()
 	fleettest.Eventually(t, "it answers", func() bool {
@@ -285,7 +286,7 @@ func TestLocalAuthorization(t *testing.T) {
 	n := newNode(f)
 	n.MustJoin()
 	a, _, _ := served(t, f, n)
-	services, err := authz.Services(Services()...)
+	services, err := authz.Services(agent.Services()...)
 	f.Must(err)
 	table, err := authz.NewTable(services...)
 	f.Must(err)
@@ -294,14 +295,14 @@ func TestLocalAuthorization(t *testing.T) {
 			t.Errorf("%s is for others than this machine", rule.Method)
 		}
 	}
-	conn, err := mesh.DialLocal(a.socket)
+	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	defer conn.Close()
 	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(t.Context(), &fealtyv1.RenewRequest{})
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
 		t.Errorf("a method of somebody else: %v", err)
 	}
-	plain, err := net.Dial("unix", a.socket)
+	plain, err := net.Dial("unix", a.Socket())
 	f.Must(err)
 	plain.Close()
 }
@@ -313,7 +314,7 @@ func TestProbes(t *testing.T) {
 	a := n.mustOpen()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	f.Must(err)
-	a.metricsListener = l
+	a.ServeMetrics(l)
 	n.run(a)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + l.Addr().String() + path)

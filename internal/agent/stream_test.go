@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -30,18 +31,18 @@ func TestGoesOnAlone(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		if !a.node.Status().View().Connected {
+		if !a.Node().Status().View().Connected {
 			t.Fatal("not connected")
 		}
 		f.Do(func() { f.Faults.Down["all"] = true; clear(f.Seen.Dialed) })
 		f.Cut()
 		time.Sleep(2 * time.Hour)
-		v := a.node.Status().View()
+		v := a.Node().Status().View()
 		if v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) || v.LastError() == "" {
 			t.Errorf("alone: connected %v, %v", v.Connected, v.Stream)
 		}
-		if a.unready() != "" || trustVersion(a) != 10 {
-			t.Errorf("alone it is unready: %s", a.unready())
+		if a.Unready() != "" || trustVersion(a) != 10 {
+			t.Errorf("alone it is unready: %s", a.Unready())
 		}
 		f.Do(func() {
 			total := 0
@@ -54,7 +55,7 @@ func TestGoesOnAlone(t *testing.T) {
 		})
 		f.TrustChanged(func() { f.Faults.Down["all"] = false })
 		time.Sleep(time.Minute)
-		if v := a.node.Status().View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
+		if v := a.Node().Status().View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
 			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.Connected, trustVersion(a),
 				v.LastError())
 		}
@@ -75,13 +76,13 @@ func TestComesBackAfterALongOutage(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Cut()
 		time.Sleep(3 * time.Hour)
-		if a.unready() == "" {
+		if a.Unready() == "" {
 			t.Error("ready with an expired identity")
 		}
 		f.Do(func() { f.Faults.Down["all"] = false })
 		time.Sleep(2 * time.Minute)
-		if v := a.node.Status().View(); !v.Connected || a.unready() != "" || f.Count(&f.Seen.Clones) != 0 {
-			t.Errorf("connected %v, %q, %d alarms, %v", v.Connected, a.unready(), f.Count(&f.Seen.Clones), v.Renewal)
+		if v := a.Node().Status().View(); !v.Connected || a.Unready() != "" || f.Count(&f.Seen.Clones) != 0 {
+			t.Errorf("connected %v, %q, %d alarms, %v", v.Connected, a.Unready(), f.Count(&f.Seen.Clones), v.Renewal)
 		}
 		_ = stop()
 	})
@@ -110,7 +111,7 @@ func TestDelivery(t *testing.T) {
 			i := slices.IndexFunc(last.GetHeld(),
 				func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == "trust_bundle" })
 			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" ||
-				last.GetName() != a.node.Me().ID.Name() {
+				last.GetName() != a.Node().Me().ID.Name() {
 				t.Errorf("reported %v", last)
 			}
 			if len(last.GetRefusals()) != 1 || last.GetRefusals()[0].GetReason() != "malformed" {
@@ -147,18 +148,18 @@ func TestStreamMoves(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := f.Count(&f.Seen.Hellos)
 		reply := make(chan error, 1)
-		a.renewal.renewAsk <- reply
+		a.Renewal().Asks() <- reply
 		if err := <-reply; err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(moveSpread + 5*time.Second)
+		time.Sleep(agent.MoveSpread + 5*time.Second)
 		if got := f.Count(&f.Seen.Hellos); got != before+1 {
 			t.Errorf("%d streams after a renewal, want one more than %d", got, before)
 		}
 		f.TrustChanged(func() {})
-		time.Sleep(bundleSpread + 5*time.Second)
-		if trustVersion(a) != 11 || !a.node.Status().View().Connected {
-			t.Errorf("version %d, connected %v", trustVersion(a), a.node.Status().View().Connected)
+		time.Sleep(agent.BundleSpread + 5*time.Second)
+		if trustVersion(a) != 11 || !a.Node().Status().View().Connected {
+			t.Errorf("version %d, connected %v", trustVersion(a), a.Node().Status().View().Connected)
 		}
 		_ = stop()
 	})
@@ -177,7 +178,7 @@ func TestStreamMovesBeforeExpiry(t *testing.T) {
 		if cuts := f.Seen.Cuts.Load(); cuts != 0 {
 			t.Errorf("%d connections were cut at their end", cuts)
 		}
-		if !a.node.Status().View().Connected || a.unready() != "" {
+		if !a.Node().Status().View().Connected || a.Unready() != "" {
 			t.Error("not connected")
 		}
 		_ = stop()
@@ -197,11 +198,11 @@ func TestStreamMovesWithTheCoordinator(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		f.Do(func() { f.Must(f.Source.Adopt(f.Server(20 * time.Hour))) })
 		time.Sleep(9*time.Minute + 50*time.Second)
-		if v := a.node.Status().View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
+		if v := a.Node().Status().View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
 			t.Errorf("just before its end: connected %v, %d streams", v.Connected, f.Count(&f.Seen.Hellos))
 		}
 		time.Sleep(10 * time.Minute)
-		if v := a.node.Status().View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
+		if v := a.Node().Status().View(); !v.Connected || f.Count(&f.Seen.Hellos) != 2 {
 			t.Errorf("afterwards: connected %v, %d streams", v.Connected, f.Count(&f.Seen.Hellos))
 		}
 		_ = stop()
@@ -232,13 +233,13 @@ func TestHangingCoordinator(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
-		a.contact.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		a.Contact().Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
-		if v := a.node.Status().View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) &&
+		if v := a.Node().Status().View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) &&
 			!errors.Is(v.Stream, explain.Unreachable) {
 			t.Errorf("connected %v, %v", v.Connected, v.Stream)
 		}
@@ -249,8 +250,8 @@ func TestHangingCoordinator(t *testing.T) {
 func TestMoveLead(t *testing.T) {
 	for _, left := range []time.Duration{-time.Hour, 0, time.Second, time.Minute, time.Hour, 1000 * time.Hour} {
 		for range 100 {
-			got := moveLead(left)
-			if got < 0 || got > max(left, 0) || left > 0 && (left-got) > 2*maxMoveLead || left > time.Second &&
+			got := agent.MoveLead(left)
+			if got < 0 || got > max(left, 0) || left > 0 && (left-got) > 2*agent.MaxMoveLead || left > time.Second &&
 				got >= left {
 				t.Errorf("of %v it leaves after %v", left, got)
 			}
@@ -270,7 +271,7 @@ func TestAddresses(t *testing.T) {
 	defer a.Close()
 	seen := make(map[string]int)
 	for range 200 {
-		got := a.contact.Addresses()
+		got := a.Contact().Addresses()
 		if len(got) != 2 {
 			t.Fatalf("addresses %v", got)
 		}
@@ -279,7 +280,7 @@ func TestAddresses(t *testing.T) {
 	if len(seen) != 2 || slices.Min(slices.Collect(maps.Values(seen))) < 40 {
 		t.Errorf("not in random order: %v", seen)
 	}
-	if got := state.MergeAddresses(&state.Beliefs{}, a.node.Me().Addresses); !slices.Equal(got,
+	if got := state.MergeAddresses(&state.Beliefs{}, a.Node().Me().Addresses); !slices.Equal(got,
 		[]string{"b.example:2"}) {
 		t.Errorf("without a bootstrap: %v", got)
 	}

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -27,7 +28,7 @@ type trialWorld struct {
 	f    *fleettest.Fleet
 	n    *node
 	m    authortest.Member
-	a    *Agent
+	a    *agent.Agent
 	good uint64 // the version before
 	bad  *fealtyv1.SignedSnapshot
 }
@@ -41,7 +42,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	w.a = w.n.mustOpen()
 	t.Cleanup(func() { w.a.Close() })
 	if contact {
-		w.a.node.Status().Opened(authortest.Coordinator)
+		w.a.Node().Status().Opened(authortest.Coordinator)
 	}
 	f.Do(func() {
 		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy,
@@ -57,7 +58,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	w.good = w.version()
 	w.bad = w.send(2)
 	if w.version() == w.good || !w.onTrial() {
-		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.node.Status().Refusals())
+		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.Node().Status().Refusals())
 	}
 	return w
 }
@@ -72,15 +73,15 @@ func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Recor
 func (w *trialWorld) version() uint64 { return inUse(w.a)[snapshot.ScopeQoSPolicy] }
 
 func (w *trialWorld) onTrial() bool {
-	_, on := w.a.node.Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
+	_, on := w.a.Node().Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
 	return on
 }
 
 // end lets the time of the trial pass.
 func (w *trialWorld) end() {
 	w.t.Helper()
-	w.a.node.Trials.Since[snapshot.ScopeQoSPolicy] = time.Now().Add(-2 * time.Hour)
-	_, err := w.a.node.Trials.EndTrials(w.t.Context())
+	w.a.Node().Trials.Since[snapshot.ScopeQoSPolicy] = time.Now().Add(-2 * time.Hour)
+	_, err := w.a.Node().Trials.EndTrials(w.t.Context())
 	w.f.Must(err)
 }
 
@@ -93,7 +94,7 @@ func (w *trialWorld) restart() {
 
 func (w *trialWorld) reject() {
 	w.t.Helper()
-	w.f.Must(w.a.node.Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
+	w.f.Must(w.a.Node().Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
 }
 
 // fellBack checks that the version before is in use, and that everybody is told.
@@ -102,21 +103,21 @@ func (w *trialWorld) fellBack(when string) {
 	if w.version() != w.good || w.onTrial() {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
-	mark, _ := w.a.node.Beliefs().Marks.Get(snapshot.ScopeQoSPolicy,
+	mark, _ := w.a.Node().Beliefs().Marks.Get(snapshot.ScopeQoSPolicy,
 		snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}
-	if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined ||
+	if got := w.a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined ||
 		got[0].Scope != string(snapshot.ScopeQoSPolicy) {
 		w.t.Errorf("%s: it is reported as %v", when, got)
 	}
-	resp, err := nodeServer{a: w.a}.GetNode(w.t.Context(), nil)
+	resp, err := w.a.NodeServer().GetNode(w.t.Context(), nil)
 	w.f.Must(err)
 	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != state.ReasonQuarantined {
 		w.t.Errorf("%s: the node tells of %v", when, resp.GetRefusals())
 	}
-	if q, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
+	if q, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
 		w.t.Errorf("%s: quarantined: %v, %+v", when, ok, q)
 	}
 	w.n.wellKept(w.t, w.a)
@@ -134,21 +135,21 @@ func TestTrial(t *testing.T) {
 		{"its time passes", true, (*trialWorld).end, false},
 		{"its time passes, and there was no contact before", false, (*trialWorld).end, false},
 		{"a good verdict, and its time passes", true, func(w *trialWorld) {
-			w.f.Must(w.a.node.Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
+			w.f.Must(w.a.Node().Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
 			w.end()
 		}, false},
 		{"a bad verdict", true, (*trialWorld).reject, true},
 		{"a good and then a bad verdict", true, func(w *trialWorld) {
-			w.f.Must(w.a.node.Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
+			w.f.Must(w.a.Node().Trials.Verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
 			w.reject()
 		}, true},
 		{"contact lost", true, func(w *trialWorld) {
-			w.a.node.Status().Closed(errors.New("gone"))
+			w.a.Node().Status().Closed(errors.New("gone"))
 			w.end()
 		}, true},
 		{"contact lost and back", true, func(w *trialWorld) {
-			w.a.node.Status().Closed(errors.New("gone"))
-			w.a.node.Status().Opened(authortest.Coordinator)
+			w.a.Node().Status().Closed(errors.New("gone"))
+			w.a.Node().Status().Opened(authortest.Coordinator)
 			w.end()
 		}, false},
 		{"contact lost over a restart", true, func(w *trialWorld) { w.restart(); w.end() }, true},
@@ -189,9 +190,9 @@ func TestTrial(t *testing.T) {
 			w := newTrialWorld(t, c.contact)
 			c.do(w)
 			if !c.bad {
-				if w.version() == w.good || w.onTrial() || len(w.a.node.Status().Refusals()) != 0 {
+				if w.version() == w.good || w.onTrial() || len(w.a.Node().Status().Refusals()) != 0 {
 					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(),
-						w.a.node.Status().Refusals())
+						w.a.Node().Status().Refusals())
 				}
 				w.restart()
 				if w.version() == w.good || w.onTrial() {
@@ -210,13 +211,13 @@ func TestTrial(t *testing.T) {
 			w.restart()
 			w.fellBack("and a restart")
 			w.send(3, func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = w.good })
-			if w.version() != w.good || w.a.node.Status().Refusals()[0].Reason == state.ReasonQuarantined {
-				t.Errorf("an older version was accepted: %v", w.a.node.Status().Refusals())
+			if w.version() != w.good || w.a.Node().Status().Refusals()[0].Reason == state.ReasonQuarantined {
+				t.Errorf("an older version was accepted: %v", w.a.Node().Status().Refusals())
 			}
 			w.send(4)
-			if w.version() == w.good || !w.onTrial() || len(w.a.node.Status().Refusals()) != 0 {
+			if w.version() == w.good || !w.onTrial() || len(w.a.Node().Status().Refusals()) != 0 {
 				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(),
-					w.a.node.Status().Refusals())
+					w.a.Node().Status().Refusals())
 			}
 			w.reject() // two in a row: the good one is still known
 			w.fellBack("a second bad one")
@@ -241,22 +242,22 @@ func TestNoTrialOfTrust(t *testing.T) {
 			snapshot.ScopeQoSPolicy})))
 	})
 	for _, scope := range state.Scopes {
-		if _, on := w.a.node.Beliefs().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
+		if _, on := w.a.Node().Beliefs().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
 			t.Errorf("%s is on trial: %v", scope, on)
 		}
 		if scope == snapshot.ScopeQoSPolicy {
 			continue
 		}
-		if err := w.a.node.Trials.Verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, state.ErrNoTrial) {
+		if err := w.a.Node().Trials.Verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, state.ErrNoTrial) {
 			t.Errorf("a verdict of %s: %v", scope, err)
 		}
 	}
-	if err := w.a.node.Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err,
+	if err := w.a.Node().Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err,
 		state.ErrNoTrial) || w.version() == w.good {
 		t.Errorf("a verdict of the version before: %v", err)
 	}
 	// A newer record over what is on trial changes nothing of it.
-	old := w.a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+	old := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 	w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = old })
 	if !w.onTrial() {
 		t.Error("a renewal ended the trial")
@@ -267,7 +268,7 @@ func TestNoTrialOfTrust(t *testing.T) {
 	if w.onTrial() {
 		t.Error("the same content is on trial again")
 	}
-	if got := testutil.ToFloat64(w.a.metrics.rejected.WithLabelValues("qos_policy",
+	if got := testutil.ToFloat64(w.a.Counters().Rejected().WithLabelValues("qos_policy",
 		state.ReasonQuarantined)); got != 0 {
 		t.Errorf("counted %v", got)
 	}
@@ -292,7 +293,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			f.Must(w.n.take(w.a, f.TrustBundle()))
 			w.send(3)
 			if !w.onTrial() {
-				w.t.Fatal("not on trial", w.a.node.Status().Refusals())
+				w.t.Fatal("not on trial", w.a.Node().Status().Refusals())
 			}
 		}},
 		{"its signer revoked", func(w *trialWorld) {
@@ -303,7 +304,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			f.Must(w.n.take(w.a, f.TrustBundle()))
 			w.send(3)
 			if !w.onTrial() || bytes.Equal(old, f.ConfigKey) {
-				w.t.Fatal("not on trial", w.a.node.Status().Refusals())
+				w.t.Fatal("not on trial", w.a.Node().Status().Refusals())
 			}
 		}},
 	} {
@@ -314,12 +315,12 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			w.reject()
 			look := func(when string) {
 				t.Helper()
-				q, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy)
+				q, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy)
 				if w.version() != was || w.onTrial() || !ok || !q.Kept {
 					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was,
 						w.onTrial(), ok, q)
 				}
-				if got := w.a.node.Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined {
+				if got := w.a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined {
 					t.Errorf("%s: %v", when, got)
 				}
 			}
@@ -338,13 +339,13 @@ func TestFallBackCrash(t *testing.T) {
 		n = base.clone()
 		a := n.mustOpen()
 		return n.Disk, func() error {
-			if err := a.node.Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, 0, false, "bad"); err != nil {
+			if err := a.Node().Trials.Verdict(t.Context(), snapshot.ScopeQoSPolicy, 0, false, "bad"); err != nil {
 				return err
 			}
 			if got := inUse(a)[snapshot.ScopeQoSPolicy]; got != w.good {
 				t.Errorf("version %d is in use although the disk failed", got)
 			}
-			return a.node.KeepLedger()
+			return a.Node().KeepLedger()
 		}
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
@@ -354,7 +355,7 @@ func TestFallBackCrash(t *testing.T) {
 		}
 		defer a.Close()
 		got := inUse(a)[snapshot.ScopeQoSPolicy]
-		trial, on := a.node.Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
+		trial, on := a.Node().Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
 		if got != w.good && (got != bad || done || !on || trial.Attempts != 3) {
 			t.Errorf("version %d is in use, trial %+v", got, trial)
 		}
@@ -377,7 +378,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		w.send(100 + i)
 		w.reject()
 	}
-	if got := len(w.a.node.Beliefs().Quarantine); got != state.MaxQuarantined {
+	if got := len(w.a.Node().Beliefs().Quarantine); got != state.MaxQuarantined {
 		t.Errorf("%d entries", got)
 	}
 	w.fellBack("after many")

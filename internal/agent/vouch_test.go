@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	b := a.node.Beliefs()
+	b := a.Node().Beliefs()
 	bootstrap, err := snapshot.Unmarshal(b.Held[snapshot.ScopeNodeBootstrap].Raw)
 	f.Must(err)
 	stale := &state.Beliefs{
@@ -26,17 +26,17 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 		Stale:  b.Held[snapshot.ScopeTrustBundle].Verified,
 		Ledger: b.Ledger, Contact: b.Contact,
 	}
-	_, err = state.Decide(a.node.Me(), stale, bootstrap, f.Clock())
+	_, err = state.Decide(a.Node().Me(), stale, bootstrap, f.Clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle: %v, want it refused for its signer", err)
 	}
 	stale.Marks = snapshot.Marks{}
-	_, err = state.Decide(a.node.Me(), stale, bootstrap, f.Clock())
+	_, err = state.Decide(a.Node().Me(), stale, bootstrap, f.Clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle, new: %v, want it refused for its signer", err)
 	}
 	stale.Held[snapshot.ScopeTrustBundle] = b.Held[snapshot.ScopeTrustBundle]
-	if _, err := state.Decide(a.node.Me(), stale, bootstrap, f.Clock()); err != nil {
+	if _, err := state.Decide(a.Node().Me(), stale, bootstrap, f.Clock()); err != nil {
 		t.Errorf("under a bundle in use: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"crypto/ed25519"
@@ -39,12 +39,12 @@ func TestTrialOfWhatIsGone(t *testing.T) {
 			if w.version() != 0 {
 				t.Fatalf("version %d is in use", w.version())
 			}
-			w.a.node.Status().Closed(errors.New("gone"))
+			w.a.Node().Status().Closed(errors.New("gone"))
 			w.end()
 			if w.onTrial() {
 				t.Error("it is still on trial")
 			}
-			if _, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy); ok {
+			if _, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy); ok {
 				t.Error("what is not in use was judged")
 			}
 		})
@@ -58,30 +58,30 @@ func TestTrialOutlivesARenewal(t *testing.T) {
 		renew func(w *trialWorld)
 	}{
 		{"of the header", func(w *trialWorld) {
-			was := w.a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+			was := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) {
 				h.ConfigVersion, h.IssuedAt = was.ConfigVersion, was.IssuedAt.Add(time.Second)
 			})
 		}},
 		{"by a version with the same content", func(w *trialWorld) { w.send(2) }},
 		{"by a record", func(w *trialWorld) {
-			was := w.a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+			was := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = was })
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTrialWorld(t, true)
-			before := w.a.node.Beliefs().Held[snapshot.ScopeQoSPolicy]
+			before := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy]
 			c.renew(w)
-			if w.a.node.Beliefs().Held[snapshot.ScopeQoSPolicy] == before {
-				t.Fatalf("it is not renewed: %v", w.a.node.Status().Refusals())
+			if w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy] == before {
+				t.Fatalf("it is not renewed: %v", w.a.Node().Status().Refusals())
 			}
 			w.restart()
 			if !w.onTrial() {
 				t.Fatal("it is not on trial any more after a restart")
 			}
 			w.reject()
-			if q, ok := w.a.node.Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
+			if q, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
 				t.Errorf("quarantined: %v, %+v; on trial: %v", ok, q, w.onTrial())
 			}
 			w.fellBack("after a renewal")
@@ -107,7 +107,7 @@ func TestRevocationOutlivesDamage(t *testing.T) {
 		if got := inUse(a); len(got) != 0 {
 			t.Errorf("with a damaged bundle %v are in use", got)
 		}
-		if m, err := a.node.Source().Current(t.Context()); err != nil || m.ID() != a.node.Me().ID {
+		if m, err := a.Node().Source().Current(t.Context()); err != nil || m.ID() != a.Node().Me().ID {
 			t.Errorf("it cannot reach a coordinator: %v", err)
 		}
 		a.Close()
@@ -136,7 +136,7 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(7))))
 		f.ConfigKey = first
 	})
-	if got := a.node.Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got,
+	if got := a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got,
 		[]string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}

@@ -1,4 +1,4 @@
-package agent
+package agent_test
 
 import (
 	"crypto/x509"
@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -73,16 +74,16 @@ func newOperatorNode(f *fleettest.Fleet) *operatorNode {
 	return n
 }
 
-func (n *operatorNode) open() (*Agent, error) {
-	a, err := Open(n.Fleet.TB.Context(), Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock,
+func (n *operatorNode) open() (*agent.Agent, error) {
+	a, err := agent.Open(n.Fleet.TB.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock,
 		Log: fleettest.Quiet(), Dial: n.Fleet.Dial, TLS: n.paths})
 	if a != nil {
-		a.socket, a.configSocket = "", ""
+		a.Serve("", "")
 	}
 	return a, err
 }
 
-func (n *operatorNode) mustOpen() *Agent {
+func (n *operatorNode) mustOpen() *agent.Agent {
 	n.Fleet.TB.Helper()
 	a, err := n.open()
 	n.Fleet.Must(err)
@@ -90,17 +91,17 @@ func (n *operatorNode) mustOpen() *Agent {
 }
 
 // isBack checks that the node is the member that it was, on both sides.
-func (n *operatorNode) isBack(t require, a *Agent) {
+func (n *operatorNode) isBack(t require, a *agent.Agent) {
 	m := n.Fleet.Member(n.id)
 	switch {
-	case a.node.Me().ID != n.id || a.node.Self().ID != n.id || m.ID != n.id:
-		t.Fatalf("it is %v, and %v in the record, was %v", a.node.Self().ID, m.ID, n.id)
-	case m.Key != a.node.SVID().Key.ID:
-		t.Fatalf("the member's key is %v, the node's %v", m.Key, a.node.SVID().Key.ID)
-	case m.Incarnation != a.node.Self().Incarnation:
-		t.Fatalf("the member's incarnation is %v, the node's %v", m.Incarnation, a.node.Self().Incarnation)
-	case a.unready() != "" || bootVersion(a) == 0:
-		t.Fatalf("not ready: %q, bootstrap %d", a.unready(), bootVersion(a))
+	case a.Node().Me().ID != n.id || a.Node().Self().ID != n.id || m.ID != n.id:
+		t.Fatalf("it is %v, and %v in the record, was %v", a.Node().Self().ID, m.ID, n.id)
+	case m.Key != a.Node().SVID().Key.ID:
+		t.Fatalf("the member's key is %v, the node's %v", m.Key, a.Node().SVID().Key.ID)
+	case m.Incarnation != a.Node().Self().Incarnation:
+		t.Fatalf("the member's incarnation is %v, the node's %v", m.Incarnation, a.Node().Self().Incarnation)
+	case a.Unready() != "" || bootVersion(a) == 0:
+		t.Fatalf("not ready: %q, bootstrap %d", a.Unready(), bootVersion(a))
 	case n.Fleet.Count(&n.Fleet.Seen.Clones) != 0:
 		t.Fatalf("a clone alarm for one node")
 	}
@@ -121,30 +122,30 @@ func TestComesBackByCertificate(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		first := a.node.Self().Incarnation
+		first := a.Node().Self().Incarnation
 		var runtime *fealtyv1.SignedSnapshot
-		m := f.Member(a.node.Me().ID)
+		m := f.Member(a.Node().Me().ID)
 		f.Do(func() { runtime = f.Runtime(&m) })
 		f.Must(n.take(a, runtime))
 		if h, _ := runtimeOf(a); h.ConfigVersion == 0 {
-			t.Fatalf("no node_runtime is in use: %v", a.node.Status().Refusals())
+			t.Fatalf("no node_runtime is in use: %v", a.Node().Status().Refusals())
 		}
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Cut()
 		time.Sleep(8 * time.Hour)
-		if a.unready() == "" {
+		if a.Unready() == "" {
 			t.Fatal("the node is ready without a certificate: the test shows nothing")
 		}
 		f.Do(func() { delete(f.Faults.Down, "all"); f.Seen.Proven = nil })
 		time.Sleep(20 * time.Minute)
 		n.isBack(t, a)
-		if a.node.Self().Incarnation == first {
+		if a.Node().Self().Incarnation == first {
 			t.Error("an enrolment that is the old incarnation")
 		}
 		if h, _ := runtimeOf(a); h.ConfigVersion != 0 {
 			t.Errorf("the node_runtime of the old incarnation says what the node is: %v", h.Subject)
 		}
-		if v := a.node.Status().View(); !v.Connected || v.Renewal != nil {
+		if v := a.Node().Status().View(); !v.Connected || v.Renewal != nil {
 			t.Errorf("connected %v, shows %v", v.Connected, v.Renewal)
 		}
 		f.Do(func() {
@@ -157,15 +158,15 @@ func TestComesBackByCertificate(t *testing.T) {
 		f.Shift.Store(int64(8 * time.Hour))
 		n.write("node-k") // the PKI renews it
 		a = n.mustOpen()
-		if got := a.node.Status().Refusals(); len(got) != 0 {
+		if got := a.Node().Status().Refusals(); len(got) != 0 {
 			t.Errorf("left over from the old incarnation: %v", got)
 		}
-		second := a.node.Self().Incarnation
+		second := a.Node().Self().Incarnation
 		stop = n.run(a)
 		time.Sleep(20 * time.Minute)
 		n.isBack(t, a)
-		if second == first || a.node.Self().Incarnation == second {
-			t.Errorf("incarnations %v, %v, %v", first, second, a.node.Self().Incarnation)
+		if second == first || a.Node().Self().Incarnation == second {
+			t.Errorf("incarnations %v, %v, %v", first, second, a.Node().Self().Incarnation)
 		}
 		_ = stop()
 	})
@@ -191,12 +192,12 @@ func TestReenrolProperty(t *testing.T) {
 		f.Must(err)
 		a := n.mustOpen()
 		defer func() { a.Close() }()
-		was := a.node.Self().Incarnation
+		was := a.Node().Self().Incarnation
 		for _, step := range rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut",
 			"restart"}), 1, 6).Draw(rt, "steps") {
 			switch step {
 			case "renew":
-				_ = a.renewal.renew(rt.Context())
+				_ = a.Renewal().Renew(rt.Context())
 			case "away", "long away":
 				d := f.SVIDTTL + f.Grace/2
 				if step == "long away" {
@@ -206,12 +207,12 @@ func TestReenrolProperty(t *testing.T) {
 				n.write("node-k")
 			case "lose":
 				f.Do(func() { f.Faults.LoseJoins = 1 })
-				if err := a.renewal.rejoin(rt.Context()); err == nil {
+				if err := a.Renewal().Rejoin(rt.Context()); err == nil {
 					rt.Fatal("rejoined without an answer")
 				}
 			case "cut":
 				n.Disk.FailAt(rapid.IntRange(1, 40).Draw(rt, "at"), durabletest.ErrPowerCut)
-				_ = a.renewal.rejoin(rt.Context())
+				_ = a.Renewal().Rejoin(rt.Context())
 				n.Disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
 				a = n.mustOpen()
 			case "restart":
@@ -219,14 +220,14 @@ func TestReenrolProperty(t *testing.T) {
 				a = n.mustOpen()
 			}
 		}
-		if err := a.renewal.rejoin(rt.Context()); err != nil {
+		if err := a.Renewal().Rejoin(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
 		n.isBack(rt, a)
 		a.Close()
 		a = n.mustOpen()
 		n.isBack(rt, a)
-		if a.node.Self().Incarnation != was {
+		if a.Node().Self().Incarnation != was {
 			enrolled++
 		}
 		f.Do(func() {
@@ -255,7 +256,7 @@ func TestNoReenrolment(t *testing.T) {
 		f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 		n.write("node-k")
 		f.Do(func() { f.Seen.Proven, f.Faults.RefuseSVID = nil, explain.New(code) })
-		if err := a.renewal.rejoin(t.Context()); !errors.Is(err, code) {
+		if err := a.Renewal().Rejoin(t.Context()); !errors.Is(err, code) {
 			t.Errorf("%s: %v", code, err)
 		}
 		if after := f.Member(n.id); slices.Contains(f.Seen.Proven, proof.TypeX509) || after.Key != before.Key {
@@ -273,20 +274,20 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 	thief := &operatorNode{node: n.clone(), paths: n.paths, write: n.write, id: n.id}
 	a := n.mustOpen()
 	defer a.Close()
-	f.Must(a.renewal.renew(t.Context()))
+	f.Must(a.Renewal().Renew(t.Context()))
 	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
 	b := thief.mustOpen()
 	defer b.Close()
-	if err := b.renewal.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
+	if err := b.Renewal().Rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
 		t.Errorf("the clone: %v, %d alarms", err, f.Count(&f.Seen.Clones))
 	}
-	if f.Member(n.id).Key != a.node.SVID().Key.ID {
+	if f.Member(n.id).Key != a.Node().SVID().Key.ID {
 		t.Error("the clone took the member over")
 	}
 	// The one with the last key comes back.
-	f.Must(a.renewal.rejoin(t.Context()))
-	if f.Member(n.id).Key != a.node.SVID().Key.ID {
+	f.Must(a.Renewal().Rejoin(t.Context()))
+	if f.Member(n.id).Key != a.Node().SVID().Key.ID {
 		t.Error("the member is not back")
 	}
 }
@@ -303,11 +304,11 @@ func TestReenrolAsAnother(t *testing.T) {
 	f.Do(func() { delete(f.Members, "data/node-k") })
 	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
-	if err := a.renewal.rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
+	if err := a.Renewal().Rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
 		t.Errorf("%v", err)
 	}
-	if len(f.Members) != 1 || a.node.Self().ID != n.id {
-		t.Errorf("%d members; the node is %s, was %s", len(f.Members), a.node.Self().ID, n.id)
+	if len(f.Members) != 1 || a.Node().Self().ID != n.id {
+		t.Errorf("%d members; the node is %s, was %s", len(f.Members), a.Node().Self().ID, n.id)
 	}
 }
 
@@ -324,14 +325,14 @@ func TestReenrolRefusedThenMended(t *testing.T) {
 		f.Shift.Store(int64(10 * time.Hour))
 		stop := n.run(a)
 		time.Sleep(time.Minute + time.Second)
-		if v := a.node.Status().View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.unready() == "" {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.Unready() == "" {
 			t.Fatalf("shows %v", v.Renewal)
 		}
 		f.Do(func() { f.Pki = own })
 		n.write("node-k")
 		time.Sleep(10 * time.Second) // far less than the pause after a lasting refusal
-		if v := a.node.Status().View(); v.Renewal != nil || a.unready() != "" {
-			t.Errorf("after the files were mended it shows %v, %q", v.Renewal, a.unready())
+		if v := a.Node().Status().View(); v.Renewal != nil || a.Unready() != "" {
+			t.Errorf("after the files were mended it shows %v, %q", v.Renewal, a.Unready())
 		}
 		_ = stop()
 	})
@@ -387,28 +388,28 @@ func TestFilesRotate(t *testing.T) {
 		} {
 			n.write("node-k")
 			time.Sleep(17 * time.Second)
-			good, err := a.operator.Current(t.Context())
+			good, err := a.Operator().Current(t.Context())
 			f.Must(err)
-			if c := tlsfiles.Tell(t.Context(), a.operator); c.GetProblem() != "" || c.GetFile() != n.paths.Cert ||
+			if c := tlsfiles.Tell(t.Context(), a.Operator()); c.GetProblem() != "" || c.GetFile() != n.paths.Cert ||
 				c.GetSubject() != "CN=node-k" {
 				t.Fatalf("%s: good files show %v", tc.name, c)
 			}
-			counter := a.metrics.reloads.WithLabelValues(string(tc.reason))
+			counter := a.Counters().Reloads().WithLabelValues(string(tc.reason))
 			before := testutil.ToFloat64(counter)
 			tc.spoil()
 			time.Sleep(63 * time.Second) // nobody asks: the agent looks by itself
 			if got := testutil.ToFloat64(counter) - before; got != 1 {
 				t.Errorf("%s: counted %v times as %s, want once", tc.name, got, tc.reason)
 			}
-			c := tlsfiles.Tell(t.Context(), a.operator)
+			c := tlsfiles.Tell(t.Context(), a.Operator())
 			if c.GetReason() != string(tc.reason) || !strings.HasPrefix(c.GetProblem(), string(tc.code)+": ") {
 				t.Errorf("%s: shows %q, %q; want %s, %s", tc.name, c.GetReason(), c.GetProblem(), tc.reason, tc.code)
 			}
-			if m, err := a.operator.Current(t.Context()); err != nil || m != good {
+			if m, err := a.Operator().Current(t.Context()); err != nil || m != good {
 				t.Errorf("%s: the last good certificate is not in use: %v, %v", tc.name, m, err)
 			}
 		}
-		if n, err := testutil.GatherAndCount(a.metrics.registry,
+		if n, err := testutil.GatherAndCount(a.Counters().Registry(),
 			"fealty_operator_certificate_not_after_seconds"); err != nil || n != 1 {
 			t.Errorf("%d gauges of the end, %v", n, err)
 		}
@@ -452,16 +453,16 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 				a := n.mustOpen()
 				stop := n.run(a)
 				time.Sleep(time.Hour)
-				if f.Count(&f.Seen.Renewals) == 0 || a.unready() != "" {
-					t.Errorf("%d renewals, unready %q", f.Count(&f.Seen.Renewals), a.unready())
+				if f.Count(&f.Seen.Renewals) == 0 || a.Unready() != "" {
+					t.Errorf("%d renewals, unready %q", f.Count(&f.Seen.Renewals), a.Unready())
 				}
-				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != string(credential.Untrusted) ||
+				if told := tlsfiles.Tell(t.Context(), a.Operator()); told.GetReason() != string(credential.Untrusted) ||
 					!strings.Contains(told.GetProblem(), string(explain.CredentialForeign)) {
 					t.Errorf("status says %v", told)
 				}
 				n.write("node-k")
 				time.Sleep(time.Minute) // the times of files are those of the machine, which stand still here
-				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != "" {
+				if told := tlsfiles.Tell(t.Context(), a.Operator()); told.GetReason() != "" {
 					t.Errorf("status says %v of what was mended", told)
 				}
 				_ = stop()
