@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -381,4 +382,16 @@ func refusalMessages(refusals []state.Refusal) []*fealtyv1.Refusal {
 		out = append(out, &fealtyv1.Refusal{Scope: r.Scope, Reason: r.Reason, Detail: r.Detail})
 	}
 	return out
+}
+
+// follower holds a stream to some coordinator.
+type follower struct {
+	node       *accept.Node
+	log        *slog.Logger
+	contact    *contact.Coordinators
+	renewal    *renewal
+	fetcher    *fetch.Fetcher
+	release    string
+	run        string        // which process this is: see ConnectRequest.run
+	reportKick chan struct{} // there is something to report
 }

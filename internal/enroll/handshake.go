@@ -155,6 +155,7 @@ func compareClocks(local, remote time.Time) (string, error) {
 // Target makes a gRPC target of host:port: the dialer resolves it.
 func Target(address string) string { return "passthrough:///" + address }
 
+// Dialer returns dial, or for nil one of TCP.
 func Dialer(dial func(context.Context, string) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
 	if dial != nil {
 		return dial

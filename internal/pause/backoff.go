@@ -40,17 +40,20 @@ func (b *Backoff) Next() time.Duration {
 	return d
 }
 
+// Reset has the pauses begin anew.
 func (b *Backoff) Reset() { b.tries = 0 }
 
 // Seldom gives the pauses after answers that only a person can change.
 type Seldom struct{ tries int }
 
+// Next returns a pause, and doubles the one after it.
 func (s *Seldom) Next() time.Duration {
 	d := min(firstLasting<<s.tries, Lasting)
 	s.tries = min(s.tries+1, 16)
 	return Around(d, 0.2)
 }
 
+// Reset has the pauses begin anew.
 func (s *Seldom) Reset() { s.tries = 0 }
 
 // Around returns d give or take the part of it.

@@ -254,6 +254,7 @@ func (c *Coordinators) askingTime() time.Duration {
 	return callTimeout
 }
 
+// AskOne calls f with the coordinator at address, over a connection that presents the member.
 func (c *Coordinators) AskOne(ctx context.Context, address string,
 	f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.askingTime())
@@ -333,6 +334,7 @@ func (c *Coordinators) changesAt(ctx context.Context, address string) ([][]byte,
 	return resp.GetChanges().GetChanges(), nil
 }
 
+// MeshOptions are those of connections that present the member.
 func (c *Coordinators) MeshOptions() mesh.Options {
 	return mesh.Options{
 		Dialer: enroll.Dialer(c.Dial), Now: c.Node.Now, OnFailure: c.HandshakeFailed,
@@ -343,6 +345,7 @@ func (c *Coordinators) MeshOptions() mesh.Options {
 	}
 }
 
+// HandshakeFailed counts e.
 func (c *Coordinators) HandshakeFailed(e *mesh.HandshakeError) {
 	c.Handshake(string(e.Reason))
 }

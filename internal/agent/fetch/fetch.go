@@ -85,6 +85,8 @@ type FetchError struct {
 }
 
 func (e *FetchError) Error() string { return e.Source + ": " + e.Err.Error() }
+
+// Unwrap returns the failure.
 func (e *FetchError) Unwrap() error { return e.Err }
 
 // Fetch gets one content from s, exactly: another size, another hash and a transfer
@@ -308,6 +310,7 @@ type puller struct {
 	kick chan struct{}              // capacity 1
 }
 
+// NewPuller returns a puller of what f gets. It pulls when it is run.
 func NewPuller(f *Fetcher, from state.Origin, sources func() []Source) *puller {
 	return &puller{f: f, from: from, sources: sources, want: make(map[snapshot.Scope]lacking),
 		kick: make(chan struct{}, 1)}
@@ -403,6 +406,7 @@ const (
 	maxResyncPause = time.Hour
 )
 
+// Want notes that the whole of a scope is to be asked for.
 func (r *Resyncs) Want(scope snapshot.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

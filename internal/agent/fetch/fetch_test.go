@@ -93,7 +93,8 @@ func TestFetchIsExact(t *testing.T) {
 		{"broken off", func(context.Context) (io.Reader, error) {
 			return io.MultiReader(bytes.NewReader(content[:1000]), iotest.ErrReader(broken)), nil
 		}, fetch.FetchTruncated, 0},
-		{"broken at once", func(context.Context) (io.Reader, error) { return iotest.ErrReader(broken), nil }, fetch.FetchUnavailable, 0},
+		{"broken at once", func(context.Context) (io.Reader, error) { return iotest.ErrReader(broken), nil },
+			fetch.FetchUnavailable, 0},
 		{"one byte more", holding(append(bytes.Clone(content), 0)), fetch.FetchOversized, 0},
 		{"endless", dripping(0, content), fetch.FetchOversized, 0},
 		{"altered", holding(other), fetch.FetchAltered, 0},
@@ -102,13 +103,15 @@ func TestFetchIsExact(t *testing.T) {
 		{"fast at first, then silent", func(ctx context.Context) (io.Reader, error) {
 			return io.MultiReader(bytes.NewReader(content[:90<<10]), &drip{ctx, []byte{1}, time.Hour}), nil
 		}, fetch.FetchSlow, 2 * pace.Window},
-		{"never opens", func(ctx context.Context) (io.Reader, error) { <-ctx.Done(); return nil, ctx.Err() }, fetch.FetchSlow, pace.Time(int64(len(content)))},
+		{"never opens", func(ctx context.Context) (io.Reader, error) { <-ctx.Done(); return nil, ctx.Err() },
+			fetch.FetchSlow, pace.Time(int64(len(content)))},
 		{"not there", nil, fetch.FetchUnavailable, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				got, err := fetch.Fetch(t.Context(), &shelf{name: "shelf", content: c.source}, snapshot.ScopePeerDirectory, snapshot.DigestOf(content), len(content))
+				got, err := fetch.Fetch(t.Context(), &shelf{name: "shelf", content: c.source},
+					snapshot.ScopePeerDirectory, snapshot.DigestOf(content), len(content))
 				if took := time.Since(began); took > c.within {
 					t.Errorf("it took %v, want %v at most", took, c.within)
 				}
@@ -147,8 +150,10 @@ func TestFetchIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := fetch.Fetch(ctx, &shelf{name: "shelf", content: dripping(time.Minute, []byte{1})}, snapshot.ScopePeerDirectory, snapshot.Digest{}, 10)
-		if e, ok := errors.AsType[*fetch.FetchError](err); !ok || e.Reason != fetch.FetchUnavailable || !errors.Is(err, context.DeadlineExceeded) {
+		_, err := fetch.Fetch(ctx, &shelf{name: "shelf", content: dripping(time.Minute, []byte{1})},
+			snapshot.ScopePeerDirectory, snapshot.Digest{}, 10)
+		if e, ok := errors.AsType[*fetch.FetchError](err); !ok || e.Reason != fetch.FetchUnavailable ||
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 	})

@@ -32,6 +32,7 @@ type Config struct {
 	MirrorEvery time.Duration
 }
 
+// New returns a fetcher. It asks nobody before it is run.
 func New(cfg Config) *Fetcher {
 	return &Fetcher{Config: cfg, Resyncs: Resyncs{Now: cfg.Node.Now}, LeaveStream: make(chan struct{}, 1)}
 }

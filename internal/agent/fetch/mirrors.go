@@ -121,6 +121,8 @@ func (f *Fetcher) endpoints() []snapshot.StorageEndpoint {
 // it is the newest, and so on.
 func (f *Fetcher) mirrorSources() []Source { return f.Surveyed(false) }
 
+// Surveyed returns a source for each mirror; with glance, what was read whole and did not
+// move since is passed over.
 func (f *Fetcher) Surveyed(glance bool) []Source {
 	s := &survey{f: f, places: f.places(), glance: glance}
 	out := make([]Source, len(s.places))

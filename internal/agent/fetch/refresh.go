@@ -316,12 +316,14 @@ func (c *chunks) Close() error {
 	return nil
 }
 
+// HearRoots has the node follow another root, if the signers authorized one.
 func (f *Fetcher) HearRoots(ctx context.Context, m *fealtyv1.RootChanges) {
 	if f.Node.HearChanges(ctx, m.GetChanges()) {
 		f.Demand("the cluster has another root")
 	}
 }
 
+// HearRenew has the node renew, as a coordinator asks.
 func (f *Fetcher) HearRenew(m *fealtyv1.RenewNow) {
 	f.Demand(state.Clip(m.GetReason(), state.MaxDetailBytes))
 }

@@ -18,6 +18,7 @@ func (w *Trials) Verdict(ctx context.Context, scope snapshot.Scope, version uint
 	return w.Judged(ctx, scope, version, ok, state.FailedVerdict, detail)
 }
 
+// Judged is Verdict with the reason to keep for a bad one.
 func (w *Trials) Judged(ctx context.Context, scope snapshot.Scope, version uint64, ok bool, reason,
 	detail string) error {
 	release, err := w.n.Activation.Acquire(ctx)
