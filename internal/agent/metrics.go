@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -37,6 +38,7 @@ type metrics struct {
 func Metrics() (prometheus.Collector, error) {
 	a := &Agent{operator: new(credential.Files)}
 	a.metrics = newMetrics(a, tlsfiles.NewFailures())
+	a.metrics.registry.MustRegister(host.Refusals())
 	_, _, err := a.authorizer()
 	return a.metrics.registry, err
 }

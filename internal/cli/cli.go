@@ -42,6 +42,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/status"
 	"github.com/fealty-io/fealty/internal/cli/token"
 	"github.com/fealty-io/fealty/internal/cli/trust"
+	"github.com/fealty-io/fealty/internal/cli/workload"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/domaincmd"
 	"github.com/fealty-io/fealty/internal/instructcmd"
@@ -124,7 +125,8 @@ node may do, and what happens when the control plane is gone.`,
 	add("processes", dev.Command(c), process.Coordinator(c), process.Agent(c), room(actuation.Shard()),
 		program.Noun("provider", actuation.Short, append(program.Below(c, registrycmd.Providers()),
 			room(actuation.Process()))...))
-	add("node", join.Command(c), join.Leave(c), join.Login(c), join.Whoami(c), join.Contexts(c))
+	add("node", join.Command(c), join.Leave(c), join.Login(c), join.Whoami(c), join.Contexts(c),
+		workload.Command(c))
 	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), token.Command(c),
 		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recovery.Command(c),
 		recovery.Verify(c),

@@ -1054,17 +1054,17 @@ var File_fealty_v1_workload_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_workload_proto_rawDesc = "" +
 	"\n" +
-	"\x18fealty/v1/workload.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"g\n" +
+	"\x18fealty/v1/workload.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"g\n" +
 	"\x17CertifyWorkloadsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x128\n" +
-	"\tworkloads\x18\x02 \x03(\v2\x1a.fealty.v1.WorkloadRequestR\tworkloads\"?\n" +
+	"\tworkloads\x18\x02 \x03(\v2\x1a.fealty.v1.WorkloadRequestR\tworkloads\"E\n" +
 	"\x0fWorkloadRequest\x12\x1a\n" +
-	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x10\n" +
-	"\x03csr\x18\x02 \x01(\fR\x03csr\"^\n" +
+	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x16\n" +
+	"\x03csr\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x03csr\"^\n" +
 	"\x18CertifyWorkloadsResponse\x12B\n" +
-	"\fcertificates\x18\x01 \x03(\v2\x1e.fealty.v1.WorkloadCertificateR\fcertificates\"E\n" +
-	"\x13WorkloadCertificate\x12\x14\n" +
-	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x18\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x1e.fealty.v1.WorkloadCertificateR\fcertificates\"K\n" +
+	"\x13WorkloadCertificate\x12\x1a\n" +
+	"\x05chain\x18\x01 \x03(\fB\x04\xf0\xe0\x18\x00R\x05chain\x12\x18\n" +
 	"\arefusal\x18\x02 \x01(\tR\arefusal\"X\n" +
 	"\x11SignTokensRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
@@ -1082,11 +1082,11 @@ const file_fealty_v1_workload_proto_rawDesc = "" +
 	"\x10TokenKeysRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"<\n" +
 	"\x11TokenKeysResponse\x12'\n" +
-	"\x04keys\x18\x01 \x03(\v2\x13.fealty.v1.TokenKeyR\x04keys\"R\n" +
-	"\bTokenKey\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
-	"\x06signer\x18\x02 \x01(\tR\x06signer\x12\x1c\n" +
-	"\tsignature\x18\x03 \x01(\fR\tsignature\"\x16\n" +
+	"\x04keys\x18\x01 \x03(\v2\x13.fealty.v1.TokenKeyR\x04keys\"^\n" +
+	"\bTokenKey\x12\x16\n" +
+	"\x03key\x18\x01 \x01(\fB\x04\xf0\xe0\x18\x00R\x03key\x12\x16\n" +
+	"\x06signer\x18\x02 \x01(\tR\x06signer\x12\"\n" +
+	"\tsignature\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x00R\tsignature\"\x16\n" +
 	"\x14ListWorkloadsRequest\"\x9e\x01\n" +
 	"\x15ListWorkloadsResponse\x12;\n" +
 	"\tworkloads\x18\x01 \x03(\v2\x1d.fealty.v1.RegisteredWorkloadR\tworkloads\x120\n" +
@@ -1209,6 +1209,7 @@ func file_fealty_v1_workload_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_form_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -91,12 +91,17 @@ type Host struct {
 	print  [32]byte // of the bundle that roots are of; owned by look
 }
 
+// Refusals is the metric of a host, which counts nothing yet.
+func Refusals() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_workload_refused_total", Help: "Calls of local processes that got no identity, by reason.",
+	}, []string{"reason"})
+}
+
 // New returns a Host that serves nobody yet.
 func New(cfg Config) (*Host, error) {
 	h := &Host{cfg: cfg}
-	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "fealty_workload_refused_total", Help: "Calls of local processes that got no identity, by reason.",
-	}, []string{"reason"})
+	refused := Refusals()
 	cfg.Registry.MustRegister(refused)
 	h.issuer = issuance.New(issuance.Config{
 		FS: cfg.FS, Dir: filepath.Join(cfg.Dir, dir.WorkloadsName), Certify: h.certify, Now: cfg.Now, Log: cfg.Log,
