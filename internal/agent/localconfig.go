@@ -223,8 +223,8 @@ func (s configServer) PermitAction(_ context.Context,
 
 // configSocketOf is where local services are served.
 func configSocketOf(cfg Config) string {
-	if cfg.ConfigSocket != "" {
-		return cfg.ConfigSocket
+	if cfg.Sockets.Config != "" {
+		return cfg.Sockets.Config
 	}
 	return filepath.Join(cfg.DataDir, ConfigSocketName)
 }

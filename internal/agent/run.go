@@ -36,20 +36,12 @@ type Config struct {
 	// Socket is where the local API is served. Blank means SocketName in DataDir. A
 	// unix socket's path is short: see mesh.CheckSocketPath.
 	Socket string
-	// ConfigSocket is where config is served to local services. Blank means
-	// ConfigSocketName in DataDir, whose folder only the agent's own user and root can
-	// enter.
-	ConfigSocket string
+	// Sockets are where processes of this machine are served.
+	Sockets Sockets
 	// Local serves the local API in place of a unix socket at Socket, and LocalConfig config
 	// in place of one at ConfigSocket, for whole agents in memory. Run closes them. Nil
 	// outside tests.
 	Local, LocalConfig net.Listener
-	// WorkloadSocket is where the SPIFFE Workload API is served to the processes of this
-	// machine, which need a folder that they can enter. Blank: it is not served.
-	WorkloadSocket string
-	// LocalWorkloads serves it in place of a unix socket there. Run closes it. Nil outside
-	// tests.
-	LocalWorkloads net.Listener
 	// Consumers are the users and groups that may use it beside the agent's own user and
 	// root; at most 64. Nil: nobody.
 	Consumers []Consumer
@@ -91,6 +83,16 @@ type Config struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Faults are for tests. Nil: none.
 	Faults *fault.Points
+}
+
+// Sockets are where an agent serves the processes of its machine, which need a folder that they can
+// enter. A unix socket's path is short: see mesh.CheckSocketPath.
+type Sockets struct {
+	// Config is where config is served to local services. Blank means ConfigSocketName in
+	// DataDir, whose folder only the agent's own user and root can enter.
+	Config string
+	// Workloads is where the SPIFFE Workload API and Envoy's SDS are served. Blank: nowhere.
+	Workloads string
 }
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.

@@ -34,7 +34,7 @@ func joined(t *testing.T, f *coordinatortest.Fleet, name string) (folder string)
 		t.Fatal(err)
 	}
 	a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, Log: quiet, Now: f.Clock, Release: "test",
-		Socket: filepath.Join(folder, "a.sock"), ConfigSocket: filepath.Join(folder, "c.sock")})
+		Socket: filepath.Join(folder, "a.sock"), Sockets: agent.Sockets{Config: filepath.Join(folder, "c.sock")}})
 	if err != nil {
 		t.Fatal(err)
 	}

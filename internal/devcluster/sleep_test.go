@@ -112,7 +112,7 @@ func TestNodeOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "a.sock")
-	a, err := agent.Open(ctx, agent.Config{DataDir: state, FS: disk.FS(), Socket: socket, ConfigSocket: filepath.Join(dir, "c.sock"), Log: quiet(), Now: c.clock.now})
+	a, err := agent.Open(ctx, agent.Config{DataDir: state, FS: disk.FS(), Socket: socket, Sockets: agent.Sockets{Config: filepath.Join(dir, "c.sock")}, Log: quiet(), Now: c.clock.now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,8 @@ func answerSize() grpc.DialOption {
 }
 
 // DialAs opens the way to coordinators elsewhere, as somebody who logged in.
-func DialAs(login enroll.LoginIdentity, addresses []string, now func() time.Time, timeout time.Duration) (*Line, error) {
+func DialAs(login enroll.LoginIdentity, addresses []string, now func() time.Time, timeout time.Duration) (*Line,
+	error) {
 	l := &Line{timeout: timeout, login: &login}
 	for _, addr := range addresses {
 		conn, err := mesh.Dial(addr, login.Source, credential.AnyOfKind(identity.Coordinator),

@@ -325,8 +325,9 @@ func RunAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, ConfigSocket: cfg.Path("config_socket"),
-		WorkloadSocket: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName)), Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
+		DataDir: dir, Sockets: agent.Sockets{Config: cfg.Path("config_socket"),
+			Workloads: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName))},
+		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
 		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: TLSPaths(cfg),
 		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.Env.Release, Now: c.Env.Now, Log: Logger(c, cfg),
 	})

@@ -44,8 +44,8 @@ func ask(cfg *settings.Values, f func(fealtyv1.LocalWorkloadServiceClient) error
 func list(c *program.CLI) *cobra.Command {
 	return c.Command(program.Spec{
 		Use: "list", Short: "list the workloads that this machine's services register",
-		Long: `List the workloads that the services of this machine register, with the processes that are meant and the end
-of their certificates. The agent has to run.`,
+		Long: `List the workloads that the services of this machine register, with the processes that are
+meant and the end of their certificates. The agent has to run.`,
 		Sample: `  fealty workload list --data /var/lib/fealty/agent`,
 		Groups: []settings.Group{settings.Agent, settings.Timeouts}, Names: true,
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
@@ -98,8 +98,8 @@ func test(c *program.CLI) *cobra.Command {
 	var pid int32
 	cmd := c.Command(program.Spec{
 		Use: "test", Short: "say which identities a process would get, and why not",
-		Long: `Say which identities a running process would get from this machine's agent, and of each other workload that is
-registered here the first thing that the process is not.`,
+		Long: `Say which identities a running process would get from this machine's agent, and of each
+other workload that is registered here the first thing that the process is not.`,
 		Sample: `  fealty workload test --pid 4711 --data /var/lib/fealty/agent`,
 		Groups: []settings.Group{settings.Agent, settings.Timeouts},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
@@ -172,8 +172,8 @@ func write(c *program.CLI) *cobra.Command {
 	var once bool
 	cmd := c.Command(program.Spec{
 		Use: "write", Short: "write this process's identity into files, and again when it is renewed",
-		Long: `Write the identity of this process into files, for a program that only reads files: svid.pem, svid_key.pem and
-bundle.pem. They are written again when something of them changes, all three together, and then --on-change is run, to
+		Long: `Write the identity of this process into files, for a program that only reads files: svid.pem,
+svid_key.pem and bundle.pem. They are written again when something of them changes, all three together, and then --on-change is run, to
 tell the program. It gets the identity by the SPIFFE Workload API, so that it runs as the user that is registered; it
 ends when it is told to.`,
 		Sample: `  fealty workload write --dir /run/billing/tls --on-change "systemctl reload billing"

@@ -55,7 +55,8 @@ func Of(x *workloadapi.X509Context, id string) (*Set, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write the roots of %s: %w", svid.ID, err)
 		}
-		return &Set{ID: svid.ID.String(), Certificate: certificates, Key: key, Bundle: encode(roots.X509Authorities())}, nil
+		return &Set{ID: svid.ID.String(), Certificate: certificates, Key: key,
+			Bundle: encode(roots.X509Authorities())}, nil
 	}
 	if id == "" {
 		return nil, errors.New("the process has no identity")

@@ -69,9 +69,7 @@ type Config struct {
 	FS  durable.FS
 	Dir string
 	// Socket is where the Workload API is served. Blank: nowhere.
-	Socket string
-	// Listener serves it in place of a socket there; nil: that is made.
-	Listener net.Listener
+	Socket   string
 	Registry prometheus.Registerer
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -138,7 +136,7 @@ func (h *Host) Changed() <-chan struct{} { return h.changed.Wait() }
 
 // Run follows, certifies and serves until ctx ends, and returns its error then.
 func (h *Host) Run(ctx context.Context) error {
-	if h.cfg.Socket == "" && h.cfg.Listener == nil {
+	if h.cfg.Socket == "" {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -204,7 +202,8 @@ func demand(ctx context.Context, api *spiffe.Server, method string) error {
 // survive keeps a handler that panics from ending the agent.
 func (h *Host) survive(ctx context.Context, method string, err *error) {
 	if p := recover(); p != nil {
-		h.cfg.Log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p),
+		h.cfg.Log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method),
+			slog.Any("panic", p),
 			slog.String("stack", string(debug.Stack())))
 		*err = status.Error(codes.Internal, "a defect of the agent: its log has the details")
 	}
@@ -225,9 +224,6 @@ func stop(server *grpc.Server) {
 
 // listen opens the socket to every user: the kernel says who calls, and the folder who may.
 func (h *Host) listen() (net.Listener, error) {
-	if h.cfg.Listener != nil {
-		return h.cfg.Listener, nil
-	}
 	if err := mesh.CheckSocketPath(h.cfg.Socket); err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func joined(t testing.TB, f *coordinatortest.Fleet, name string) *member {
 
 func (m *member) start() {
 	m.t.Helper()
-	a, err := agent.Open(m.t.Context(), agent.Config{DataDir: m.dir, WorkloadSocket: m.socket, Log: logger(m.t), Release: "test"})
+	a, err := agent.Open(m.t.Context(), agent.Config{DataDir: m.dir, Sockets: agent.Sockets{Workloads: m.socket}, Log: logger(m.t), Release: "test"})
 	if err != nil {
 		m.t.Fatal(err)
 	}
