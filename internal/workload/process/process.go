@@ -123,34 +123,46 @@ var containerPart = regexp.MustCompile(`^(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\
 // placed reads the unit and the container out of /proc/PID/cgroup (cgroups(7)).
 //
 // The topmost unit counts. Below it users make groups of any name: those of a user's own manager
-// stand below user@UID.service, so that no user can take the name of a service of the system.
+// stand below user@UID.service, so that no user can take the name of a service of the system. A
+// unit stands below slices alone: what is below any other group was named by somebody else than
+// the machine's manager, such as the one inside of a container of LXC.
 func placed(cgroups string) (unit, container string) {
-	path := ""
-	for line := range strings.Lines(cgroups) {
-		line = strings.TrimSuffix(line, "\n")
-		if p, ok := strings.CutPrefix(line, "0::"); ok && (p != "/" || path == "") {
-			path = p
-			if p != "/" {
-				break
-			}
-		}
-		if _, p, ok := strings.Cut(line, ":name=systemd:"); ok && path == "" {
-			path = p
-		}
-	}
-	for part := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
+	slices := true // so far
+	for part := range strings.SplitSeq(strings.TrimPrefix(groupOf(cgroups), "/"), "/") {
+		isUnit := slices && workload.UnitFault(part) == ""
 		switch m := containerPart.FindStringSubmatch(part); {
 		case part == "..":
 			// The group is outside of what we may see: nothing below has a place that we know.
 			return "", ""
 		case m != nil:
-			if workload.UnitFault(part) == "" {
+			if isUnit {
 				unit = part
 			}
 			return unit, m[1]
-		case workload.UnitFault(part) == "":
+		case isUnit:
 			return part, ""
 		}
+		slices = slices && strings.HasSuffix(part, ".slice")
 	}
 	return "", ""
+}
+
+// groupOf returns the control group that says where a process was placed: that of the unified
+// hierarchy, or of systemd's own if it is in none there. A line is an id, controllers and the
+// group, which is the last because it may have colons.
+func groupOf(cgroups string) string {
+	unified, named := "", ""
+	for line := range strings.Lines(cgroups) {
+		id, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		switch controllers, group, _ := strings.Cut(rest, ":"); {
+		case id == "0" && controllers == "":
+			unified = group
+		case controllers == "name=systemd":
+			named = group
+		}
+	}
+	if unified == "" || unified == "/" && named != "" {
+		return named
+	}
+	return unified
 }

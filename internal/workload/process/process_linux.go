@@ -150,7 +150,8 @@ func (p *Process) Facts(ctx context.Context, hash bool) (workload.Facts, error) 
 	if !p.alive() {
 		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
 	}
-	if after, err := p.stat(); runs.program() != p.program || err == nil && after.program() != p.program {
+	if after, err := p.stat(); runs.program() != p.program || (err == nil || p.program != program{}) &&
+		after.program() != p.program {
 		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrOther)
 	}
 	return f, nil

@@ -1,0 +1,4 @@
+package process
+
+// Placed is placed, for tests.
+var Placed = placed
