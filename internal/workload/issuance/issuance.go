@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/internal/workload"
@@ -74,12 +75,15 @@ type Issuer struct {
 	changed watch.Signal // what [Issuer.SVID] returns
 	look    watch.Signal // what is registered
 
-	mu   sync.Mutex
-	held map[identity.ID]*entry // those that are registered; guarded by mu
+	mu       sync.Mutex
+	held     map[identity.ID]*entry // those that are registered; guarded by mu
+	rechecks int                    // counts calls of Recheck; guarded by mu
 	// unswept: files may be there of workloads that are not in held. Not before the first
 	// Register: until then nobody knows which are.
 	unswept    bool // guarded by mu
 	registered bool // Register was called; guarded by mu
+
+	problem string // of the disk, "": none; owned by Run
 }
 
 // entry is one workload. Guarded by Issuer.mu.
@@ -87,6 +91,7 @@ type entry struct {
 	registration workload.Registration
 	svid         *dir.SVID // nil: none yet
 	unsaved      bool      // svid is not on disk
+	given        bool      // svid was in date when Run looked last
 	retry        time.Time // when it is asked about again; zero: at once
 	pause        time.Duration
 	err          error // why the last attempt failed; nil: it did not
@@ -223,6 +228,7 @@ func (i *Issuer) Recheck() {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.rechecks++
 	for id, e := range i.held {
 		e.retry, e.pause = time.Time{}, 0
 		if err := bad[id]; err != nil && e.svid == held[id] {
@@ -237,16 +243,17 @@ func (i *Issuer) Recheck() {
 func (i *Issuer) Run(ctx context.Context) error {
 	for {
 		changed := i.look.Wait()
-		i.sweep()
 		due, next := i.due()
 		if len(due) > 0 {
 			i.certify(ctx, due)
-			i.save()
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			continue
 		}
+		// After all that are due: nobody waits for the disk.
+		i.sweep()
+		i.save()
 		if _, err := watch.Wait(ctx, min(next, clockLook), changed); err != nil {
 			return err
 		}
@@ -259,25 +266,31 @@ func (i *Issuer) due() (due []workload.Registration, next time.Duration) {
 	defer i.mu.Unlock()
 	now := i.cfg.Now()
 	next = clockLook
-	dropped := false
+	turned := false
 	type urgent struct {
 		workload.Registration
 		until time.Time
 	}
 	var all []urgent
 	for id, e := range i.held {
-		if e.svid != nil && !i.inDate(e.svid) {
-			e.svid, dropped = nil, true
+		// One that is out of date is kept: if it is the clock that is wrong, it counts again
+		// once that is right.
+		given := e.svid != nil && i.inDate(e.svid)
+		if given != e.given {
+			e.given, turned = given, true
 		}
 		at, until := time.Time{}, time.Time{}
-		if e.svid != nil {
+		if given {
 			at, until = renewAt(id, e.svid.Leaf(), e.registration.TTL), e.svid.Leaf().NotAfter
+		}
+		if e.retry.Sub(now) > maxRefusal {
+			e.retry = time.Time{} // the clock was ahead when it was set
 		}
 		if e.retry.After(at) {
 			at = e.retry
 		}
-		if at.Sub(now) > maxRefusal && !e.retry.IsZero() && e.svid == nil {
-			at = now // the clock was ahead when it was set
+		if given {
+			next = min(next, until.Sub(now)) // callers are told of its end
 		}
 		if at.After(now) {
 			next = min(next, at.Sub(now))
@@ -285,7 +298,7 @@ func (i *Issuer) due() (due []workload.Registration, next time.Duration) {
 		}
 		all = append(all, urgent{e.registration, until})
 	}
-	if dropped {
+	if turned {
 		i.changed.Notify()
 	}
 	slices.SortFunc(all, func(a, b urgent) int { return cmp.Or(a.until.Compare(b.until), a.ID.Compare(b.ID)) })
@@ -297,13 +310,15 @@ func (i *Issuer) due() (due []workload.Registration, next time.Duration) {
 
 // renewAt is when a certificate is renewed: between renewFrom of its life and renewFraction of it
 // later, each workload at its own point, so that not all come together. A life that was cut by
-// its issuer's end, or is longer than is wanted now, is renewed by what is wanted.
+// its issuer's end, or is longer than is wanted now, is renewed by what is wanted. Life begins
+// when a certificate is made: a short one would else be renewed at once, again and again.
 func renewAt(id identity.ID, leaf *x509.Certificate, ttl time.Duration) time.Time {
-	life := min(leaf.NotAfter.Sub(leaf.NotBefore), ttl)
+	made := leaf.NotBefore.Add(identityform.Backdate)
+	life := max(min(leaf.NotAfter.Sub(made), ttl), 0)
 	h := fnv.New32a()
 	h.Write([]byte(id.String()))
 	part := renewFrom + renewFraction*float64(h.Sum32())/(1<<32)
-	return leaf.NotBefore.Add(time.Duration(part * float64(life)))
+	return made.Add(time.Duration(part * float64(life)))
 }
 
 // certify asks about all of due at once.
@@ -320,7 +335,13 @@ func (i *Issuer) certify(ctx context.Context, due []workload.Registration) {
 		}
 		i.failed(r.ID, err, minPause, maxPause)
 	}
+	if len(asks) == 0 {
+		return
+	}
 	answers, err := i.cfg.Certify(ctx, asks)
+	i.mu.Lock()
+	rechecks := i.rechecks
+	i.mu.Unlock()
 	if err == nil && len(answers) != len(asks) {
 		err = fmt.Errorf("a coordinator answered %d of %d asks: it may be of another release", len(answers), len(asks))
 	}
@@ -341,8 +362,9 @@ func (i *Issuer) certify(ctx context.Context, due []workload.Registration) {
 				i.failed(id, err, minRefusal, maxRefusal)
 				continue
 			}
-			i.succeeded(id, svid)
-			certified++
+			if i.succeeded(id, svid, rechecks) {
+				certified++
+			}
 		}
 	}
 	if certified > 0 {
@@ -385,12 +407,18 @@ func (i *Issuer) check(id identity.ID, svid *dir.SVID) error {
 	return nil
 }
 
-func (i *Issuer) succeeded(id identity.ID, svid *dir.SVID) {
+// succeeded puts svid into use, unless another bundle came after the rechecks before it was
+// checked: the workload is asked about again then. It reports whether it did.
+func (i *Issuer) succeeded(id identity.ID, svid *dir.SVID, rechecks int) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if e := i.held[id]; e != nil { // else nobody registers it any more
-		e.svid, e.unsaved, e.retry, e.pause, e.err = svid, true, time.Time{}, 0, nil
+	e := i.held[id]
+	if e == nil || rechecks != i.rechecks {
+		return false
 	}
+	// A coordinator is not asked without a pause, whatever the certificate says of its life.
+	e.svid, e.unsaved, e.given, e.retry, e.pause, e.err = svid, true, true, i.cfg.Now().Add(minPause), 0, nil
+	return true
 }
 
 func (i *Issuer) failed(id identity.ID, err error, least, most time.Duration) {
@@ -439,8 +467,8 @@ func (i *Issuer) read(id identity.ID) *dir.SVID {
 	return &svid
 }
 
-// save writes what is not on disk yet. A disk that fails costs a question to a coordinator after
-// the next start, and nothing now.
+// save writes what is not on disk yet. A disk that fails is tried again at the next look, and
+// costs a question to a coordinator if the process ends before.
 func (i *Issuer) save() {
 	type unsaved struct {
 		id   identity.ID
@@ -458,21 +486,34 @@ func (i *Issuer) save() {
 	if len(all) == 0 {
 		return
 	}
-	err := i.cfg.FS.MkdirAll(i.cfg.Dir)
+	first := i.cfg.FS.MkdirAll(i.cfg.Dir)
+	var failed []unsaved
 	for _, u := range all {
-		if err != nil {
-			break
-		}
-		var raw []byte
-		if raw, err = dir.EncodeSVID(*u.svid); err == nil {
+		raw, err := dir.EncodeSVID(*u.svid)
+		if err == nil {
 			err = i.cfg.FS.WriteFile(filepath.Join(i.cfg.Dir, nameOf(u.id)), raw)
 		}
+		if err != nil { // those of others are written all the same
+			failed, first = append(failed, u), cmp.Or(first, err)
+		}
 	}
-	if err != nil {
+	problem := ""
+	if len(failed) > 0 {
+		problem = first.Error()
+	}
+	i.mu.Lock()
+	for _, u := range failed {
+		if e := i.held[u.id]; e != nil && e.svid == u.svid {
+			e.unsaved = true
+		}
+	}
+	i.mu.Unlock()
+	if problem != "" && problem != i.problem {
 		i.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"certificates of workloads are not on disk, and are asked for again after a restart",
-			slog.String("reason", err.Error()))
+			slog.Int("workloads", len(failed)), slog.String("reason", problem))
 	}
+	i.problem = problem
 }
 
 // sweep removes the files of workloads that nobody registers.
