@@ -82,27 +82,59 @@ func (s Selector) Mismatch(f Facts) string {
 	if s.IsZero() {
 		return "it selects no process"
 	}
-	if s.UID != nil && *s.UID != f.UID {
+	c, ok := s.unfit(&f)
+	switch {
+	case !ok:
+		return ""
+	case c.name == "uid":
 		return fmt.Sprintf("uid is %d, want %d", f.UID, *s.UID)
+	case c.name == "gid":
+		return fmt.Sprintf("gid is %d, want %d", f.GID, *s.GID)
+	case c.got == "" && f.Unread[c.name] != "":
+		return fmt.Sprintf("%s is not known (%s), want %s", c.name, f.Unread[c.name], c.want)
+	case c.got == "":
+		return fmt.Sprintf("it has no %s, want %s", c.name, c.want)
+	}
+	return fmt.Sprintf("%s is %s, want %s", c.name, c.got, c.want)
+}
+
+// Fits reports whether a process is one of those that s means. It is cheaper than
+// [Selector.Mismatch].
+func (s *Selector) Fits(f *Facts) bool {
+	_, unfit := s.unfit(f)
+	return !unfit && !s.IsZero()
+}
+
+// NeedsHash reports whether it is the hash of its executable, and nothing else, that tells
+// whether a process is one of those that s means.
+func (s Selector) NeedsHash(f *Facts) bool {
+	if s.SHA256 == "" {
+		return false
+	}
+	s.SHA256 = ""
+	_, unfit := s.unfit(f)
+	return !unfit
+}
+
+type compared struct{ name, want, got string }
+
+// unfit returns the first fact that is not as s has it. One that is not known is not.
+func (s *Selector) unfit(f *Facts) (compared, bool) {
+	if s.UID != nil && *s.UID != f.UID {
+		return compared{name: "uid"}, true
 	}
 	if s.GID != nil && *s.GID != f.GID {
-		return fmt.Sprintf("gid is %d, want %d", f.GID, *s.GID)
+		return compared{name: "gid"}, true
 	}
-	for _, c := range []struct{ name, want, got string }{
-		{"path", s.Path, f.Path}, {"sha256", s.SHA256, f.SHA256}, {"unit", s.Unit, f.Unit}, {"container",
-			s.Container, f.Container},
+	for _, c := range [...]compared{
+		{"path", s.Path, f.Path}, {"sha256", s.SHA256, f.SHA256}, {"unit", s.Unit, f.Unit},
+		{"container", s.Container, f.Container},
 	} {
-		switch {
-		case c.want == "" || c.want == c.got && c.got != "":
-		case c.got == "" && f.Unread[c.name] != "":
-			return fmt.Sprintf("%s is not known (%s), want %s", c.name, f.Unread[c.name], c.want)
-		case c.got == "":
-			return fmt.Sprintf("it has no %s, want %s", c.name, c.want)
-		default:
-			return fmt.Sprintf("%s is %s, want %s", c.name, c.got, c.want)
+		if c.want != "" && c.want != c.got {
+			return c, true
 		}
 	}
-	return ""
+	return compared{}, false
 }
 
 // Settings returns s as the parameters of a service, sorted by name. id "" is the service's name,

@@ -24,6 +24,15 @@ type Process struct {
 	hashes   *Hashes
 }
 
+// MaxFiles is how many files this process may have open; 0: the system does not say.
+func MaxFiles() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 0
+	}
+	return int(min(limit.Cur, 1<<30))
+}
+
 // Open returns the process on the other end of conn, a unix socket. Hashes are shared.
 // Errors match [ErrGone] where it has ended.
 func Open(conn net.Conn, hashes *Hashes) (*Process, error) {
@@ -46,6 +55,11 @@ func Open(conn net.Conn, hashes *Hashes) (*Process, error) {
 	// As early as can be: from now on it may not become another program.
 	if f, err := p.stat(); err == nil {
 		p.program = f.program()
+	}
+	// Linux 6.16 gives a handle also on a process that has ended.
+	if !p.alive() {
+		p.Close()
+		return nil, fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
 	}
 	return p, nil
 }
