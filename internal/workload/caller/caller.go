@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -28,7 +30,8 @@ import (
 
 // Limits of the socket.
 const (
-	// MaxConnections are open at a time, and MaxUserConnections of one user.
+	// MaxConnections are open at a time, and MaxUserConnections of one user: fewer where the
+	// process may have few files open, of which each takes two, and half are for others.
 	MaxConnections     = 8192
 	MaxUserConnections = 4096
 	// MaxStreams are the calls under way on one connection.
@@ -73,6 +76,7 @@ type Source interface {
 
 // Reasons why a caller gets nothing: labels of a metric.
 const (
+	ReasonCrowded      = "too_many"
 	ReasonHeader       = "no_header"
 	ReasonGone         = "process_gone"
 	ReasonOther        = "other_program"
@@ -96,14 +100,35 @@ type Callers struct {
 	hashes process.Hashes
 	log    *flowcontrol.LogSampler
 
-	mu    sync.Mutex
-	taken map[uint32]int // open connections by user; guarded by mu
-	all   int            // guarded by mu
+	most, mostOfUser int // connections
+
+	mu     sync.Mutex
+	taken  map[uint32]int           // open connections by user; guarded by mu
+	open   map[*connection]struct{} // guarded by mu
+	closed bool                     // guarded by mu
 }
 
 // New returns Callers of cfg.Source.
 func New(cfg Config) *Callers {
-	return &Callers{cfg: cfg, log: flowcontrol.NewLogSampler(), taken: make(map[uint32]int)}
+	c := &Callers{cfg: cfg, log: flowcontrol.NewLogSampler(), taken: make(map[uint32]int),
+		open: make(map[*connection]struct{}), most: MaxConnections}
+	if files := process.MaxFiles(); files > 0 {
+		c.most = min(c.most, max(files/4, 2))
+	}
+	c.mostOfUser = min(MaxUserConnections, c.most/2)
+	return c
+}
+
+// Close closes all connections, and those that come later. A server waits for one that says
+// nothing when it stops.
+func (c *Callers) Close() {
+	c.mu.Lock()
+	open := slices.Collect(maps.Keys(c.open))
+	c.closed = true
+	c.mu.Unlock()
+	for _, conn := range open {
+		conn.Close()
+	}
 }
 
 // Source is what they were made with.
@@ -121,7 +146,8 @@ func (info) AuthType() string { return "local-process" }
 // connection gives the process and its place back when it closes.
 type connection struct {
 	net.Conn
-	close func() error
+	process *process.Process
+	close   func() error
 }
 
 func (c *connection) Close() error { return errors.Join(c.Conn.Close(), c.close()) }
@@ -134,36 +160,43 @@ func (c *Callers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 		raw.Close()
 		return nil, nil, err
 	}
-	if err := c.take(p.UID()); err != nil {
+	conn := &connection{Conn: raw, process: p}
+	conn.close = sync.OnceValue(func() error {
+		c.free(conn)
+		return p.Close()
+	})
+	if err := c.take(conn); err != nil {
+		c.refuse(ReasonCrowded, p.PID(), err)
 		raw.Close()
 		p.Close()
 		return nil, nil, err
 	}
-	free := sync.OnceValue(func() error {
-		c.free(p.UID())
-		return p.Close()
-	})
-	return &connection{raw, free}, info{
+	return conn, info{
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, process: p,
 	}, nil
 }
 
-func (c *Callers) take(uid uint32) error {
+func (c *Callers) take(conn *connection) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.all >= MaxConnections || c.taken[uid] >= MaxUserConnections {
-		return fmt.Errorf("workloads: %d connections are open, %d of user %d; at most %d and %d may be", c.all,
-			c.taken[uid], uid, MaxConnections, MaxUserConnections)
+	uid := conn.process.UID()
+	if c.closed {
+		return errors.New("workloads: the agent is stopping")
 	}
-	c.all++
+	if len(c.open) >= c.most || c.taken[uid] >= c.mostOfUser {
+		return fmt.Errorf("workloads: %d connections are open, %d of user %d; at most %d and %d may be", len(c.open),
+			c.taken[uid], uid, c.most, c.mostOfUser)
+	}
+	c.open[conn] = struct{}{}
 	c.taken[uid]++
 	return nil
 }
 
-func (c *Callers) free(uid uint32) {
+func (c *Callers) free(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all--
+	delete(c.open, conn)
+	uid := conn.process.UID()
 	if c.taken[uid]--; c.taken[uid] == 0 {
 		delete(c.taken, uid)
 	}
@@ -204,7 +237,11 @@ type Caller struct {
 // Identify asks the kernel, and returns the caller. The error is for the caller: it says nothing of what is registered.
 func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
 	set := c.cfg.Source.Set()
-	facts, err := c.Facts(ctx, set != nil && set.Hash)
+	facts, err := c.Facts(ctx, false)
+	if err == nil && set.wantsHash(facts) {
+		// Of those alone whom it could make a workload: nobody else has the agent read a gigabyte.
+		facts, err = c.Facts(ctx, true)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -222,12 +259,18 @@ func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
 	return out, nil
 }
 
+// wantsHash reports whether the hash of a process could make it one of the workloads.
+func (s *Set) wantsHash(f workload.Facts) bool {
+	return s != nil && s.Hash && slices.ContainsFunc(s.Registrations,
+		func(r workload.Registration) bool { return r.NeedsHash(&f) })
+}
+
 // Of returns the workloads that a process is, each once, sorted, and the services that register
 // them.
 func (s *Set) Of(f workload.Facts) (ids []identity.ID, services []string) {
 	for i := range s.Registrations {
 		r := &s.Registrations[i]
-		if r.Mismatch(f) != "" || len(ids) > 0 && ids[len(ids)-1] == r.ID {
+		if !r.Fits(&f) || len(ids) > 0 && ids[len(ids)-1] == r.ID {
 			continue
 		}
 		ids, services = append(ids, r.ID), append(services, r.Service)

@@ -180,7 +180,7 @@ func (h *Host) Run(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		stop(server)
+		h.stop(server)
 		return ctx.Err()
 	})
 	g.Go(func() error { return h.issuer.Run(ctx) })
@@ -209,7 +209,7 @@ func (h *Host) survive(ctx context.Context, method string, err *error) {
 	}
 }
 
-func stop(server *grpc.Server) {
+func (h *Host) stop(server *grpc.Server) {
 	done := make(chan struct{})
 	go func() { server.GracefulStop(); close(done) }()
 	t := time.NewTimer(stopGrace)
@@ -217,6 +217,7 @@ func stop(server *grpc.Server) {
 	select {
 	case <-done:
 	case <-t.C:
+		h.callers.Close() // the server would wait for those that say nothing
 		server.Stop()
 		<-done
 	}
@@ -240,13 +241,12 @@ func (h *Host) listen() (net.Listener, error) {
 
 // relay tells callers of new certificates.
 func (h *Host) relay(ctx context.Context) error {
-	changed := h.issuer.Changed()
 	for {
+		changed := h.issuer.Changed() // before callers look
+		h.changed.Notify()            // at once: of what was certified before
 		if err := watch.Event(ctx, changed); err != nil {
 			return err
 		}
-		changed = h.issuer.Changed() // before callers look
-		h.changed.Notify()
 	}
 }
 

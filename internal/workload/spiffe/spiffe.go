@@ -203,8 +203,16 @@ func (s *Server) FetchJWTSVID(ctx context.Context, req *pb.JWTSVIDRequest) (*pb.
 		s.callers.Refuse(ctx, caller.ReasonPending, err)
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
+	// A coordinator took its time, and the caller may be somebody else by now.
+	if who, err = s.callers.Identify(ctx); err != nil {
+		return nil, err
+	}
 	out := new(pb.JWTSVIDResponse)
 	for i, a := range answers {
+		if !slices.Contains(who.IDs, asks[i].ID) {
+			err = fmt.Errorf("%s is not the caller's any more", asks[i].ID)
+			continue
+		}
 		if a.Refusal != "" {
 			err = errors.New(a.Refusal)
 			continue

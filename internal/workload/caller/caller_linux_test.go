@@ -1,0 +1,246 @@
+package caller_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/workload"
+	"github.com/fealty-io/fealty/internal/workload/caller"
+)
+
+// source is what a node knows.
+type source struct {
+	mu   sync.Mutex
+	set  *caller.Set               // guarded by mu
+	svid map[identity.ID]*dir.SVID // guarded by mu
+}
+
+func (s *source) Set() *caller.Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set
+}
+
+func (s *source) SVID(id identity.ID) (*dir.SVID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if svid := s.svid[id]; svid != nil {
+		return svid, nil
+	}
+	return nil, errors.New("none yet")
+}
+
+func (s *source) Roots() *caller.Roots     { return nil }
+func (s *source) Changed() <-chan struct{} { return nil }
+
+// door is a socket with callers behind it.
+type door struct {
+	t       *testing.T
+	l       net.Listener
+	callers *caller.Callers
+	source  *source
+	refused map[string]int
+}
+
+func newDoor(t *testing.T) *door {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "c") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(folder, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); os.RemoveAll(folder) })
+	d := &door{t: t, l: l, source: new(source), refused: make(map[string]int)}
+	d.callers = caller.New(caller.Config{Source: d.source, Log: slog.New(slog.DiscardHandler),
+		Refused: func(reason string) { d.refused[reason]++ }})
+	return d
+}
+
+// enter connects this process.
+func (d *door) enter() (client, server net.Conn, info credentials.AuthInfo, err error) {
+	d.t.Helper()
+	if client, err = net.Dial("unix", d.l.Addr().String()); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { client.Close() })
+	raw, err := d.l.Accept()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	server, info, err = d.callers.ServerHandshake(raw)
+	if err == nil {
+		d.t.Cleanup(func() { server.Close() })
+	}
+	return client, server, info, err
+}
+
+// call is the context of a call of this process.
+func (d *door) call() context.Context {
+	d.t.Helper()
+	_, _, info, err := d.enter()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return peer.NewContext(d.t.Context(), &peer.Peer{AuthInfo: info})
+}
+
+func idOf(t *testing.T, name string) identity.ID {
+	t.Helper()
+	id, err := identity.New("test.example", identity.Workload, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func (d *door) register(all ...workload.Registration) {
+	d.source.mu.Lock()
+	defer d.source.mu.Unlock()
+	d.source.set = caller.NewSet(all)
+}
+
+// Connections are bounded, in all and of one user, and given back once.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name        string
+		all, ofUser int
+	}{{"in all", 2, 9}, {"of one user", 9, 2}} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := newDoor(t)
+			d.callers.Limit(tc.all, tc.ofUser)
+			_, first, _, err := d.enter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, _, err := d.enter(); err != nil {
+				t.Fatal(err)
+			}
+			client, _, _, err := d.enter()
+			if err == nil || d.refused[caller.ReasonCrowded] != 1 {
+				t.Fatalf("a third one: %v, refused %v", err, d.refused)
+			}
+			if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("a third one reads %v, want its end", err)
+			}
+			first.Close()
+			first.Close()
+			if _, _, _, err := d.enter(); err != nil {
+				t.Errorf("after one was closed: %v", err)
+			}
+			if _, _, _, err := d.enter(); err == nil {
+				t.Error("one that was closed twice gave two places back")
+			}
+		})
+	}
+	d := newDoor(t)
+	if all, one := d.callers.Limits(); all < 2 || all > caller.MaxConnections || one != min(all/2, caller.MaxUserConnections) {
+		t.Errorf("%d connections, %d of one user", all, one)
+	}
+}
+
+// At the end all connections are closed, and those that come later.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	client, _, _, err := d.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.callers.Close()
+	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("reads %v, want its end", err)
+	}
+	if _, _, _, err := d.enter(); err == nil {
+		t.Error("one came in after the end")
+	}
+}
+
+// A caller is the workloads that it fits, each once; it learns nothing of others.
+func TestIdentify(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	ctx, me, other := d.call(), uint32(os.Getuid()), uint32(os.Getuid()+1)
+	if _, err := d.callers.Identify(ctx); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("with nothing in use: %v", err)
+	}
+	d.register(workload.Registration{Service: "x", ID: idOf(t, "x"), Selector: workload.Selector{UID: &other}})
+	_, err := d.callers.Identify(ctx)
+	if status.Code(err) != codes.PermissionDenied || status.Convert(err).Message() != "no identity issued" ||
+		d.refused[caller.ReasonUnregistered] != 2 {
+		t.Errorf("of another user: %v, refused %v", err, d.refused)
+	}
+	mine := workload.Selector{UID: &me}
+	d.register(workload.Registration{Service: "a", ID: idOf(t, "a"), Selector: mine},
+		workload.Registration{Service: "a2", ID: idOf(t, "a"), Selector: mine},
+		workload.Registration{Service: "b", ID: idOf(t, "b"), Selector: workload.Selector{UID: &other}},
+		workload.Registration{Service: "c", ID: idOf(t, "c"), Selector: mine})
+	who, err := d.callers.Identify(ctx)
+	if err != nil || !slices.Equal(who.IDs, []identity.ID{idOf(t, "a"), idOf(t, "c")}) ||
+		!slices.Equal(who.Services, []string{"a", "c"}) {
+		t.Fatalf("%+v, %v", who, err)
+	}
+	// Those without a certificate are left out, until there is none.
+	if all, pending, err := d.callers.Identities(who); !pending || status.Code(err) != codes.Unavailable || len(all) != 0 {
+		t.Errorf("with no certificate: %v, %v, %v", all, pending, err)
+	}
+	d.source.svid = map[identity.ID]*dir.SVID{idOf(t, "c"): new(dir.SVID)}
+	if all, _, err := d.callers.Identities(who); err != nil || len(all) != 1 || all[0].ID != idOf(t, "c") || all[0].Service != "c" {
+		t.Errorf("with one certificate: %v, %v", all, err)
+	}
+	if _, err := d.callers.Identify(t.Context()); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("on no connection: %v", err)
+	}
+}
+
+// The executable of a caller is read only if its hash could make it a workload.
+func TestHashOnlyWhenAskedFor(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := sha256.Sum256(raw)
+	sum, me, other := hex.EncodeToString(digest[:]), uint32(os.Getuid()), uint32(os.Getuid()+1)
+	plain := workload.Registration{Service: "p", ID: idOf(t, "p"), Selector: workload.Selector{UID: &me}}
+	for _, tc := range []struct {
+		name string
+		s    workload.Selector
+		ids  int
+		want bool
+	}{
+		{"nobody asks", workload.Selector{UID: &me}, 2, false},
+		{"of another user", workload.Selector{UID: &other, SHA256: sum}, 1, false},
+		{"of another path", workload.Selector{Path: "/bin/other", SHA256: sum}, 1, false},
+		{"of this user", workload.Selector{UID: &me, SHA256: sum}, 2, true},
+		{"of everybody", workload.Selector{SHA256: sum}, 2, true},
+		{"another hash", workload.Selector{SHA256: hex.EncodeToString(make([]byte, 32))}, 1, true},
+	} {
+		d := newDoor(t)
+		d.register(plain, workload.Registration{Service: "q", ID: idOf(t, "q"), Selector: tc.s})
+		who, err := d.callers.Identify(d.call())
+		if err != nil || len(who.IDs) != tc.ids || (who.Facts.SHA256 != "") != tc.want {
+			t.Errorf("%s: %+v, %v", tc.name, who, err)
+		}
+	}
+}
