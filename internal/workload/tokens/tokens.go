@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -240,7 +239,8 @@ func (t *Tokens) fetch(ctx context.Context) error {
 	return nil
 }
 
-func nameOf(a Ask) string { return a.ID.String() + "\x00" + strings.Join(a.Audience, "\x00") }
+// nameOf quotes, as an audience may have any character.
+func nameOf(a Ask) string { return fmt.Sprintf("%s %q", a.ID, a.Audience) }
 
 // Get returns tokens, in the order of the asks. Kept ones are given while more than half of their
 // life is left, or a coordinator cannot be asked; none is given that is about to end.
@@ -252,7 +252,8 @@ func (t *Tokens) Get(ctx context.Context, asks []Ask) ([]Answer, error) {
 	t.mu.Lock()
 	for i, a := range asks {
 		kept, ok := t.kept[nameOf(a)]
-		if ok && kept.Expires.Sub(now) > lifetime/2 {
+		// One that has more left than there can be is of a clock that was set back since.
+		if left := kept.Expires.Sub(now); ok && left > lifetime/2 && left <= lifetime {
 			out[i] = kept
 			continue
 		}
@@ -272,16 +273,26 @@ func (t *Tokens) Get(ctx context.Context, asks []Ask) ([]Answer, error) {
 	for n, i := range at {
 		if err != nil {
 			kept, ok := t.kept[nameOf(want[n])]
-			if !ok || kept.Expires.Sub(now) < least {
+			if left := kept.Expires.Sub(now); !ok || left < least || left > lifetime {
 				return nil, fmt.Errorf("no token for %s: %w", want[n].ID, err)
 			}
 			out[i] = kept
 			continue
 		}
-		out[i] = answers[n]
-		if answers[n].Refusal == "" {
-			t.keep(nameOf(want[n]), answers[n], now)
+		a := answers[n]
+		switch {
+		case a.Refusal != "":
+		case a.Token == "" || len(a.Token) > MaxTokenBytes:
+			a = Answer{Refusal: fmt.Sprintf("a coordinator answered with a token of %d bytes, want 1 to %d",
+				len(a.Token), MaxTokenBytes)}
+		default:
+			// None is given for longer, whatever a coordinator says and by whatever clock.
+			if last := now.Add(lifetime); a.Expires.After(last) {
+				a.Expires = last
+			}
+			t.keep(nameOf(want[n]), a, now)
 		}
+		out[i] = a
 	}
 	return out, nil
 }
