@@ -332,6 +332,7 @@ func TestTokens(t *testing.T) {
 	}
 	b.stop()
 	b.start()
+	b.program().until("svid") // it serves again
 	if got, err := connect(b).ValidateJWTSVID(t.Context(), svid.Marshal(), "ledger"); err != nil || got.ID.String() != id {
 		t.Errorf("by a restarted agent in an outage: %v, %v", got, err)
 	}

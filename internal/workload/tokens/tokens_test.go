@@ -300,7 +300,9 @@ func TestKeys(t *testing.T) {
 			t.Error("a signer that came")
 		}
 		three := newSigner(t)
-		s.set(func() { s.trusted, s.statements = append(s.trusted, three.listed), append(s.statements, three.statement) })
+		s.set(func() {
+			s.trusted, s.statements = append(s.trusted, three.listed), append(s.statements, three.statement)
+		})
 		s.changed.Notify()
 		synctest.Wait()
 		if !has(k, three) {
