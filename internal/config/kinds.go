@@ -116,9 +116,9 @@ func (w *Workload) fields() []field {
 }
 
 func (w *Workload) faults(d *decoder, path string) {
-	if w.Selector().IsZero() {
-		d.Fault("workload-anybody", path, "it says nothing of the processes that it is for",
-			"add uid, path, sha256, unit or container")
+	if fault := w.Selector().Fault(); fault != "" {
+		d.Fault("workload-anybody", path, fault,
+			"add uid, gid, unit or container")
 	}
 }
 

@@ -9,6 +9,7 @@ package workload
 import (
 	"cmp"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -58,6 +59,18 @@ type Selector struct {
 
 // IsZero reports whether s selects nothing, which fits nobody.
 func (s Selector) IsZero() bool { return s == Selector{} }
+
+// Fault says why s must not be registered; "" if it may. A user is free to run any program, and to
+// take over what it runs: what a program is counts only beside what a user cannot choose.
+func (s Selector) Fault() string {
+	switch {
+	case s.IsZero():
+		return "it says nothing of the processes that it is for"
+	case s.UID == nil && s.GID == nil && s.Unit == "" && s.Container == "":
+		return "every user of the machine could run such a program"
+	}
+	return ""
+}
 
 // Registration is a workload of one service on this node.
 type Registration struct {
@@ -228,8 +241,8 @@ func registration(cluster string, s *snapshot.Service) (Registration, bool, erro
 	if !any {
 		return r, false, nil
 	}
-	if r.Selector.IsZero() {
-		return r, false, fmt.Errorf("it says nothing of the processes that it is for")
+	if fault := r.Selector.Fault(); fault != "" {
+		return r, false, errors.New(fault)
 	}
 	var err error
 	if r.ID, err = identity.New(cluster, identity.Workload, name); err != nil {

@@ -65,6 +65,8 @@ func TestUnreadable(t *testing.T) {
 		{"unit that is a slice", []string{"spiffe:unit", "a.slice"}},
 		{"unit with a slash", []string{"spiffe:unit", "a/b.service"}},
 		{"unit too long", []string{"spiffe:unit", long + ".service"}},
+		{"path alone, which any user can run", []string{"spiffe:path", "/bin/x"}},
+		{"sha256 alone", []string{"spiffe:sha256", digits}},
 		{"ttl short", []string{"spiffe:uid", "7", "spiffe:ttl", "59s"}},
 		{"ttl long", []string{"spiffe:uid", "7", "spiffe:ttl", "24h1s"}},
 		{"ttl no duration", []string{"spiffe:uid", "7", "spiffe:ttl", "soon"}},
@@ -91,7 +93,7 @@ func TestRegistrations(t *testing.T) {
 	got, faults := workload.Registrations(cluster, []snapshot.Service{
 		service("web", "spiffe:uid", "0", "port", "80"), service("plain", "port", "80", "spiffe", "x"),
 		service("b", "spiffe:id", "a/b", "spiffe:unit", "b.service", "spiffe:ttl", "1d"),
-		service("a", "spiffe:id", "a/b", "spiffe:path", "/"),
+		service("a", "spiffe:id", "a/b", "spiffe:path", "/", "spiffe:gid", "9"),
 	})
 	id := func(name string) identity.ID {
 		out, err := identity.New(cluster, identity.Workload, name)
@@ -101,7 +103,7 @@ func TestRegistrations(t *testing.T) {
 		return out
 	}
 	want := []workload.Registration{
-		{Service: "a", ID: id("a/b"), Selector: workload.Selector{Path: "/"}, TTL: time.Hour},
+		{Service: "a", ID: id("a/b"), Selector: workload.Selector{Path: "/", GID: number(9)}, TTL: time.Hour},
 		{Service: "b", ID: id("a/b"), Selector: workload.Selector{Unit: "b.service"}, TTL: 24 * time.Hour},
 		{Service: "web", ID: id("web"), Selector: workload.Selector{UID: number(0)}, TTL: time.Hour},
 	}
@@ -188,7 +190,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 			SHA256: hash.Draw(t, "sha256"), Container: hash.Draw(t, "container"),
 			Unit: rapid.OneOf(rapid.Just(""), rapid.StringMatching(`[a-z0-9:_.@\\-]{1,30}\.(service|scope)`)).Draw(t, "unit"),
 		}
-		if s.IsZero() {
+		if s.Fault() != "" {
 			t.Skip()
 		}
 		id := rapid.OneOf(rapid.Just(""), rapid.StringMatching(`[a-z0-9_-]{1,9}(/[A-Z0-9_-]{1,9}){0,3}`)).Draw(t, "id")

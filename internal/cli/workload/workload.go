@@ -173,9 +173,9 @@ func write(c *program.CLI) *cobra.Command {
 	cmd := c.Command(program.Spec{
 		Use: "write", Short: "write this process's identity into files, and again when it is renewed",
 		Long: `Write the identity of this process into files, for a program that only reads files: svid.pem,
-svid_key.pem and bundle.pem. They are written again when something of them changes, all three together, and then --on-change is run, to
-tell the program. It gets the identity by the SPIFFE Workload API, so that it runs as the user that is registered; it
-ends when it is told to.`,
+svid_key.pem and bundle.pem. They are written again when something of them changes, all three together,
+and then --on-change is run, to tell the program. It gets the identity by the SPIFFE Workload API, so
+that it runs as the user that is registered; it ends when it is told to.`,
 		Sample: `  fealty workload write --dir /run/billing/tls --on-change "systemctl reload billing"
   fealty workload write --dir tls --once --socket unix:/run/fealty/workload.sock`,
 		Groups: []settings.Group{settings.Timeouts},

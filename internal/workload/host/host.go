@@ -69,7 +69,9 @@ type Config struct {
 	FS  durable.FS
 	Dir string
 	// Socket is where the Workload API is served. Blank: nowhere.
-	Socket   string
+	Socket string
+	// Listener serves it in place of a socket there; nil: that is made. Run closes it.
+	Listener net.Listener
 	Registry prometheus.Registerer
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -136,7 +138,7 @@ func (h *Host) Changed() <-chan struct{} { return h.changed.Wait() }
 
 // Run follows, certifies and serves until ctx ends, and returns its error then.
 func (h *Host) Run(ctx context.Context) error {
-	if h.cfg.Socket == "" {
+	if h.cfg.Socket == "" && h.cfg.Listener == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -225,6 +227,9 @@ func (h *Host) stop(server *grpc.Server) {
 
 // listen opens the socket to every user: the kernel says who calls, and the folder who may.
 func (h *Host) listen() (net.Listener, error) {
+	if h.cfg.Listener != nil {
+		return h.cfg.Listener, nil
+	}
 	if err := mesh.CheckSocketPath(h.cfg.Socket); err != nil {
 		return nil, err
 	}
