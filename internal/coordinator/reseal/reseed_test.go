@@ -32,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -596,7 +597,11 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaf, err := issuer.Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+		request := ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}
+		if kind == identity.Workload {
+			request.Voucher = identityform.VoucherName("data/mallory", identity.KeyID{1}.String())
+		}
+		leaf, err := issuer.Issue(request, now)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,8 @@ const (
 	MaxUserConnections = 4096
 	// MaxStreams are the calls under way on one connection.
 	MaxStreams = 128
+	// MaxUserCalls are the calls under way of one user, on all of its connections.
+	MaxUserCalls = 16384
 	// MaxMessage bounds what a caller sends at a time, in bytes.
 	MaxMessage = 64 << 10
 )
@@ -104,13 +106,14 @@ type Callers struct {
 
 	mu     sync.Mutex
 	taken  map[uint32]int           // open connections by user; guarded by mu
+	calls  map[uint32]int           // calls under way by user; guarded by mu
 	open   map[*connection]struct{} // guarded by mu
 	closed bool                     // guarded by mu
 }
 
 // New returns Callers of cfg.Source.
 func New(cfg Config) *Callers {
-	c := &Callers{cfg: cfg, log: flowcontrol.NewLogSampler(), taken: make(map[uint32]int),
+	c := &Callers{cfg: cfg, log: flowcontrol.NewLogSampler(), taken: make(map[uint32]int), calls: make(map[uint32]int),
 		open: make(map[*connection]struct{}), most: MaxConnections}
 	if files := process.MaxFiles(); files > 0 {
 		c.most = min(c.most, max(files/4, 2))
@@ -191,6 +194,45 @@ func (c *Callers) take(conn *connection) error {
 	c.taken[uid]++
 	return nil
 }
+
+// Begin counts a call of a stream or an answer that is under way, and returns what ends it. A user
+// has at most [MaxUserCalls], over all of its connections.
+func (c *Callers) Begin(ctx context.Context) (end func(), err error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, errNobody
+	}
+	i, ok := p.AuthInfo.(info)
+	if !ok {
+		return nil, errNobody
+	}
+	uid := i.process.UID()
+	if !c.enter(uid) {
+		err := status.Errorf(codes.ResourceExhausted, "user %d has %d calls under way, and that is the limit", uid,
+			MaxUserCalls)
+		c.refuse(ReasonCrowded, i.process.PID(), err)
+		return nil, err
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.calls[uid]--; c.calls[uid] == 0 {
+			delete(c.calls, uid)
+		}
+	}, nil
+}
+
+func (c *Callers) enter(uid uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls[uid] >= MaxUserCalls {
+		return false
+	}
+	c.calls[uid]++
+	return true
+}
+
+var errNobody = status.Error(codes.Unauthenticated, "nobody is known on this connection")
 
 func (c *Callers) free(conn *connection) {
 	c.mu.Lock()
@@ -282,11 +324,11 @@ func (s *Set) Of(f workload.Facts) (ids []identity.ID, services []string) {
 func (c *Callers) Facts(ctx context.Context, hash bool) (workload.Facts, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return workload.Facts{}, status.Error(codes.Unauthenticated, "nobody is known on this connection")
+		return workload.Facts{}, errNobody
 	}
 	i, ok := p.AuthInfo.(info)
 	if !ok {
-		return workload.Facts{}, status.Error(codes.Unauthenticated, "nobody is known on this connection")
+		return workload.Facts{}, errNobody
 	}
 	facts, err := i.process.Facts(ctx, hash)
 	switch {

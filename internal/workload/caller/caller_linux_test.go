@@ -159,6 +159,30 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// Calls under way are bounded for one user, whatever its connections, and given back.
+func TestCallsOfOneUser(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	calls := []context.Context{d.call(), d.call()}
+	var end func()
+	for i := range caller.MaxUserCalls {
+		var err error
+		if end, err = d.callers.Begin(calls[i%2]); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if _, err := d.callers.Begin(calls[0]); status.Code(err) != codes.ResourceExhausted || d.refused[caller.ReasonCrowded] != 1 {
+		t.Fatalf("one more: %v, refused %v", err, d.refused)
+	}
+	end()
+	if _, err := d.callers.Begin(calls[1]); err != nil {
+		t.Errorf("after one ended: %v", err)
+	}
+	if _, err := d.callers.Begin(t.Context()); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("of nobody: %v", err)
+	}
+}
+
 // At the end all connections are closed, and those that come later.
 func TestClose(t *testing.T) {
 	t.Parallel()

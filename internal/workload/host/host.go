@@ -154,17 +154,21 @@ func (h *Host) Run(ctx context.Context) error {
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			handler grpc.UnaryHandler) (resp any, err error) {
 			defer h.survive(ctx, info.FullMethod, &err)
-			if err := demand(ctx, api, info.FullMethod); err != nil {
+			end, err := h.begin(ctx, api, info.FullMethod)
+			if err != nil {
 				return nil, err
 			}
+			defer end()
 			return handler(ctx, req)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 			handler grpc.StreamHandler) (err error) {
 			defer h.survive(stream.Context(), info.FullMethod, &err)
-			if err := demand(stream.Context(), api, info.FullMethod); err != nil {
+			end, err := h.begin(stream.Context(), api, info.FullMethod)
+			if err != nil {
 				return err
 			}
+			defer end()
 			return handler(srv, stream)
 		}),
 		grpc.MaxRecvMsgSize(caller.MaxMessage), grpc.MaxConcurrentStreams(caller.MaxStreams),
@@ -193,12 +197,15 @@ func (h *Host) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// demand wants the header of the Workload API on each of its calls; Envoy has none.
-func demand(ctx context.Context, api *spiffe.Server, method string) error {
-	if sds.Serves(method) {
-		return nil
+// begin lets a call in, and counts it until its end. The Workload API wants its header on each of
+// its calls; Envoy has none.
+func (h *Host) begin(ctx context.Context, api *spiffe.Server, method string) (end func(), err error) {
+	if !sds.Serves(method) {
+		if err := api.Demand(ctx); err != nil {
+			return nil, err
+		}
 	}
-	return api.Demand(ctx)
+	return h.callers.Begin(ctx)
 }
 
 // survive keeps a handler that panics from ending the agent.
