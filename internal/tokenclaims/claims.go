@@ -1,7 +1,32 @@
 // Package tokenclaims says what a JWT-SVID of a cluster claims.
 package tokenclaims
 
-import "github.com/go-jose/go-jose/v4/jwt"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// Limits of whom a token is for.
+const (
+	MaxAudience      = 16
+	MaxAudienceBytes = 256 // of one
+)
+
+// AudienceFault says why a token cannot be for audience; nil: it can. Agents refuse by it before
+// they ask, and coordinators before they sign.
+func AudienceFault(audience []string) error {
+	if len(audience) == 0 || len(audience) > MaxAudience {
+		return fmt.Errorf("a token is for 1 to %d audiences, and not for %d", MaxAudience, len(audience))
+	}
+	for i, a := range audience {
+		if a == "" || len(a) > MaxAudienceBytes || slices.Contains(audience[:i], a) {
+			return fmt.Errorf("an audience has 1 to %d bytes, and stands there once", MaxAudienceBytes)
+		}
+	}
+	return nil
+}
 
 // Claims are those of a JWT-SVID: sub, aud, iat and exp (JWT-SVID §3), and one of our own.
 type Claims struct {

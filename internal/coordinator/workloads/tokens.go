@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -19,14 +18,8 @@ import (
 	"github.com/fealty-io/fealty/internal/tokenclaims"
 )
 
-// Limits of tokens.
-const (
-	// TokenTTL is how long a JWT-SVID lives. It cannot be taken back, so it is short.
-	TokenTTL = 5 * time.Minute
-	// MaxAudience bounds how many a token is for, and MaxAudienceBytes each.
-	MaxAudience      = 16
-	MaxAudienceBytes = 256
-)
+// TokenTTL is how long a JWT-SVID lives. It cannot be taken back, so it is short.
+const TokenTTL = 5 * time.Minute
 
 // SignTokens signs JWT-SVIDs of workloads of the caller.
 func (r server) SignTokens(ctx context.Context, req *fealtyv1.SignTokensRequest) (*fealtyv1.SignTokensResponse, error) {
@@ -108,7 +101,7 @@ func (w *Workloads) token(v *vouching, peer identity.Peer, one *fealtyv1.TokenRe
 	if !ok {
 		return "", time.Time{}, errUnassigned
 	}
-	if err := audienceFault(one.GetAudience()); err != nil {
+	if err := tokenclaims.AudienceFault(one.GetAudience()); err != nil {
 		return "", time.Time{}, err
 	}
 	if w.cfg.Bundle.Bans(r.ID, identity.KeyID{}) {
@@ -127,16 +120,4 @@ func (w *Workloads) token(v *vouching, peer identity.Peer, one *fealtyv1.TokenRe
 		return "", time.Time{}, fmt.Errorf("sign a token: %w", err)
 	}
 	return text, until, nil
-}
-
-func audienceFault(audience []string) error {
-	if len(audience) == 0 || len(audience) > MaxAudience {
-		return fmt.Errorf("a token is for 1 to %d audiences, and not for %d", MaxAudience, len(audience))
-	}
-	for i, a := range audience {
-		if a == "" || len(a) > MaxAudienceBytes || slices.Contains(audience[:i], a) {
-			return fmt.Errorf("an audience has 1 to %d bytes, and stands there once", MaxAudienceBytes)
-		}
-	}
-	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/fealty-io/fealty/internal/tokenclaims"
 	"github.com/fealty-io/fealty/internal/workload/caller"
 	"github.com/fealty-io/fealty/internal/workload/tokens"
 )
@@ -172,7 +173,7 @@ func der(certs []*x509.Certificate) []byte {
 // FetchJWTSVID returns a JWT-SVID for each identity of the caller, or for the one that it asks
 // for.
 func (s *Server) FetchJWTSVID(ctx context.Context, req *pb.JWTSVIDRequest) (*pb.JWTSVIDResponse, error) {
-	if err := audienceFault(req.GetAudience()); err != nil {
+	if err := tokenclaims.AudienceFault(req.GetAudience()); err != nil {
 		return nil, s.badRequest(ctx, err)
 	}
 	who, err := s.callers.Identify(ctx)
@@ -228,24 +229,6 @@ func (s *Server) FetchJWTSVID(ctx context.Context, req *pb.JWTSVIDRequest) (*pb.
 
 // maxTokens bounds the tokens of one answer, as a coordinator signs so many in one call.
 const maxTokens = 64
-
-// Limits of what tokens are for: those of coordinators, which sign them.
-const (
-	maxAudience      = 16
-	maxAudienceBytes = 256
-)
-
-func audienceFault(audience []string) error {
-	if len(audience) == 0 || len(audience) > maxAudience {
-		return fmt.Errorf("a token is for 1 to %d audiences, and not for %d", maxAudience, len(audience))
-	}
-	for i, a := range audience {
-		if a == "" || len(a) > maxAudienceBytes || slices.Contains(audience[:i], a) {
-			return fmt.Errorf("an audience has 1 to %d bytes, and stands there once", maxAudienceBytes)
-		}
-	}
-	return nil
-}
 
 func (s *Server) badRequest(ctx context.Context, err error) error {
 	s.callers.Refuse(ctx, caller.ReasonRequest, err)
