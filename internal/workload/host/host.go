@@ -121,9 +121,6 @@ func New(cfg Config) (*Host, error) {
 	return h, err
 }
 
-// Socket is where the Workload API is served; blank: nowhere.
-func (h *Host) Socket() string { return h.cfg.Socket }
-
 // Set implements [caller.Source].
 func (h *Host) Set() *caller.Set { return h.set.Load() }
 

@@ -213,6 +213,7 @@ func (i *Issuer) inDate(s *dir.SVID) bool {
 // more. Call it when another bundle is trusted.
 func (i *Issuer) Recheck() {
 	i.mu.Lock()
+	i.rechecks++ // before the look: one that comes into use after it is asked about again
 	held := make(map[identity.ID]*dir.SVID, len(i.held))
 	for id, e := range i.held {
 		held[id] = e.svid
@@ -228,7 +229,6 @@ func (i *Issuer) Recheck() {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.rechecks++
 	for id, e := range i.held {
 		e.retry, e.pause = time.Time{}, 0
 		if err := bad[id]; err != nil && e.svid == held[id] {

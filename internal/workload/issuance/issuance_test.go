@@ -536,6 +536,55 @@ func TestRecheck(t *testing.T) {
 	})
 }
 
+// A certificate that was checked under the bundle before, and comes into use while a recheck looks
+// at the others, does not slip through it.
+func TestRecheckMissesNone(t *testing.T) {
+	inside(t, func(t *testing.T, s *site) {
+		i, regs := s.issuer(), registered(t, time.Hour, "a", "b")
+		i.Register(regs[:1])
+		s.run(i)
+		checked, free := make([]chan struct{}, 2), 0 // the first two checks wait: of b, and of a in the recheck
+		for n := range checked {
+			checked[n] = make(chan struct{})
+		}
+		s.set(func() {
+			s.signed = func() {
+				s.mu.Lock()
+				n := free
+				free++
+				s.mu.Unlock()
+				if n < len(checked) {
+					<-checked[n]
+				}
+			}
+		})
+		i.Register(regs)
+		synctest.Wait()
+		s.set(func() {
+			s.auth.AddMeshCA(t)
+			last := s.auth.MeshCA().KeyID()
+			s.bundle = s.auth.Bundle(func(c *identity.BundleConfig) { c.MeshKeys = []identity.KeyID{last} })
+		})
+		rechecked := make(chan struct{})
+		go func() { i.Recheck(); close(rechecked) }()
+		synctest.Wait()
+		close(checked[0])
+		synctest.Wait()
+		close(checked[1])
+		<-rechecked
+		pass(time.Minute)
+		for _, r := range regs {
+			svid, err := i.SVID(r.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.bundle.Verify(svid.Chain, s.now()); err != nil {
+				t.Errorf("%s is given though the bundle dropped its mesh CA: %v", r.ID, err)
+			}
+		}
+	})
+}
+
 // A thousand workloads are asked about 64 at a time; an outage costs one call for each batch and
 // pause, and the disk keeps nobody waiting.
 func TestThousand(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -79,13 +78,13 @@ func (s *Server) FetchSecrets(ctx context.Context, req *discoveryv3.DiscoveryReq
 func (s *Server) StreamSecrets(
 	stream grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel() // the reader's, whose end it waits for
-	requests, ended := make(chan *discoveryv3.DiscoveryRequest), make(chan error, 1)
+	defer cancel() // ends the reader
+	requests, ended := make(chan *discoveryv3.DiscoveryRequest), make(chan struct{})
 	go func() {
 		for {
 			req, err := stream.Recv()
 			if err != nil {
-				ended <- err
+				close(ended)
 				return
 			}
 			select {
@@ -130,12 +129,8 @@ func (s *Server) StreamSecrets(
 			if !asked || !slices.Equal(names, req.GetResourceNames()) {
 				asked, names, sent = true, req.GetResourceNames(), nil
 			}
-		case err := <-ended:
-			if ctx.Err() != nil {
-				return status.FromContextError(ctx.Err()).Err()
-			}
-			_ = err // the proxy has nothing more to say, or is gone
-			return nil
+		case <-ended:
+			return nil // the proxy has nothing more to say, or is gone
 		case <-changed:
 		case <-s.ended:
 			return status.Error(codes.Unavailable, "the agent is stopping")
@@ -214,7 +209,7 @@ func (s *Server) answer(ctx context.Context, names []string) (*discoveryv3.Disco
 				err = add(secret)
 			}
 			if err != nil {
-				return nil, errors.Join(err, fmt.Errorf("write the certificate of %s", one.ID))
+				return nil, fmt.Errorf("write the certificate of %s: %w", one.ID, err)
 			}
 		}
 	}
