@@ -115,13 +115,13 @@ const (
 
 // Files is a source over three PEM files, which it follows: each time it is asked it
 // looks at their times, sizes and inodes, so that a rewrite in place and a swapped
-// symlink (a mounted Kubernetes secret) are both seen. What changed is validated as
-// a whole before it is adopted. A missing file, one that is cut short, a new
+// symlink (a mounted Kubernetes secret) are both seen. Changed material is
+// validated as a whole before it is adopted. A missing file, one that is cut short, a new
 // certificate with the old key, or an expired one leave the last good material in
 // use (I14), and are looked at again until they are mended.
 //
-// It starts no goroutine. Whoever waits on Changed without asking has to let
-// [Files.Run] run.
+// It starts no goroutine. A program that waits on Changed without asking has
+// to let [Files.Run] run.
 type Files struct {
 	cfg  FilesConfig
 	read func(name string, limit int64) ([]byte, error)

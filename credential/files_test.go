@@ -283,8 +283,8 @@ func TestFilesRefuseBadMaterialAtTheStart(t *testing.T) {
 	}
 }
 
-// Whatever takes the place of good files, the last good material stays in use, is said
-// to once, and what is good later is adopted without help.
+// The last good material stays in use, whatever takes the place of good files; that is
+// said once, and good files are later adopted without help.
 func TestFilesKeepTheLastGood(t *testing.T) {
 	other := spoiled{"another identity", credential.OtherIdentity, func(d *folder, _ pair) { d.write(d.issue(sans("spiffe://prod.example/provider/gcp"))) }}
 	for _, tc := range append(append(spoiledFiles(t), noIdentity()...), other) {
@@ -365,7 +365,7 @@ func TestFilesTellEachChange(t *testing.T) {
 	}
 }
 
-// Whatever way files change, the next look sees it.
+// The next look sees a change of files, whatever way it was made.
 func TestFilesSeeEveryChange(t *testing.T) {
 	rename := func(d *folder, path string, data []byte) {
 		d.put(path+".new", data)
@@ -770,7 +770,7 @@ func TestFilesForAProof(t *testing.T) {
 
 func (p pair) leafAlone() []*x509.Certificate { return []*x509.Certificate{p.leaf} }
 
-// Whatever the three files hold, what is adopted is whole and good: the key is the
+// Adopted material is whole and good, whatever the three files hold: the key is the
 // leaf's, and the chain verifies by the CA file. A refusal is of a known type, names a
 // known reason, and holds nothing of the key file.
 func FuzzFiles(f *testing.F) {

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is offered to an Issued source, in whatever order and at whatever
-// time: what is good stays (I14), a process keeps its identity and cluster, and
+// An Issued source keeps this, whatever is offered to it, in whatever order
+// and at whatever time: what is good stays (I14), a process keeps its identity and cluster, and
 // a change is told exactly when there is one.
 func TestIssuedKeepsTheGood(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)

@@ -3,7 +3,7 @@
 //
 // A [Material] is one immutable set: a certificate chain with its private key,
 // and the [identity.Bundle] that the process believes about others. A [Source]
-// says which one is current and when that changes. What is promised:
+// says which one is current and when that changes. These are its promises:
 //
 //   - Material is checked when it is made, so a torn file, a key of another
 //     certificate or an expired leaf never becomes current; the last good one

@@ -145,7 +145,7 @@ func TestTrustOnly(t *testing.T) {
 	}
 }
 
-// Whatever prints material or the configs made from it shows no key: for each
+// Nothing that prints material or the configs made from it shows a key: for each
 // key type, verb and encoder.
 func TestNothingPrintsAKey(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)

@@ -45,8 +45,8 @@ type Issued struct {
 	failure error         // why the latest offer was refused; guarded by mu
 }
 
-// NewIssued returns a source that starts with m; nil starts it empty. What m can
-// do is what the source will do, except that an empty source, one that trusts
+// NewIssued returns a source that starts with m; nil starts it empty. The source
+// will do what m can do, except that an empty source, one that trusts
 // alone and an ephemeral one may gain an identity later.
 func NewIssued(m *Material) *Issued {
 	return &Issued{current: m, changed: make(chan struct{})}

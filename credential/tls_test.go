@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 )
 
-// What a server makes of each sort of client.
+// A server answers each sort of client so.
 func TestServerTLS(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	foreign := identitytest.NewAuthority(t, "other.example")
@@ -86,7 +86,7 @@ func TestServerTLS(t *testing.T) {
 	}
 }
 
-// What a client makes of each sort of server.
+// A client answers each sort of server so.
 func TestClientTLS(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	foreign := identitytest.NewAuthority(t, "other.example")

@@ -40,8 +40,8 @@ type BundleConfig struct {
 	BannedKeys []KeyID
 }
 
-// Bundle is what a process believes about certificates. What it answers never changes, and
-// it is safe for concurrent use. A nil Bundle trusts nobody.
+// Bundle is what a process believes about certificates. Its answers never change, and it
+// is safe for concurrent use. A nil Bundle trusts nobody.
 type Bundle struct {
 	cluster     string
 	roots       []*x509.Certificate // sorted by DER, distinct
@@ -231,7 +231,7 @@ func (b *Bundle) Banned(id ID, key KeyID) bool {
 
 // Outlived reports whether a chain that was accepted under an earlier bundle ended with
 // its root: id decides for others, and no root that counts in full made the mesh CA of
-// its chain. Who kept a connection over a change of root is asked this.
+// its chain. A peer that kept a connection over a change of root is asked this.
 func (b *Bundle) Outlived(id ID, meshCA *x509.Certificate) bool {
 	if b == nil || len(b.roots) == 0 || !decides(id.Kind()) {
 		return false

@@ -230,7 +230,7 @@ var acceptRules = []chainRule{
 		return ""
 	}},
 	{rule{"root-retired", "RFC 5280 §6.2"}, "root", ReasonUntrusted, func(p *path) string {
-		// Who kept the old keys can mint any identity until the last honest one under
+		// A thief who kept the old keys can mint any identity until the last honest one under
 		// them has ended. It must not be one that decides for others.
 		if kind := p.id.Kind(); p.retired && decides(kind) {
 			return fmt.Sprintf("another root took its place, and it vouches for no identity of kind %s any more: log in again", kind)

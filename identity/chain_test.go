@@ -68,7 +68,7 @@ func TestVerifiedWithoutIdentity(t *testing.T) {
 		{"no kind", []string{"spiffe://prod.example/king/a"}, identity.SANMalformed},
 		{"no path", []string{"spiffe://prod.example"}, identity.SANMalformed},
 		{"another cluster", []string{foreign.String()}, identity.SANForeign},
-		// What parsing the URI would hide.
+		// Parts that parsing the URI would hide.
 		{"empty fragment", []string{"spiffe://prod.example/shard/a#"}, identity.SANMalformed},
 		{"empty query", []string{"spiffe://prod.example/shard/a?"}, identity.SANMalformed},
 		{"scheme in capitals", []string{"SPIFFE://prod.example/shard/a"}, identity.SANMalformed},
@@ -345,7 +345,7 @@ func TestNoBundleTrustsNobody(t *testing.T) {
 const generatedChains = 2500
 
 // TestGeneratedChains makes chains with a flaw at one or two levels, or with
-// certificates in the wrong place, or both. What is below a new key is signed with it,
+// certificates in the wrong place, or both. Certificates below a new key are signed with it,
 // so that the flaws are all that is wrong. None may be accepted.
 func TestGeneratedChains(t *testing.T) {
 	w, k := newWorld(t), newKeys(t)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// What the tests compare and count, and nobody else needs.
+// The tests compare and count these, and nobody else needs them.
 var (
 	Encoding    = encoding
 	Scan        = scan

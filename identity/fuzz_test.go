@@ -97,7 +97,7 @@ func FuzzVerify(f *testing.F) {
 }
 
 // FuzzVerifyMinted has the mesh CA sign leaves of any bytes, as if it had lost its mind.
-// What is accepted must keep every promise of the profile, told here in other words, and
+// An accepted certificate must keep every promise of the profile, told here in other words, and
 // must please crypto/x509 too.
 func FuzzVerifyMinted(f *testing.F) {
 	w := fuzzWorld(f)

@@ -22,8 +22,8 @@ const maxCheckedMeshCAs = 32
 // only a chain that was accepted brings its mesh CA in, so that strangers neither fill
 // the cache nor empty it.
 type meshCache struct {
-	// The newest first, at most maxCheckedMeshCAs. What it points to is never written
-	// again; a change stores another slice.
+	// The newest first, at most maxCheckedMeshCAs. The slice that it points to is
+	// never written again; a change stores another slice.
 	list atomic.Pointer[[]checkedMeshCA]
 }
 
@@ -69,7 +69,7 @@ func (m *meshCache) add(own *x509.Certificate) {
 
 // remember keeps the mesh CA of a chain that was accepted, for the bundle's later runs.
 //
-// Whoever passed the chain holds its certificates and could change them, or have made up
+// The caller that passed the chain holds its certificates and could change them, or have made up
 // their fields. So what is kept is parsed anew and checked from its bytes alone, once.
 func (p *path) remember() {
 	own, err := x509.ParseCertificate(bytes.Clone(p.meshCA.Raw))

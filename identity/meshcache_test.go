@@ -177,7 +177,7 @@ func TestRememberedMeshCAExpires(t *testing.T) {
 	wantRefused(t, "after the root's time", b, w.chain(false), end.Add(time.Nanosecond), root, "expired")
 }
 
-// What callers do to certificates they hold changes nothing: neither those that were
+// A caller's changes to certificates that it holds change nothing: neither those that were
 // accepted, nor such as pretend to be one of them.
 func TestRememberedMeshCAIsTheBundlesOwn(t *testing.T) {
 	w, k := newWorld(t), newKeys(t)
@@ -213,7 +213,7 @@ func TestRememberedMeshCAIsTheBundlesOwn(t *testing.T) {
 	}
 	warm(t, w.bundle, w.chain(false), w.now)
 
-	// What was signed, around bytes that were not. A caller that lies to itself so gets
+	// Signed bytes, around bytes that were not. A caller that lies to itself so gets
 	// away with it once, and the bundle does not learn the lie.
 	forger := w.apart(t, mesh)
 	forger.Serial, forger.signer = bit(70), copied{w.mesh.Key, w.mesh.Cert.Signature}

@@ -28,7 +28,7 @@ const (
 // corporate CA. Chains to them are verified as RFC 5280 says, and not by the profile of
 // the cluster's own certificates: they were minted by somebody else. Immutable.
 //
-// What such a chain is worth is the caller's to know. A cluster's own edges take none.
+// The worth of such a chain is the caller's to know. A cluster's own edges take none.
 type OperatorRoots struct {
 	certs []*x509.Certificate // sorted by DER, distinct
 	pool  *x509.CertPool
@@ -93,8 +93,8 @@ type operatorPath struct {
 	roots  *OperatorRoots
 }
 
-// issued returns the certificates of the chain that somebody else vouches for. What is
-// in a trust anchor but its name and key says nothing (RFC 5280 §6.1.1), and roots of
+// issued returns the certificates of the chain that somebody else vouches for. A trust
+// anchor says nothing but its name and key (RFC 5280 §6.1.1), and roots of
 // old PKIs have what no CA issues today.
 func (p *operatorPath) issued() iter.Seq2[int, *x509.Certificate] {
 	return func(yield func(int, *x509.Certificate) bool) {

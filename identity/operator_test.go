@@ -185,7 +185,7 @@ func TestOperatorRootsAreCAs(t *testing.T) {
 	}
 }
 
-// Who a chain of an operator's PKI is, is its one URI SAN of the cluster.
+// The identity of a chain of an operator's PKI is its one URI SAN of the cluster.
 func TestOperatorBundle(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	b, err := identity.NewOperatorBundle("prod.example", []*x509.Certificate{pki.Root.Cert})

@@ -20,7 +20,7 @@ func sameAsSlow(t interface{ Fatalf(string, ...any) }, uri string) (accepted boo
 	case got != want, (err == nil) != (wantErr == nil), err != nil && err.Error() != wantErr.Error():
 		t.Fatalf("Parse(%q) = %v, %v, want %v, %v", uri, got, err, want, wantErr)
 	}
-	// What the fast path leaves to the slow one costs time, and is no error. It leaves
+	// A name that the fast path leaves to the slow one costs time, and is no error. It leaves
 	// nothing.
 	if fast, ok := identity.Scan(uri); ok != (wantErr == nil) || fast != want {
 		t.Fatalf("scan(%q) = %v, %v, want %v, %v", uri, fast, ok, want, wantErr)

@@ -65,7 +65,7 @@ func TestPeerInLog(t *testing.T) {
 	}
 }
 
-// What a peer puts into its certificate cannot fill a log or forge a line in it.
+// A peer's certificate cannot fill a log or forge a line in it.
 func TestErrorsAreClipped(t *testing.T) {
 	a := identitytest.NewAuthority(t, "prod.example")
 	w := newWorld(t)

@@ -325,8 +325,8 @@ var ecdsaWithSHA256 = []byte{0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3
 
 // encoding wants what was parsed to encode to the same bytes. The parser is lenient: it
 // skips unique identifiers, and does not look behind the last field, at the parameters
-// of an algorithm, or for a default that is spelled out. Whatever it passes over, what
-// it does not report, cannot be in a certificate that this rule lets through. Names and
+// of an algorithm, or for a default that is spelled out. Anything that it passes over
+// and does not report cannot be in a certificate that this rule lets through. Names and
 // the public key are compared with their own bytes here; other rules look at them.
 func encoding(c *x509.Certificate, _ time.Time) string {
 	b := cryptobyte.NewBuilder(make([]byte, 0, len(c.Raw)+16)) // the builder moves what is long

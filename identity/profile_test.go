@@ -451,7 +451,7 @@ func TestProfileAccepts(t *testing.T) {
 	}
 }
 
-// What Lint says of a template is what Check says of the certificate signed from it.
+// Lint says of a template just what Check says of the certificate signed from it.
 func TestLintAgreesWithCheck(t *testing.T) {
 	w, k := newWorld(t), newKeys(t)
 	now := time.Now()

@@ -46,7 +46,7 @@ func TestFromCertificateOfAnyCertificate(t *testing.T) {
 		if refusal, ok := errors.AsType[*identity.SANError](err); !ok || refusal.Reason != tc.want || !id.IsZero() {
 			t.Errorf("%s: %v, %v, want %s", tc.name, id, err, tc.want)
 		}
-		// What Parse found is kept.
+		// The ID that Parse found is kept.
 		if _, ok := errors.AsType[*identity.IDError](err); ok && tc.want != identity.SANMalformed {
 			t.Errorf("%s: %v is an IDError", tc.name, err)
 		}

@@ -233,7 +233,7 @@ func examples(entries ...[]drawnEntry) []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// What Diff says of two manifests holds for every selector: if nothing is wider,
+// Diff's answer about two manifests holds for every selector: if nothing is wider,
 // new admits nobody that old does not; if nothing is narrower, the reverse; and if
 // there is no change, both give everybody the same kind, name and entry.
 func TestDiffIsSound(t *testing.T) {

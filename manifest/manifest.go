@@ -3,9 +3,9 @@
 //
 // [Parse] accepts a document only if nothing in it is ambiguous: no field that
 // we do not know, no value of another type, no entry that can match nothing, no
-// two entries that could give one candidate two kinds. What it refuses it
-// explains, all of it at once, each problem with its line, its column and a way
-// to mend it. What it accepts is immutable, and identified by the SHA-256 of
+// two entries that could give one candidate two kinds. It explains what
+// it refuses, all of it at once, each problem with its line, its column and a way
+// to mend it. An accepted manifest is immutable, and identified by the SHA-256 of
 // the exact bytes ([Manifest.Hash]), because those are what signers sign.
 //
 // A manifest admits nobody by itself. A proof turns a candidate into selectors
@@ -227,7 +227,7 @@ func Parse(data []byte) (*Manifest, error) {
 // ParseAccepted reads a manifest that is in force or was, so that a signed history
 // stands behind it. parseRules that came after a release that accepted it refuse nothing
 // here: what breaks them is in [Manifest.Findings]. Otherwise a stricter release would
-// take a running cluster's authority away. What is new goes through [Parse].
+// take a running cluster's authority away. A new document goes through [Parse].
 func ParseAccepted(data []byte) (*Manifest, error) {
 	f := format()
 	roots, problems := f.ReadAccepted(data)

@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What the caller holds must not be what the manifest holds.
+// The caller's bytes must not be the manifest's.
 func TestBytesAreCopies(t *testing.T) {
 	text := []byte(newDoc(t).String())
 	m := mustParse(t, string(text))
@@ -416,8 +416,8 @@ func TestParseCollects(t *testing.T) {
 	}
 }
 
-// What a release refuses since is read where a history holds it, found by name, and
-// gone with the manifest that mends it; what was refused ever since is refused there too.
+// A form that a release began to refuse is read where a history holds it, found by
+// name, and gone with the manifest that mends it; one that was always refused is refused there too.
 func TestParseAccepted(t *testing.T) {
 	base := newDoc(t)
 	always := []string{"not UTF-8", "terminal escape", "right-to-left override", "byte order mark", "NUL"}

@@ -178,7 +178,7 @@ func (r *reach) globs() {
 				continue
 			}
 			if more, ok := before.pattern.coversNames(after.pattern); !sameKind && ok && more == 0 {
-				// Whatever the new pattern takes was of the other kind, by the rule against
+				// All that the new pattern takes was of the other kind, by the rule against
 				// two kinds.
 				r.kinds = append(r.kinds, crossing{after.pattern, &r.old.Admit[before.entry], &r.new.Admit[after.entry], true})
 				continue

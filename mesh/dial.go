@@ -3,7 +3,7 @@
 // [Dial] opens gRPC connections to an address, and keeps them only if the other
 // end proves the expected identity. [Guard] stands before the calls of a server:
 // it shakes hands, says who is calling, and ends what an expired or banned peer
-// has open. What is promised:
+// has open. These are its promises:
 //
 //   - A connection without an expected identity cannot be made by mistake: who
 //     leaves the proof for later says so ([credential.Unproven]).
@@ -15,7 +15,7 @@
 //   - Connections do not outlive trust, at either end: they end with the peer's
 //     certificate, and when the bundle bans the peer.
 //
-// What a peer may do is decided elsewhere.
+// The rights of a peer are decided elsewhere.
 package mesh
 
 import (
@@ -320,7 +320,7 @@ func (c *Conn) generation(m *credential.Material) (*generation, error) {
 // options returns how gRPC makes the connections of g.
 func (g *generation) options() []grpc.DialOption {
 	options := []grpc.DialOption{
-		// What discovery says is a hint; a service config from DNS would be an order.
+		// Discovery gives a hint; a service config from DNS would be an order.
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,

@@ -216,7 +216,7 @@ func redacted(t *testing.T, err error) {
 	}
 }
 
-// What the server's side of a failed handshake is called.
+// The name of the server's side of a failed handshake.
 func TestServerSideReasons(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	foreign := identitytest.NewAuthority(t, "other.example")

@@ -93,7 +93,7 @@ func dialRaw(t *testing.T, addr string, creds credentials.TransportCredentials) 
 	return c
 }
 
-// Who a caller is, by what it presents: the whole layer on certificate files, without a
+// The identity of a caller, by what it presents: the whole layer on certificate files, without a
 // coordinator.
 func TestCallersOnCertificateFiles(t *testing.T) {
 	const (

@@ -215,7 +215,7 @@ func TestStrangersGiveWayToStrangers(t *testing.T) {
 	}
 }
 
-// What a stranger sends of calls that are open is bounded, and a member's is not.
+// A stranger's open calls are bounded, and a member's are not.
 func TestStrangersSendLittle(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	ln := newCrowd()
@@ -294,7 +294,7 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// What is no hello, or one without an end, is refused before anything is computed.
+// Bytes that are no hello, or one without an end, are refused before anything is computed.
 func TestHellosAreBounded(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	ln := newCrowd()

@@ -103,8 +103,8 @@ type GuardConfig struct {
 // takes those of another. Connections of strangers that do not call are closed.
 //
 // A client without a certificate is served, as Insecure; one that is verified
-// without identifying anybody too, as Unidentified. What they may call is for
-// the server's authorization to say.
+// without identifying anybody too, as Unidentified. The server's
+// authorization says what they may call.
 type Guard struct {
 	cfg        GuardConfig
 	live       *liveSet

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What a status carries was written by a peer: whatever it is, reading it gives
+// A peer wrote what a status carries: whatever it is, reading it gives
 // few and short errors of known reasons that fit into a log line.
 func FuzzFromStatus(f *testing.F) {
 	seed := func(errs ...*mesh.HandshakeError) {

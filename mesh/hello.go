@@ -27,7 +27,7 @@ var (
 )
 
 // readHello reads from r until the first message of a TLS handshake is whole, and
-// returns what was read. What can be no such message is returned too: to refuse it costs
+// returns what was read. Bytes that can be no such message are returned too: to refuse it costs
 // nothing. spoke is called when something came.
 func readHello(r io.Reader, spoke func()) ([]byte, error) {
 	buf := make([]byte, 0, 512)

@@ -17,8 +17,8 @@ import (
 // process that reaches itself and for its admin surface.
 func OwnUser(l identity.Local) bool { return l.UID == 0 || int64(l.UID) == int64(os.Geteuid()) }
 
-// AnyUser lets in every process of this machine that can open the socket. What
-// it may call is decided by its credentials, call by call.
+// AnyUser lets in every process of this machine that can open the socket. Its
+// credentials decide what it may call, call by call.
 func AnyUser(identity.Local) bool { return true }
 
 // LocalError says why a connection on a unix socket was refused.

@@ -48,7 +48,7 @@ func newPlaces(all, each int, full FullError) *places {
 }
 
 // take takes a place for holder, or for nobody that is counted if it is blank.
-// What it returns gives the place back, once.
+// The function that it returns gives the place back, once.
 func (p *places) take(holder string) (free func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 
 const cluster = "prod.example"
 
-// The service under test: Who answers with the caller's id, or, asked with a
-// text, is unavailable and says it. Talk
+// The service under test: Its method Who answers with the caller's id, or,
+// asked with a text, is unavailable and says it. Talk
 // sends one message first, as a join does, then echoes. Deaf and Listen send one
 // message too and then wait for unblock without a look at their contexts; Deaf
 // then sends, Listen receives.

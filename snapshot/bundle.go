@@ -244,7 +244,7 @@ func (k *ConfigKey) fault(root ed25519.PublicKey) string {
 		return fmt.Sprintf("algorithm %.40q is no name", k.Algorithm)
 	case len(k.Key) == 0 || k.Algorithm == snapshotform.AlgorithmTree && len(k.Key) != ed25519.PublicKeySize:
 		return fmt.Sprintf("a key of %d bytes", len(k.Key))
-	// Whoever holds a config signing key must not get at the bundle with it.
+	// A thief of a config signing key must not get at the bundle with it.
 	case bytes.Equal(k.Key, root):
 		return "it is the config root key"
 	case !k.NotAfter.After(k.NotBefore):

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What an envelope says of itself is what was put into it, whoever signed it.
+// An envelope says of itself what was put into it, whoever signed it.
 func TestReadClaims(t *testing.T) {
 	f := newFleet(t)
 	bundle := f.signedBundle(t)

@@ -91,8 +91,8 @@ func (f *fleet) forgeOf(s sample, edit func(*forge)) *Signed {
 	return g.sign(edit)
 }
 
-// What was composed of records is accepted and is what was composed, and a caller
-// who writes into what he got changes nothing.
+// A content composed of records is accepted and is what was composed, and a
+// caller that writes into what it got changes nothing.
 func TestContents(t *testing.T) {
 	f := newFleet(t)
 	seen := map[Scope]bool{}
@@ -627,7 +627,7 @@ func TestContentRefusals(t *testing.T) {
 	}
 }
 
-// What the types cannot even say is refused when it is written as when it is read.
+// A content that the types cannot even say is refused when it is written as when it is read.
 func TestDictionaries(t *testing.T) {
 	route := string(must(encode(&Route{Name: "a"})))
 	for name, content := range map[string]string{

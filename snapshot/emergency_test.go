@@ -217,7 +217,7 @@ func TestEmergency(t *testing.T) {
 	if !bytes.Equal(must(back.Marshal()), must(s.Marshal())) || back.Digest() != s.Digest() {
 		t.Error("it does not come back from its file")
 	}
-	// What leaves after it was signed stays in force: who reads a kept one needs no signers.
+	// A statement whose signer leaves after it was signed stays in force: who reads a kept one needs no signers.
 	if _, err := decodeEmergency(s.Statement); err != nil {
 		t.Error(err)
 	}

@@ -112,8 +112,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Whatever is taken for a base and a patch, what comes of it is not larger than it
-// may be; and what diffOf makes of two contents leads from the one to the other.
+// The outcome of any base and any patch is not larger than it may be; and the
+// patch that diffOf makes of two contents leads from the one to the other.
 func FuzzPatch(f *testing.F) {
 	fleet := newFleet(f)
 	var rules []*scopeRule

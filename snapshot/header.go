@@ -264,7 +264,7 @@ func NodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
 func ClusterSubject() Subject { return Subject{group: clusterGroup} }
 
 // GroupSubject is every member with exactly these roles and exactly these
-// organizations, in whatever order they are given here. What such a member may see
+// organizations, in whatever order they are given here. The view of such a member
 // is a function of the two, so that its group's content is made and kept once.
 func GroupSubject(roles, organizations []string) Subject {
 	// Counts and lengths in front, so that no two pairs of sets give the same bytes.

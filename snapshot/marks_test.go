@@ -337,7 +337,7 @@ func TestMarksNeverGoDown(t *testing.T) {
 				next, err := Accept(m, v)
 				was := last[s]
 				if err != nil {
-					// What is new in every way is never refused.
+					// A header that is new in every way is never refused.
 					if was == nil && roots[point{v.record.AuthorityEpoch, v.record.Generation}].IsZero() {
 						t.Fatalf("the first for %s: %v", s, err)
 					}

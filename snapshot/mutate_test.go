@@ -349,8 +349,8 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 	}
 }
 
-// The same for the contents that are made of records, and their headers. What may
-// pass is in a file: each line was looked at.
+// The same for the contents that are made of records, and their headers. The
+// mutations that may pass are in a file: each line was looked at.
 func TestEveryFieldMutationOfRecordsIsRefused(t *testing.T) {
 	f := newFleet(t)
 	valid := map[string]bool{}

@@ -15,7 +15,7 @@ import (
 // A value is the whole section as it is in the result, to the byte; null says that
 // the result has no such section. Names ascend, each entry changes something, and
 // there is at least one: of a base and a result there is one patch. It is not
-// signed. What is signed is the hash of the result, so that a patch is never more
+// signed. The hash of the result is signed, so that a patch is never more
 // than a shorter way to send the whole.
 
 // section is a part of a content that is replaced as one, or, with records, that

@@ -174,7 +174,7 @@ func contentOf(rule *scopeRule, parts []part) []byte {
 	return []byte("{" + strings.Join(members, ",") + "}")
 }
 
-// What is wrong with a patch, from a node that has version 8 of routes and is sent
+// Each row is a fault of a patch, from a node that has version 8 of routes and is sent
 // version 9, in which one route differs, one is gone and one is new.
 var patchRefusals = []struct {
 	name   string
@@ -339,7 +339,7 @@ func TestIncrementRefusals(t *testing.T) {
 				_, err := VerifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
 				wantRefused(t, err, checkLimits, snapshotform.ReasonLimits)
 			}
-			// What was active is as it was, and the whole still helps.
+			// The active content is as it was, and the whole still helps.
 			if string(active.ContentJSON()) != active.text || x.header == nil && must(checked.Complete(x.whole.Content)) == nil {
 				t.Fatal("a refused patch did something")
 			}
@@ -373,8 +373,8 @@ func TestBaseRefusals(t *testing.T) {
 	}
 }
 
-// Whatever is changed in whatever order, a node that applies increments has at each
-// version, byte for byte, what a node has that gets the whole; a node that missed
+// A node that applies increments has at each version, byte for byte, what a node
+// has that gets the whole, whatever is changed in whatever order; a node that missed
 // one is told so, and has again what the others have as soon as it got the whole.
 func TestIncrementsConverge(tb *testing.T) {
 	f := newFleet(tb)
@@ -458,8 +458,8 @@ func drawContent(t *rapid.T, rule *scopeRule, pool []part, l *line) Content {
 	return c
 }
 
-// What a stranger sends costs memory in proportion to its size, whatever it says of
-// itself.
+// A stranger's bytes cost memory in proportion to their size, whatever they say
+// of themselves.
 func TestMemoryIsBounded(t *testing.T) {
 	f := newFleet(t)
 	cost := func(do func()) int {

@@ -110,7 +110,7 @@ func find[T any, P owned[T]](records []T, name string) (int, bool) {
 }
 
 // validLine reports whether s is 1 to limit bytes of printable ASCII without
-// spaces: an address, a URL, a path. What it means is decided where it is used.
+// spaces: an address, a URL, a path. Its meaning is decided where it is used.
 func validLine(s string, limit int) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {

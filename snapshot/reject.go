@@ -76,8 +76,8 @@ var ErrRejected = errors.New("snapshot refused")
 // ErrEquivocation is matched by refusals with ReasonEquivocation.
 var ErrEquivocation = errors.New("signer equivocates")
 
-// RejectedError says which check refused a snapshot. What was valid before stays
-// so.
+// RejectedError says which check refused a snapshot. Earlier content that was
+// valid stays so.
 type RejectedError struct {
 	Scope  Scope  // as signed; empty before check 1 has read it
 	Check  int    // 1 to 12; 0 for the limits

@@ -42,7 +42,7 @@ func TestRevokedNames(t *testing.T) {
 	}
 }
 
-// What is revoked is out of every content that a node acts on, and nothing else is.
+// A revoked member is out of every content that a node acts on, and nobody else is.
 func TestEffective(t *testing.T) {
 	f := newFleet(t)
 	v := f.mustVerify(t, f.signedBootstrap(t), f.trust())

@@ -169,7 +169,7 @@ func TestRuntimeRefusals(t *testing.T) {
 	}
 }
 
-// What is accepted is what was composed, for one node of several with the same
+// An accepted content is the one that was composed, for one node of several with the same
 // content, and says what groups the node is in.
 func TestRuntime(t *testing.T) {
 	f := newFleet(t)

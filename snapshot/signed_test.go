@@ -50,7 +50,7 @@ func TestSignAndVerify(t *testing.T) {
 	}
 }
 
-// What the codec writes is what RFC 8785 makes of it, as another implementation
+// The codec writes what RFC 8785 makes of a content, as another implementation
 // sees it.
 func TestCanonical(t *testing.T) {
 	f := newFleet(t)

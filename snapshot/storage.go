@@ -14,7 +14,7 @@ type StorageDirectory struct {
 	Shards    []StorageShard
 }
 
-// StorageEndpoint is a place to get snapshots from. What comes from there is
+// StorageEndpoint is a place to get snapshots from. Content from there is
 // verified as if anybody had brought it.
 type StorageEndpoint struct {
 	Name         string

@@ -15,8 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
-// fleet is a small cluster: its keys, one node, and valid snapshots for it. What
-// it makes is valid; tests bend one thing at a time.
+// fleet is a small cluster: its keys, one node, and valid snapshots for it. Everything that it makes is valid; tests bend one thing at a time.
 type fleet struct {
 	now         time.Time
 	ca          *identitytest.Authority

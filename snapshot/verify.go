@@ -146,8 +146,8 @@ func Verify(s *Signed, trust Trust, marks Marks, now time.Time) (*Verified, erro
 }
 
 // Checked is a snapshot whose header passed all checks that need no content: 1 to 5
-// and 7 to 9. What its content is, and how large, is signed; nothing of it is
-// trusted yet. It is immutable.
+// and 7 to 9. The hash and the size of its content are signed; nothing of it
+// is trusted yet. It is immutable.
 type Checked struct{ v verification }
 
 // VerifyHeader is the part of Verify that needs no content, for one that is to be

@@ -842,8 +842,8 @@ func TestDualSignatures(t *testing.T) {
 }
 
 // A revoked key stays revoked, and in the bundle until it is over: a bundle that
-// drops it would make room for one that lists it anew. What is revoked by name stays
-// for good.
+// drops it would make room for one that lists it anew. A key that is revoked by name
+// stays revoked for good.
 func TestRevocationsAccumulate(t *testing.T) {
 	f := newFleet(t)
 	revoked := f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
@@ -889,7 +889,7 @@ func TestRevocationsAccumulate(t *testing.T) {
 	}
 }
 
-// What Verify returns shares nothing with what it was given or gave before.
+// A result of Verify shares nothing with what it was given or gave before.
 func TestVerifiedIsImmutable(t *testing.T) {
 	f := newFleet(t)
 	s := f.signedBootstrap(t)

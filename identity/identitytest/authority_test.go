@@ -48,7 +48,7 @@ func TestIssueOptions(t *testing.T) {
 	}
 }
 
-// What is minted is what crypto/tls speaks.
+// Minted certificates are such as crypto/tls speaks.
 func TestHandshake(t *testing.T) {
 	a := identitytest.NewAuthority(t, "prod.example")
 	b := a.Bundle()

@@ -70,7 +70,7 @@ func TestActivationCrash(t *testing.T) {
 	})
 }
 
-// What the marks know is used by the next start, without anybody's help; so any
+// The next start uses what the marks know, without anybody's help; so any
 // number of crashes in a row, each amid another activation, loses nothing.
 func TestActivationCrashesInARow(t *testing.T) {
 	f := fleettest.New(t)
@@ -139,7 +139,7 @@ func TestTermsWhileActivating(t *testing.T) {
 	}
 }
 
-// What was accepted does not come down, even if the disk failed right after.
+// An accepted mark does not come down, even if the disk failed right after.
 func TestAcceptedInMemoryToo(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
@@ -376,7 +376,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 	}
 }
 
-// What is in use already is neither news nor a refusal.
+// A snapshot that is in use already is neither news nor a refusal.
 func TestUnchangedIsNoNews(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
@@ -431,7 +431,7 @@ func TestRefusalsAreNotAFlood(t *testing.T) {
 	}
 }
 
-// Whoever activates waits for its turn, and not for ever.
+// An activation waits for its turn, and not for ever.
 func TestTakeWaitsItsTurn(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)

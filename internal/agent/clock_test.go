@@ -163,7 +163,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// Who holds a signing key cannot push the floor on by signing ahead again and again.
+// A holder of a signing key cannot push the floor on by signing ahead again and again.
 func TestFloorIsNotPushed(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
@@ -185,7 +185,7 @@ func TestFloorIsNotPushed(t *testing.T) {
 	}
 }
 
-// What ends, ends by the node's time: a clock that is set back does not extend it.
+// Everything that ends does so by the node's time: a clock that is set back does not extend it.
 func TestClockBackExtendsNothing(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)

@@ -189,7 +189,7 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	n.wellKept(t, a)
 }
 
-// What a node_runtime does not give any more is out of use and off the disk at once,
+// A scope that a node_runtime does not give any more is out of use and off the disk at once,
 // and after a restart; its marks stay, so that nothing old comes back with it.
 func TestDrop(t *testing.T) {
 	without := func(gone ...snapshot.Scope) []snapshot.Scope {
@@ -384,7 +384,7 @@ func TestDropDiskErrors(t *testing.T) {
 	}
 }
 
-// What was refused is shown for as long as the node is to hold something in its place.
+// A refusal is shown for as long as the node is to hold something in its place.
 func TestRefusalEndsWithItsGrant(t *testing.T) {
 	t.Parallel()
 	f := fleettest.New(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Who may see what on the socket for local services.
+// The rights of each caller on the socket for local services.
 func TestConsumers(t *testing.T) {
 	const own, app, web, other = 500, 1000, 1001, 1002
 	cs := consumers{

@@ -55,7 +55,7 @@ func TestNewerFormat(t *testing.T) {
 	}
 }
 
-// What others read is made from what is in use, and never read back: whatever is
+// The files that others read are made from what is in use, and never read back: whatever is
 // written there, the node is the same, and the files are right again.
 func TestDerivedIsNoAuthority(t *testing.T) {
 	f := fleettest.New(t)

@@ -1,8 +1,8 @@
 // Package agent is the process on a member: it keeps the member certified and up to date,
 // serves what it verified, and goes on alone.
 //
-// [Open] and [Agent.Run] keep a machine a member that package enroll made one. What is
-// promised:
+// [Open] and [Agent.Run] keep a machine a member that package enroll made one. These
+// are its promises:
 //
 //   - A renewal whose answer was lost is repeated with the same key, so that the cluster
 //     sees one request.

@@ -159,8 +159,8 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 	})
 }
 
-// Whatever a coordinator sends instead of a content, what is active stays, why is
-// recorded, and another one is asked.
+// The active content stays, whatever a coordinator sends instead of a content;
+// the reason is recorded, and another one is asked.
 func TestCoordinatorThatLies(t *testing.T) {
 	lies := map[string]func(content []byte) func(snapshot.Digest, fealtyv1.SnapshotService_GetContentServer) error{
 		"truncated": func(content []byte) func(snapshot.Digest, fealtyv1.SnapshotService_GetContentServer) error {
@@ -240,7 +240,7 @@ func TestCoordinatorThatLies(t *testing.T) {
 	}
 }
 
-// What is announced is judged before any of it is got: nothing is pulled for a header
+// An announcement is judged before any of it is got: nothing is pulled for a header
 // that does not verify.
 func TestNothingIsPulledForABadHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

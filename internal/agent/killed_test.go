@@ -110,7 +110,7 @@ func TestKilledActivation(t *testing.T) {
 	was := look()
 	cut, activated := 0, 0
 	for cycle := range cycles {
-		// What the process is to activate: new versions, and now and then a node_runtime
+		// The process is to activate these: new versions, and now and then a node_runtime
 		// that takes a scope away or gives it again.
 		batches := t.TempDir()
 		var plan []map[snapshot.Scope]uint64 // what is in use after each batch

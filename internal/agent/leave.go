@@ -27,7 +27,7 @@ const leaveRounds = 4
 // leave ends the membership at a coordinator.
 //
 // Leaving bans our keys, and so cuts the very connection that the answer comes
-// on. What shows after the request was sent that we are out is an answer too, also
+// on. A sign after the request was sent that we are out is an answer too, also
 // to a person who asks again.
 func (a *Agent) leave(ctx context.Context) error {
 	var failures []error

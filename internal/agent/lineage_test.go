@@ -101,7 +101,7 @@ func TestHistoryKept(t *testing.T) {
 	}
 }
 
-// Who answers for a coordinator without a word to say, because it is behind or lies,
+// A coordinator that answers without a word to say, because it is behind or lies,
 // keeps a node neither from the history nor from showing what it knows to be revoked.
 func TestAsksTheNextAboutTheHistory(t *testing.T) {
 	f := fleettest.New(t, "a.example:1", "b.example:2")

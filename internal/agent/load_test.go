@@ -100,7 +100,7 @@ func TestDamagedIdentity(t *testing.T) {
 	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) || errors.Is(err, explain.NodeNotJoined) {
 		t.Errorf("without a certificate: %v", err)
 	}
-	// What the error tells a person to do works.
+	// The error's advice to a person works.
 	r, err := n.Join(enroll.ByToken(f.Token()))
 	if err != nil {
 		t.Fatal(err)
@@ -545,7 +545,7 @@ func TestSVIDBytes(t *testing.T) {
 	}
 }
 
-// Whatever is sent as a grant, it is judged without a panic, and only what was
+// A grant is judged without a panic, whatever it is, and only what was
 // signed for this very key is admitted.
 func FuzzGrant(f *testing.F) {
 	fl := fleettest.New(f)
@@ -576,7 +576,7 @@ func FuzzGrant(f *testing.F) {
 			}
 			return
 		}
-		// What is signed counts: a signature has several spellings.
+		// The signed text counts: a signature has several spellings.
 		same := got.Me.ID == id && bytes.Equal(got.SVID.Leaf().RawTBSCertificate, want.SVID.Leaf().RawTBSCertificate) &&
 			len(got.Took) == len(want.Took)
 		for i := range got.Took {

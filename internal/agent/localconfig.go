@@ -53,7 +53,7 @@ func (a *Agent) serveConfig(ctx context.Context, g *errgroup.Group) error {
 		}
 	}
 	if len(a.consumers) > 0 && a.localConfig == nil {
-		// Who may connect is for the kernel's word on the process to say; the file has to
+		// The kernel's word on the process says who may connect; the file has to
 		// let it.
 		if err := os.Chmod(a.configSocket, 0o666); err != nil {
 			l.Close()

@@ -99,7 +99,7 @@ func TestGetScope(t *testing.T) {
 			t.Errorf("%q: %v, want %s", tc.scope, err, tc.code)
 		}
 	}
-	// What is revoked is not given, though it is signed.
+	// A revoked entry is not given, though it is signed.
 	revoke := f.Content()
 	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
 	h := f.TrustHeader()
@@ -156,7 +156,7 @@ func TestWatchScope(t *testing.T) {
 	take("mail")
 	for got := next(); !strings.Contains(string(got.GetContent().GetContent()), "mail"); got = next() {
 	}
-	// Who does not read misses what came between, and gets the newest.
+	// A watcher that does not read misses what came between, and gets the newest.
 	for range 50 {
 		take("between")
 	}

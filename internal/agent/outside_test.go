@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Who reads a node's folder from outside sees what its agent believes, while that
+// A reader of a node's folder from outside sees what its agent believes, while that
 // runs, and changes nothing.
 func TestReadOutlook(t *testing.T) {
 	f := fleettest.New(t)

@@ -248,7 +248,7 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 		a := n.openAt(m, n.Disk.FS())
 		defer func() { a.Close() }()
 		passed := time.Duration(0) // in truth, of what the node can know: the machine ran
-		// What the machine is off for is known by a clock that is right alone.
+		// The time for which the machine is off is known by a clock that is right alone.
 		for range rapid.IntRange(1, 15).Draw(t, "steps") {
 			switch rapid.IntRange(0, 5).Draw(t, "what") {
 			case 0, 1:
@@ -345,7 +345,7 @@ func TestPolicyOfANode(t *testing.T) {
 }
 
 // News may come before the node looked at the clock again, as to a machine that slept.
-// Whatever they are, the time before them is told as it was.
+// The time before them is told as it was, whatever they are.
 func TestNewsAfterASleep(t *testing.T) {
 	// longer than the policy lets it work alone, and its certificate is good
 	const slept = 24*time.Hour + 30*time.Minute
@@ -422,7 +422,7 @@ func TestNewsAfterASleep(t *testing.T) {
 	}
 }
 
-// What the guard decides by changed: who waits for that looks at once, not a minute
+// The facts that the guard decides by changed: who waits for that looks at once, not a minute
 // later.
 func TestEveryChangeOfFactsIsTold(t *testing.T) {
 	f := fleettest.New(t)

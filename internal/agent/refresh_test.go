@@ -68,7 +68,7 @@ func TestHalfOpenStream(t *testing.T) {
 	})
 }
 
-// Who has nothing to say, or lies, is not asked all the time, and the next one is.
+// A coordinator that has nothing to say, or lies, is not asked all the time, and the next one is.
 func TestAsksOthersRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleettest.New(t, "a.example:1", "b.example:2", "c.example:3")

@@ -78,7 +78,7 @@ func (r *renewal) keepCertified(ctx context.Context) error {
 					s.unwelcome = true
 				}
 			case <-rotated:
-				// What a person mended, or a PKI renewed, may be what was missing.
+				// The missing thing may be what a person mended, or a PKI renewed.
 				rotated = r.operatorChanged()
 				if s.retry.After(now) {
 					s.retry = now.Add(pausepkg.UpTo(time.Second))

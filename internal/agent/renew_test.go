@@ -434,8 +434,8 @@ func TestRenewWithoutStore(t *testing.T) {
 	}
 }
 
-// What a coordinator hands out over the recorded key is verified like anything else,
-// and its refusals count.
+// A certificate that a coordinator hands out over the recorded key is verified like
+// anything else, and its refusals count.
 func TestRenewWithoutStoreVerifies(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)

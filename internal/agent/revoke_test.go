@@ -29,7 +29,7 @@ func memberOf(f *fleettest.Fleet, a *agent.Agent) *authortest.Member {
 	return &m
 }
 
-// What only a revoked key signed is not used any more, from the very moment on at
+// A snapshot that only a revoked key signed is not used any more, from the very moment on at
 // which the node has the bundle: neither now nor after a restart; and what the next
 // key signs takes its place. A key that left by a rotation takes nothing away.
 func TestRevokedSigner(t *testing.T) {
@@ -80,8 +80,8 @@ func TestRevokedSigner(t *testing.T) {
 	}
 }
 
-// What the key signs later, and what it signed before and is on disk as the one
-// before, does not come back; one before that another key signed does.
+// A snapshot that the key signs later, or that it signed before and that is on
+// disk as the one before, does not come back; one before that another key signed does.
 func TestPreviousOfARevokedSigner(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
@@ -203,7 +203,7 @@ func TestEmergency(t *testing.T) {
 	f.Must(a.Close())
 }
 
-// What is no statement of the signers for this node has no effect and leaves nothing.
+// A text that is no statement of the signers for this node has no effect and leaves nothing.
 func TestEmergencyRefused(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
@@ -289,7 +289,7 @@ func TestEmergencyCrash(t *testing.T) {
 	}
 }
 
-// What is revoked by name is in nothing that others read or that the node acts on,
+// A member that is revoked by name is in nothing that others read or that the node acts on,
 // though the snapshot that is kept and passed on lists it.
 func TestRevokedByName(t *testing.T) {
 	f := fleettest.New(t)

@@ -107,7 +107,7 @@ func TestRenewIdentity(t *testing.T) {
 	}
 }
 
-// What a request to leave can come to, and whether it worked.
+// The outcomes of a request to leave, and whether it worked.
 func TestLeave(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -157,7 +157,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// Who cannot leave stays a member in full.
+// A node that cannot leave stays a member in full.
 func TestLeaveRefused(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)

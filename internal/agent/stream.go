@@ -143,7 +143,7 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	presented := w.contact.Presents(ctx) // at the latest: a newer one moves the stream once more
-	// What hangs while it opens is as good as not there.
+	// A stream that hangs while it opens is as good as not there.
 	opening := time.AfterFunc(openTimeout, cancel)
 	failed := func(err error) ending {
 		if !opening.Stop() {

@@ -88,7 +88,7 @@ func TestComesBackAfterALongOutage(t *testing.T) {
 	})
 }
 
-// What the fleet sends is in use soon, and reported.
+// A snapshot that the fleet sends is in use soon, and reported.
 func TestDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleettest.New(t)

@@ -231,7 +231,7 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// What says whom to believe and what is allowed is never on trial.
+// A scope that says whom to believe or what is allowed is never on trial.
 func TestNoTrialOfTrust(t *testing.T) {
 	w := newTrialWorld(t, true)
 	f := w.f

@@ -114,7 +114,7 @@ func TestRevocationOutlivesDamage(t *testing.T) {
 	}
 }
 
-// What stood beside a node_runtime that is not to be believed any more goes with it,
+// The scopes beside a node_runtime that is not to be believed any more go with it,
 // from what others read too.
 func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 	f := fleettest.New(t)

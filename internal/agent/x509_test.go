@@ -338,8 +338,8 @@ func TestReenrolRefusedThenMended(t *testing.T) {
 	})
 }
 
-// What is wrong with new files is shown, counted once, and mended by itself; what was
-// good stays in use meanwhile.
+// The fault of new files is shown, counted once, and mended by itself; good material
+// stays in use meanwhile.
 func TestFilesRotate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleettest.New(t)
@@ -347,8 +347,8 @@ func TestFilesRotate(t *testing.T) {
 		stranger := identitytest.NewPKI(t, "other", f.Clock)
 		a := n.mustOpen()
 		stop := n.run(a)
-		// The agent looks every five seconds. What is written is written between two looks,
-		// or it is the writing that is seen.
+		// The agent looks every five seconds. The writing is done between two looks, or it
+		// is the writing that is seen.
 		time.Sleep(time.Second)
 		put := func(path string, data []byte) {
 			t.Helper()

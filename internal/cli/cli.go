@@ -1,6 +1,6 @@
 // Package cli is the commands: what a person types, and what a script reads.
 //
-// What is promised:
+// These are its promises:
 //
 //   - Standard output is data, standard error is talk. Data comes as a table, or
 //     as JSON and YAML with fixed names under schema fealty.cli/v1.
@@ -9,8 +9,8 @@
 //   - Settings come from flags, the environment and a file, in this order; a name
 //     that is not known is an error. All of them stand in one table (settings.go),
 //     from which flags, pages and the reference are made.
-//   - No command guesses which cluster it is for. What changes something takes
-//     --dry-run; what takes something away asks first.
+//   - No command guesses which cluster it is for. A command that changes
+//     something takes --dry-run; one that takes something away asks first.
 //   - Text from elsewhere cannot move the cursor of a terminal or hide other text.
 package cli
 

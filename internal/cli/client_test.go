@@ -454,7 +454,7 @@ func TestNodeStatus(t *testing.T) {
 	}
 }
 
-// What takes something away is asked for, and a dry run is not.
+// A command that takes something away asks first, and a dry run does not.
 func TestConfirm(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

@@ -51,7 +51,7 @@ func TestCommandsAreDescribed(t *testing.T) {
 	}
 }
 
-// What changes something can be tried without, and what takes something away asks.
+// A command that changes something can be tried without a change, and one that takes something away asks.
 func TestChangesCanBeTried(t *testing.T) {
 	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty manifest keeper forget", "fealty coordinator forget", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover", "fealty verify", "fealty backup create", "fealty backup restore", "fealty domain assign", "fealty domain unassign", "fealty quota put", "fealty quota delete", "fealty provider put", "fealty provider delete", "fealty instruction give", "fealty leader transfer", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty config put", "fealty config delete", "fealty dev break clock", "fealty dev break coordinator", "fealty dev break leader", "fealty dev break network", "fealty dev break shard", "fealty dev heal"}
 	dangerous := []string{"fealty domain assign", "fealty domain unassign", "fealty provider delete", "fealty quota put", "fealty manifest keeper forget", "fealty coordinator forget", "fealty member remove", "fealty member replace", "fealty member ban", "fealty leave", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty recover"}
@@ -85,7 +85,7 @@ func TestPrintConfigEverywhere(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the arguments, the answer is one error with a code.
+// The answer is one error with a code, whatever is wrong with the arguments.
 func TestUsageErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"frob"}, {"frob", "--frob"}, {"member"}, {"member", "frob"}, {"member", "frob", "-x"}, {"--frob"}, {"-x"}, {"-xyz"}, {"member", "list", "--frob=1"},

@@ -35,8 +35,8 @@ func conformanceStore(c *program.CLI) *cobra.Command {
 transactions, one order of revisions, versions that never come back, changes that are neither lost nor told twice, and
 what is said about a write when its answer is lost. It takes a minute or two, and some tens of megabytes.
 
-The store has to be empty; one that holds a cluster, or anything else, is refused and not touched. What the tests
-wrote is deleted. What cannot be tested from here is what the servers do when they are killed.
+The store has to be empty; one that holds a cluster, or anything else, is refused and not touched. The tests
+delete what they wrote. The servers' behaviour when they are killed cannot be tested from here.
 
 The URL is as for --store. One without a password is best: the command line shows to every user of the machine. The
 exit status is 10 if a promise was not kept.`,

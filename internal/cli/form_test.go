@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/goldentest"
 )
 
-// What commands print as JSON and YAML does not change by a byte within a schema: scripts read it, and
+// The JSON and YAML that commands print does not change by a byte within a schema: scripts read it, and
 // people compare it.
 func TestForms(t *testing.T) {
 	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(clitest.Now.Add(d)) }

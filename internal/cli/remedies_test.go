@@ -19,7 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// Whatever the program tells somebody to type exists: each command in a page of the
+// Every command that the program tells somebody to type exists: each command in a page of the
 // registry and in a message of the program, with its flags.
 func TestRemediesExist(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 func degradedPage() string {
 	var b strings.Builder
 	b.WriteString("# Actions of degraded mode\n\n" + generatedNote)
-	b.WriteString(`What a node, and a service on it, may do while it has no news, and why it costs what it does:
+	b.WriteString(`A node, and a service on it, may do this while it has no news, and this is why it costs what it does:
 [offline](../explanation/offline.md). Services ask by these names, with PermitAction on the agent's
 [socket for local services](../how-to/use-config-on-a-node.md).
 
@@ -23,8 +23,8 @@ func degradedPage() string {
 - **In contact** is a stream to a coordinator and a fresh record. There the coordinator decides, and the guard lets ` +
 		`pass.
 - **High risk** is refused in any state where the node cannot know who was revoked.
-- What needs a scope is refused after the end of that scope, and what acts in the name of the node after the end of its
-  certificate.
+- An action that needs a scope is refused after the end of that scope, and one in the name of the node after the end of
+  its certificate.
 
 | action | fresh, stale | degraded | ended by | high risk | because |
 | --- | --- | --- | --- | --- | --- |

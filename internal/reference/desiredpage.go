@@ -25,16 +25,16 @@ func recordTopics() []Topic {
 func desiredPage() string {
 	var b strings.Builder
 	b.WriteString("# Desired config\n\n" + generatedNote)
-	fmt.Fprintf(&b, `What nodes are to run and to know: records that people put, and that snapshots are compiled `+
+	fmt.Fprintf(&b, `Nodes are to run and to know this: records that people put, and that snapshots are compiled `+
 		`from. A file holds YAML
 documents, each a record or a list of them, or JSON; at most %d records and %d bytes are put at a time. A field that is
 not known is an error, and so is one that stands twice. A duration has a unit: `+"`d`, `h`, `m` or `s`"+`, as in `+
 		``+"`36h`"+`.
 
-A record is named by its kind and its name. What it refers to has to be there, or to be put in the same step, and what
-others refer to is not deleted. A record of an organization refers to records of the same one or of the whole cluster;
-one of the whole cluster refers to no organization's. What looks like a secret is refused everywhere: a secret is a
-record that says where to ask for it.
+A record is named by its kind and its name. The records that it refers to have to be there, or to be put in the same
+step, and one that others refer to is not deleted. A record of an organization refers to records of the same one or of
+the whole cluster; one of the whole cluster refers to no organization's. A value that looks like a secret is refused
+everywhere: a secret is a record that says where to ask for it.
 
 `+"`fealty explain KIND`"+` shows these fields in a terminal. How to put and change records is told in
 [Put the desired config](../how-to/put-config.md).

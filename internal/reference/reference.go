@@ -193,8 +193,8 @@ func authorizationPage() (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("# Authorization\n\n" + generatedNote)
-	b.WriteString(`Who may call what, as servers enforce it. A method that is not in this table is refused to ` +
-		`everybody. *Bound to* is
+	b.WriteString(`These are the callers of each method, as servers enforce them. A method that is not in this table ` +
+		`is refused to everybody. *Bound to* is
 the field of the request that has to be the name in the caller's certificate. *Socket* says whether the method is
 served on the local socket too, to the process's own user and root. ` + "`fealty authz`" + ` prints this table.
 
@@ -214,8 +214,8 @@ served on the local socket too, to the process's own user and root. ` + "`fealty
 func checksPage() string {
 	var b strings.Builder
 	b.WriteString("# Checks\n\n" + generatedNote)
-	b.WriteString(`What ` + "`fealty check`" + ` looks at. A check is *ok*, a *warning*, *failed*, *unknown* (the ` +
-		`caller may not see it), *not
+	b.WriteString(`These are the checks of ` + "`fealty check`" + `. A check is *ok*, a *warning*, *failed*, ` +
+		`*unknown* (the caller may not see it), *not
 asked* (nothing says where to look), or *not checked*, because one that it needs is not ok: that one is the cause. ` +
 		`The exit
 status is 10 if a check failed, 9 with a warning or something unknown, and 0 otherwise. ` +

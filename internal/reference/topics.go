@@ -90,21 +90,21 @@ checksum. The cluster keeps no secret of it: who loses the line makes another to
 One YAML or JSON document. Its history is a signed chain; a change is signed by the signers of the one in force.
 fealty manifest init writes one to start from, fealty manifest verify checks one offline.`, []Field{
 			{"cluster", "The id of the cluster, a SPIFFE trust domain. It never changes."},
-			{"seed", "Who can bring the seed back after a total loss."},
+			{"seed", "The owners, who can bring the seed back after a total loss."},
 			{"seed.threshold", "How many people with a recipient it takes. A keeper needs nobody; where all owners " +
 				"are keepers it is 1."},
 			{"seed.owners", "The owners: each a name with a recipient or a keeper."},
 			{"seed.owners.name", "The owner's name, unique in the manifest."},
 			{"seed.owners.recipient", "A person's public key that the share is encrypted to: age1…, ssh-ed25519 …, " +
 				"ssh-rsa …."},
-			{"seed.owners.keeper", "What opens the seed without a human: file:PATH of a key file, or exec:PATH of a " +
-				"program."},
-			{"signers", "Who may set the next manifest."},
+			{"seed.owners.keeper", "The way to open the seed without a human: file:PATH of a key file, or exec:PATH " +
+				"of a program."},
+			{"signers", "The people who may set the next manifest."},
 			{"signers.threshold", "How many of them it takes."},
 			{"signers.keys", "The signers: each a name with a key."},
 			{"signers.keys.name", "The signer's name, unique in the manifest."},
 			{"signers.keys.key", "The signer's public key, ed25519:BASE64."},
-			{"proofs", "What proofs are checked against."},
+			{"proofs", "The trust that proofs are checked against."},
 			{"proofs.x509", "The operator's own PKI, for selectors that begin with x509:."},
 			{"proofs.x509.roots_pem", "Its roots, in PEM."},
 			{"proofs.sevsnp", "Reference values of AMD SEV-SNP guests, for selectors that begin with sevsnp:."},
@@ -114,15 +114,15 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"proofs.sevsnp.min_tcb.tee", "The least version of the TEE."},
 			{"proofs.sevsnp.min_tcb.snp", "The least version of the SNP firmware."},
 			{"proofs.sevsnp.min_tcb.microcode", "The least version of the microcode."},
-			{"admit", "Who may join: a list of entries. Nobody else may."},
+			{"admit", "The candidates who may join: a list of entries. Nobody else may."},
 			{"admit.name", "The entry's name, unique in the manifest. It is the member's name where the selector " +
 				"captures none."},
-			{"admit.kind", "What a candidate of the entry becomes: coordinator, data, witness, shard, operator, " +
-				"provider, admin or readonly."},
+			{"admit.kind", "The kind that a candidate of the entry becomes: coordinator, data, witness, shard, " +
+				"operator, provider, admin or readonly."},
 			{"admit.match", "Selectors, any of which admits: token:NAME, key:ed25519:…, x509:subject:CN=…, and so " +
 				"on. One * captures the member's name."},
-			{"admit.roles", "What members of the entry may hold."},
-			{"admit.organizations", "Whose configuration they may be given."},
+			{"admit.roles", "The roles that members of the entry may hold."},
+			{"admit.organizations", "The organizations whose configuration they may be given."},
 			{"admit.max_members", "How many there may be: it bounds what a leaked token can do. Without it there is " +
 				"no limit."},
 			{"admit.svid_ttl", "How long a certificate is good. For nodes it is longer than degraded.max."},
@@ -135,9 +135,9 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 				"runs that API server can then obtain the seed."},
 			{"trust", "root: people pin the root, and the mesh CA key changes when authority moves. mesh: it changes " +
 				"with every set."},
-			{"degraded", "What nodes may do while no coordinator is in reach. A snapshot can narrow it, never widen " +
-				"it."},
-			{"degraded.allow", "What they may do."},
+			{"degraded", "The policy for nodes while no coordinator is in reach. A snapshot can narrow it, never " +
+				"widen it."},
+			{"degraded.allow", "The actions that they may go on with."},
 			{"degraded.max", "For how long. 0: not at all."},
 			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
 			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},

@@ -142,7 +142,7 @@ func All() []*Setting {
 			Help: "the name of the login to ask with, among those of this user",
 			Zero: "the one of the last fealty login, or of fealty context use",
 			More: "A login without --identity is kept under this name in fealty/logins of the user's configuration " +
-				"folder; without a name, under that of the cluster. What is named (a socket, a coordinator's " +
+				"folder; without a name, under that of the cluster. A named place (a socket, a coordinator's " +
 				"identity, a context) counts before the current context, and that before the local cluster in " +
 				"./.fealty-dev."},
 		{Key: "timeout", Groups: []Group{Client, Timeouts}, Form: DurationForm, Init: "30s",
@@ -197,7 +197,7 @@ func All() []*Setting {
 		{Key: "handshake_rate", Groups: []Group{Coordinator}, Form: NumberForm, Init: "500",
 			Help: "the TLS handshakes that one network begins in a second",
 			Zero: "500",
-			More: "A network is an IPv4 /24 or a /48 of IPv6, members and strangers together. Who comes beyond it " +
+			More: "A network is an IPv4 /24 or a /48 of IPv6, members and strangers together. A client beyond it " +
 				"waits for its turn, for up to 3 s. It has to be above join_rate: a join is a connection. From 1 to " +
 				"1000000."},
 		{Key: "handshake_burst", Groups: []Group{Coordinator}, Form: NumberForm, Init: "1000",
@@ -207,7 +207,7 @@ func All() []*Setting {
 		{Key: "root_pin", Groups: []Group{Coordinator}, Form: HexForm,
 			Help: "refuse every cluster but the one with this SHA-256 of the root key",
 			Zero: "the store says which cluster this is",
-			More: "fealty status shows it as root pin. Whoever controls the store could otherwise make a coordinator " +
+			More: "fealty status shows it as root pin. A thief of the store could otherwise make a coordinator " +
 				"that starts without the seed one of another cluster. After a reseed the pin is that of the new root."},
 		{Key: "admin_socket", Groups: []Group{Coordinator}, Form: PathForm,
 			Help: "the path of the local admin socket",
@@ -226,14 +226,14 @@ func All() []*Setting {
 			Help: "lead for so long without a word to the store",
 			Zero: "1200ms; with sqlite 30s, as nobody else is there to lead",
 			More: "A leader that was killed or cut off is followed by another one after its lease; one that stops " +
-				"hands over at once. What a leader writes is refused by the store when another one has taken over, " +
+				"hands over at once. The store refuses a leader's writes when another one has taken over, " +
 				"however long or short this is."},
 		{Key: "beat", Groups: []Group{Coordinator}, Form: DurationForm, Init: "300ms", least: 10 * time.Millisecond,
 			most: leadership.MaxLease / 3,
 			Help: "tell the store in this pause that this coordinator leads",
 			Zero: "a quarter of the lease",
-			More: "At most a third of the lease. Each is one small write of the store. Who does not lead looks in " +
-				"the same pause."},
+			More: "At most a third of the lease. Each is one small write of the store. A coordinator that does not " +
+				"lead looks in the same pause."},
 		{Key: "self_heal_after", Groups: []Group{Coordinator}, Form: DurationForm, Init: "10s",
 			least: coordinator.MinSelfHealAfter, most: coordinator.MaxSelfHealAfter,
 			Help: "make a new mesh CA key after looking for so long for a peer that has that of the head",
@@ -244,7 +244,7 @@ func All() []*Setting {
 		{Key: "liveness_store", Groups: []Group{Coordinator}, Form: SwitchForm, Init: "false",
 			Help: "fail the liveness probe while the store cannot be read",
 			Zero: "an outage of the store does not count for liveness",
-			More: "Whoever restarts the coordinator for that takes its copy of the seed, so set it only where a " +
+			More: "A restart of the coordinator for that takes its copy of the seed, so set it only where a " +
 				"keeper in the manifest brings the seed back. A coordinator in recovery mode stays alive."},
 
 		{Key: "publish_dir", Groups: []Group{Coordinator}, Form: PathForm,
@@ -270,9 +270,9 @@ func All() []*Setting {
 			Help: "read what coordinators publish from these mirrors too, while none of them is heard",
 			Zero: "nothing but coordinators is asked",
 			More: "A mirror is a folder that --publish-dir of a coordinator wrote, or a copy of it, or an https URL " +
-				"under which such a folder is served. Several are separated by commas. Whatever they serve is " +
-				"verified as what a coordinator sends: a mirror can keep news back, and do nothing else. No proxy of " +
-				"the environment is used, and no credentials are sent."},
+				"under which such a folder is served. Several are separated by commas. Everything that they " +
+				"serve is verified as what a coordinator sends: a mirror can keep news back, and do nothing else. " +
+				"No proxy of the environment is used, and no credentials are sent."},
 		{Key: "snapshot_source_every", Groups: []Group{Running}, Form: DurationForm, Init: "30s",
 			least: fetch.MinMirrorEvery, most: fetch.MaxMirrorEvery,
 			Help: "how often mirrors are looked at while no coordinator is heard",

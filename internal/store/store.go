@@ -7,7 +7,7 @@
 //
 //   - Atomic. All conditions of a [Tx] hold and all its writes happen, or nothing
 //     happens.
-//   - Durable. What was acknowledged survives a crash of the process and of the
+//   - Durable. An acknowledged write survives a crash of the process and of the
 //     machine; nothing is acknowledged before.
 //   - Ordered. Each commit takes a revision higher than all before it, and
 //     readers see commits in the order of their revisions. Get, List, Commit and
@@ -28,8 +28,8 @@
 // # Ownership of bytes
 //
 // A store keeps no reference to what it is given: keys and values may be reused
-// as soon as a call returns, whatever it returns. What a store returns belongs
-// to the caller.
+// as soon as a call returns, whatever it returns. The bytes that a store
+// returns belong to the caller.
 package store
 
 import (

@@ -140,7 +140,7 @@ func (c *Coordinators) unproven(ctx context.Context, address string,
 }
 
 // Show presents a trust bundle to the coordinators that were restored from before it, or
-// whose store went back to before it. What it revokes is in force there from then on. Only a coordinator that wants
+// whose store went back to before it. Its revocations are in force there from then on. Only a coordinator that wants
 // it is
 // sent one; nobody proves here that it is a coordinator, so each is asked.
 func (c *Coordinators) Show(ctx context.Context, bundle *state.Held) {

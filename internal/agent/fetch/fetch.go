@@ -104,8 +104,8 @@ func Fetch(ctx context.Context, s Source, scope snapshot.Scope, hash snapshot.Di
 		return fail(FetchUnavailable, err)
 	}
 	defer r.Close()
-	// One byte more than there are tells who has more from who has enough. What is
-	// kept grows with what comes.
+	// One byte more than there are tells who has more from who has enough. The
+	// bytes kept grow with those that come.
 	content, err := io.ReadAll(io.LimitReader(transfer.Reader(r), int64(size)+1))
 	switch {
 	case caller.Err() != nil:
@@ -172,7 +172,7 @@ func (in *Intake) Take(ctx context.Context, n Notice) error {
 	if !slices.ContainsFunc(state.Foundations, func(s snapshot.Scope) bool { return before.Held[s] != after.Held[s] }) {
 		return nil
 	}
-	// What came before what it needs gets a second look.
+	// A content that came before one that it needs gets a second look.
 	waiting := in.waiting
 	in.waiting = nil
 	for _, scope := range state.Scopes {

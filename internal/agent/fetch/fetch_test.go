@@ -72,7 +72,7 @@ func dripping(pause time.Duration, piece []byte) func(context.Context) (io.Reade
 	return func(ctx context.Context) (io.Reader, error) { return &drip{ctx, piece, pause}, nil }
 }
 
-// What a source gives instead of a content is told apart, and ends in time.
+// The faults of a source that gives no content are told apart, and end in time.
 func TestFetchIsExact(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789abcdef"), 100<<10/16)
 	other := bytes.Clone(content)

@@ -24,8 +24,8 @@ import (
 // Mirrors have what coordinators publish, as files: see package mirror. A node asks
 // them as it asks coordinators, after them, and verifies what they have in the same
 // way. Some are named by its settings; the others are the endpoints of its
-// storage_directory, which the guard of degraded mode has a say in. What they can do is
-// to keep news back. So all of them are looked at, and the
+// storage_directory, which the guard of degraded mode has a say in. They can keep news
+// back, and no more. So all of them are looked at, and the
 // one that says that it is the newest comes first; if what it has does not verify, the
 // next one is read.
 
@@ -194,7 +194,7 @@ func (f *Fetcher) mirrorFailed(ctx context.Context, m mirror.Source, err error) 
 type mirrorSource struct {
 	survey *survey
 	rank   int
-	// What says which companions the node is to hold is read and taken first.
+	// The scope that says which companions the node is to hold is read and taken first.
 	companions bool // they are next
 	partly     bool // something could not be read
 	whole      bool // all was read
@@ -236,8 +236,8 @@ func (m *mirrorSource) Close() error {
 	return errors.Join(problems...)
 }
 
-// News implements source. What the node is, and whom it trusts, comes first, and by that
-// what is to be read next.
+// News implements source. The scopes that say what the node is, and whom it trusts, come
+// first, and by that what is to be read next.
 func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]Notice, error) {
 	m.survey.look(ctx)
 	if m.rank >= len(m.survey.found) {

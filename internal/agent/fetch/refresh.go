@@ -77,8 +77,8 @@ func (f *Fetcher) Refresh(ctx context.Context) error {
 func (f *Fetcher) Inquire(ctx context.Context) { f.InquireOf(ctx, f.sources()) }
 
 // InquireOf asks sources, one after the other, until what the node lives by is fresh for
-// longer than it was, and it has all that it is to hold. What one of them cannot or will
-// not say another may. It closes them.
+// longer than it was, and it has all that it is to hold. Another may say what one of
+// them cannot or will not. It closes them.
 func (f *Fetcher) InquireOf(ctx context.Context, all []Source) {
 	ctx, cancel := context.WithTimeout(ctx, CycleTime)
 	defer cancel()

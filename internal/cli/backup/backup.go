@@ -212,7 +212,7 @@ func check(c *program.CLI) *cobra.Command {
 			`the cluster's
 transaction key signed it, and that its history holds from genesis to head. Nothing is written.
 
-Who the transaction key belongs to the file cannot say: compare it once with fealty manifest verify-history, or give
+The file cannot say to whom the transaction key belongs: compare it once with fealty manifest verify-history, or give
 it with --transaction-key.`,
 		Sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
 		Args:   command.Exactly("FILE"),

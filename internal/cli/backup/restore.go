@@ -52,7 +52,7 @@ backup sign and --signature. Until their threshold has signed no coordinator ser
 command again with the same backup adds signatures, and goes on with a restore that was cut off.
 
 The first coordinator that starts on the store and gets the seed back, by a keeper or its owners, writes the restore
-into the history with a new mesh CA key. Join tokens are void then. What happened after the backup is not in it: the
+into the history with a new mesh CA key. Join tokens are void then. Events after the backup are not in it: the
 command prints what that can be.
 
 With --in-place no backup is read: the cluster goes on from what the store holds, after an older copy was put in its
@@ -457,7 +457,7 @@ func sign(c *program.CLI) *cobra.Command {
 		Use: "sign REQUEST", Short: "sign a restore where the key is",
 		Long: `Sign a restore on the machine that has the signer's key. REQUEST is the file that fealty backup ` +
 			`restore wrote with
---request-out. What comes out is one line that the restore takes with --signature, on standard output or in the file
+--request-out. The output is one line that the restore takes with --signature, on standard output or in the file
 of --out. It covers the backup, the head that the history goes on from and the clocks that it goes on with, so that
 it works for this restore alone. The digest that it prints is that of the backup: compare it with what fealty backup
 check says of the one you mean.`,

@@ -13,8 +13,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 )
 
-// Answering is a server that answers as a test says. What is under test is how
-// commands take its answers; how a real one answers is tested with a real one.
+// Answering is a server that answers as a test says. The commands' way with
+// its answers is under test; how a real one answers is tested with a real one.
 type Answering struct {
 	fealtyv1.UnimplementedMemberServiceServer
 	fealtyv1.UnimplementedTokenServiceServer

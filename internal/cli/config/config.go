@@ -52,8 +52,8 @@ func put(c *program.CLI) *cobra.Command {
 	var version uint64
 	cmd := c.Command(program.Spec{
 		Use: "put", Short: "put records of the desired config",
-		Long: `Put records of the desired config: all that are given, or none. What is there already is left as it ` +
-			`is, and said so.
+		Long: `Put records of the desired config: all that are given, or none. A record that is there already is ` +
+			`left as it is, and said so.
 
 --file names a file of YAML documents or JSON, a folder whose *.yaml, *.yml and *.json are read in the order of
 their names, or - for standard input. Everything is checked before a coordinator is asked, and again by it: form,
@@ -227,9 +227,8 @@ func configDelete(c *program.CLI) *cobra.Command {
 	var version uint64
 	cmd := c.Command(program.Spec{
 		Use: "delete KIND NAME…", Short: "delete records of the desired config",
-		Long: `Delete records of one kind of the desired config: all that are named, or none. What other records ` +
-			`refer to is not
-deleted; the message names those.`,
+		Long: `Delete records of one kind of the desired config: all that are named, or none. A record that ` +
+			`others refer to is not deleted; the message names those.`,
 		Sample: `  fealty config delete route shop
   fealty config delete peer db-1 db-2 --dry-run`,
 		Groups: []settings.Group{settings.Client}, Words: kindWords(),

@@ -23,8 +23,8 @@ func breakCommand(c *program.CLI) *cobra.Command {
 		Use: "leader", Short: "kill the coordinator that leads",
 		Long: `Kill the coordinator that leads, as kill -9 would: it takes no leave, and what it had in memory is ` +
 			`gone. Another
-one leads in about a second, in a later term. What the killed one had sent to the store, and arrives later,
-fails there.`,
+one leads in about a second, in a later term. A write that the killed one had sent to the store, and that
+arrives later, fails there.`,
 		Sample: `  fealty dev break leader`,
 	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakLeader} })
 	coordinator := harmCommand(c, program.Spec{

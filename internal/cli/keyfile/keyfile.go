@@ -82,7 +82,7 @@ func Create(path string, data []byte, mode fs.FileMode, purpose string) error {
 	})
 }
 
-// CreateStream is createFile for what comes in parts. What fill fails with is
+// CreateStream is createFile for what comes in parts. An error of fill is
 // returned as it is, if it is worded.
 func CreateStream(path string, mode fs.FileMode, purpose string, fill func(io.Writer) error) error {
 	failed := func(err error) error {

@@ -6,8 +6,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// What is asked of a coordinator that cannot read its store is asked of the next; what is
-// to be changed is not tried twice.
+// A question to a coordinator that cannot read its store is asked of the next; a change
+// is not tried twice.
 func TestStoreElsewhere(t *testing.T) {
 	for _, changes := range []bool{false, true} {
 		if got := (&Line{}).elsewhere(true, changes, explain.New(explain.StoreUnreachable)); got == changes {

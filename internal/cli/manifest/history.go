@@ -189,7 +189,7 @@ func VerifyHistory(c *program.CLI, resp *fealtyv1.GetHistoryResponse, want ident
 			fmt.Sprintf("it came with transaction key %s, and --transaction-key is %s, which is that of no seed of "+
 				"this history", keyID, want))
 	}
-	// What was shown beside the records has to say the same.
+	// The fields that are shown beside the records have to say the same.
 	for i, t := range resp.GetTransitions() {
 		l := v.Links()[i]
 		if len(t.GetHash()) > 0 && (!bytes.Equal(t.GetHash(), l.Hash[:]) || t.GetIndex() != l.Index ||

@@ -108,7 +108,7 @@ func TestVerifyHistory(t *testing.T) {
 	}
 }
 
-// What is exported can be verified from its file.
+// An exported history can be verified from its file.
 func TestExportedHistory(t *testing.T) {
 	var b strings.Builder
 	if err := output.Write(&b, output.JSON, message.Of(signedHistory(t))); err != nil {

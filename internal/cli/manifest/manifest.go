@@ -61,7 +61,7 @@ func manifestInit(c *program.CLI) *cobra.Command {
 		Use: "init", Short: "write a manifest to start from",
 		Long: `Write a manifest to start from, with comments, on standard output or to --out. It is valid as it is.
 
-Whom to trust is never guessed: it takes a coordinator's enrolment key, a signer and an owner of the seed.
+The command never guesses whom to trust: it takes a coordinator's enrolment key, a signer and an owner of the seed.
 Without --coordinator-key the coordinator that the settings name is asked for its own.`,
 		Sample: `  fealty manifest init --cluster prod.example --coordinator-key ed25519:… \
     --signer-key-out alice.key --keeper file:/etc/fealty/seed.key --out manifest.yaml
@@ -411,7 +411,7 @@ force with another seed section; nothing else may differ. The signers sign it li
 is none for the other.
 
 Every person in it gets a new share: hand out the files of --shares-out. Shares of before are refused from then on
-by the names of their owners. Who holds enough of them could still bring the seed together outside of Fealty: a
+by the names of their owners. A holder of enough of them could still bring the seed together outside of Fealty: a
 reshare does not take it back.`,
 		Sample: `  fealty manifest reshare manifest.yaml --sign-with alice.key --shares-out shares
   fealty manifest reshare manifest.yaml --signature alice.sig --signature bob.sig --dry-run`,
@@ -698,8 +698,8 @@ func get(c *program.CLI) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				// What is going to be signed, or shown on a terminal, is what the history
-				// names, and a manifest, whoever sent it.
+				// A document that is going to be signed, or shown on a terminal, is the
+				// one that the history names, and a manifest, whoever sent it.
 				m, err := manifest.ParseAccepted(resp.GetManifest())
 				if err != nil {
 					return explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent is not a manifest")

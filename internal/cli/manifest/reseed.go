@@ -49,7 +49,7 @@ admission does not take back the seed that the coordinator held. Afterwards what
 signs nothing that anybody believes. FILE sets a manifest at once; without it the one in force stays.
 
 Members follow by themselves and no stream is cut: they believe the new root by the signatures of the signers,
-whom they know. What ends with the old root are join tokens, which pin it, and logins: people log in again
+whom they know. Join tokens, which pin it, end with the old root, and so do logins: people log in again
 with the new pin. Members that were away come back as long as the signers are those that they knew; others
 join anew.
 

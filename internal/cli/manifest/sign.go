@@ -20,7 +20,7 @@ func manifestSign(c *program.CLI) *cobra.Command {
 	var current, key, kind, out string
 	cmd := c.Command(program.Spec{
 		Use: "sign FILE", Short: "sign a manifest where the key is, to be set elsewhere",
-		Long: `Sign a manifest on the machine that has the key, without a coordinator. What comes out is one line that
+		Long: `Sign a manifest on the machine that has the key, without a coordinator. The output is one line that
 fealty manifest set or reshare takes with --signature, on standard output or in the file of --out.
 
 It covers the exact bytes of FILE, the head that the change follows, and whether it is a set or a reshare. So it

@@ -202,7 +202,7 @@ func Table(members []*fealtyv1.Member, now time.Time) *term.Table {
 }
 
 // currentOf says how much of what a member holds is the newest that there is: it is
-// fresh by the member's own word. What has no freshness is not counted: a bootstrap that
+// fresh by the member's own word. A member without freshness is not counted: a bootstrap that
 // the runtime took the place of. Of a member that is not connected nobody knows.
 func currentOf(live *fealtyv1.Live) term.Cell {
 	held, fresh := 0, 0

@@ -192,8 +192,8 @@ func commandsIn(words []string) *regexp.Regexp {
 }
 
 // Called returns a text for a person, with the commands in it under the name by
-// which this program was called: they are there to be pasted. What programs read
-// (JSON, YAML) has the plain name, whoever asked.
+// which this program was called: they are there to be pasted. Output for
+// programs (JSON, YAML) has the plain name, whoever asked.
 func (c *CLI) Called(text string) string {
 	if c.commands == nil {
 		return text

@@ -254,7 +254,7 @@ func TestPassphraseOnTerminal(t *testing.T) {
 	}
 }
 
-// Who gives up at the prompt gets the terminal back as it was.
+// A person who gives up at the prompt gets the terminal back as it was.
 func TestPassphraseInterrupted(t *testing.T) {
 	dir := encryptedShare(t)
 	p := newPTY(t)

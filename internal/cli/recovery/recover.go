@@ -480,7 +480,7 @@ func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed, Now: c.Env.Now,
 		Verified: func(v recovery.Verified) {
 			b.seen, b.Sent = v, !in.dry
-			// What was seen stays seen until the restore is a link of the history.
+			// A record that was seen stays seen until the restore is a link of the history.
 			if !in.dry && v.Restore == nil {
 				keepSeen(c, marksIn(c, cfg, in.marks), expect.Seen, v.History, file.RootPin)
 			}

@@ -604,13 +604,13 @@ func verify(c *program.CLI) *cobra.Command {
 not hold refuses it, and the later ones are not made.
 
 Against a node: the snapshot is verified with what the node of --data believes and has accepted, by its trust
-bundle, marks and identity. The folder is only read, so that its agent can run meanwhile. What the node has
-already is verified as at its start.
+bundle, marks and identity. The folder is only read, so that its agent can run meanwhile. The content that
+the node has already is verified as at its start.
 
 Against keys: --trust names a file with a trust bundle of the cluster, and --config-root the config root key
 that has to have signed it, as 64 hex digits. Instead of the key, --root gives the pin of the cluster's root, and
 --root-statement the file in which the root says which config root key it has. A trust bundle itself needs no
---trust. What depends on a node is taken as the snapshot says it, and is shown as assumed: whom it is for, and
+--trust. A fact that depends on a node is taken as the snapshot says it, and is shown as assumed: whom it is for, and
 that it accepted nothing newer.
 
 ` + ofSources,

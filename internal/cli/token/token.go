@@ -38,7 +38,7 @@ func create(c *program.CLI) *cobra.Command {
 	cmd := c.Command(program.Spec{
 		Use: "create", Short: "make a join token and print its one line",
 		Long: `Make a join token for an entry of the manifest, and print its one line on standard output: the only place
-where it ever is. Who loses it makes another.`,
+where it ever is. A person who loses it makes another.`,
 		Sample: `  fealty token create --entry nodes
   fealty token create --entry nodes --name node-c --ttl 10m
   fealty token create --entry nodes | fealty join -`,
@@ -182,7 +182,7 @@ func facts(t *fealtyv1.Token, now time.Time) term.Facts {
 	return f
 }
 
-// tokenArg reads the id of a token. Who pastes the whole line means its id: the
+// tokenArg reads the id of a token. A person who pastes the whole line means its id: the
 // line is never sent, and never shown.
 func tokenArg(arg string) (string, error) {
 	if t, err := proof.ParseJoinToken(arg); err == nil {

@@ -38,7 +38,7 @@ func show(c *program.CLI) *cobra.Command {
 		Use: "show", Short: "show the trust bundle in force, and who holds it",
 		Long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a ` +
 			`rotation that
-runs it says which members still need the old key. Who holds the bundle is what members report to the coordinator
+runs it says which members still need the old key. The holders of the bundle are those that report it to the coordinator
 that is asked.`,
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {

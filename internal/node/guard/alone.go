@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What can end the time that a node works alone, beside a snapshot's scope.
+// These can end the time that a node works alone, beside a snapshot's scope.
 const (
 	LimitSVID    = "svid"
 	LimitMax     = string(MaxBound)

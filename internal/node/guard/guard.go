@@ -12,7 +12,7 @@ import (
 // Action names something that a node or a service on it wants to do.
 type Action string
 
-// What goes on out of contact where the policy allows it.
+// These actions go on out of contact where the policy allows it.
 const (
 	ContinueServices    = Action(manifest.ContinueServices)    // run the services that are assigned
 	PreserveRoutes      = Action(manifest.PreserveRoutes)      // use the routes that are known
@@ -23,14 +23,14 @@ const (
 	ReportLater         = Action(manifest.ReportLater)         // keep what happened, and report it afterwards
 )
 
-// What takes records that are no older than announced.
+// These actions take records that are no older than announced.
 const (
 	StartServices  Action = "start_services"  // that do not run yet: they may be somebody else's by now
 	ResolveSecrets Action = "resolve_secrets" // of a reference that was not resolved yet
 	AdmitSessions  Action = "admit_sessions"  // of clients that have none yet
 )
 
-// What no node does out of contact, whatever a policy says. In contact it is for a
+// No node does these out of contact, whatever a policy says. In contact it is for a
 // coordinator to decide on who asks it.
 const (
 	ApproveEnrollment        Action = "approve_enrollment"
@@ -89,7 +89,7 @@ func Terms(more ...snapshot.Scope) []snapshot.Scope {
 		more...)
 }
 
-// ActionRules returns the table. What is not in it is unknown.
+// ActionRules returns the table. An action that is not in it is unknown.
 func ActionRules() []actionRule {
 	return []actionRule{
 		{ContinueServices, ByPolicy, manifest.ContinueServices, Terms(snapshot.ScopeServiceAssignment), MaxBound, false,

@@ -153,7 +153,7 @@ func (p *Periods) copied() []Period {
 	return out
 }
 
-// Resume takes up what the last process wrote down. What cannot be is left out: no
+// Resume takes up what the last process wrote down. A period that cannot be is left out: no
 // file is a reason not to start.
 func (p *Periods) Resume(kept []Period) {
 	p.Mu.Lock()

@@ -272,8 +272,8 @@ func (d Decision) After(b *Beliefs, raw []byte) *Beliefs {
 // Decide judges received bytes at now. It is pure. Errors are a
 // [*snapshot.RejectedError] or match snapshot.ErrMalformed: nothing changes then.
 //
-// What the marks know already and is not in use was accepted before, and something
-// kept it from being used: a crash, a damaged file, lost marks. It is judged as at
+// A header that the marks know already and that is not in use was accepted before,
+// and something kept it from being used: a crash, a damaged file, lost marks. It is judged as at
 // start, and moves no marks.
 func Decide(me Self, b *Beliefs, s *snapshot.Signed, now time.Time) (Decision, error) {
 	trust := me.Trust(b)
@@ -414,8 +414,8 @@ func (b *Beliefs) Overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
 			is.AuthorityEpoch == has.AuthorityEpoch && is.ConfigVersion < has.ConfigVersion)
 }
 
-// gives reports whether the node is to hold what h is the header of. What is no
-// foundation is a companion of the node_runtime in use: that one lists the scopes, and
+// gives reports whether the node is to hold what h is the header of. A scope
+// that is no foundation is a companion of the node_runtime in use: that one lists the scopes, and
 // says of which group the node is. Nothing missing, nothing extra.
 func (b *Beliefs) gives(h snapshot.Header) bool {
 	if slices.Contains(Foundations, h.ScopeType) {
@@ -499,8 +499,8 @@ func (b *Beliefs) Stated() snapshot.Revocations {
 }
 
 // Effective returns what the node me may rely on of h: its content without what is
-// revoked. Whoever acts on content asks for it; what is verified, kept and passed on is
-// h itself.
+// revoked. A caller that acts on content asks for it; h itself is verified, kept and
+// passed on.
 func (b *Beliefs) Effective(h *Held, me identity.ID) *snapshot.Verified {
 	return snapshot.Effective(h.Verified, b.Revocations(), me)
 }

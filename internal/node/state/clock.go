@@ -82,8 +82,8 @@ func (c *Clock) advance() {
 }
 
 // Learn raises the floor to what the marks know that somebody signed, and reports
-// whether a new authority epoch started it anew. What is signed ahead of the node's
-// time, within what clocks may differ, does not count for more than that time: else
+// whether a new authority epoch started it anew. A time signed ahead of the node's,
+// within what clocks may differ, does not count for more than that time: else
 // whoever holds a signing key could push the floor on and on.
 func (c *Clock) Learn(marks snapshot.Marks) (anew bool) {
 	epoch, signed := NewestEpoch(marks), marks.SignedTime()

@@ -9,7 +9,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What is written here is for others to read. The agent makes it from what it verified
+// The files written here are for others to read. The agent makes it from what it verified
 // and never reads it back as anything that counts.
 
 // TendEvery is how often what the disk did not take, or what ended, is looked at.

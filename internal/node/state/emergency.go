@@ -11,7 +11,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What is revoked is not relied on from the moment on at which the node knows: by its
+// A revoked key is not relied on from the moment on at which the node knows: by its
 // trust bundle, or by a statement of the signers that somebody hands to it as a file.
 // A statement needs no coordinator, and no coordinator can take it back. It is durable
 // before it has any effect, in two copies, and stays for as long as its root.

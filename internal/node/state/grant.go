@@ -94,7 +94,7 @@ func VerifyGrant(g *fealtyv1.JoinGrant, w Wanted, now func() time.Time) (*Admitt
 	if err := identity.CheckRoot(root, now()); err != nil {
 		return fail("root", err)
 	}
-	// Who the certificate says we are is needed to read what is signed for us; the
+	// Reading what is signed for us takes the name that the certificate gives us; the
 	// chain is verified below, before anything is made of it.
 	id, err := identity.FromCertificate(chain[0])
 	if err != nil {

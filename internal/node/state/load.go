@@ -133,8 +133,8 @@ func (me Self) Owns(chain []*x509.Certificate) error {
 }
 
 // Alone is what the anchor believes about certificates without a trust bundle: the
-// root, and, for our own chain, its mesh CA. Coordinators need the root only. What
-// revoked bans is banned.
+// root, and, for our own chain, its mesh CA. Coordinators need the root only. A
+// member that revoked bans is banned.
 func (me Self) Alone(chain []*x509.Certificate, revoked snapshot.Revocations) (*identity.Bundle, error) {
 	ids, keys := revoked.Bans()
 	return identity.NewBundle(identity.BundleConfig{
@@ -144,8 +144,8 @@ func (me Self) Alone(chain []*x509.Certificate, revoked snapshot.Revocations) (*
 }
 
 // contact returns what to verify coordinators by: the trust bundle, be it one that
-// is not in use, or else the anchor alone, which knows of no ban. What a banned
-// coordinator could do with that is to hold back news: what it sends is verified
+// is not in use, or else the anchor alone, which knows of no ban. A banned
+// coordinator could hold back news with that: what it sends is verified
 // all the same.
 func (l *Loaded) contact() (*identity.Bundle, error) {
 	v := l.Beliefs.Stale
@@ -292,8 +292,8 @@ func compareVerified(a, b *snapshot.Verified) int {
 }
 
 // staleBundle returns the newest trust bundle that was accepted and may not be
-// used now, as of the time when it was issued; nil if there is none. What it bans
-// stays banned, and the roots that it names stay the only ones.
+// used now, as of the time when it was issued; nil if there is none. Members that
+// it bans stay banned, and the roots that it names stay the only ones.
 func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) *snapshot.Verified {
 	mark, ok := marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 	if !ok {

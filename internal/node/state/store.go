@@ -46,7 +46,7 @@ func OrderOf(scope string) int {
 	return len(Scopes)
 }
 
-// Store is the data directory. Who calls its methods sees to it that no two
+// Store is the data directory. The caller of its methods sees to it that no two
 // write the same file at once.
 type Store struct {
 	FS   durable.FS
@@ -88,7 +88,7 @@ func (s *Store) Own(parts ...string) error {
 		return s.unusable(err)
 	}
 	s.lock = lock
-	// What is found there is acted on: a key is certified, a mark is believed. It must
+	// The content found there is acted on: a key is certified, a mark is believed. It must
 	// not be undone by a power cut because a process before this one died too soon.
 	for _, sub := range parts {
 		if err := s.FS.Settle(s.Path(sub)); err != nil {

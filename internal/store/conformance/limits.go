@@ -166,7 +166,7 @@ func testOwnership(t T, e Engine) {
 	tx.Put[0].Key = "other"
 	for range 2 {
 		wantEntry(t, s, "k", "value", r)
-		// What was returned may be changed, too.
+		// A caller may change returned bytes, too.
 		e, _ := s.Get(Limited(t), "k")
 		copy(e.Value, "YYYYY")
 		l := MustList(t, s, "k")

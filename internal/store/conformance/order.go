@@ -260,7 +260,7 @@ func testCompaction(t T, e Engine) {
 			}
 		}
 	}
-	// What the error advises works: list, and follow from there.
+	// The error's advice works: list, and follow from there.
 	l := MustList(t, s, "k/")
 	r.reset(l)
 	last := MustCommit(t, s, Put("k/more", "x"))

@@ -39,7 +39,7 @@
 // # What is kept
 //
 // The log of changes is the store's own, under its prefix, and is pruned by age,
-// number and bytes. What etcd keeps of old revisions is not needed: compaction may
+// number and bytes. The old revisions that etcd keeps are not needed: compaction may
 // happen at any time, and is left to etcd's operator (--auto-compaction-retention),
 // unless the URL says compaction=everything. Without any, etcd's database grows
 // until it is full ([store.ErrFull]).

@@ -123,7 +123,7 @@ func TestNobodyAnswers(t *testing.T) {
 		if _, err := c.Wait(); !errors.Is(err, store.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Commit: %v, want ErrUnknownOutcome and no word of the caller's deadline", err)
 		}
-		// What did not begin is not in doubt.
+		// A commit that did not begin is not in doubt.
 		if _, err := s.Commit(t.Context(), put("k", "never")); err == nil || errors.Is(err, store.ErrUnknownOutcome) {
 			t.Fatalf("Commit to nobody: %v", err)
 		}
@@ -140,7 +140,7 @@ func TestNobodyAnswers(t *testing.T) {
 }
 
 // TestSilentMember: a member that swallows everything, and one that is stopped,
-// send neither events nor errors. Who follows through them hears all the same.
+// send neither events nor errors. A watcher that follows through them hears all the same.
 func TestSilentMember(t *testing.T) {
 	c := etcdtest.New(t, etcdtest.Options{Members: 3})
 	prefix := c.Prefix()
@@ -596,7 +596,7 @@ func TestFullAtOnce(t *testing.T) {
 }
 
 // TestLateRequest: a commit is on its way for long, longer than anyone waits for it.
-// Who was told that nothing was written will not see it arrive.
+// A caller that was told that nothing was written will not see it arrive.
 func TestLateRequest(t *testing.T) {
 	prefix := server.Prefix()
 	first, second := proxytest.New(t, server.Members[0].Addr()), proxytest.New(t, server.Members[0].Addr())
@@ -617,7 +617,7 @@ func TestLateRequest(t *testing.T) {
 		t.Fatalf("Commit: %v, though it was known that nothing was written", err)
 	}
 	first.Release()
-	// What arrives late arrives before this, or has come to nothing by it.
+	// A late write arrives before this, or has come to nothing by it.
 	deadline := time.Now().Add(time.Second)
 	for arrived := false; !arrived && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		e, read := direct.Get(t.Context(), "k")

@@ -16,7 +16,7 @@ import (
 var errSilent = errors.New("the watch is silent about what was committed")
 
 // follow tells the hub what is committed, by this process or others, until ctx
-// ends. Whatever happens to a watch, it begins another one and reads what it
+// ends. It begins another watch after whatever happened to one, and reads what it
 // missed.
 func (db *database) follow(ctx context.Context) {
 	failing := false

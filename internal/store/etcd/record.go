@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
-// What a store keeps under its prefix. Names are fixed in length, so that etcd's
+// These are the keys of a store below its prefix. Names are fixed in length, so that etcd's
 // order of bytes is the order of revisions.
 //
 //	head             one record: the newest revision, and a large commit that was

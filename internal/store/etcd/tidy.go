@@ -139,8 +139,8 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 				more = true
 				break
 			}
-			// Whoever else sweeps was faster if the record is gone; then its ID may be in
-			// use again.
+			// Another sweeper was faster if the record is gone; then its ID may be in use
+			// again.
 			request.Compare = append(request.Compare, &pb.Compare{
 				Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, Key: r.key,
 				TargetUnion: &pb.Compare_ModRevision{ModRevision: r.mod},

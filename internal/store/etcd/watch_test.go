@@ -71,8 +71,8 @@ func (r *relay) serve(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestSilentWatch: reads are answered, and the watch says nothing. Whoever watches hears
-// by the beat all the same, and the watch is given up for another one.
+// TestSilentWatch: reads are answered, and the watch says nothing. A watcher hears by
+// the beat all the same, and the watch is given up for another one.
 func TestSilentWatch(t *testing.T) {
 	r := &relay{kv: pb.NewKVClient(server.Conn(t))}
 	prefix := server.Prefix()
@@ -96,8 +96,8 @@ func TestSilentWatch(t *testing.T) {
 }
 
 // TestCompactionOfEverything: with compaction=everything a store gives up what etcd keeps
-// of old revisions. Who watches meanwhile misses nothing; who was away for too long is
-// told so, lists, and goes on.
+// of old revisions. A watcher misses nothing meanwhile; one that was away for too long
+// is told so, lists, and goes on.
 func TestCompactionOfEverything(t *testing.T) {
 	url := server.URL(server.Prefix()) + "&compaction=everything"
 	kv := pb.NewKVClient(server.Conn(t))

@@ -447,6 +447,6 @@ func (w *writer) settle(
 				w.db.dialer.giveUp(x)
 			}
 		}
-		// What came of it shows in the next read.
+		// Its outcome shows in the next read.
 	}
 }

@@ -157,7 +157,7 @@ type dialing struct{}
 // connect opens a connection. It never sends a cancel request: one that hits a
 // commit waiting for its synchronous standby would make it visible, and look
 // durable, before it is. The server's warnings go to notice, if it is not nil.
-// Whoever is done with the connection calls drop.
+// A caller that is done with the connection calls drop.
 func (db *database) connect(ctx context.Context, r role, notice func(*pgconn.Notice)) (*pgx.Conn, error) {
 	config := db.config.Copy()
 	if notice != nil {
@@ -246,7 +246,7 @@ func (db *database) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 	settings := []struct{ name, value string }{
 		{"default_transaction_isolation", "read committed"},
 		{"lock_timeout", ms(db.opts.Timeout / 2)},
-		// What a synchronous standby did not confirm is told by a warning.
+		// A warning tells what a synchronous standby did not confirm.
 		{"client_min_messages", "warning"},
 		// Rows are found by key. A plan that was made while a table was small must not
 		// outlive that, and compiling such short queries costs more than it saves.

@@ -89,7 +89,7 @@ func TestLostCommit(t *testing.T) {
 				waitFor(t, "the next commit", func() bool { _, err := s.Commit(t.Context(), tx); return err == nil })
 				return
 			}
-			// Whoever asks gets the same, final answer.
+			// Every caller gets the same, final answer.
 			for _, who := range []store.Store{direct, s} {
 				got, err := outcome(t, who, tx.ID)
 				if (err == nil) != c.applied || r != 0 && got != r {
@@ -198,7 +198,7 @@ func TestLostNotices(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "select from fealty_revision for update"); err != nil {
 			t.Fatal(err)
 		}
-		// What it asked last is whether it listens, or for the keys that were written. It may
+		// Its last question is whether it listens, or for the keys that were written. It may
 		// still be on its way back from the last round; while the commit waits it tries.
 		for end := time.Now().Add(10 * time.Second); ; {
 			ended := 0
@@ -496,7 +496,7 @@ func TestCancelAtEachStage(t *testing.T) {
 		t.Fatalf("Get while the writer waits: %+v, %v", e, err)
 	}
 	release()
-	// What was sent waits for a table.
+	// The statement that was sent waits for a table.
 	conn := server.Connect(t, database)
 	tx, err := conn.Begin(t.Context())
 	if err != nil {

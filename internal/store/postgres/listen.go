@@ -114,8 +114,8 @@ func (l *listener) follow(ctx context.Context) error {
 	return nil
 }
 
-// run follows until ctx ends. Whatever happens to the connection, it makes
-// another one and reads what it missed.
+// run follows until ctx ends. It makes another connection after whatever
+// happened to one, and reads what it missed.
 func (l *listener) run(ctx context.Context) {
 	defer l.drop()
 	failing := false

@@ -436,7 +436,7 @@ func TestViews(t *testing.T) {
 	mustCommit(t, s, put("history/latest", "no JSON"))
 	one(chain, "none")
 	one(inForce, "none")
-	// Whoever may read the views alone.
+	// A role that may read the views alone.
 	server.Exec(t, database, "drop role if exists reporter", "create role reporter", "grant select on fealty_entries, fealty_members, fealty_history, fealty_manifest, fealty_audit to reporter")
 	for text, allowed := range map[string]bool{
 		"select count(*) from fealty_members": true, "select count(value) from fealty_entries": true,

@@ -8,7 +8,7 @@
 // one PostgreSQL transaction (group commit), in two round trips. A Tx that
 // conflicts fails alone.
 //
-// What changed stands in a log in the database. LISTEN/NOTIFY only says when to
+// Changes stand in a log in the database. LISTEN/NOTIFY only says when to
 // read it: one notice for each group, with nothing but the revision. A
 // connection of its own listens, reads the log after each LISTEN, and is given up
 // when it does not answer a heartbeat, so that neither a lost notice nor a half

@@ -84,7 +84,7 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 		}
 	}
 	r.Problems = inspect(ctx, conn)
-	// What a session begins with, before settle raised it.
+	// The value with which a session begins, before settle raised it.
 	var begins string
 	const ask = "select reset_val from pg_settings where name = 'synchronous_commit'"
 	if err := conn.QueryRow(ctx, ask).Scan(&begins); err != nil {

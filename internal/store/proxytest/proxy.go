@@ -13,7 +13,7 @@ import (
 // Fate is what a proxy does to a connection once it sees its trigger.
 type Fate int
 
-// What is lost; what is cut is seen by both ends, at once or when they speak.
+// These are lost; a cut is seen by both ends, at once or when they speak.
 const (
 	Pass        Fate = iota
 	LoseAnswer       // what the server says from then on
@@ -97,7 +97,7 @@ func (p *Proxy) Pending() bool {
 }
 
 // Release lets the request pass that was held, and the connection from then on.
-// Whoever made it may be gone.
+// Its maker may be gone.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +244,7 @@ func (p *Proxy) requests(c *pair) {
 			}
 			tail = tail[:0]
 		}
-		// What could be the beginning of the trigger.
+		// Bytes that could be the beginning of the trigger.
 		tail = append(tail[:0], tail[max(0, len(tail)-max(0, len(p.trigger)-1)):]...)
 		p.mu.Unlock()
 		switch f {

@@ -19,8 +19,8 @@ type Limits struct {
 //
 // Age is measured from marks on the process's monotonic clock: which revision
 // was current when. So a step of the wall clock neither deletes early nor keeps
-// for ever; a restart only makes what is there young again. What other processes
-// committed is as old as this one's knowledge of it, never older than it is.
+// for ever; a restart only makes what is there young again. A commit of another
+// process is as old as this one's knowledge of it, never older than it is.
 type Window struct {
 	age     time.Duration
 	commits store.Revision

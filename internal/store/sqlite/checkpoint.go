@@ -99,8 +99,8 @@ func (w *writer) checkpointNow() {
 	}
 }
 
-// watchLog wakes the checkpointer when enough was written. What counts is the log's
-// own length: a change of a few bytes writes whole pages.
+// watchLog wakes the checkpointer when enough was written. The log's own length
+// counts: a change of a few bytes writes whole pages.
 func (w *writer) watchLog() {
 	log, err := measure(w.conn)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 )
 
 // These tests run this test binary again as a process that can be killed or
-// limited. What it is to do stands in these variables.
+// limited. Its task stands in these variables.
 const (
 	childRole = "FEALTY_SQLITE_TEST_ROLE"
 	childPath = "FEALTY_SQLITE_TEST_PATH"
@@ -306,7 +306,7 @@ func childLimit(path string) error {
 			return fmt.Errorf("after a failed commit: revision %d, %v, want %d", l.Revision, err, before)
 		}
 	}
-	// What still fits works at once, and what did not works once there is room.
+	// A write that still fits works at once, and one that did not works once there is room.
 	small, err := s.Commit(ctx, put("small", "x"))
 	if err != nil {
 		return fmt.Errorf("small commit on a disk that fails large ones: %w", err)

@@ -78,7 +78,7 @@ func TestLogFitsSmallFiles(t *testing.T) {
 	}
 }
 
-// What is copied in the background may be as late as a disk is slow. The writer waits
+// The copy in the background may be as late as a disk is slow. The writer waits
 // then, so that the log stays within its bound all the same.
 func TestLogIsBoundedOnASlowDisk(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func childSmallDisk(path string) error {
 	if mib := n * perWrite * 4096 >> 20; mib < 8 {
 		return fmt.Errorf("%d MiB of data fill 24 MiB", mib)
 	}
-	// What makes room can be written, and then there is some.
+	// A write that makes room can be made, and then there is some.
 	for i := range n {
 		tx := store.Tx{}
 		for _, w := range data(i).Put {

@@ -15,7 +15,7 @@
 // When the disk is full or fails, the commits concerned fail, the state stays
 // as it was, and the store can be used again once the cause is gone. A commit
 // whose own sync failed is reported as [store.ErrUnknownOutcome]: it is not
-// visible, but a crash right then could bring it back. What is trusted: that
+// visible, but a crash right then could bring it back. These are trusted: that
 // the disk keeps what it confirmed to have synced.
 //
 // Commits to a file that was moved, removed or replaced while it is open fail until

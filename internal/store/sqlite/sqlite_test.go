@@ -77,8 +77,8 @@ func TestConformance(t *testing.T) {
 		}
 		return storetest.Database{Open: open, Kill: func(t testing.TB, s store.Store) store.Store {
 			s.(*killable).kill()
-			// What the kernel holds of the files at some instant amid commits is what
-			// a killed process leaves. It is taken over by a new file name, because
+			// A killed process leaves what the kernel holds of the files at some
+			// instant amid commits. It is taken over by a new file name, because
 			// this process keeps the lock of the old one.
 			image := filepath.Join(t.TempDir(), "image.db")
 			crashImage(t, path, image)

@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// Hub wakes those who wait for commits. Whoever is woken reads the database, so
+// Hub wakes those who wait for commits. A waiter that is woken reads the database, so
 // a wake too many costs a read, and none is missed because waiters subscribe
 // before they read.
 type Hub struct {

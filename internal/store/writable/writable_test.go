@@ -17,7 +17,7 @@ func refused(r store.Reason) error {
 	return fmt.Errorf("store: commit: %w", &store.RefusedError{Reason: r, Err: errors.New("the cause")})
 }
 
-// What is told follows the writes: for how long none was taken, since when some are, and
+// The report follows the writes: for how long none was taken, since when some are, and
 // nothing once none was refused for a while.
 func TestRecord(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,7 @@ func Start(o Options) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever else takes a port between here and there makes the start fail.
+	// Another process that takes a port between here and there makes the start fail.
 	for range 5 {
 		var c *Cluster
 		if c, err = start(bin, o); err == nil {
@@ -232,7 +232,7 @@ func (m *Member) launch() error {
 		"--listen-peer-urls=http://" + m.peer, "--initial-advertise-peer-urls=http://" + m.peer,
 		"--initial-cluster=" + strings.Join(cluster, ","), "--initial-cluster-state=new",
 		"--log-level=warn",
-		// What a killed process wrote is left to the kernel, which lives on.
+		// The writes of a killed process are left to the kernel, which lives on.
 		"--unsafe-no-fsync",
 	}
 	if m.c.tls != nil {

@@ -122,7 +122,7 @@ func Start(settings ...string) (_ *Server, err error) {
 	if err := appendFile(filepath.Join(s.Data(), "postgresql.conf"), conf.String()); err != nil {
 		return nil, err
 	}
-	// Whoever else takes the port between here and there makes the start fail.
+	// Another process that takes the port between here and there makes the start fail.
 	for range 5 {
 		if s.addr, err = freeport.Addr(); err != nil {
 			return nil, err
@@ -135,8 +135,8 @@ func Start(settings ...string) (_ *Server, err error) {
 }
 
 // templates names, in the environment, a folder for the database cluster of the first server
-// of many test runs: the others begin with a copy of it, in a tenth of the time. Whoever sets
-// it removes the folder.
+// of many test runs: the others begin with a copy of it, in a tenth of the time. The program
+// that sets it removes the folder.
 const templates = "FEALTY_PGTEST_TEMPLATES"
 
 // passwordFile is in the data folder, where PostgreSQL leaves it alone.
@@ -455,8 +455,8 @@ func (s *Server) log() string {
 	return string(text[max(0, len(text)-4096):])
 }
 
-// Kill ends all of the server's processes at once, with SIGKILL. What they wrote
-// is left to the kernel.
+// Kill ends all of the server's processes at once, with SIGKILL. Their writes
+// are left to the kernel.
 func (s *Server) Kill() error {
 	if s.server == nil {
 		return nil
