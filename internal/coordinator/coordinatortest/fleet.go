@@ -139,7 +139,7 @@ func (f *Fleet) Start() {
 		Rates: coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6,
 			MemberBurst: 1e6},
 		Log: slog.New(slog.NewTextHandler(f.T.Output(),
-			&slog.HandlerOptions{Level: slog.LevelWarn})), Machine: coordinator.Machine{Now: f.Clock},
+			&slog.HandlerOptions{Level: slog.LevelDebug})), Machine: coordinator.Machine{Now: f.Clock},
 		Faults: f.Faults, Release: "test",
 	}
 	if f.Config != nil {
