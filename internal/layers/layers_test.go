@@ -96,6 +96,7 @@ var levels = []struct {
 	{"internal/workload/issuance", 3, "certificates of workloads, in a member's folder"},
 	{"internal/workload/tokens", 3, "tokens of workloads, by keys of tokens"},
 	{"internal/workload/caller", 3, "a process, and what it is"},
+	{"internal/workload/callertest", 4, "a node as tests say"},
 	{"internal/workload/spiffe", 4, "identities and tokens for a caller"},
 	{"internal/workload/sds", 4, "certificates for a caller that is Envoy"},
 	{"internal/workload/host", 5, "all of that, for one node"},

@@ -5,28 +5,20 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
-	"os"
-	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/tokenkey"
-	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/internal/workload"
-	"github.com/fealty-io/fealty/internal/workload/caller"
+	"github.com/fealty-io/fealty/internal/workload/callertest"
 	"github.com/fealty-io/fealty/internal/workload/spiffe"
 	"github.com/fealty-io/fealty/internal/workload/tokens"
 	"github.com/fealty-io/fealty/snapshot"
@@ -34,67 +26,20 @@ import (
 
 // node is what a server is made over.
 type node struct {
-	t       *testing.T
-	auth    *identitytest.Authority
-	changed watch.Signal
-	asked   chan struct{} // has one each time a certificate is asked for that there is not
-	ended   chan struct{}
-	client  pb.SpiffeWorkloadAPIClient
-
-	mu    sync.Mutex
-	set   *caller.Set               // guarded by mu
-	svid  map[identity.ID]*dir.SVID // guarded by mu
-	roots *caller.Roots             // guarded by mu
-	sign  func() (string, error)    // guarded by mu
-}
-
-func (n *node) Set() *caller.Set {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.set
-}
-
-func (n *node) SVID(id identity.ID) (*dir.SVID, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if s := n.svid[id]; s != nil {
-		return s, nil
-	}
-	select {
-	case n.asked <- struct{}{}:
-	default:
-	}
-	return nil, errors.New("none yet")
-}
-
-func (n *node) Roots() *caller.Roots {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.roots
-}
-
-func (n *node) Changed() <-chan struct{} { return n.changed.Wait() }
-
-func (n *node) change(f func()) {
-	n.mu.Lock()
-	f()
-	n.mu.Unlock()
-	n.changed.Notify()
+	*callertest.Node
+	t      *testing.T
+	ended  chan struct{}
+	client pb.SpiffeWorkloadAPIClient
+	sign   atomic.Pointer[func() (string, error)]
 }
 
 func serve(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, auth: identitytest.NewAuthority(t, "test.example"), asked: make(chan struct{}, 1),
-		ended: make(chan struct{}), svid: make(map[identity.ID]*dir.SVID)}
-	n.roots = &caller.Roots{Cluster: "test.example"}
-	n.roots.Certificates = append(n.roots.Certificates, n.auth.Root().Cert)
+	n := &node{Node: callertest.New(t, slog.New(slog.DiscardHandler)), t: t, ended: make(chan struct{})}
 	never := make(chan struct{})
 	jwts, err := tokens.New(tokens.Config{
 		Sign: func(_ context.Context, asks []tokens.Ask) ([]tokens.Answer, error) {
-			n.mu.Lock()
-			sign := n.sign
-			n.mu.Unlock()
-			text, err := sign()
+			text, err := (*n.sign.Load())()
 			out := make([]tokens.Answer, len(asks))
 			for i := range out {
 				out[i].Token = text
@@ -110,17 +55,8 @@ func serve(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	callers := caller.New(caller.Config{Source: n, Log: slog.New(slog.DiscardHandler), Refused: func(string) {}})
-	api := spiffe.New(callers, jwts, n.ended)
-	folder, err := os.MkdirTemp("", "s") // the path of a socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", filepath.Join(folder, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.Creds(callers),
+	api := spiffe.New(n.Callers, jwts, n.ended)
+	n.client = pb.NewSpiffeWorkloadAPIClient(n.Serve(func(s *grpc.Server) { api.Register(s) },
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 			if err := api.Demand(ctx); err != nil {
 				return nil, err
@@ -132,45 +68,16 @@ func serve(t *testing.T) *node {
 				return err
 			}
 			return h(srv, s)
-		}))
-	api.Register(server)
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	conn, err := grpc.NewClient("unix://"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.client = pb.NewSpiffeWorkloadAPIClient(conn)
-	t.Cleanup(func() {
-		conn.Close()
-		server.Stop()
-		<-done
-		os.RemoveAll(folder)
-	})
+		})))
 	return n
 }
 
-func (n *node) id(name string) identity.ID { return n.auth.ID(n.t, identity.Workload, name) }
+// signing has f sign the tokens from now on.
+func (n *node) signing(f func() (string, error)) { n.sign.Store(&f) }
 
-// register makes this process the workloads of names.
-func (n *node) register(names ...string) {
-	uid := uint32(os.Getuid())
-	var all []workload.Registration
-	for _, name := range names {
-		all = append(all, workload.Registration{Service: "of-" + name, ID: n.id(name), Selector: workload.Selector{UID: &uid}})
-	}
-	n.change(func() { n.set = caller.NewSet(all) })
-}
-
-// certified is a certificate of a workload.
-func (n *node) certified(name string) *dir.SVID {
-	n.t.Helper()
-	key, err := dir.NewKeyPair()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	chain, _ := n.auth.Issue(n.t, n.id(name), identitytest.WithKey(key.Signer()))
-	return &dir.SVID{Key: key, Chain: append(chain, n.auth.Root().Cert)}
+// token signs a token, after before.
+func token(before func()) func() (string, error) {
+	return func() (string, error) { before(); return "token", nil }
 }
 
 func (n *node) ctx() context.Context {
@@ -221,7 +128,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s, registered by nobody: %v", name, err)
 		}
 	}
-	n.register("a")
+	n.Register("a")
 	wit := map[string]error{
 		"FetchWITSVID":    first(n.client.FetchWITSVID(n.ctx(), &pb.WITSVIDRequest{})),
 		"FetchWITBundles": first(n.client.FetchWITBundles(n.ctx(), &pb.WITBundlesRequest{})),
@@ -246,40 +153,38 @@ func TestRefusals(t *testing.T) {
 func TestStream(t *testing.T) {
 	t.Parallel()
 	n := serve(t)
-	n.register("a")
+	n.Register("a")
 	s, err := n.client.FetchX509SVID(n.ctx(), &pb.X509SVIDRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-n.asked // and there is none
-	one := n.certified("a")
-	n.change(func() { n.svid[n.id("a")] = one })
+	<-n.Asked // and there is none
+	one := n.Certify("a")
 	got, err := s.Recv()
 	if err != nil {
 		t.Fatal(err)
 	}
 	key, _ := one.Key.PKCS8()
-	if len(got.GetSvids()) != 1 || got.Svids[0].SpiffeId != n.id("a").String() || got.Svids[0].Hint != "of-a" ||
-		string(got.Svids[0].X509SvidKey) != string(key) || string(got.Svids[0].Bundle) != string(n.auth.Root().Cert.Raw) ||
+	if len(got.GetSvids()) != 1 || got.Svids[0].SpiffeId != n.ID("a").String() || got.Svids[0].Hint != "of-a" ||
+		string(got.Svids[0].X509SvidKey) != string(key) || string(got.Svids[0].Bundle) != string(n.Auth.Root().Cert.Raw) ||
 		string(got.Svids[0].X509Svid) != string(one.Chain[0].Raw)+string(one.Chain[1].Raw) {
 		t.Errorf("got %v", got)
 	}
-	n.changed.Notify() // nothing changed, so nothing is sent
-	two := n.certified("a")
-	n.change(func() { n.svid[n.id("a")] = two })
+	n.Touch() // nothing changed, so nothing is sent
+	two := n.Certify("a")
 	if got, err = s.Recv(); err != nil || string(got.Svids[0].X509Svid) != string(two.Chain[0].Raw)+string(two.Chain[1].Raw) {
 		t.Errorf("renewed: %v, %v", got, err)
 	}
-	n.change(func() { n.roots = &caller.Roots{Cluster: "test.example", Certificates: n.roots.Certificates} })
+	n.SetRoots(true)
 	if _, err = s.Recv(); err != nil {
 		t.Errorf("after another bundle: %v", err)
 	}
-	n.register("b") // somebody else now, who has no certificate yet
-	n.change(func() { n.svid[n.id("b")] = n.certified("b") })
-	if got, err = s.Recv(); err != nil || len(got.Svids) != 1 || got.Svids[0].SpiffeId != n.id("b").String() {
+	n.Register("b") // somebody else now, who has no certificate yet
+	n.Certify("b")
+	if got, err = s.Recv(); err != nil || len(got.Svids) != 1 || got.Svids[0].SpiffeId != n.ID("b").String() {
 		t.Errorf("as another workload: %v, %v", got, err)
 	}
-	n.register()
+	n.Register()
 	if _, err = s.Recv(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("registered no more: %v", err)
 	}
@@ -289,12 +194,12 @@ func TestStream(t *testing.T) {
 func TestStops(t *testing.T) {
 	t.Parallel()
 	n := serve(t)
-	n.register("a")
+	n.Register("a")
 	s, err := n.client.FetchX509Bundles(n.ctx(), &pb.X509BundlesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Recv(); err != nil || string(got.GetBundles()["spiffe://test.example"]) != string(n.auth.Root().Cert.Raw) {
+	if got, err := s.Recv(); err != nil || string(got.GetBundles()["spiffe://test.example"]) != string(n.Auth.Root().Cert.Raw) {
 		t.Fatalf("%v, %v", got, err)
 	}
 	close(n.ended)
@@ -307,33 +212,33 @@ func TestStops(t *testing.T) {
 func TestTokenOfOneWhoIsItNoMore(t *testing.T) {
 	t.Parallel()
 	n := serve(t)
-	n.register("a", "b")
-	n.change(func() { n.sign = func() (string, error) { return "token", nil } })
+	n.Register("a", "b")
+	n.signing(token(func() {}))
 	ask := func(of string) (*pb.JWTSVIDResponse, error) {
 		return n.client.FetchJWTSVID(n.ctx(), &pb.JWTSVIDRequest{Audience: []string{of}})
 	}
 	if got, err := ask("one"); err != nil || len(got.GetSvids()) != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
-	n.change(func() { n.sign = func() (string, error) { n.register("b"); return "token", nil } })
-	if got, err := ask("two"); err != nil || len(got.GetSvids()) != 1 || got.Svids[0].SpiffeId != n.id("b").String() {
+	n.signing(token(func() { n.Register("b") }))
+	if got, err := ask("two"); err != nil || len(got.GetSvids()) != 1 || got.Svids[0].SpiffeId != n.ID("b").String() {
 		t.Errorf("of two, one was taken away: %v, %v", got, err)
 	}
-	n.change(func() { n.sign = func() (string, error) { n.register("c"); return "token", nil } })
+	n.signing(token(func() { n.Register("c") }))
 	if got, err := ask("three"); err == nil {
 		t.Errorf("all were taken away: %v", got)
 	}
-	n.register("a")
-	n.change(func() { n.sign = func() (string, error) { n.register(); return "token", nil } })
+	n.Register("a")
+	n.signing(token(func() { n.Register() }))
 	if got, err := ask("four"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("it is nothing any more: %v, %v", got, err)
 	}
-	n.register("a")
-	n.change(func() { n.sign = func() (string, error) { return "", nil } })
+	n.Register("a")
+	n.signing(func() (string, error) { return "", nil })
 	if got, err := ask("five"); status.Code(err) != codes.Unavailable {
 		t.Errorf("a blank token: %v, %v", got, err)
 	}
-	n.change(func() { n.sign = func() (string, error) { return "", errors.New("away") } })
+	n.signing(func() (string, error) { return "", errors.New("away") })
 	if got, err := ask("six"); status.Code(err) != codes.Unavailable {
 		t.Errorf("in an outage: %v, %v", got, err)
 	}
