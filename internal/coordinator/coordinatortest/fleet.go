@@ -133,13 +133,17 @@ func (f *Fleet) Start() {
 	f.Addr = l.Addr().String()
 	// Sockets have short paths; a test's directory may not.
 	socket := filepath.Join(f.T.TempDir(), "s")
+	level := slog.LevelDebug // shown of a test that fails
+	if _, ok := f.T.(*testing.B); ok {
+		level = slog.LevelWarn // shown in any case
+	}
 	cfg := coordinator.Config{
 		DataDir: filepath.Join(f.Dir, "coordinator"), Store: f.Link.to(st), StoreName: "sqlite", Listener: l,
 		AdminSocket: socket,
 		Rates: coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6,
 			MemberBurst: 1e6},
 		Log: slog.New(slog.NewTextHandler(f.T.Output(),
-			&slog.HandlerOptions{Level: slog.LevelDebug})), Machine: coordinator.Machine{Now: f.Clock},
+			&slog.HandlerOptions{Level: level})), Machine: coordinator.Machine{Now: f.Clock},
 		Faults: f.Faults, Release: "test",
 	}
 	if f.Config != nil {

@@ -93,6 +93,14 @@ type member struct {
 
 func joined(t testing.TB, f *coordinatortest.Fleet, name string) *member {
 	t.Helper()
+	m := enrolled(t, f, name)
+	m.start()
+	return m
+}
+
+// enrolled is a node that joined, and whose agent was never started.
+func enrolled(t testing.TB, f *coordinatortest.Fleet, name string) *member {
+	t.Helper()
 	m := &member{t: t, dir: t.TempDir()}
 	// The path of a socket is short.
 	short, err := os.MkdirTemp("", "w")
@@ -106,7 +114,6 @@ func joined(t testing.TB, f *coordinatortest.Fleet, name string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.start()
 	return m
 }
 
@@ -264,7 +271,11 @@ func TestRestartedAgentServesFromDisk(t *testing.T) {
 	}
 }
 
+// logger writes into what is shown of a test that fails.
 func logger(t testing.TB) *slog.Logger {
+	if _, ok := t.(*testing.B); ok {
+		return quiet // of a benchmark it is always shown
+	}
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
 }
 
