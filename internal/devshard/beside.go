@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fealty-io/fealty/internal/devprogram"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -44,8 +45,8 @@ func (b *Beside) Show(ctx context.Context, say func(string)) error {
 	if b.cfg.Program == "" {
 		return nil
 	}
-	if !Supported {
-		say("no shard runs: " + Unsupported)
+	if !devprogram.Supported {
+		say("no shard runs: " + devprogram.Unsupported)
 		return nil
 	}
 	err := b.start(ctx)
@@ -96,8 +97,8 @@ func (b *Beside) Wake(ctx context.Context, dry bool) (did, watch []string, err e
 // Tell has a step shown: it starts the fleet before the first, and ends it, and the agents of its
 // members, after the last and after one that failed.
 func (b *Beside) Tell(ctx context.Context, s Step) (seen string, err error) {
-	if !Supported {
-		return "not shown: " + Unsupported, nil
+	if !devprogram.Supported {
+		return "not shown: " + devprogram.Unsupported, nil
 	}
 	if err = b.start(ctx); err == nil {
 		seen, err = s.run(b.fleet, ctx)

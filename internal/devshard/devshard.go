@@ -24,6 +24,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/beside"
+	"github.com/fealty-io/fealty/internal/devprogram"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/provider"
@@ -73,11 +74,11 @@ type Fleet struct {
 	agents   map[string]string // folders of agents, by the members' names
 	operator *beside.Agent
 
-	provider *program
-	programs []*program
-	lives    map[string]int      // how many processes each shard had
-	shards   map[string]*program // which process of each is in charge
-	stopped  []*program          // of shards: zombies, in the order in which they were stopped
+	provider *devprogram.Program
+	programs []*devprogram.Program
+	lives    map[string]int                 // how many processes each shard had
+	shards   map[string]*devprogram.Program // which process of each is in charge
+	stopped  []*devprogram.Program          // of shards: zombies, in the order in which they were stopped
 	sessions []*session
 	runs     uint64 // of the operator
 	wanted   int    // machines, of [Beside.Show]
@@ -87,7 +88,7 @@ type Fleet struct {
 // error of another method.
 func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
 	f := &Fleet{cfg: cfg, agents: make(map[string]string), lives: make(map[string]int),
-		shards: make(map[string]*program)}
+		shards: make(map[string]*devprogram.Program)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.Close())
@@ -150,15 +151,29 @@ func (f *Fleet) profiles() string { return filepath.Join(f.cfg.Dir, "profiles.ya
 
 // succeed starts another process of a shard, with a folder of its own: the cluster gives it the
 // next grant, and it is in charge.
-func (f *Fleet) succeed(ctx context.Context, shard string, flags ...string) (*program, error) {
+func (f *Fleet) succeed(ctx context.Context, shard string, flags ...string) (*devprogram.Program, error) {
 	f.lives[shard]++
 	p, err := f.start(shard+"."+strconv.Itoa(f.lives[shard]), append([]string{"shard", "--agent", f.agents[shard],
-		"--provider", laptop + "=" + f.provider.at, "--enrol", "--cycle", cycle}, flags...)...)
+		"--provider", laptop + "=" + f.provider.At, "--enrol", "--cycle", cycle}, flags...)...)
 	if err != nil {
 		return nil, err
 	}
 	f.shards[shard] = p
 	return p, f.serves(ctx, p)
+}
+
+// start starts a program that serves, with a folder of its own.
+func (f *Fleet) start(name string, args ...string) (*devprogram.Program, error) {
+	p, err := devprogram.Serve(devprogram.Config{Dir: f.cfg.Dir, Name: name, Program: f.cfg.Program, Args: args})
+	if err == nil {
+		f.programs = append(f.programs, p)
+	}
+	return p, err
+}
+
+// serves waits until a program shows its metrics.
+func (f *Fleet) serves(ctx context.Context, p *devprogram.Program) error {
+	return f.cfg.Await(ctx, p.Name+" to serve", p.Serves)
 }
 
 // assign has a shard own the domain.
@@ -176,7 +191,7 @@ func (f *Fleet) Close() error {
 		s.close()
 	}
 	for _, p := range f.programs {
-		p.kill()
+		p.Kill()
 	}
 	if f.provider == nil {
 		return nil
@@ -200,7 +215,7 @@ func (f *Fleet) endMachines() error {
 	if err != nil {
 		return fmt.Errorf("end the machines of %s: %w", laptop, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), endAfter)
+	ctx, cancel := context.WithTimeout(context.Background(), devprogram.EndAfter)
 	defer cancel()
 	for err == nil {
 		var all []provider.Machine
@@ -252,7 +267,7 @@ func (f *Fleet) working() (map[string]int, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the machine in %s: %w", file, err)
 		}
-		if m.State == string(provider.Configured) && alive(m.Process.PID) {
+		if m.State == string(provider.Configured) && devprogram.Alive(m.Process.PID) {
 			out[m.Machine] = m.Process.PID
 		}
 	}

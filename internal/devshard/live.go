@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/fealty-io/fealty/internal/devprogram"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -44,7 +45,7 @@ func (f *Fleet) zombie(ctx context.Context, dry bool) (did string, watch []strin
 		next = wantsMany
 	}
 	did = fmt.Sprintf("stopped %s (pid %d) with SIGSTOP, and started its successor, which works: the tenant wants %d "+
-		"machines of it, and wanted %d before", old.name, old.cmd.Process.Pid, next, f.wanted)
+		"machines of it, and wanted %d before", old.Name, old.PID(), next, f.wanted)
 	watch = []string{
 		fmt.Sprintf("cat %s: which processes the machines are", filepath.Join(f.cfg.Dir, laptop, "machines", "*")),
 		"fealty dev heal: it is woken, believes that it is in charge, and is refused",
@@ -52,12 +53,12 @@ func (f *Fleet) zombie(ctx context.Context, dry bool) (did string, watch []strin
 	if dry {
 		return did, watch, nil
 	}
-	if err := old.pause(); err != nil {
+	if err := old.Pause(); err != nil {
 		return "", nil, err
 	}
 	f.stopped = append(f.stopped, old)
 	for len(f.stopped) > maxStopped {
-		f.stopped[0].end()
+		f.stopped[0].End()
 		f.stopped = f.stopped[1:]
 	}
 	if _, err := f.succeed(ctx, First); err != nil {
@@ -69,7 +70,7 @@ func (f *Fleet) zombie(ctx context.Context, dry bool) (did string, watch []strin
 // wake wakes the shards that were stopped, and waits until they were fenced. With dry nothing is
 // done. It returns what was done of each, and what to watch.
 func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err error) {
-	asleep := slices.DeleteFunc(slices.Clone(f.stopped), func(p *program) bool { return !p.paused })
+	asleep := slices.DeleteFunc(slices.Clone(f.stopped), func(p *devprogram.Program) bool { return !p.Paused() })
 	if len(asleep) == 0 {
 		return nil, nil, nil
 	}
@@ -78,19 +79,19 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 		return nil, nil, err
 	}
 	for _, p := range asleep {
-		did = append(did, fmt.Sprintf("%s goes on, as a zombie", p.name))
+		did = append(did, fmt.Sprintf("%s goes on, as a zombie", p.Name))
 		if dry {
 			continue
 		}
 		told, _, err := f.incidents(ctx)
 		if err == nil {
-			err = p.wake()
+			err = p.Wake()
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		err = f.cfg.Await(ctx, p.name+" to be fenced, and to tell of it", func(ctx context.Context) (bool, error) {
-			m, err := scrape(ctx, p.metrics)
+		err = f.cfg.Await(ctx, p.Name+" to be fenced, and to tell of it", func(ctx context.Context) (bool, error) {
+			m, err := devprogram.Scrape(ctx, p.Metrics)
 			if err != nil || m["fealty_shard_fenced"] != 1 {
 				return false, err
 			}
@@ -111,7 +112,7 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 	return did, []string{
 		fmt.Sprintf("fealty status: %s, the incident", explain.ShardFenced),
 		"fealty audit list --action shard.fenced: one entry for each zombie",
-		fmt.Sprintf("tail %s: what it says of it itself", asleep[0].log),
+		fmt.Sprintf("tail %s: what it says of it itself", asleep[0].Log),
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/devprogram"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -22,16 +23,16 @@ type session struct {
 }
 
 // session opens one with a shard, in the place of one before. It ends with the fleet.
-func (f *Fleet) session(ctx context.Context, p *program) (*session, error) {
+func (f *Fleet) session(ctx context.Context, p *devprogram.Program) (*session, error) {
 	f.operator.Look()
-	conn, err := mesh.Dial("passthrough:///"+p.at, f.operator.Source(), credential.AnyOfKind(identity.Shard),
+	conn, err := mesh.Dial("passthrough:///"+p.At, f.operator.Source(), credential.AnyOfKind(identity.Shard),
 		mesh.Options{})
 	if err != nil {
 		return nil, err
 	}
 	f.runs++
 	s := &session{conn: conn, answers: make(chan *fealtyv1.RollUpAnswer, 1)}
-	err = f.cfg.Await(ctx, "a session at "+p.name, func(context.Context) (bool, error) {
+	err = f.cfg.Await(ctx, "a session at "+p.Name, func(context.Context) (bool, error) {
 		err := s.hello(context.WithoutCancel(ctx), f.runs)
 		return err == nil, err
 	})

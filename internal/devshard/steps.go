@@ -18,6 +18,7 @@ import (
 	terms "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/beside"
+	"github.com/fealty-io/fealty/internal/devprogram"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instructed"
@@ -69,7 +70,7 @@ func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := zombie.pause(); err != nil {
+	if err := zombie.Pause(); err != nil {
 		return "", err
 	}
 	next, err := f.succeed(ctx, First)
@@ -91,7 +92,7 @@ func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
 		return "", err
 	}
 	// It sees two machines too many, and takes them back: it believes that it is in charge.
-	if err := zombie.wake(); err != nil {
+	if err := zombie.Wake(); err != nil {
 		return "", err
 	}
 	refused, err := f.incident(ctx, zombie)
@@ -112,30 +113,30 @@ func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the successor, after the zombie came: %w", err)
 	}
 	// People looked at it.
-	if status := zombie.end(); status != int(explain.ExitUnhealthy) {
-		return "", fmt.Errorf("the zombie ended with status %d: %s", status, zombie.said())
+	if status := zombie.End(); status != int(explain.ExitUnhealthy) {
+		return "", fmt.Errorf("the zombie ended with status %d: %s", status, zombie.Said())
 	}
 	return fmt.Sprintf("%s woke and was refused %.0f times as stale; the 5 machines are the same processes %v, and "+
 		"its successor made a sixth; %s, audit shard.fenced, fealty_shard_fenced 1 and fealty_incidents_fenced_total 1",
-		zombie.name, refused, pids(five), explain.ShardFenced), nil
+		zombie.Name, refused, pids(five), explain.ShardFenced), nil
 }
 
 // incident waits until a zombie was refused, and until status, audit and metrics tell of it. It
 // returns how often the provider refused as stale.
-func (f *Fleet) incident(ctx context.Context, zombie *program) (refused float64, err error) {
-	err = f.cfg.Await(ctx, zombie.name+" to be fenced, and told of", func(ctx context.Context) (bool, error) {
-		own, err := scrape(ctx, zombie.metrics)
+func (f *Fleet) incident(ctx context.Context, zombie *devprogram.Program) (refused float64, err error) {
+	err = f.cfg.Await(ctx, zombie.Name+" to be fenced, and told of", func(ctx context.Context) (bool, error) {
+		own, err := devprogram.Scrape(ctx, zombie.Metrics)
 		if err != nil {
 			return false, err
 		}
-		provider, err := scrape(ctx, f.provider.metrics)
+		provider, err := devprogram.Scrape(ctx, f.provider.Metrics)
 		if err != nil {
 			return false, err
 		}
 		refused = provider[`fealty_provider_refused_total{reason="stale"}`]
 		told := 0.0
 		for _, at := range f.cfg.Metrics() {
-			coordinator, err := scrape(ctx, at)
+			coordinator, err := devprogram.Scrape(ctx, at)
 			if err != nil {
 				return false, err
 			}
@@ -213,7 +214,7 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 		return "", err
 	}
 	// The owner stands still, and does not let go: it is passed over.
-	if err := other.pause(); err != nil {
+	if err := other.Pause(); err != nil {
 		return "", err
 	}
 	if err := f.assign(ctx, First, true); err != nil {
@@ -234,18 +235,18 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 		return "", err
 	}
 	const moved = `fealty_provider_refused_total{reason="moved"}`
-	counted, err := scrape(ctx, f.provider.metrics)
+	counted, err := devprogram.Scrape(ctx, f.provider.Metrics)
 	if err == nil {
-		err = other.wake()
+		err = other.Wake()
 	}
 	if err != nil {
 		return "", err
 	}
 	// It asks the provider or a coordinator first, as it happens.
 	heard := ""
-	err = f.cfg.Await(ctx, other.name+" to hear that it was passed over", func(ctx context.Context) (bool, error) {
-		provider, err := scrape(ctx, f.provider.metrics)
-		switch said := other.said(); {
+	err = f.cfg.Await(ctx, other.Name+" to hear that it was passed over", func(ctx context.Context) (bool, error) {
+		provider, err := devprogram.Scrape(ctx, f.provider.Metrics)
+		switch said := other.Said(); {
 		case err != nil:
 			return false, err
 		case provider[moved] > counted[moved]:
@@ -263,8 +264,8 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("the owner of before: %w", err)
 	}
-	if status := other.end(); status != 0 {
-		return "", fmt.Errorf("the owner of before ended with status %d: %s", status, other.said())
+	if status := other.End(); status != 0 {
+		return "", fmt.Errorf("the owner of before ended with status %d: %s", status, other.Said())
 	}
 	return fmt.Sprintf("%s went from %s to %s, and by force back while %s stood still; %s; the machines are the same "+
 		"processes %v", Domain, First, Second, Second, heard, pids(eight)), nil
@@ -336,7 +337,7 @@ func (f *Fleet) wipeQuarantined(ctx context.Context) (string, error) {
 
 // reclaimedAtOnce is how many machines a process took back in one cycle at most, by its journal:
 // it writes down what it begins, and then what became of all of that.
-func (f *Fleet) reclaimedAtOnce(p *program) (most int, err error) {
+func (f *Fleet) reclaimedAtOnce(p *devprogram.Program) (most int, err error) {
 	begun := 0
 	for said, err := range f.journal(p) {
 		switch {
@@ -352,14 +353,14 @@ func (f *Fleet) reclaimedAtOnce(p *program) (most int, err error) {
 	return most, nil
 }
 
-func (f *Fleet) journal(p *program) func(func(journal.Said, error) bool) {
-	return journal.Replay(journal.Export(durable.OS(), filepath.Join(f.cfg.Dir, p.name, "journal")))
+func (f *Fleet) journal(p *devprogram.Program) func(func(journal.Said, error) bool) {
+	return journal.Replay(journal.Export(durable.OS(), filepath.Join(f.cfg.Dir, p.Name, "journal")))
 }
 
 func (f *Fleet) paused(ctx context.Context) (string, error) {
 	f.cfg.Note(asPrograms)
-	if status := f.shards[First].end(); status != 0 {
-		return "", fmt.Errorf("%s ended with status %d", f.shards[First].name, status)
+	if status := f.shards[First].End(); status != 0 {
+		return "", fmt.Errorf("%s ended with status %d", f.shards[First].Name, status)
 	}
 	before, err := f.working()
 	if err != nil {
@@ -377,7 +378,7 @@ func (f *Fleet) paused(ctx context.Context) (string, error) {
 		return "", err
 	}
 	decided := 0
-	err = f.cfg.Await(ctx, p.name+" to decide", func(context.Context) (bool, error) {
+	err = f.cfg.Await(ctx, p.Name+" to decide", func(context.Context) (bool, error) {
 		decided = 0
 		for said, err := range f.journal(p) {
 			switch {
@@ -402,14 +403,14 @@ func (f *Fleet) paused(ctx context.Context) (string, error) {
 	if err := f.unchanged(before); err != nil {
 		return "", fmt.Errorf("while it is paused: %w", err)
 	}
-	m, err := scrape(ctx, p.metrics)
+	m, err := devprogram.Scrape(ctx, p.Metrics)
 	if err != nil {
 		return "", fmt.Errorf("the metrics of one that is paused: %w", err)
 	}
 	if m["fealty_shard_paused"] != 1 {
 		return "", fmt.Errorf("its metric says %v that it is paused, want 1", m["fealty_shard_paused"])
 	}
-	p.end()
+	p.End()
 	if p, err = f.succeed(ctx, First); err != nil {
 		return "", err
 	}

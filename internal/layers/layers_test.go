@@ -217,6 +217,7 @@ var levels = []struct {
 	{"internal/cli", 17, "commands"},
 	{"internal/devcluster/means", 0, "texts"},
 	{"internal/devcluster/pki", 2, "certificates, in files"},
+	{"internal/devprogram", 1, "programs as processes"},
 	{"internal/devshard", 14, "shards as programs, each beside an agent"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},

@@ -1,4 +1,4 @@
-package devshard
+package devprogram
 
 import (
 	"os/exec"
@@ -22,5 +22,5 @@ func pause(pid int) error { return syscall.Kill(-pid, syscall.SIGSTOP) }
 func wake(pid int) error  { return syscall.Kill(-pid, syscall.SIGCONT) }
 func kill(pid int) error  { return syscall.Kill(-pid, syscall.SIGKILL) }
 
-// alive reports whether a process has this pid.
-func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+// Alive reports whether a process has this pid.
+func Alive(pid int) bool { return syscall.Kill(pid, 0) == nil }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package devshard
+package devprogram
 
 import (
 	"errors"
@@ -13,11 +13,11 @@ const Supported = false
 // Unsupported is why.
 const Unsupported = "the provider of processes, whose machines a shard acts on here, runs on Linux alone"
 
-var errSystem = errors.New("devshard: programs are stopped and woken on Linux alone")
+var errSystem = errors.New("devprogram: programs are stopped and woken on Linux alone")
 
 func apart(*exec.Cmd) {}
 
 func pause(int) error { return errSystem }
 func wake(int) error  { return errSystem }
 func kill(int) error  { return errSystem }
-func alive(int) bool  { return false }
+func Alive(int) bool  { return false }
