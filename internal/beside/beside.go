@@ -32,8 +32,10 @@ import (
 )
 
 const (
-	lookEvery = 5 * time.Second // how often [Agent.Run] looks
-	maxSVID   = 64 << 10        // bytes
+	// lookEvery is how often [Agent.Run] looks. A ban takes effect at every end within 5 seconds:
+	// the agent has to hear of it in that time too.
+	lookEvery = 2 * time.Second
+	maxSVID   = 64 << 10 // bytes
 	maxCerts  = 8
 )
 
@@ -114,7 +116,7 @@ func (a *Agent) Coordinators() []string {
 	return slices.Clone(a.coordinators)
 }
 
-// Run looks again every five seconds until ctx ends, and returns its error.
+// Run looks again every two seconds until ctx ends, and returns its error.
 func (a *Agent) Run(ctx context.Context) error {
 	every := time.NewTicker(lookEvery)
 	defer every.Stop()
