@@ -203,7 +203,7 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 		return nil, err
 	}
 	c.dir = abs
-	c.shards = besideShards(c)
+	c.shards = devshard.New(programsOf(c))
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	c.group, c.ctx = errgroup.WithContext(runCtx)
@@ -396,6 +396,7 @@ admit:
   - {name: shards, kind: shard, match: ["token:shards"]}
   - {name: providers, kind: provider, match: ["token:providers"]}
   - {name: operators, kind: operator, match: ["token:operators"]}
+  - {name: hosts, kind: data, match: ["token:hosts"], roles: [egress]}
   - {name: developers, kind: admin, match: ["token:developers"]}
 `, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), devDegradedMax, devRouteTTL, key, admitted.String(), poolEntry, poolEntry)
 	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {

@@ -458,6 +458,11 @@ var storyMeans = map[string]string{
 	"paused":           "shards and a provider as programs",
 	"stale-term":       "an answer of a leader held back",
 
+	"credential-rotation":  "providers as programs, with certificates of an operator's own PKI in files",
+	"bad-endpoint-skipped": "providers as programs, with certificates of an operator's own PKI in files",
+	"workload-svid":        "an agent and two processes of its machine as programs",
+	"revoked-connection":   "a provider as a program beside its agent",
+
 	"stolen-key":     "the key taken from a coordinator's memory",
 	"leader-killed":  "cut in process, its memory dropped",
 	"late-write":     "a commit held back in process",
@@ -521,7 +526,7 @@ func testStory(t *testing.T, opts Options, disk func(see func(where string, data
 	if !ok {
 		t.Error("the story did not end well")
 	}
-	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "zombie-fenced", "domain-move", "wipe-quarantined", "paused", "stale-term", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restore", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
+	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "zombie-fenced", "domain-move", "wipe-quarantined", "paused", "stale-term", "credential-rotation", "bad-endpoint-skipped", "workload-svid", "revoked-connection", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restore", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
 		if !seen[id] {
 			t.Errorf("step %s is not in the story", id)
 		}

@@ -81,8 +81,8 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 // stepLimit bounds one step, which waits several times: each wait has its own bound.
 const stepLimit = 4 * awaitLimit
 
-// storySteps are those of the story. Those of shards come while all coordinators are as they were.
-func storySteps() []step { return slices.Concat(firstSteps(), shardSteps(), laterSteps()) }
+// storySteps are those of the story. Those of programs come while all coordinators are as they were.
+func storySteps() []step { return slices.Concat(firstSteps(), shardSteps(), edgeSteps(), laterSteps()) }
 
 func firstSteps() []step {
 	return []step{

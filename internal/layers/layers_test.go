@@ -218,6 +218,7 @@ var levels = []struct {
 	{"internal/devcluster/means", 0, "texts"},
 	{"internal/devcluster/pki", 2, "certificates, in files"},
 	{"internal/devprogram", 1, "programs as processes"},
+	{"internal/devcluster/edges", 14, "programs that meet, beside a cluster"},
 	{"internal/devshard", 14, "shards as programs, each beside an agent"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},
@@ -259,6 +260,8 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/explain", "internal/wording", "what is known goes into its texts"},
 	{"internal/document", "internal/slip", "a word of a document can be mistyped"},
 	{"internal/devcluster", "internal/devshard", "fealty dev shows shards too"},
+	{"internal/devcluster", "internal/devcluster/edges", "its story shows whom programs believe"},
+	{"internal/devcluster/edges", "internal/beside", "a member's certificate is taken from its folder"},
 	{"internal/devshard", "internal/beside", "an operator has the identity of a member"},
 }
 

@@ -43,9 +43,10 @@ With --data the cluster is kept, and starting again finds the same one; whoever 
 folder. Without, it is gone afterwards. A member that was banned, removed or drained is not waited for.
 
 --story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
-happens to the cluster when something goes wrong. Each step says by what it shows that: all parts but shards are in
-one process, so that a coordinator that is killed is cut off there, and hours pass by moving a clock. With --exit it
-ends after the last step, and fails if one was not as expected.
+happens to the cluster when something goes wrong. Each step says by what it shows that: but for shards, providers,
+one agent and its processes, which are programs, all parts are in one process, so that a coordinator that is killed
+is cut off there, and hours pass by moving a clock. With --exit it ends after the last step, and fails if one was not
+as expected.
 
 fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
 		Sample: `  fealty dev --data .fealty-dev

@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net/url"
 	"path/filepath"
 	"time"
 
@@ -42,42 +43,72 @@ func New(name string) (*PKI, error) {
 	return &PKI{root, key}, err
 }
 
+// Set is what a process of an operator's PKI has in files, in PEM.
+type Set struct {
+	Cert, Key []byte
+	CA        []byte // the root that it believes
+}
+
+// Identity issues a certificate of a process with a SPIFFE id, for both ends of a connection.
+func (p *PKI) Identity(id string) (Set, error) {
+	u, err := url.Parse(id)
+	if err != nil {
+		return Set{}, err
+	}
+	return p.issue(&x509.Certificate{URIs: []*url.URL{u},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}})
+}
+
 // Files issues a certificate for a host and writes it to dir, as a PKI's own agent
 // would.
 func (p *PKI) Files(dir, host string) (credential.FilePaths, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return credential.FilePaths{}, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: []string{host}, NotBefore: time.Now().Add(-time.Minute),
-		NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, p.root, key.Public(), p.key)
-	if err != nil {
-		return credential.FilePaths{}, err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
+	s, err := p.issue(&x509.Certificate{DNSNames: []string{host},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return credential.FilePaths{}, err
 	}
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return credential.FilePaths{}, err
 	}
-	paths := credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
-		CA: filepath.Join(dir, "ca.crt")}
+	paths := In(dir)
 	for _, f := range []struct {
-		path, block string
-		der         []byte
-	}{{paths.Cert, "CERTIFICATE", der}, {paths.Key, "PRIVATE KEY", private}, {paths.CA, "CERTIFICATE", p.root.Raw}} {
-		err := durable.OS().WriteFile(f.path, pem.EncodeToMemory(&pem.Block{Type: f.block, Bytes: f.der}))
-		if err != nil {
+		path string
+		data []byte
+	}{{paths.Cert, s.Cert}, {paths.Key, s.Key}, {paths.CA, s.CA}} {
+		if err := durable.OS().WriteFile(f.path, f.data); err != nil {
 			return credential.FilePaths{}, err
 		}
 	}
 	return paths, nil
+}
+
+// In are the names of the files in a folder.
+func In(dir string) credential.FilePaths {
+	return credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt")}
+}
+
+// issue completes a template, and signs it for a new key.
+func (p *PKI) issue(template *x509.Certificate) (Set, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Set{}, err
+	}
+	template.SerialNumber, template.NotBefore = big.NewInt(2), time.Now().Add(-time.Minute)
+	template.NotAfter, template.KeyUsage = time.Now().Add(time.Hour), x509.KeyUsageDigitalSignature
+	template.BasicConstraintsValid = true
+	der, err := x509.CreateCertificate(rand.Reader, template, p.root, key.Public(), p.key)
+	if err != nil {
+		return Set{}, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return Set{}, err
+	}
+	block := func(kind string, der []byte) []byte {
+		return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	}
+	return Set{block("CERTIFICATE", der), block("PRIVATE KEY", private), p.RootPEM()}, nil
 }
 
 // RootPEM is its root.

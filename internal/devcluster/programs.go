@@ -5,12 +5,13 @@ import (
 	"path/filepath"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/devcluster/edges"
 	"github.com/fealty-io/fealty/internal/devshard"
 )
 
-// besideShards are the shards before a cluster, none of which runs yet.
-func besideShards(c *Cluster) *devshard.Beside {
-	return devshard.New(devshard.Config{
+// programsOf is what shards and other programs beside a cluster need of it.
+func programsOf(c *Cluster) devshard.Config {
+	return devshard.Config{
 		Dir: filepath.Join(c.dir, "shards"), Program: c.opts.Program, Admin: c.withAdmin, Await: c.await,
 		Leave: c.StopMember, Note: func(what string) { c.means.Note("", what) }, Log: c.opts.Log,
 		Join: func(ctx context.Context, kind identity.Kind, name string) (string, error) {
@@ -28,7 +29,7 @@ func besideShards(c *Cluster) *devshard.Beside {
 			}
 			return out
 		},
-	})
+	}
 }
 
 // Shards says what shards run, for a person: a name and a sentence each.
@@ -39,6 +40,22 @@ func shardSteps() (out []step) {
 	for _, s := range devshard.Steps() {
 		out = append(out, step{s.ID, s.Expected,
 			func(ctx context.Context, c *Cluster) (string, error) { return c.shards.Tell(ctx, s) }})
+	}
+	return out
+}
+
+// edgeSteps are those that other programs show: connections between processes.
+func edgeSteps() (out []step) {
+	var told *edges.Edges // of the story that is told
+	for _, s := range edges.Steps() {
+		out = append(out, step{s.ID, s.Expected, func(ctx context.Context, c *Cluster) (string, error) {
+			if told == nil {
+				p := programsOf(c)
+				told = edges.New(edges.Config{Dir: filepath.Join(c.dir, "edges"), Program: p.Program, Cluster: c.id,
+					Join: p.Join, Leave: p.Leave, Admin: p.Admin, Await: p.Await, Note: p.Note})
+			}
+			return told.Tell(ctx, s)
+		}})
 	}
 	return out
 }
