@@ -315,7 +315,15 @@ func TestTrustOutlivesOwnChain(t *testing.T) {
 	}
 }
 
+// A source that cannot change gives the same each time, and says that it cannot.
 func TestStatic(t *testing.T) {
+	m := material(t, identitytest.NewAuthority(t, cluster), identity.Data, "n1")
+	src := credential.Static(m)
+	for range 2 {
+		if got, err := src.Current(context.Background()); err != nil || got != m || src.Changed() != nil {
+			t.Fatalf("%v, %v, changes %v", got, err, src.Changed() != nil)
+		}
+	}
 	if _, err := credential.Static(nil).Current(context.Background()); !errors.Is(err, credential.ErrNoMaterial) {
 		t.Fatal(err)
 	}

@@ -16,13 +16,14 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// A claim of the two models is a row or a paragraph of one of these sections. It names a
+// A claim of these pages is a row or a paragraph of one of these sections. It names a
 // test, or its beginning stands in [withoutATest].
 var claims = map[string][]string{
 	"docs/explanation/threat-model.md": {"Who might try, and what stops them", "What this does not protect against"},
 	"docs/explanation/failure-model.md": {
 		"What fails, and what happens", "What a single coordinator costs", "What limits a node that works alone", "Invariants",
 	},
+	"docs/explanation/mutual-tls.md": {"The promises, and what holds them"},
 }
 
 // withoutATest is what promises nothing, is assumed, or is not built yet. It only shrinks.
@@ -33,7 +34,7 @@ var withoutATest = []string{
 
 var testName = regexp.MustCompile("`[a-z][a-z0-9/]*\\.Test[A-Z]\\w*`|`Test[A-Z]\\w*`")
 
-// Each claim of the threat model and of the failure model names a test. That it exists is
+// Each claim of the models, and of the page about mutual TLS, names a test. That it exists is
 // for [TestTests].
 func TestClaimsNameTheirTests(t *testing.T) {
 	excused := make(map[string]bool)

@@ -169,6 +169,36 @@ func TestNoEndpointOfASet(t *testing.T) {
 	}
 }
 
+// A set whose endpoints all fail keeps them: once one is mended calls go to it, and nobody was asked
+// again where it is.
+func TestDrainedSetHeals(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
+	bad := badSpots(t, a, cfg)[:3]
+	var told lines
+	c := pooled(t, newPool(t, mesh.Options{Log: told.log()}), static(bad...),
+		credential.Static(material(t, a, identity.Data, "n1")), credential.ExactID(a.ID(t, identity.Coordinator, "c1")))
+	if _, err := who(t, c); !errors.As(err, new(*mesh.NoEndpointsError)) {
+		t.Fatalf("with none that is good: %v", err)
+	}
+	for i, s := range bad {
+		s.mend()
+		until(t, s.name+" is called once it is mended", func() bool {
+			_, err := who(t, c)
+			if none, ok := errors.AsType[*mesh.NoEndpointsError](err); ok && i == 0 && len(none.Failures) == len(bad) {
+				return false // it was not tried again yet
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.served.Load() > 0
+		})
+		if len(told.with("rejected", s.addr)) != 1 || len(told.with("endpoint healed", s.addr)) != 1 {
+			t.Errorf("of %s the log says %q", s.name, told.with(s.addr))
+		}
+	}
+}
+
 // An endpoint that advertises no TLS is left out, which one line says, and is not even dialed;
 // when discovery changes its mind it is used.
 func TestPlainEndpointsAreLeftOut(t *testing.T) {
