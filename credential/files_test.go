@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/sourcetest"
 )
 
 // folder is a folder with the three files of one process.
@@ -814,5 +815,40 @@ func FuzzFiles(f *testing.F) {
 				t.Fatalf("adopted %v of %d bytes of CA", m, len(ca))
 			}
 		}
+	})
+}
+
+// Files keep what every source keeps.
+func TestFilesAreASource(t *testing.T) {
+	sourcetest.Run(t, func(t *testing.T) *sourcetest.Subject {
+		d := newFolder(t)
+		good := d.issue()
+		d.write(good)
+		f := d.open()
+		s := &sourcetest.Subject{
+			Source: f, Failure: f.Failure, Asks: true,
+			Rotate: func(testing.TB) *x509.Certificate {
+				os.Remove(d.paths.Key) // where it is a folder
+				good = d.issue()
+				d.write(good)
+				return good.leaf
+			},
+			Restate: func(testing.TB) { d.write(good) },
+			Log: func() string {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.log.String()
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = f.Run(ctx) }()
+		s.Stop = func() { cancel(); <-ended }
+		t.Cleanup(s.Stop)
+		for _, bad := range append(spoiledFiles(t), noIdentity()...) {
+			s.Bad = append(s.Bad, sourcetest.Bad{Name: bad.name, Reason: bad.reason,
+				Put: func(testing.TB) { bad.write(d, good) }})
+		}
+		return s
 	})
 }
