@@ -124,6 +124,10 @@ func (n *Node) Source() credential.Source { return n.beside.Source() }
 // see package fence.
 func (n *Node) Authority() fence.Authority { return n.beside.Authority() }
 
+// Failure returns why what is in the folder now is not in use, or nil: a
+// [*credential.MaterialError] where it is the certificate.
+func (n *Node) Failure() error { return n.beside.Failure() }
+
 // Look looks at the folder now, for a program that was told of a change.
 func (n *Node) Look() { n.beside.Look() }
 

@@ -67,6 +67,7 @@ type Agent struct {
 	version [2]uint64         // of the trust bundle in use: authority epoch, version; guarded by looking
 
 	mu           sync.Mutex
+	failure      error           // why what the folder holds is not in use; guarded by mu
 	authority    fence.Authority // guarded by mu
 	coordinators []string        // guarded by mu
 }
@@ -130,17 +131,29 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
+// Failure returns why what the folder holds is not in use, or nil: a [*credential.MaterialError]
+// where it is the certificate.
+func (a *Agent) Failure() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failure
+}
+
 // Look looks at the folder now.
 func (a *Agent) Look() {
 	a.looking.Lock()
 	defer a.looking.Unlock()
 	found, err := a.read()
-	if err == nil && found.digest == a.digest {
+	same := err == nil && found.digest == a.digest
+	if err == nil && !same {
+		err = a.adopt(found)
+	}
+	a.mu.Lock()
+	a.failure = err
+	a.mu.Unlock()
+	if same {
 		a.told = ""
 		return
-	}
-	if err == nil {
-		err = a.adopt(found)
 	}
 	if err == nil {
 		a.digest, a.told = found.digest, ""
@@ -217,13 +230,16 @@ func (a *Agent) read() (look, error) {
 	found.coordinators = out.Coordinators
 	fmt.Fprint(sum, found.coordinators)
 	text, err := a.cfg.Files.ReadSecret(filepath.Join(a.cfg.Dir, filepath.FromSlash(dir.SVIDName)), maxSVID)
-	if err == nil {
+	if err != nil {
+		err = &credential.MaterialError{Reason: credential.Unreadable, Detail: "the certificate of the agent in " +
+			a.cfg.Dir + " cannot be read", Err: err}
+	} else {
 		sum.Write(text)
 		found.material, err = material(text, found.bundle, a.cfg.Now)
 	}
 	if err == nil && found.material.ID() != out.Trust.Me {
-		err = fmt.Errorf("the certificate in %s is of %s, and the agent is %s", a.cfg.Dir, found.material.ID(),
-			out.Trust.Me)
+		err = &credential.MaterialError{Reason: credential.OtherIdentity, Detail: fmt.Sprintf(
+			"the certificate in %s is of %s, and the agent is %s", a.cfg.Dir, found.material.ID(), out.Trust.Me)}
 	}
 	sum.Sum(found.digest[:0])
 	if err != nil && a.source == nil {
@@ -236,7 +252,8 @@ func (a *Agent) read() (look, error) {
 // material reads the key and the chain that the agent keeps.
 func material(text []byte, bundle *identity.Bundle, now func() time.Time) (*credential.Material, error) {
 	damaged := func(problem string) (*credential.Material, error) {
-		return nil, fmt.Errorf("%s of the agent %s", dir.SVIDName, problem)
+		return nil, &credential.MaterialError{Reason: credential.Malformed,
+			Detail: dir.SVIDName + " of the agent " + problem}
 	}
 	var key crypto.Signer
 	var chain []*x509.Certificate

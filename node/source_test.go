@@ -1,0 +1,116 @@
+package node_test
+
+import (
+	"bytes"
+	"crypto/x509"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/sourcetest"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/node"
+)
+
+// journal is a log that several goroutines write.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// The source of a node keeps what every source keeps, with a real agent that renews.
+func TestNodeIsASource(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	m := join(t, f, "node-a")
+	conn, err := mesh.DialLocal(filepath.Join(m.dir, dir.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	svid := filepath.Join(m.dir, filepath.FromSlash(dir.SVIDName))
+	renew := func(t testing.TB) {
+		coordinatortest.Within(t, "the agent renews", func() bool {
+			_, err := fealtyv1.NewNodeServiceClient(conn).RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
+			return err == nil
+		})
+	}
+	sourcetest.Run(t, func(t *testing.T) *sourcetest.Subject {
+		renew(t) // after what the case before left
+		log := new(journal)
+		n, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: slog.New(slog.NewTextHandler(log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		looks := true
+		put := func(t testing.TB, text []byte) {
+			if err := os.WriteFile(svid, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			n.Look()
+		}
+		read := func(t testing.TB) []byte {
+			text, err := os.ReadFile(svid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		return &sourcetest.Subject{
+			Source: n.Source(), Failure: n.Failure, Log: log.String, Stop: func() { looks = false; n.Close() },
+			Rotate: func(t testing.TB) *x509.Certificate {
+				renew(t)
+				other, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: quiet}) // that starts now
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer other.Close()
+				material, err := other.Source().Current(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if looks {
+					n.Look() // rather than within five seconds
+				}
+				return material.Chain()[0]
+			},
+			Restate: func(t testing.TB) { put(t, read(t)) },
+			Bad: []sourcetest.Bad{
+				{Name: "no file", Reason: credential.Unreadable, Put: func(t testing.TB) { os.Remove(svid); n.Look() }},
+				{Name: "garbage", Reason: credential.Malformed, Put: func(t testing.TB) { put(t, []byte("no PEM at all")) }},
+				{Name: "one that is cut short", Reason: credential.Malformed,
+					Put: func(t testing.TB) { text := read(t); put(t, text[:len(text)/2]) }},
+				{Name: "a key of another certificate", Reason: credential.KeyMismatch, Put: func(t testing.TB) {
+					_, rest, _ := bytes.Cut(read(t), []byte("-----END PRIVATE KEY-----\n"))
+					put(t, append(identitytest.KeyPEM(t, identitytest.NewKey(t)), rest...))
+				}},
+				{Name: "one of another cluster", Reason: credential.Untrusted, Put: func(t testing.TB) {
+					a := identitytest.NewAuthority(t, n.ID().Cluster(), identitytest.WithClock(f.Clock))
+					chain, key := a.Issue(t, a.ID(t, identity.Data, "node-a"))
+					put(t, append(identitytest.KeyPEM(t, key), identitytest.PEM(chain...)...))
+				}},
+			},
+		}
+	})
+}
