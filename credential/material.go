@@ -16,7 +16,8 @@
 //     or was banned is left to package mesh.
 //   - No value of this package prints a private key, with any formatting verb.
 //
-// The package opens no sockets and starts no goroutines. [Files] alone reads files.
+// The package opens no sockets and starts no goroutines. [Files] alone reads files. Package
+// credential/workloadapi has a source that asks a SPIFFE agent.
 package credential
 
 import (
@@ -61,12 +62,14 @@ const (
 	Untrusted Reason = "Untrusted"
 	// Banned: the bundle bans the identity or the key.
 	Banned Reason = "Banned"
-	// NoIdentity: the leaf does not carry exactly one identity of the cluster.
+	// NoIdentity: the leaf does not carry exactly one identity of the cluster, or an
+	// agent says that the process has none.
 	NoIdentity Reason = "NoIdentity"
 	// Unreadable: a file is missing, too large or cannot be read, or it changes while
-	// it is read.
+	// it is read; an agent does not answer.
 	Unreadable Reason = "Unreadable"
-	// Malformed: a file does not hold what it should in PEM, or is cut short.
+	// Malformed: a file does not hold what it should in PEM, or is cut short; likewise
+	// what an agent gives, in DER.
 	Malformed Reason = "Malformed"
 	// OtherIdentity: fit material, but of another identity or cluster than the one
 	// in use, or without an identity where there was one.

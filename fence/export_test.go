@@ -4,6 +4,7 @@ package fence
 const (
 	TypeDocument = typeDocument
 	TypeGrant    = typeGrant
+	MaxTokenText = maxTokenText
 )
 
 var SequenceFrom = counterFrom

@@ -46,15 +46,15 @@ var ErrMalformed = errors.New("malformed")
 // tokenVersion begins every token, so that a later form is refused and not misread.
 const tokenVersion = "v1"
 
-// MaxTokenText bounds the text of a token, in bytes.
-const MaxTokenText = 2 + 3*20 + 2*32 + 5
+// maxTokenText bounds the text of a token, in bytes.
+const maxTokenText = 2 + 3*20 + 2*32 + 5
 
 // String returns the token as it travels, its parts with a colon between them and the
 // numbers in decimal:
 //
 //	v1:ownership:epoch:sequence:incarnation:digest
 func (t Token) String() string {
-	b := make([]byte, 0, MaxTokenText)
+	b := make([]byte, 0, maxTokenText)
 	b = append(b, tokenVersion...)
 	for _, n := range []uint64{t.Ownership, uint64(t.Epoch), t.Sequence} {
 		b = strconv.AppendUint(append(b, ':'), n, 10)
@@ -72,8 +72,8 @@ func ParseToken(s string) (Token, error) {
 			fmt.Errorf("fence: %.160q is no token, %s: want v1:ownership:epoch:sequence:incarnation:digest: %w", s,
 				why, ErrMalformed)
 	}
-	if len(s) > MaxTokenText {
-		return Token{}, fmt.Errorf("fence: a token of %d bytes, limit %d: %w", len(s), MaxTokenText, ErrMalformed)
+	if len(s) > maxTokenText {
+		return Token{}, fmt.Errorf("fence: a token of %d bytes, limit %d: %w", len(s), maxTokenText, ErrMalformed)
 	}
 	parts := strings.Split(s, ":")
 	if len(parts) != 6 || parts[0] != tokenVersion {

@@ -15,7 +15,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"math/big"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -190,11 +189,6 @@ func NotYetValid() IssueOption {
 // WithDNSNames adds DNS names, which identify nobody.
 func WithDNSNames(names ...string) IssueOption {
 	return func(i *issue) { i.template.DNSNames = append(i.template.DNSNames, names...) }
-}
-
-// WithIPs adds IP addresses, which identify nobody.
-func WithIPs(ips ...net.IP) IssueOption {
-	return func(i *issue) { i.template.IPAddresses = append(i.template.IPAddresses, ips...) }
 }
 
 // WithTemplate edits the template last, however it likes.

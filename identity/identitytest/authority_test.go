@@ -2,6 +2,7 @@ package identitytest_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"testing"
@@ -26,7 +27,9 @@ func TestIssueOptions(t *testing.T) {
 	}{
 		{"plain", nil, nil},
 		{"ed25519", []identitytest.IssueOption{identitytest.WithKey(identitytest.NewEd25519Key(t))}, nil},
-		{"names", []identitytest.IssueOption{identitytest.WithDNSNames("a.example"), identitytest.WithIPs(net.IPv4(192, 0, 2, 1))}, nil},
+		{"names", []identitytest.IssueOption{identitytest.WithDNSNames("a.example"), identitytest.WithTemplate(func(c *x509.Certificate) {
+			c.IPAddresses = append(c.IPAddresses, net.IPv4(192, 0, 2, 1))
+		})}, nil},
 		{"ttl", []identitytest.IssueOption{identitytest.WithTTL(time.Minute)}, nil},
 		{"validity", []identitytest.IssueOption{identitytest.WithValidity(now, now.Add(time.Second))}, nil},
 		{"expired", []identitytest.IssueOption{identitytest.Expired()}, identity.ErrExpired},

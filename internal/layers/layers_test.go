@@ -71,6 +71,7 @@ var levels = []struct {
 	{"fence/fencegrpc", 1, "fence at both ends of gRPC"},
 	{"fence/fencehttp", 1, "fence at both ends of HTTP"},
 	{"credential", 1, "material of an identity"},
+	{"credential/workloadapi", 2, "material of an agent that anybody wrote, over gRPC"},
 	{"internal/sourcetest", 2, "what every source of material keeps, for tests"},
 	{"snapshot", 1, "signed content for an identity"},
 	{"manifest", 1, "who may become an identity"},
