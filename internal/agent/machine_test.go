@@ -1,7 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,12 +17,15 @@ import (
 )
 
 // node is a machine: its disk, and how it joins.
-type node struct{ *fleettest.Machine }
+type node struct {
+	*fleettest.Machine
+	said book // by the log of its agents
+}
 
-func newNode(f *fleettest.Fleet) *node { return &node{fleettest.NewMachine(f)} }
+func newNode(f *fleettest.Fleet) *node { return &node{Machine: fleettest.NewMachine(f)} }
 
 // clone returns another machine with a copy of n's files.
-func (n *node) clone() *node { return &node{n.Machine.Clone()} }
+func (n *node) clone() *node { return &node{Machine: n.Machine.Clone()} }
 
 func (n *node) open() (*agent.Agent, error) { return n.openOn(n.Disk.FS()) }
 
@@ -72,3 +79,32 @@ func take(ctx context.Context, a *agent.Agent, scope string, raw []byte) error {
 
 // freshFor is how long a record of the fleet is fresh.
 const freshFor = 15 * time.Minute
+
+// A book keeps the lines of a log.
+type book struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (b *book) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(line)
+}
+
+// has reports whether a line has all of these words.
+func (b *book) has(words ...string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for line := range strings.Lines(b.text.String()) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// logger writes into the book of n.
+func (n *node) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(&n.said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

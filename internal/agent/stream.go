@@ -197,13 +197,13 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 	defer func() { cancel(); <-received }()
 
 	here := w.fetcher.Over(address, conn)
-	pulls := fetch.NewPuller(w.fetcher, state.ByCoordinator,
+	pulls := fetch.NewPuller(w.fetcher, here,
 		func() []fetch.Source { return w.fetcher.SourcesAfter(here) })
 	pulled := make(chan error, 1)
 	var aside sync.WaitGroup
 	aside.Go(func() { pulled <- pulls.Run(ctx) })
 	defer func() { cancel(); aside.Wait() }()
-	in := w.fetcher.Intake(state.ByCoordinator, pulls.Add)
+	in := w.fetcher.Intake(here, pulls.Add)
 
 	var superseded <-chan struct{}
 	move := newAlarm()

@@ -140,6 +140,8 @@ const (
 type Intake struct {
 	F    *Fetcher
 	From state.Origin
+	// Giver names the source, for people.
+	Giver string
 	// Sources are asked for contents, in their order.
 	Sources func() []Source
 	// pull gets the content that is lacking, later. Nil: it is got at once.
@@ -152,6 +154,11 @@ type Intake struct {
 	waiting map[string]Notice
 	// missed is set if a content was not got.
 	missed bool
+}
+
+// offer is what the source gave, for the node to judge.
+func (in *Intake) offer(scope string, raw []byte) state.Offer {
+	return state.Offer{Scope: scope, Raw: raw, Giver: in.Giver}
 }
 
 // lacking is a notice whose header was verified and whose content is not here.
@@ -205,7 +212,7 @@ func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
 			}
 			in.waiting[r.Scope] = n
 		}
-		return f.Node.Decline(ctx, r, err, n.Raw)
+		return f.Node.Decline(ctx, r, err, in.offer(n.Scope, n.Raw))
 	}
 	if checked == nil {
 		return nil // in use already
@@ -220,7 +227,7 @@ func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
 		_, content, err := checked.CompletePatch(active, signed.Patch)
 		if err != nil {
 			f.Resyncs.Want(scope)
-			return f.Node.Decline(ctx, state.RefusalOf(n.Scope, err, f.Node.Now()), err, n.Raw)
+			return f.Node.Decline(ctx, state.RefusalOf(n.Scope, err, f.Node.Now()), err, in.offer(n.Scope, n.Raw))
 		}
 		return in.complete(ctx, l, content, FormPatch)
 	}
@@ -238,8 +245,9 @@ func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
 func (in *Intake) pullNow(ctx context.Context, l lacking) error {
 	f, h := in.F, &l.header
 	refused := func(reason FetchReason, err error) error {
-		return f.Node.Decline(ctx, state.Refusal{Scope: string(h.ScopeType), Reason: string(reason),
-			Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: f.Node.Now().UTC()}, err, l.Raw)
+		scope := string(h.ScopeType)
+		return f.Node.Decline(ctx, state.Refusal{Scope: scope, Reason: string(reason),
+			Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: f.Node.Now().UTC()}, err, in.offer(scope, l.Raw))
 	}
 	last := errors.New("there is no source to ask")
 	for _, s := range in.Sources() {
@@ -275,7 +283,7 @@ func (in *Intake) pullNow(ctx context.Context, l lacking) error {
 func (in *Intake) complete(ctx context.Context, l lacking, content []byte, how Form) error {
 	raw, err := l.signed.With(content).Marshal()
 	if err != nil {
-		return in.F.Node.Decline(ctx, state.RefusalOf(l.Scope, err, in.F.Node.Now()), err, l.Raw)
+		return in.F.Node.Decline(ctx, state.RefusalOf(l.Scope, err, in.F.Node.Now()), err, in.offer(l.Scope, l.Raw))
 	}
 	return in.finish(ctx, string(l.header.ScopeType), raw, how)
 }
@@ -288,7 +296,7 @@ func (in *Intake) finish(ctx context.Context, hint string, raw []byte, how Form)
 	}
 	f.Count.Received(label, string(how))
 	before := f.Node.Beliefs().Held[scope]
-	if err := f.Contact.Take(ctx, in.From, state.Offer{Scope: hint, Raw: raw}); err != nil {
+	if err := f.Contact.Take(ctx, in.From, in.offer(hint, raw)); err != nil {
 		return err
 	}
 	if f.Node.Beliefs().Held[scope] != before {
@@ -302,7 +310,7 @@ func (in *Intake) finish(ctx context.Context, hint string, raw []byte, how Form)
 // get it tries again.
 type puller struct {
 	f       *Fetcher
-	from    state.Origin
+	of      Source // that announces them
 	sources func() []Source
 
 	mu   sync.Mutex
@@ -310,9 +318,9 @@ type puller struct {
 	kick chan struct{}              // capacity 1
 }
 
-// NewPuller returns a puller of what f gets. It pulls when it is run.
-func NewPuller(f *Fetcher, from state.Origin, sources func() []Source) *puller {
-	return &puller{f: f, from: from, sources: sources, want: make(map[snapshot.Scope]lacking),
+// NewPuller returns a puller of what a source announces to f. It pulls when it is run.
+func NewPuller(f *Fetcher, of Source, sources func() []Source) *puller {
+	return &puller{f: f, of: of, sources: sources, want: make(map[snapshot.Scope]lacking),
 		kick: make(chan struct{}, 1)}
 }
 
@@ -355,7 +363,7 @@ func (p *puller) Run(ctx context.Context) error {
 		for l, ok := p.next(); ok; l, ok = p.next() {
 			// It is judged anew: it waited, and may be overtaken or here by now.
 			sources := p.sources()
-			in := &Intake{F: p.f, From: p.from, Sources: func() []Source { return sources }}
+			in := &Intake{F: p.f, From: p.of.From(), Giver: p.of.Name(), Sources: func() []Source { return sources }}
 			err := in.Take(ctx, l.Notice)
 			closeAll(sources)
 			if err != nil {

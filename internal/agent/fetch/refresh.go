@@ -153,7 +153,7 @@ func (f *Fetcher) inquireOnce(ctx context.Context, s Source, others func() []Sou
 		return false, fmt.Errorf("%d notices at once, limit %d", len(notices), maxNotices)
 	}
 	slices.SortStableFunc(notices, func(x, y Notice) int { return state.OrderOf(x.Scope) - state.OrderOf(y.Scope) })
-	in := &Intake{F: f, From: s.From(), Sources: others, left: left}
+	in := &Intake{F: f, From: s.From(), Giver: s.Name(), Sources: others, left: left}
 	for _, n := range notices {
 		if *left -= len(n.Raw); *left < 0 {
 			return false, fmt.Errorf("more than %d bytes in a round", maxCycleBytes)
@@ -177,9 +177,9 @@ func (f *Fetcher) Over(address string, conn grpc.ClientConnInterface) Source {
 	return &coordinatorSource{f: f, address: address, conn: conn}
 }
 
-// Intake takes in what somebody says, and has pull get the contents that are lacking.
-func (f *Fetcher) Intake(from state.Origin, pull func(lacking)) *Intake {
-	return &Intake{F: f, From: from, pull: pull}
+// Intake takes in what a source says, and has pull get the contents that are lacking.
+func (f *Fetcher) Intake(of Source, pull func(lacking)) *Intake {
+	return &Intake{F: f, From: of.From(), Giver: of.Name(), pull: pull}
 }
 
 // sources returns whom to ask, in their order: coordinators at random, then mirrors.

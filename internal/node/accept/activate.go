@@ -294,11 +294,11 @@ func (n *Node) refuse(ctx context.Context, r state.Refusal, cause error, e state
 		}
 		n.arrival.early[r.Scope] = e
 	}
-	n.note(ctx, r, cause, e.Raw)
+	n.note(ctx, r, cause, e.Offer)
 }
 
-// note records a refusal, with raw if it proves that its signer lies.
-func (n *Node) note(ctx context.Context, r state.Refusal, cause error, raw []byte) {
+// note records a refusal, with what was refused if that proves that its signer lies.
+func (n *Node) note(ctx context.Context, r state.Refusal, cause error, o state.Offer) {
 	scope := snapshot.Scope(r.Scope)
 	n.told.Rejected(r.Scope, r.Reason)
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](cause); ok && rejected.Ahead {
@@ -308,14 +308,14 @@ func (n *Node) note(ctx context.Context, r state.Refusal, cause error, raw []byt
 	if errors.Is(cause, snapshot.ErrEquivocation) {
 		level = slog.LevelError
 		if state.Known(scope) {
-			if err := n.store.Write(dir.SnapshotName(scope, dir.Refused), raw); err != nil {
+			if err := n.store.Write(dir.SnapshotName(scope, dir.Refused), o.Raw); err != nil {
 				n.log.LogAttrs(ctx, slog.LevelError, "evidence not kept", slog.String("scope", r.Scope),
 					slog.Any("err", err))
 			}
 		}
 	}
 	n.log.LogAttrs(ctx, level, "snapshot refused, the one in use stays", slog.String("scope", r.Scope),
-		slog.String("reason", r.Reason),
+		slog.String("reason", r.Reason), slog.String("source", o.Giver),
 		slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", r.Detail))
 	write := n.status.Refused(r)
 	if write {
@@ -398,12 +398,12 @@ func ContentAtHand(store *state.Store, b *state.Beliefs, scope snapshot.Scope, h
 }
 
 // Decline records that what came without its content was not taken.
-func (n *Node) Decline(ctx context.Context, r state.Refusal, cause error, raw []byte) error {
+func (n *Node) Decline(ctx context.Context, r state.Refusal, cause error, o state.Offer) error {
 	release, err := n.Activation.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	n.note(ctx, r, cause, raw)
+	n.note(ctx, r, cause, o)
 	return nil
 }

@@ -376,6 +376,7 @@ const (
 type Offer struct {
 	Scope string // what the giver calls it: a hint
 	Raw   []byte // the encoding, with its content whole
+	Giver string // who that is, for people; empty: nobody says
 }
 
 // Early is an offer that may be good once what it needs is there.
