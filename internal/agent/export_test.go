@@ -31,7 +31,7 @@ func (a *Agent) NodeServer() nodeServer         { return nodeServer{a: a} }
 func (a *Agent) Serve(socket, configSocket string) { a.socket, a.configSocket = socket, configSocket }
 
 // ServeMetrics has a serve metrics on l.
-func (a *Agent) ServeMetrics(l net.Listener) { a.metricsListener = l }
+func (a *Agent) ServeMetrics(l net.Listener) { a.listeners.metrics = l }
 
 // Admit lets consumers use the socket for local services.
 func (a *Agent) Admit(list []Consumer) { a.consumers = list }
@@ -54,6 +54,7 @@ func (m *metrics) Rejected() *prometheus.CounterVec { return m.rejected }
 func (m *metrics) Received() *prometheus.CounterVec { return m.received }
 func (m *metrics) Asked() *prometheus.CounterVec    { return m.asked }
 func (m *metrics) Mirrors() *prometheus.CounterVec  { return m.mirrors }
+func (m *metrics) Shared() *prometheus.CounterVec   { return m.shared }
 func (m *metrics) HookRuns() *prometheus.CounterVec { return m.hookRuns }
 func (m *metrics) Reloads() *prometheus.CounterVec  { return m.reloads }
 func (m *metrics) Entries() prometheus.Counter      { return m.entries }

@@ -46,13 +46,13 @@ func (a *Agent) serveConfig(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	l := a.localConfig
+	l := a.listeners.localConfig
 	if l == nil {
 		if l, err = listenUnix(a.configSocket); err != nil {
 			return err
 		}
 	}
-	if len(a.consumers) > 0 && a.localConfig == nil {
+	if len(a.consumers) > 0 && a.listeners.localConfig == nil {
 		// The kernel's word on the process says who may connect; the file has to
 		// let it.
 		if err := os.Chmod(a.configSocket, 0o666); err != nil {

@@ -24,6 +24,7 @@ type metrics struct {
 	rejected   *prometheus.CounterVec
 	received   *prometheus.CounterVec
 	asked      *prometheus.CounterVec
+	shared     *prometheus.CounterVec
 	mirrors    *prometheus.CounterVec
 	renewals   *prometheus.CounterVec
 	handshakes *prometheus.CounterVec
@@ -65,6 +66,11 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			Help: "Sources that were asked for news because the stream brought none in time, by what they are " +
 				"and the outcome: news, none or error.",
 		}, []string{"source", "outcome"}),
+		shared: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_snapshot_shared_total",
+			Help: "Calls of other members for what is signed for them as well, by outcome: given; trust where the " +
+				"caller did not show to be in this node's group; absent, limited, withheld, malformed or broken.",
+		}, []string{"outcome"}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_agent_renewals_total",
 			Help: "Renewals and rejoins of this node by outcome: ok, error, or the code of the refusal.",
@@ -91,8 +97,8 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 				return tlsfiles.NotAfter(a.operator)
 			}))
 	}
-	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries,
-		m.hookRuns, reloads,
+	m.registry.MustRegister(m.rejected, m.received, m.asked, m.shared, m.mirrors, m.renewals, m.handshakes,
+		m.refused, m.entries, m.hookRuns, reloads,
 		gauge.If("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
 			func() bool { return a.node.Autonomy.Facts().Degraded(a.node.Now()) }),
 		gauge.Of("fealty_degraded_ends_seconds",

@@ -86,13 +86,16 @@ type Config struct {
 }
 
 // Sockets are where an agent serves the processes of its machine, which need a folder that they can
-// enter. A unix socket's path is short: see mesh.CheckSocketPath.
+// enter, and other members. A unix socket's path is short: see mesh.CheckSocketPath.
 type Sockets struct {
 	// Config is where config is served to local services. Blank means ConfigSocketName in
 	// DataDir, whose folder only the agent's own user and root can enter.
 	Config string
 	// Workloads is where the SPIFFE Workload API and Envoy's SDS are served. Blank: nowhere.
 	Workloads string
+	// Peers serves other members what is signed for them as well: see package sharing. Nil: they
+	// are served nothing. Run closes it.
+	Peers net.Listener
 }
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
@@ -105,14 +108,12 @@ type Agent struct {
 	fetcher  *fetch.Fetcher
 	follower *follower
 
-	socket          string // blank: not served
-	configSocket    string // likewise
-	consumers       consumers
-	metricsListener net.Listener
-	local           net.Listener      // served in place of socket; nil: socket is
-	localConfig     net.Listener      // likewise
-	operator        *credential.Files // of an operator's PKI; nil: there are none
-	metrics         *metrics
+	socket       string // blank: not served
+	configSocket string // likewise
+	consumers    consumers
+	listeners    listeners
+	operator     *credential.Files // of an operator's PKI; nil: there are none
+	metrics      *metrics
 
 	hooks     *hooks
 	workloads *host.Host
@@ -120,6 +121,14 @@ type Agent struct {
 	leaveAsk  chan chan<- error // a person wants to leave
 	leaveSent bool              // a request to leave may have been served; owned by live
 	stopped   chan struct{}     // closed when the loops end
+}
+
+// listeners are those that an agent was given. Nil: it was given none.
+type listeners struct {
+	metrics     net.Listener
+	local       net.Listener // served in place of Agent.socket
+	localConfig net.Listener // likewise
+	peers       net.Listener
 }
 
 // Open reads and verifies the state in cfg.DataDir and holds its lock until
@@ -202,12 +211,13 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	}
 	a := &Agent{
 		log:      cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
-		operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics,
-		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
+		operator: operator, release: cfg.Release, socket: cfg.Socket,
+		listeners: listeners{metrics: cfg.Metrics, local: cfg.Local, localConfig: cfg.LocalConfig,
+			peers: cfg.Sockets.Peers},
+		leaveAsk:  make(chan chan<- error), stopped: make(chan struct{}),
 		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout),
 	}
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
-	a.local, a.localConfig = cfg.Local, cfg.LocalConfig
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, dir.SocketName)
 	}
@@ -264,7 +274,7 @@ func (a *Agent) told() accept.Told {
 }
 
 // Close gives the data directory back, for an agent that is not run.
-func (a *Agent) Close() error { return a.node.Store().Close() }
+func (a *Agent) Close() error { return errors.Join(a.fetcher.Close(), a.node.Store().Close()) }
 
 // Socket is the path of the local API.
 func (a *Agent) Socket() string { return a.socket }
@@ -281,6 +291,7 @@ var errLeft = errors.New("the node left its cluster")
 // ends it. Every goroutine of the agent starts here and is gone when Run returns.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.node.Store().Close()
+	defer a.fetcher.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
@@ -292,6 +303,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		cancel()
 		return errors.Join(err, g.Wait())
 	}
+	a.servePeers(ctx, g)
 	if a.operator != nil {
 		g.Go(func() error { return a.operator.Run(ctx) })
 	}

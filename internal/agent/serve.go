@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent/sharing"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -42,12 +43,12 @@ func Services() []string {
 
 // serve starts the local socket and the metrics listener in g.
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
-	if a.metricsListener != nil { // first, so that it is closed whatever follows
+	if a.listeners.metrics != nil { // first, so that it is closed whatever follows
 		h := a.metricsServer()
 		h.ErrorLog = slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
 		g.Go(func() error {
-			if err := h.Serve(a.metricsListener); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve metrics on %s: %w", a.metricsListener.Addr(), err)
+			if err := h.Serve(a.listeners.metrics); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve metrics on %s: %w", a.listeners.metrics.Addr(), err)
 			}
 			return nil
 		})
@@ -63,7 +64,7 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	l := a.local
+	l := a.listeners.local
 	if l == nil {
 		if l, err = listenUnix(a.socket); err != nil {
 			return err
@@ -81,6 +82,24 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
 		return nil
 	})
 	return nil
+}
+
+// servePeers shares with other members in g.
+func (a *Agent) servePeers(ctx context.Context, g *errgroup.Group) {
+	if a.listeners.peers == nil {
+		return
+	}
+	g.Go(func() error {
+		err := sharing.Serve(ctx, a.listeners.peers, sharing.Config{
+			Node: a.node, Log: a.log, Registerer: a.metrics.registry,
+			Handshake: func(reason string) { a.metrics.handshakes.WithLabelValues(reason).Inc() },
+			Answered:  func(outcome string) { a.metrics.shared.WithLabelValues(outcome).Inc() },
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	})
 }
 
 // stop lets calls end, and then ends what is left.

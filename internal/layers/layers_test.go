@@ -206,6 +206,7 @@ var levels = []struct {
 	{"internal/pause", 0, "plain"},
 	{"internal/agent/contact", 6, "calls at coordinators, by what a member accepted"},
 	{"internal/agent/fetch", 7, "what is signed, from coordinators and mirrors"},
+	{"internal/agent/sharing", 7, "what was accepted, for other members over the API"},
 	{"internal/authortest", 6, "what a cluster signs, for tests of members"},
 	{"internal/fleettest", 7, "a cluster as members meet it, for their tests"},
 	{"internal/coordinator/desktest", 15, "what tests do at one"},

@@ -283,6 +283,14 @@ func All() []*Setting {
 			Help: "the CA certificates that the HTTPS servers of mirrors lead to, in PEM",
 			Zero: "those of the system",
 			More: "It is read once, when the agent starts."},
+		{Key: "peer_listen", Groups: []Group{Running}, Form: AddressForm,
+			Help: "give other members of the cluster, on this address, what is signed for them as well as for " +
+				"this node",
+			Zero: "they are given nothing",
+			More: "It is for the members that have this one in the bootstrap list of their peer_directory, at the " +
+				"addresses that its peer record says, and hear no coordinator. They get the trust bundle, and those " +
+				"with the same roles and organizations what is signed for their group; nothing that is for one node " +
+				"alone. Connections take a certificate of the cluster."},
 		{Key: "config_socket", Groups: []Group{Running}, Form: PathForm,
 			Help: "serve config to the services of this machine on this socket",
 			Zero: "config.sock in the data directory, which only the agent's own user and root can enter"},

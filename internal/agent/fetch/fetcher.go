@@ -7,12 +7,14 @@ import (
 	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/accept"
+	"github.com/fealty-io/fealty/mesh"
 )
 
 // Fetcher gets what is signed for a member, from whoever has it.
 type Fetcher struct {
 	Config
 	heard       heardChanges
+	peers       mesh.Pool // connections to them
 	Resyncs     Resyncs
 	LeaveStream chan struct{} // there is news that the stream did not bring
 }
@@ -34,8 +36,14 @@ type Config struct {
 
 // New returns a fetcher. It asks nobody before it is run.
 func New(cfg Config) *Fetcher {
-	return &Fetcher{Config: cfg, Resyncs: Resyncs{Now: cfg.Node.Now}, LeaveStream: make(chan struct{}, 1)}
+	f := &Fetcher{Config: cfg, Resyncs: Resyncs{Now: cfg.Node.Now}, LeaveStream: make(chan struct{}, 1)}
+	f.peers.Options = cfg.Contact.MeshOptions()
+	f.peers.Options.Log = cfg.Log
+	return f
 }
+
+// Close ends connections to peers. Nobody is asked any more.
+func (f *Fetcher) Close() error { return f.peers.Close() }
 
 // Counts are what a fetcher counts.
 type Counts struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -73,47 +74,59 @@ func (f *Fetcher) Refresh(ctx context.Context) error {
 	}
 }
 
-// Inquire asks all sources; see inquireOf.
-func (f *Fetcher) Inquire(ctx context.Context) { f.InquireOf(ctx, f.sources()) }
+// Inquire asks all sources, and peers if none of the others has what the node lives by; see
+// [Fetcher.InquireOf].
+func (f *Fetcher) Inquire(ctx context.Context) {
+	if !f.InquireOf(ctx, f.sources()) && ctx.Err() == nil {
+		f.InquireOf(ctx, f.peerSources())
+	}
+}
 
 // InquireOf asks sources, one after the other, until what the node lives by is fresh for
-// longer than it was, and it has all that it is to hold. Another may say what one of
-// them cannot or will not. It closes them.
-func (f *Fetcher) InquireOf(ctx context.Context, all []Source) {
+// longer than it was, and it has all that it is to hold; it reports whether that is so.
+// Another may say what one of them cannot or will not. It closes them.
+func (f *Fetcher) InquireOf(ctx context.Context, all []Source) bool {
 	ctx, cancel := context.WithTimeout(ctx, CycleTime)
 	defer cancel()
 	_, before := f.Node.Beliefs().FreshSpan()
 	defer closeAll(all)
 	if !f.Contact.Presentable(ctx) { // a mirror does not ask who reads it
-		all = slices.DeleteFunc(all, func(s Source) bool { return s.From() == state.ByCoordinator })
+		all = slices.DeleteFunc(all, func(s Source) bool { return s.From() != byMirror })
 	}
 	left := maxCycleBytes
 	for i, s := range all {
 		if ctx.Err() != nil {
-			return
+			return false
 		}
 		others := func() []Source { return slices.Concat(all[i:], all[:i]) }
-		outcome := "none"
+		held, outcome := f.Node.Beliefs().Held, "none"
 		if err := f.inquireAt(ctx, s, others, &left); err != nil {
 			outcome = "error"
-			f.Log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()),
+			level := slog.LevelDebug
+			if s.From() == byPeer { // few are asked, and seldom; another one may be asked next
+				level = slog.LevelInfo
+			}
+			f.Log.LogAttrs(ctx, level, "no news from a source", slog.String("source", s.Name()),
 				slog.String("reason", state.OneLine(err)))
 		}
 		b := f.Node.Beliefs()
 		_, until := b.FreshSpan()
 		news := until.After(before) && until.After(f.Node.Now()) && len(b.Lacks()) == 0
-		if news {
+		// A peer has no news of what the node is, so that what it brought is never all.
+		some := news || s.From() == byPeer && !maps.Equal(held, b.Held)
+		if some {
 			outcome = "news"
+			f.Log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
 		}
 		f.Count.Asked(string(s.From()), outcome)
 		if news {
-			f.Log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
 			if f.Node.Status().View().Connected {
 				state.Poke(f.LeaveStream) // it brought nothing of this
 			}
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // inquireAt takes in what one source has.
@@ -286,23 +299,26 @@ func (s *coordinatorSource) Content(ctx context.Context, _ snapshot.Scope, hash 
 		cancel()
 		return nil, err
 	}
-	return &chunks{stream: stream, cancel: cancel}, nil
+	return &chunks{cancel: cancel, next: func() ([]byte, error) {
+		m, err := stream.Recv()
+		return m.GetChunk(), err
+	}}, nil
 }
 
 // chunks are the messages of a content, as one.
 type chunks struct {
-	stream grpc.ServerStreamingClient[fealtyv1.GetContentResponse]
+	next   func() ([]byte, error) // io.EOF at the end
 	cancel context.CancelFunc
 	rest   []byte
 }
 
 func (c *chunks) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 {
-		m, err := c.stream.Recv()
-		if err != nil {
-			return 0, err // io.EOF at the end
+		var err error
+		if c.rest, err = c.next(); err != nil {
+			return 0, err
 		}
-		if c.rest = m.GetChunk(); len(c.rest) == 0 {
+		if len(c.rest) == 0 {
 			return 0, errors.New("a part without bytes")
 		}
 	}

@@ -320,12 +320,19 @@ func RunAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 	if metrics != nil {
 		defer metrics.Close()
 	}
+	var peers net.Listener
+	if at := cfg.Text("peer_listen"); at != "" {
+		if peers, err = listenOn(ctx, at, "--peer-listen"); err != nil {
+			return err
+		}
+		defer peers.Close()
+	}
 	consumers, err := consumersOf(cfg)
 	if err != nil {
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, Sockets: agent.Sockets{Config: cfg.Path("config_socket"),
+		DataDir: dir, Sockets: agent.Sockets{Config: cfg.Path("config_socket"), Peers: peers,
 			Workloads: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName))},
 		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
 		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: TLSPaths(cfg),
