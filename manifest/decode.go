@@ -64,6 +64,10 @@ func (d *decoder) manifest(root *node) *Manifest {
 			m.Baseline.stated = true
 			d.Object(n, path, part{Name: "data", Required: false, Read: func(n *node, path string) { m.Baseline.Data = d.Number(n, path, 0, manifestform.MaxMembers) }})
 		}},
+		part{Name: "workloads", Required: false, Read: func(n *node, path string) {
+			d.Object(n, path, part{Name: "token_issuer", Required: true,
+				Read: func(n *node, path string) { m.TokenIssuer = d.issuer(n, path) }})
+		}},
 	)
 	fillDefaults(m)
 	return m
@@ -320,6 +324,20 @@ func (d *decoder) labels(n *node, path string) []string {
 	})
 	slices.Sort(out)
 	return out
+}
+
+// issuer reads who tokens say signed them.
+func (d *decoder) issuer(n *node, path string) string {
+	s, ok := d.Text(n, path)
+	if !ok {
+		return ""
+	}
+	if wrong := manifestform.IssuerFault(s); wrong != "" {
+		d.Fault("token-issuer", path, document.Shown(s)+" is no issuer: "+wrong,
+			"write the URL below which verifiers find .well-known/openid-configuration, such as https://id.example")
+		return ""
+	}
+	return s
 }
 
 // dnsName reads a host name (RFC 1123 §2.1): a wildcard would let one member

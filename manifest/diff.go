@@ -69,6 +69,7 @@ const (
 	changeDegraded         = "degraded"
 	changeRejoinGrace      = "rejoin-grace"
 	changeBaseline         = "baseline"
+	changeTokenIssuer      = "token-issuer"
 	changeTrust            = "trust"
 	changeAuthorityEpoch   = "authority-epoch"
 )
@@ -243,6 +244,13 @@ var changeFinders = [...]struct {
 	{changeClass{changeBaseline, "how many data members the fleet is to have"}, func(d *differ) {
 		if a, b := d.old.Baseline.Data, d.new.Baseline.Data; a != b {
 			d.change(Change{Subject: "baseline.data", Before: strconv.Itoa(a), After: strconv.Itoa(b), Means: "people are told while fewer are connected"})
+		}
+	}},
+	{changeClass{changeTokenIssuer, "who tokens of workloads say signed them"}, func(d *differ) {
+		if a, b := d.old.TokenIssuer, d.new.TokenIssuer; a != b {
+			d.change(Change{Subject: "workloads.token_issuer", Before: a, After: b,
+				Means: "tokens have it from now on, those that processes hold within minutes; who verifies them by " +
+					"OpenID Connect has to be told first"})
 		}
 	}},
 	{changeClass{changeTrust, "what data owners pin"}, func(d *differ) {

@@ -94,8 +94,10 @@ func TestDiffClasses(t *testing.T) {
 			{"max", edit(rest, "max: 24h", "max: 12h"), "degraded.max", "24h", "12h", false, true},
 			{"route_ttl", edit(rest, "route_ttl: 1h", "route_ttl: 2h"), "degraded.route_ttl", "1h", "2h", true, false},
 		},
-		manifest.ChangeRejoinGrace:    {{"none", func(d *doc) { d.rest += "rejoin_grace: 0\n" }, "rejoin_grace", "7d", "0", false, true}},
-		manifest.ChangeBaseline:       {{"data", func(d *doc) { d.rest += "baseline: {data: 1}\n" }, "baseline.data", "3", "1", false, false}},
+		manifest.ChangeRejoinGrace: {{"none", func(d *doc) { d.rest += "rejoin_grace: 0\n" }, "rejoin_grace", "7d", "0", false, true}},
+		manifest.ChangeBaseline:    {{"data", func(d *doc) { d.rest += "baseline: {data: 1}\n" }, "baseline.data", "3", "1", false, false}},
+		manifest.ChangeTokenIssuer: {{"the first", func(d *doc) { d.rest += "workloads: {token_issuer: \"https://id.example\"}\n" },
+			"workloads.token_issuer", "", "https://id.example", false, false}},
 		manifest.ChangeTrust:          {{"mesh", edit(rest, "trust: root", "trust: mesh"), "trust", "root", "mesh", false, false}},
 		manifest.ChangeAuthorityEpoch: {{"a coordinator", more(`{name: c2, kind: coordinator, match: ["x509:subject:CN=c2"]}`), "authority_epoch", "", "moves", false, false}},
 	}

@@ -29,6 +29,7 @@ const (
 	ChangeDegraded         = changeDegraded
 	ChangeRejoinGrace      = changeRejoinGrace
 	ChangeBaseline         = changeBaseline
+	ChangeTokenIssuer      = changeTokenIssuer
 	ChangeTrust            = changeTrust
 	ChangeAuthorityEpoch   = changeAuthorityEpoch
 )

@@ -14,6 +14,8 @@ var later = [...]struct {
 	}},
 	{"baseline", func(m *Manifest) bool { return m.Baseline.stated }},
 	{"baseline.data", func(m *Manifest) bool { return m.Baseline.stated }},
+	{"workloads", func(m *Manifest) bool { return m.TokenIssuer != "" }},
+	{"workloads.token_issuer", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 }
 
 // LaterFields returns the names of the fields that this release reads and an earlier one

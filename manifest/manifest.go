@@ -42,6 +42,7 @@ type Manifest struct {
 	Degraded    Degraded
 	RejoinGrace time.Duration // 0: an expired SVID never rejoins by its old key
 	Baseline    Baseline
+	TokenIssuer string // who JWT-SVIDs say signed them, an https URL; "": they do not say
 
 	raw  []byte
 	hash Hash

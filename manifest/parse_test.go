@@ -126,6 +126,7 @@ func refusals(t testing.TB) []refusal {
 		return with(func(d *doc) { d.admit += "  - " + strings.Join(lines, "\n  - ") + "\n" })
 	}
 	rest := func(s string) string { return with(func(d *doc) { d.rest = s }) }
+	issuer := func(s string) string { return rest(fmt.Sprintf("workloads: {token_issuer: %q}\n", s)) }
 	owners := func(s string) string { return with(func(d *doc) { d.seed = s }) }
 	signers := func(s string) string { return with(func(d *doc) { d.signers = s }) }
 	proofs := func(s string) string { return with(func(d *doc) { d.proofs = s; d.admit = onlyKeys(t) }) }
@@ -274,6 +275,39 @@ func refusals(t testing.TB) []refusal {
 		{"ip", "not one", entry("ips: [node-c]"), "admit[4].ips[0]"},
 		{"ip", "every address", entry("ips: [\"0.0.0.0\"]"), "admit[4].ips[0]"},
 		{"trust", "unknown", rest("trust: roots\n"), "trust"},
+		{"token-issuer", "empty", issuer(""), "workloads.token_issuer"},
+		{"token-issuer", "too long", issuer("https://id.example/" + strings.Repeat("a", manifestform.MaxIssuerBytes)), "workloads.token_issuer"},
+		{"token-issuer", "plain HTTP", issuer("http://id.example"), "workloads.token_issuer"},
+		{"token-issuer", "an upper case scheme", issuer("HTTPS://id.example"), "workloads.token_issuer"},
+		{"token-issuer", "no scheme", issuer("id.example"), "workloads.token_issuer"},
+		{"token-issuer", "a query", issuer("https://id.example?x=1"), "workloads.token_issuer"},
+		{"token-issuer", "an empty query", issuer("https://id.example?"), "workloads.token_issuer"},
+		{"token-issuer", "a fragment", issuer("https://id.example#x"), "workloads.token_issuer"},
+		{"token-issuer", "an empty fragment", issuer("https://id.example/a#"), "workloads.token_issuer"},
+		{"token-issuer", "a user", issuer("https://alice@id.example"), "workloads.token_issuer"},
+		{"token-issuer", "no host", issuer("https://"), "workloads.token_issuer"},
+		{"token-issuer", "no host before a path", issuer("https:///a"), "workloads.token_issuer"},
+		{"token-issuer", "no host before a port", issuer("https://:443"), "workloads.token_issuer"},
+		{"token-issuer", "an upper case host", issuer("https://Id.example"), "workloads.token_issuer"},
+		{"token-issuer", "a dot at the end of the host", issuer("https://id.example."), "workloads.token_issuer"},
+		{"token-issuer", "a wildcard", issuer("https://*.example"), "workloads.token_issuer"},
+		{"token-issuer", "a zone", issuer("https://[fe80::1%25eth0]"), "workloads.token_issuer"},
+		{"token-issuer", "another spelling of an address", issuer("https://[0:0::1]"), "workloads.token_issuer"},
+		{"token-issuer", "an IPv6 address without brackets", issuer("https://2001:db8::1"), "workloads.token_issuer"},
+		{"token-issuer", "no port", issuer("https://id.example:"), "workloads.token_issuer"},
+		{"token-issuer", "port zero", issuer("https://id.example:0"), "workloads.token_issuer"},
+		{"token-issuer", "a port beyond", issuer("https://id.example:65536"), "workloads.token_issuer"},
+		{"token-issuer", "another spelling of a port", issuer("https://id.example:0443"), "workloads.token_issuer"},
+		{"token-issuer", "a slash alone", issuer("https://id.example/"), "workloads.token_issuer"},
+		{"token-issuer", "a slash at the end", issuer("https://id.example/a/"), "workloads.token_issuer"},
+		{"token-issuer", "an empty segment", issuer("https://id.example/a//b"), "workloads.token_issuer"},
+		{"token-issuer", "a path that climbs", issuer("https://id.example/a/../b"), "workloads.token_issuer"},
+		{"token-issuer", "a path that stays", issuer("https://id.example/./a"), "workloads.token_issuer"},
+		{"token-issuer", "an escape", issuer("https://id.example/a%2fb"), "workloads.token_issuer"},
+		{"token-issuer", "a space", issuer("https://id.example/a b"), "workloads.token_issuer"},
+		{"token-issuer", "a backslash", issuer("https://id.example\\a"), "workloads.token_issuer"},
+		{"wrong-type", "an issuer that is a number", rest("workloads: {token_issuer: 12}\n"), "workloads.token_issuer"},
+		{"missing-field", "workloads that say nothing", rest("workloads: {}\n"), "workloads.token_issuer"},
 		{"permission", "unknown", rest("degraded: {allow: [issue_certificates]}\n"), "degraded.allow[0]"},
 		{"duplicate-name", "entries", admit("{name: alice, kind: data, match: [\"token:alice\"]}"), "admit[4].name"},
 		{"duplicate-name", "owners", owners("seed: {threshold: 1, owners: [{name: a, recipient: " + recipient + "}, {name: a, keeper: \"file:/x\"}]}\n"), "seed.owners[1].name"},
@@ -502,4 +536,32 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An issuer is kept as it is written: verifiers compare it byte by byte.
+func TestParseTokenIssuer(t *testing.T) {
+	base := newDoc(t)
+	if got := mustParse(t, base.String()); got.TokenIssuer != "" || slices.Contains(got.LaterFields(), "workloads") {
+		t.Errorf("issuer %q of a manifest that names none, later fields %q", got.TokenIssuer, got.LaterFields())
+	}
+	for _, issuer := range []string{
+		"https://id.example", "https://id.example:8443", "https://id", "https://192.0.2.1", "https://[2001:db8::1]:8443",
+		"https://id.example/prod/a-b.c_d~e", "https://id.example/.well-known",
+		"https://id.example/" + strings.Repeat("a", manifestform.MaxIssuerBytes-len("https://id.example/")),
+	} {
+		d := base
+		d.rest = fmt.Sprintf("workloads: {token_issuer: %q}\n", issuer)
+		m := mustParse(t, d.String())
+		if m.TokenIssuer != issuer {
+			t.Errorf("%s is read as %q", issuer, m.TokenIssuer)
+		}
+		for _, field := range []string{"workloads", "workloads.token_issuer"} {
+			if !slices.Contains(m.LaterFields(), field) {
+				t.Errorf("%s is no later field", field)
+			}
+		}
+		if moved := manifest.AuthorityMoves(mustParse(t, base.String()), m); len(moved) > 0 {
+			t.Errorf("an issuer moves %q", moved)
+		}
+	}
 }

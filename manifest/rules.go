@@ -64,6 +64,8 @@ func parseRules() []parseRule {
 		{"ip", "only hosts have certificates", "RFC 5280 §4.2.1.6"},
 		{"trust", "only two modes exist", inHistory},
 		{"permission", "an unknown permission would permit nothing", inDegraded},
+		{"token-issuer", "verifiers find keys by it, and compare it byte by byte",
+			"OpenID Connect Discovery 1.0 §3; RFC 8414 §2"},
 	}
 	for _, c := range checks {
 		rules = append(rules, c.parseRule)

@@ -73,6 +73,9 @@ func ManifestFields() []Shape {
 		{"baseline", "object", "the defaults of its fields"},
 		{"baseline.data", fmt.Sprintf("number from 0 to %d", manifestform.MaxMembers),
 			fmt.Sprint(manifestform.DefaultBaselineData)},
+		{"workloads", "object", "tokens name no issuer"},
+		{"workloads.token_issuer", fmt.Sprintf("text, an https URL of at most %d bytes", manifestform.MaxIssuerBytes),
+			"required"},
 	}
 }
 
@@ -114,6 +117,9 @@ rejoin_grace: 7d
 
 baseline:
   data: 3
+
+workloads:
+  token_issuer: https://id.example/prod
 `
 
 func manifestPage() string {

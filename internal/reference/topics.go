@@ -144,6 +144,10 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"baseline", "The members that have to be there for the fleet to be well. It decides nothing: people are " +
 				"told when they are not."},
 			{"baseline.data", "How many data members have to be connected. Witnesses do not count. 0: none."},
+			{"workloads", "It is true of the identities of all processes."},
+			{"workloads.token_issuer", "The issuer of JWT-SVIDs, their claim `iss`, for those who verify tokens by " +
+				"OpenID Connect: they find the keys below this URL. It has no query, no fragment and no slash at " +
+				"the end. From then on each token has it."},
 		}},
 		{"epoch", `The authority epoch: how often authority has changed or was recovered.
 It moves when the mesh CA key or the seed is replaced, and after a recovery that could not get the key back: then all

@@ -28,7 +28,8 @@ func AudienceFault(audience []string) error {
 	return nil
 }
 
-// Claims are those of a JWT-SVID: sub, aud, iat and exp (JWT-SVID §3), and one of our own.
+// Claims are those of a JWT-SVID: sub, aud, iat and exp (JWT-SVID §3), iss if the manifest names an
+// issuer, and two of our own.
 type Claims struct {
 	jwt.Claims
 	// Member is the id of the member that vouches for the subject, and MemberKey the key that it

@@ -111,6 +111,7 @@ func (w *Workloads) token(v *vouching, peer identity.Peer, one *fealtyv1.TokenRe
 	until := now.Add(min(TokenTTL, r.TTL)).Truncate(time.Second)
 	text, err := jwt.Signed(signer).Claims(tokenclaims.Claims{
 		Claims: jwt.Claims{
+			Issuer:  v.state.Manifest.TokenIssuer, // left out where it is empty
 			Subject: r.ID.String(), Audience: jwt.Audience(one.GetAudience()), IssuedAt: jwt.NewNumericDate(now),
 			Expiry: jwt.NewNumericDate(until),
 		},

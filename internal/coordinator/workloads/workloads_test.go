@@ -277,6 +277,34 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// Tokens name the issuer of the manifest in force, and none where it names none.
+func TestTokensNameTheirIssuer(t *testing.T) {
+	t.Parallel()
+	d, acme, _ := desk(t, service("web", "", "id: acme/web, uid: 1"))
+	plain := d.Extra
+	for _, issuer := range []string{"", "https://id.example/prod", "https://other.example", ""} {
+		d.Extra = plain
+		if issuer != "" {
+			d.Extra += "workloads: {token_issuer: \"" + issuer + "\"}\n"
+		}
+		if err := d.Set(d.Extra); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := server(d).SignTokens(as(acme), &fealtyv1.SignTokensRequest{Name: "a-1",
+			Tokens: []*fealtyv1.TokenRequest{{Workload: "acme/web", Audience: []string{"ledger"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		svid, err := jwtsvid.ParseInsecure(resp.GetTokens()[0].GetToken(), []string{"ledger"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, there := svid.Claims["iss"]; there != (issuer != "") || there && got != issuer {
+			t.Errorf("iss is %v, want %q", got, issuer)
+		}
+	}
+}
+
 // configKeys are those that the trust bundle in force lists.
 func configKeys(t *testing.T, d *coordinatortest.Desk) []snapshot.ConfigKey {
 	t.Helper()
