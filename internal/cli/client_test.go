@@ -2,9 +2,15 @@ package cli_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -610,6 +617,58 @@ func TestRotateWaits(t *testing.T) {
 	if len(c.Trust) != 1 {
 		t.Errorf("%d answers were not awaited", len(c.Trust)-1)
 	}
+}
+
+// trust export writes what verifiers need, again in place of what was there, and nothing where there is no
+// issuer.
+func TestTrustExport(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "www")
+	none := &clitest.Answering{Trust: []*fealtyv1.Trust{{}}}
+	clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", none.Listen(t)).Want(t, int(explain.ExitNotFound), "FE-U108",
+		"no issuer of tokens", "these tokens name none", "workloads.token_issuer", "fealty manifest set")
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
+	}
+	clitest.Run(t, "trust", "export", "--socket", none.Listen(t)).Want(t, int(explain.ExitUsage), "--oidc")
+	for i := range 2 {
+		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := x509.MarshalPKIXPublicKey(private.Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kid := fmt.Sprintf("key-%d", i)
+		c := &clitest.Answering{Trust: []*fealtyv1.Trust{{TokenIssuer: "https://id.example",
+			TokenKeys: []*fealtyv1.TrustTokenKey{{KeyId: kid, Key: der}}}}}
+		r := clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", c.Listen(t))
+		r.Want(t, 0)
+		for _, want := range []string{"https://id.example", kid, filepath.Join(dir, ".well-known", "openid-configuration")} {
+			if !strings.Contains(r.Stdout, want) {
+				t.Errorf("%q is not in\n%s", want, r.Stdout)
+			}
+		}
+		var set jose.JSONWebKeySet
+		raw, err := os.ReadFile(filepath.Join(dir, ".well-known", "jwks.json"))
+		if err == nil {
+			err = json.Unmarshal(raw, &set)
+		}
+		if err != nil || len(set.Keys) != 1 || set.Keys[0].KeyID != kid || !private.PublicKey.Equal(set.Keys[0].Key) {
+			t.Errorf("%s, %v", raw, err)
+		}
+	}
+	// Keys that cannot be read are not left out without a word.
+	bad := &clitest.Answering{Trust: []*fealtyv1.Trust{{TokenIssuer: "https://id.example",
+		TokenKeys: []*fealtyv1.TrustTokenKey{{KeyId: "x", Key: []byte("no key")}}}}}
+	clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", bad.Listen(t)).Want(t, int(explain.ExitFailed))
+	// Where nothing can be written, it says where and why.
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := &clitest.Answering{Trust: []*fealtyv1.Trust{{TokenIssuer: "https://id.example"}}}
+	clitest.Run(t, "trust", "export", "--oidc", file, "--socket", again.Listen(t)).Want(t, int(explain.ExitFailed), "FE-U116", file)
 }
 
 func TestMemberArg(t *testing.T) {

@@ -16,6 +16,10 @@ func OS() FS { return &protocol{osDisk{file: 0o600, dir: 0o700}, ofProcess} }
 // for files and 0750 for directories.
 func Shared() FS { return &protocol{osDisk{file: 0o640, dir: 0o750}, ofProcess} }
 
+// Public is OS for files that everybody may read: mode 0644 for files and 0755 for directories,
+// less what the process's umask takes.
+func Public() FS { return &protocol{osDisk{file: 0o644, dir: 0o755}, ofProcess} }
+
 // ofProcess is one for all: of two that did not know of each other, one would sweep what
 // the other is writing.
 var ofProcess = newTemporaries()

@@ -2412,7 +2412,7 @@ The coordinator checks what a command has checked before it, since others call i
 		Code:  NotFound,
 		Title: "there is no such thing",
 		What:  "there is no {what|such thing} {name|of that name}",
-		Why:   "nothing of that name exists, or it was removed",
+		Why:   "{why|nothing of that name exists, or it was removed}",
 		Do:    "{do|check the spelling: fealty member list, fealty token list, fealty config list and fealty manifest get show the names there are}",
 		Exit:  ExitNotFound, GRPC: codes.NotFound,
 		Page: `

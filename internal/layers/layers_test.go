@@ -94,6 +94,7 @@ var levels = []struct {
 	{"internal/workload", 1, "which processes are meant, from snapshots"},
 	{"internal/tokenclaims", 1, "names in a token"},
 	{"internal/tokenkey", 2, "a key by what the trust bundle lists"},
+	{"internal/discovery", 3, "documents about keys of tokens"},
 	{"internal/workload/process", 2, "what the kernel says of a process"},
 	{"internal/workload/issuance", 3, "certificates of workloads, in a member's folder"},
 	{"internal/workload/tokens", 3, "tokens of workloads, by keys of tokens"},

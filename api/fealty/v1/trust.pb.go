@@ -38,13 +38,20 @@ type Trust struct {
 	// Set while a config signing key is being replaced.
 	Rotation *ConfigKeyRotation `protobuf:"bytes,9,opt,name=rotation,proto3" json:"rotation,omitempty"`
 	// The last one that ended, if there was one.
-	LastRotation  *ConfigKeyRotation  `protobuf:"bytes,10,opt,name=last_rotation,json=lastRotation,proto3" json:"last_rotation,omitempty"`
-	Revoked       []*RevokedThing     `protobuf:"bytes,11,rep,name=revoked,proto3" json:"revoked,omitempty"`
-	Emergencies   []*AppliedEmergency `protobuf:"bytes,12,rep,name=emergencies,proto3" json:"emergencies,omitempty"`
-	BannedIds     uint32              `protobuf:"varint,13,opt,name=banned_ids,json=bannedIds,proto3" json:"banned_ids,omitempty"`
-	BannedKeys    uint32              `protobuf:"varint,14,opt,name=banned_keys,json=bannedKeys,proto3" json:"banned_keys,omitempty"`
-	Rollout       *TrustRollout       `protobuf:"bytes,15,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	MeshRollout   *MeshRollout        `protobuf:"bytes,16,opt,name=mesh_rollout,json=meshRollout,proto3" json:"mesh_rollout,omitempty"`
+	LastRotation *ConfigKeyRotation  `protobuf:"bytes,10,opt,name=last_rotation,json=lastRotation,proto3" json:"last_rotation,omitempty"`
+	Revoked      []*RevokedThing     `protobuf:"bytes,11,rep,name=revoked,proto3" json:"revoked,omitempty"`
+	Emergencies  []*AppliedEmergency `protobuf:"bytes,12,rep,name=emergencies,proto3" json:"emergencies,omitempty"`
+	BannedIds    uint32              `protobuf:"varint,13,opt,name=banned_ids,json=bannedIds,proto3" json:"banned_ids,omitempty"`
+	BannedKeys   uint32              `protobuf:"varint,14,opt,name=banned_keys,json=bannedKeys,proto3" json:"banned_keys,omitempty"`
+	Rollout      *TrustRollout       `protobuf:"bytes,15,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	MeshRollout  *MeshRollout        `protobuf:"bytes,16,opt,name=mesh_rollout,json=meshRollout,proto3" json:"mesh_rollout,omitempty"`
+	// Who JWT-SVIDs say signed them: workloads.token_issuer of the manifest. Empty: they do
+	// not say.
+	TokenIssuer string `protobuf:"bytes,17,opt,name=token_issuer,json=tokenIssuer,proto3" json:"token_issuer,omitempty"`
+	// The keys of JWT-SVIDs for verifiers without a trust bundle. Beside those of the config
+	// signing keys listed, they are that of the next one, and those of which tokens may be in
+	// use still.
+	TokenKeys     []*TrustTokenKey `protobuf:"bytes,18,rep,name=token_keys,json=tokenKeys,proto3" json:"token_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +198,75 @@ func (x *Trust) GetMeshRollout() *MeshRollout {
 	return nil
 }
 
+func (x *Trust) GetTokenIssuer() string {
+	if x != nil {
+		return x.TokenIssuer
+	}
+	return ""
+}
+
+func (x *Trust) GetTokenKeys() []*TrustTokenKey {
+	if x != nil {
+		return x.TokenKeys
+	}
+	return nil
+}
+
+// TrustTokenKey is a key that verifies JWT-SVIDs.
+type TrustTokenKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kid of tokens.
+	KeyId string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// P-256, PKIX DER.
+	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustTokenKey) Reset() {
+	*x = TrustTokenKey{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustTokenKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustTokenKey) ProtoMessage() {}
+
+func (x *TrustTokenKey) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustTokenKey.ProtoReflect.Descriptor instead.
+func (*TrustTokenKey) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TrustTokenKey) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *TrustTokenKey) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
 // MeshRollout says which members are certified under the mesh CA key in force.
 type MeshRollout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -206,7 +282,7 @@ type MeshRollout struct {
 
 func (x *MeshRollout) Reset() {
 	*x = MeshRollout{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	mi := &file_fealty_v1_trust_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +294,7 @@ func (x *MeshRollout) String() string {
 func (*MeshRollout) ProtoMessage() {}
 
 func (x *MeshRollout) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	mi := &file_fealty_v1_trust_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +307,7 @@ func (x *MeshRollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshRollout.ProtoReflect.Descriptor instead.
 func (*MeshRollout) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *MeshRollout) GetMembers() uint32 {
@@ -270,7 +346,7 @@ type TrustRoot struct {
 
 func (x *TrustRoot) Reset() {
 	*x = TrustRoot{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[2]
+	mi := &file_fealty_v1_trust_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +358,7 @@ func (x *TrustRoot) String() string {
 func (*TrustRoot) ProtoMessage() {}
 
 func (x *TrustRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[2]
+	mi := &file_fealty_v1_trust_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +371,7 @@ func (x *TrustRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustRoot.ProtoReflect.Descriptor instead.
 func (*TrustRoot) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TrustRoot) GetKeyId() string {
@@ -341,7 +417,7 @@ type TrustMeshKey struct {
 
 func (x *TrustMeshKey) Reset() {
 	*x = TrustMeshKey{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[3]
+	mi := &file_fealty_v1_trust_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +429,7 @@ func (x *TrustMeshKey) String() string {
 func (*TrustMeshKey) ProtoMessage() {}
 
 func (x *TrustMeshKey) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[3]
+	mi := &file_fealty_v1_trust_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +442,7 @@ func (x *TrustMeshKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustMeshKey.ProtoReflect.Descriptor instead.
 func (*TrustMeshKey) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TrustMeshKey) GetKeyId() string {
@@ -412,7 +488,7 @@ type TrustConfigKey struct {
 
 func (x *TrustConfigKey) Reset() {
 	*x = TrustConfigKey{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[4]
+	mi := &file_fealty_v1_trust_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +500,7 @@ func (x *TrustConfigKey) String() string {
 func (*TrustConfigKey) ProtoMessage() {}
 
 func (x *TrustConfigKey) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[4]
+	mi := &file_fealty_v1_trust_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +513,7 @@ func (x *TrustConfigKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustConfigKey.ProtoReflect.Descriptor instead.
 func (*TrustConfigKey) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TrustConfigKey) GetNumber() uint32 {
@@ -528,7 +604,7 @@ type ConfigKeyRotation struct {
 
 func (x *ConfigKeyRotation) Reset() {
 	*x = ConfigKeyRotation{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	mi := &file_fealty_v1_trust_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +616,7 @@ func (x *ConfigKeyRotation) String() string {
 func (*ConfigKeyRotation) ProtoMessage() {}
 
 func (x *ConfigKeyRotation) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	mi := &file_fealty_v1_trust_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +629,7 @@ func (x *ConfigKeyRotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigKeyRotation.ProtoReflect.Descriptor instead.
 func (*ConfigKeyRotation) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ConfigKeyRotation) GetNumber() uint32 {
@@ -647,7 +723,7 @@ type RevokedThing struct {
 
 func (x *RevokedThing) Reset() {
 	*x = RevokedThing{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	mi := &file_fealty_v1_trust_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +735,7 @@ func (x *RevokedThing) String() string {
 func (*RevokedThing) ProtoMessage() {}
 
 func (x *RevokedThing) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	mi := &file_fealty_v1_trust_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +748,7 @@ func (x *RevokedThing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedThing.ProtoReflect.Descriptor instead.
 func (*RevokedThing) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RevokedThing) GetKind() string {
@@ -725,7 +801,7 @@ type AppliedEmergency struct {
 
 func (x *AppliedEmergency) Reset() {
 	*x = AppliedEmergency{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[7]
+	mi := &file_fealty_v1_trust_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +813,7 @@ func (x *AppliedEmergency) String() string {
 func (*AppliedEmergency) ProtoMessage() {}
 
 func (x *AppliedEmergency) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[7]
+	mi := &file_fealty_v1_trust_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +826,7 @@ func (x *AppliedEmergency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedEmergency.ProtoReflect.Descriptor instead.
 func (*AppliedEmergency) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AppliedEmergency) GetNumber() uint64 {
@@ -802,7 +878,7 @@ type TrustRollout struct {
 
 func (x *TrustRollout) Reset() {
 	*x = TrustRollout{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[8]
+	mi := &file_fealty_v1_trust_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +890,7 @@ func (x *TrustRollout) String() string {
 func (*TrustRollout) ProtoMessage() {}
 
 func (x *TrustRollout) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[8]
+	mi := &file_fealty_v1_trust_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +903,7 @@ func (x *TrustRollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustRollout.ProtoReflect.Descriptor instead.
 func (*TrustRollout) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TrustRollout) GetConnected() uint32 {
@@ -859,7 +935,7 @@ type GetTrustRequest struct {
 
 func (x *GetTrustRequest) Reset() {
 	*x = GetTrustRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[9]
+	mi := &file_fealty_v1_trust_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +947,7 @@ func (x *GetTrustRequest) String() string {
 func (*GetTrustRequest) ProtoMessage() {}
 
 func (x *GetTrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[9]
+	mi := &file_fealty_v1_trust_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +960,7 @@ func (x *GetTrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrustRequest.ProtoReflect.Descriptor instead.
 func (*GetTrustRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{10}
 }
 
 type GetTrustResponse struct {
@@ -896,7 +972,7 @@ type GetTrustResponse struct {
 
 func (x *GetTrustResponse) Reset() {
 	*x = GetTrustResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[10]
+	mi := &file_fealty_v1_trust_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +984,7 @@ func (x *GetTrustResponse) String() string {
 func (*GetTrustResponse) ProtoMessage() {}
 
 func (x *GetTrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[10]
+	mi := &file_fealty_v1_trust_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +997,7 @@ func (x *GetTrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrustResponse.ProtoReflect.Descriptor instead.
 func (*GetTrustResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetTrustResponse) GetTrust() *Trust {
@@ -947,7 +1023,7 @@ type RotateConfigKeyRequest struct {
 
 func (x *RotateConfigKeyRequest) Reset() {
 	*x = RotateConfigKeyRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[11]
+	mi := &file_fealty_v1_trust_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1035,7 @@ func (x *RotateConfigKeyRequest) String() string {
 func (*RotateConfigKeyRequest) ProtoMessage() {}
 
 func (x *RotateConfigKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[11]
+	mi := &file_fealty_v1_trust_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1048,7 @@ func (x *RotateConfigKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateConfigKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateConfigKeyRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RotateConfigKeyRequest) GetDeadline() *durationpb.Duration {
@@ -1016,7 +1092,7 @@ type RotateConfigKeyResponse struct {
 
 func (x *RotateConfigKeyResponse) Reset() {
 	*x = RotateConfigKeyResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[12]
+	mi := &file_fealty_v1_trust_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1104,7 @@ func (x *RotateConfigKeyResponse) String() string {
 func (*RotateConfigKeyResponse) ProtoMessage() {}
 
 func (x *RotateConfigKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[12]
+	mi := &file_fealty_v1_trust_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1117,7 @@ func (x *RotateConfigKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateConfigKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateConfigKeyResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{12}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RotateConfigKeyResponse) GetTrust() *Trust {
@@ -1076,7 +1152,7 @@ type RotateMeshKeyRequest struct {
 
 func (x *RotateMeshKeyRequest) Reset() {
 	*x = RotateMeshKeyRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	mi := &file_fealty_v1_trust_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1164,7 @@ func (x *RotateMeshKeyRequest) String() string {
 func (*RotateMeshKeyRequest) ProtoMessage() {}
 
 func (x *RotateMeshKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	mi := &file_fealty_v1_trust_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1177,7 @@ func (x *RotateMeshKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateMeshKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateMeshKeyRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{13}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RotateMeshKeyRequest) GetReason() string {
@@ -1132,7 +1208,7 @@ type RotateMeshKeyResponse struct {
 
 func (x *RotateMeshKeyResponse) Reset() {
 	*x = RotateMeshKeyResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	mi := &file_fealty_v1_trust_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1220,7 @@ func (x *RotateMeshKeyResponse) String() string {
 func (*RotateMeshKeyResponse) ProtoMessage() {}
 
 func (x *RotateMeshKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	mi := &file_fealty_v1_trust_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1233,7 @@ func (x *RotateMeshKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateMeshKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateMeshKeyResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{14}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RotateMeshKeyResponse) GetTrust() *Trust {
@@ -1195,7 +1271,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[15]
+	mi := &file_fealty_v1_trust_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1283,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[15]
+	mi := &file_fealty_v1_trust_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1296,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{15}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RevokeRequest) GetKind() string {
@@ -1262,7 +1338,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[16]
+	mi := &file_fealty_v1_trust_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1350,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[16]
+	mi := &file_fealty_v1_trust_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1363,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{16}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RevokeResponse) GetChanged() bool {
@@ -1315,7 +1391,7 @@ type ApplyEmergencyRequest struct {
 
 func (x *ApplyEmergencyRequest) Reset() {
 	*x = ApplyEmergencyRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[17]
+	mi := &file_fealty_v1_trust_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1403,7 @@ func (x *ApplyEmergencyRequest) String() string {
 func (*ApplyEmergencyRequest) ProtoMessage() {}
 
 func (x *ApplyEmergencyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[17]
+	mi := &file_fealty_v1_trust_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1416,7 @@ func (x *ApplyEmergencyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyEmergencyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyEmergencyRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{17}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ApplyEmergencyRequest) GetStatement() []byte {
@@ -1369,7 +1445,7 @@ type ApplyEmergencyResponse struct {
 
 func (x *ApplyEmergencyResponse) Reset() {
 	*x = ApplyEmergencyResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[18]
+	mi := &file_fealty_v1_trust_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1457,7 @@ func (x *ApplyEmergencyResponse) String() string {
 func (*ApplyEmergencyResponse) ProtoMessage() {}
 
 func (x *ApplyEmergencyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[18]
+	mi := &file_fealty_v1_trust_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1470,7 @@ func (x *ApplyEmergencyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyEmergencyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyEmergencyResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{18}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ApplyEmergencyResponse) GetChanged() bool {
@@ -1415,7 +1491,7 @@ var File_fealty_v1_trust_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x06\n" +
+	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\a\n" +
 	"\x05Trust\x12'\n" +
 	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\x127\n" +
@@ -1437,7 +1513,13 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\vbanned_keys\x18\x0e \x01(\rR\n" +
 	"bannedKeys\x121\n" +
 	"\arollout\x18\x0f \x01(\v2\x17.fealty.v1.TrustRolloutR\arollout\x129\n" +
-	"\fmesh_rollout\x18\x10 \x01(\v2\x16.fealty.v1.MeshRolloutR\vmeshRollout\"[\n" +
+	"\fmesh_rollout\x18\x10 \x01(\v2\x16.fealty.v1.MeshRolloutR\vmeshRollout\x12!\n" +
+	"\ftoken_issuer\x18\x11 \x01(\tR\vtokenIssuer\x127\n" +
+	"\n" +
+	"token_keys\x18\x12 \x03(\v2\x18.fealty.v1.TrustTokenKeyR\ttokenKeys\">\n" +
+	"\rTrustTokenKey\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x16\n" +
+	"\x03key\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x00R\x03key\"[\n" +
 	"\vMeshRollout\x12\x18\n" +
 	"\amembers\x18\x01 \x01(\rR\amembers\x12\x18\n" +
 	"\arenewed\x18\x02 \x01(\rR\arenewed\x12\x18\n" +
@@ -1553,73 +1635,75 @@ func file_fealty_v1_trust_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_trust_proto_rawDescData
 }
 
-var file_fealty_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_fealty_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_fealty_v1_trust_proto_goTypes = []any{
 	(*Trust)(nil),                   // 0: fealty.v1.Trust
-	(*MeshRollout)(nil),             // 1: fealty.v1.MeshRollout
-	(*TrustRoot)(nil),               // 2: fealty.v1.TrustRoot
-	(*TrustMeshKey)(nil),            // 3: fealty.v1.TrustMeshKey
-	(*TrustConfigKey)(nil),          // 4: fealty.v1.TrustConfigKey
-	(*ConfigKeyRotation)(nil),       // 5: fealty.v1.ConfigKeyRotation
-	(*RevokedThing)(nil),            // 6: fealty.v1.RevokedThing
-	(*AppliedEmergency)(nil),        // 7: fealty.v1.AppliedEmergency
-	(*TrustRollout)(nil),            // 8: fealty.v1.TrustRollout
-	(*GetTrustRequest)(nil),         // 9: fealty.v1.GetTrustRequest
-	(*GetTrustResponse)(nil),        // 10: fealty.v1.GetTrustResponse
-	(*RotateConfigKeyRequest)(nil),  // 11: fealty.v1.RotateConfigKeyRequest
-	(*RotateConfigKeyResponse)(nil), // 12: fealty.v1.RotateConfigKeyResponse
-	(*RotateMeshKeyRequest)(nil),    // 13: fealty.v1.RotateMeshKeyRequest
-	(*RotateMeshKeyResponse)(nil),   // 14: fealty.v1.RotateMeshKeyResponse
-	(*RevokeRequest)(nil),           // 15: fealty.v1.RevokeRequest
-	(*RevokeResponse)(nil),          // 16: fealty.v1.RevokeResponse
-	(*ApplyEmergencyRequest)(nil),   // 17: fealty.v1.ApplyEmergencyRequest
-	(*ApplyEmergencyResponse)(nil),  // 18: fealty.v1.ApplyEmergencyResponse
-	(*timestamppb.Timestamp)(nil),   // 19: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 20: google.protobuf.Duration
+	(*TrustTokenKey)(nil),           // 1: fealty.v1.TrustTokenKey
+	(*MeshRollout)(nil),             // 2: fealty.v1.MeshRollout
+	(*TrustRoot)(nil),               // 3: fealty.v1.TrustRoot
+	(*TrustMeshKey)(nil),            // 4: fealty.v1.TrustMeshKey
+	(*TrustConfigKey)(nil),          // 5: fealty.v1.TrustConfigKey
+	(*ConfigKeyRotation)(nil),       // 6: fealty.v1.ConfigKeyRotation
+	(*RevokedThing)(nil),            // 7: fealty.v1.RevokedThing
+	(*AppliedEmergency)(nil),        // 8: fealty.v1.AppliedEmergency
+	(*TrustRollout)(nil),            // 9: fealty.v1.TrustRollout
+	(*GetTrustRequest)(nil),         // 10: fealty.v1.GetTrustRequest
+	(*GetTrustResponse)(nil),        // 11: fealty.v1.GetTrustResponse
+	(*RotateConfigKeyRequest)(nil),  // 12: fealty.v1.RotateConfigKeyRequest
+	(*RotateConfigKeyResponse)(nil), // 13: fealty.v1.RotateConfigKeyResponse
+	(*RotateMeshKeyRequest)(nil),    // 14: fealty.v1.RotateMeshKeyRequest
+	(*RotateMeshKeyResponse)(nil),   // 15: fealty.v1.RotateMeshKeyResponse
+	(*RevokeRequest)(nil),           // 16: fealty.v1.RevokeRequest
+	(*RevokeResponse)(nil),          // 17: fealty.v1.RevokeResponse
+	(*ApplyEmergencyRequest)(nil),   // 18: fealty.v1.ApplyEmergencyRequest
+	(*ApplyEmergencyResponse)(nil),  // 19: fealty.v1.ApplyEmergencyResponse
+	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
 }
 var file_fealty_v1_trust_proto_depIdxs = []int32{
-	19, // 0: fealty.v1.Trust.issued_at:type_name -> google.protobuf.Timestamp
-	19, // 1: fealty.v1.Trust.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 2: fealty.v1.Trust.roots:type_name -> fealty.v1.TrustRoot
-	3,  // 3: fealty.v1.Trust.mesh_keys:type_name -> fealty.v1.TrustMeshKey
-	4,  // 4: fealty.v1.Trust.config_keys:type_name -> fealty.v1.TrustConfigKey
-	5,  // 5: fealty.v1.Trust.rotation:type_name -> fealty.v1.ConfigKeyRotation
-	5,  // 6: fealty.v1.Trust.last_rotation:type_name -> fealty.v1.ConfigKeyRotation
-	6,  // 7: fealty.v1.Trust.revoked:type_name -> fealty.v1.RevokedThing
-	7,  // 8: fealty.v1.Trust.emergencies:type_name -> fealty.v1.AppliedEmergency
-	8,  // 9: fealty.v1.Trust.rollout:type_name -> fealty.v1.TrustRollout
-	1,  // 10: fealty.v1.Trust.mesh_rollout:type_name -> fealty.v1.MeshRollout
-	19, // 11: fealty.v1.TrustRoot.not_after:type_name -> google.protobuf.Timestamp
-	19, // 12: fealty.v1.TrustRoot.accept_until:type_name -> google.protobuf.Timestamp
-	19, // 13: fealty.v1.TrustMeshKey.accept_until:type_name -> google.protobuf.Timestamp
-	19, // 14: fealty.v1.TrustConfigKey.not_before:type_name -> google.protobuf.Timestamp
-	19, // 15: fealty.v1.TrustConfigKey.not_after:type_name -> google.protobuf.Timestamp
-	19, // 16: fealty.v1.TrustConfigKey.revoked_at:type_name -> google.protobuf.Timestamp
-	19, // 17: fealty.v1.ConfigKeyRotation.started_at:type_name -> google.protobuf.Timestamp
-	19, // 18: fealty.v1.ConfigKeyRotation.deadline:type_name -> google.protobuf.Timestamp
-	19, // 19: fealty.v1.ConfigKeyRotation.ended_at:type_name -> google.protobuf.Timestamp
-	19, // 20: fealty.v1.RevokedThing.at:type_name -> google.protobuf.Timestamp
-	19, // 21: fealty.v1.AppliedEmergency.applied_at:type_name -> google.protobuf.Timestamp
-	0,  // 22: fealty.v1.GetTrustResponse.trust:type_name -> fealty.v1.Trust
-	20, // 23: fealty.v1.RotateConfigKeyRequest.deadline:type_name -> google.protobuf.Duration
-	0,  // 24: fealty.v1.RotateConfigKeyResponse.trust:type_name -> fealty.v1.Trust
-	0,  // 25: fealty.v1.RotateMeshKeyResponse.trust:type_name -> fealty.v1.Trust
-	0,  // 26: fealty.v1.RevokeResponse.trust:type_name -> fealty.v1.Trust
-	9,  // 27: fealty.v1.TrustService.GetTrust:input_type -> fealty.v1.GetTrustRequest
-	11, // 28: fealty.v1.TrustService.RotateConfigKey:input_type -> fealty.v1.RotateConfigKeyRequest
-	13, // 29: fealty.v1.TrustService.RotateMeshKey:input_type -> fealty.v1.RotateMeshKeyRequest
-	15, // 30: fealty.v1.TrustService.Revoke:input_type -> fealty.v1.RevokeRequest
-	17, // 31: fealty.v1.TrustService.ApplyEmergency:input_type -> fealty.v1.ApplyEmergencyRequest
-	10, // 32: fealty.v1.TrustService.GetTrust:output_type -> fealty.v1.GetTrustResponse
-	12, // 33: fealty.v1.TrustService.RotateConfigKey:output_type -> fealty.v1.RotateConfigKeyResponse
-	14, // 34: fealty.v1.TrustService.RotateMeshKey:output_type -> fealty.v1.RotateMeshKeyResponse
-	16, // 35: fealty.v1.TrustService.Revoke:output_type -> fealty.v1.RevokeResponse
-	18, // 36: fealty.v1.TrustService.ApplyEmergency:output_type -> fealty.v1.ApplyEmergencyResponse
-	32, // [32:37] is the sub-list for method output_type
-	27, // [27:32] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	20, // 0: fealty.v1.Trust.issued_at:type_name -> google.protobuf.Timestamp
+	20, // 1: fealty.v1.Trust.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 2: fealty.v1.Trust.roots:type_name -> fealty.v1.TrustRoot
+	4,  // 3: fealty.v1.Trust.mesh_keys:type_name -> fealty.v1.TrustMeshKey
+	5,  // 4: fealty.v1.Trust.config_keys:type_name -> fealty.v1.TrustConfigKey
+	6,  // 5: fealty.v1.Trust.rotation:type_name -> fealty.v1.ConfigKeyRotation
+	6,  // 6: fealty.v1.Trust.last_rotation:type_name -> fealty.v1.ConfigKeyRotation
+	7,  // 7: fealty.v1.Trust.revoked:type_name -> fealty.v1.RevokedThing
+	8,  // 8: fealty.v1.Trust.emergencies:type_name -> fealty.v1.AppliedEmergency
+	9,  // 9: fealty.v1.Trust.rollout:type_name -> fealty.v1.TrustRollout
+	2,  // 10: fealty.v1.Trust.mesh_rollout:type_name -> fealty.v1.MeshRollout
+	1,  // 11: fealty.v1.Trust.token_keys:type_name -> fealty.v1.TrustTokenKey
+	20, // 12: fealty.v1.TrustRoot.not_after:type_name -> google.protobuf.Timestamp
+	20, // 13: fealty.v1.TrustRoot.accept_until:type_name -> google.protobuf.Timestamp
+	20, // 14: fealty.v1.TrustMeshKey.accept_until:type_name -> google.protobuf.Timestamp
+	20, // 15: fealty.v1.TrustConfigKey.not_before:type_name -> google.protobuf.Timestamp
+	20, // 16: fealty.v1.TrustConfigKey.not_after:type_name -> google.protobuf.Timestamp
+	20, // 17: fealty.v1.TrustConfigKey.revoked_at:type_name -> google.protobuf.Timestamp
+	20, // 18: fealty.v1.ConfigKeyRotation.started_at:type_name -> google.protobuf.Timestamp
+	20, // 19: fealty.v1.ConfigKeyRotation.deadline:type_name -> google.protobuf.Timestamp
+	20, // 20: fealty.v1.ConfigKeyRotation.ended_at:type_name -> google.protobuf.Timestamp
+	20, // 21: fealty.v1.RevokedThing.at:type_name -> google.protobuf.Timestamp
+	20, // 22: fealty.v1.AppliedEmergency.applied_at:type_name -> google.protobuf.Timestamp
+	0,  // 23: fealty.v1.GetTrustResponse.trust:type_name -> fealty.v1.Trust
+	21, // 24: fealty.v1.RotateConfigKeyRequest.deadline:type_name -> google.protobuf.Duration
+	0,  // 25: fealty.v1.RotateConfigKeyResponse.trust:type_name -> fealty.v1.Trust
+	0,  // 26: fealty.v1.RotateMeshKeyResponse.trust:type_name -> fealty.v1.Trust
+	0,  // 27: fealty.v1.RevokeResponse.trust:type_name -> fealty.v1.Trust
+	10, // 28: fealty.v1.TrustService.GetTrust:input_type -> fealty.v1.GetTrustRequest
+	12, // 29: fealty.v1.TrustService.RotateConfigKey:input_type -> fealty.v1.RotateConfigKeyRequest
+	14, // 30: fealty.v1.TrustService.RotateMeshKey:input_type -> fealty.v1.RotateMeshKeyRequest
+	16, // 31: fealty.v1.TrustService.Revoke:input_type -> fealty.v1.RevokeRequest
+	18, // 32: fealty.v1.TrustService.ApplyEmergency:input_type -> fealty.v1.ApplyEmergencyRequest
+	11, // 33: fealty.v1.TrustService.GetTrust:output_type -> fealty.v1.GetTrustResponse
+	13, // 34: fealty.v1.TrustService.RotateConfigKey:output_type -> fealty.v1.RotateConfigKeyResponse
+	15, // 35: fealty.v1.TrustService.RotateMeshKey:output_type -> fealty.v1.RotateMeshKeyResponse
+	17, // 36: fealty.v1.TrustService.Revoke:output_type -> fealty.v1.RevokeResponse
+	19, // 37: fealty.v1.TrustService.ApplyEmergency:output_type -> fealty.v1.ApplyEmergencyResponse
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_trust_proto_init() }
@@ -1635,7 +1719,7 @@ func file_fealty_v1_trust_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_trust_proto_rawDesc), len(file_fealty_v1_trust_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

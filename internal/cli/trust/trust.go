@@ -30,7 +30,7 @@ import (
 
 func Command(c *program.CLI) *cobra.Command {
 	return program.Noun("trust", "show and change what the members believe", show(c), rotate(c),
-		revoke(c), emergencyCommand(c))
+		revoke(c), emergencyCommand(c), export(c))
 }
 
 func show(c *program.CLI) *cobra.Command {
@@ -131,6 +131,9 @@ func facts(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Paint("to renew", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetRenewed())))
 	}
 	f.Add("config root key", t.GetConfigRootKey())
+	if issuer := t.GetTokenIssuer(); issuer != "" {
+		f.Add("token issuer", issuer)
+	}
 	if r := t.GetRotation(); r != nil {
 		f.Paint("rotation", term.Amber,
 			fmt.Sprintf("key %s is replacing the one before, since %s: %d of %s hold everything under it",

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -203,6 +204,84 @@ func TestSigners(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, want)
 		}
+	}
+}
+
+// Verifiers are told of a key before it signs, and until what it signed has ended; of a revoked one
+// never.
+func TestVerifierKeys(t *testing.T) {
+	a, keys := authority(t, time.Hour, 1, 1)
+	a.TokenKey = keys.TokenSigning
+	st, _ := a.Next(of(bundle.State{}), start)
+	want := func(when time.Duration, numbers ...uint32) (until time.Time) {
+		t.Helper()
+		now := start.Add(when)
+		got, until, err := st.VerifierKeys(a, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids, wanted []string
+		for _, k := range got {
+			ids = append(ids, k.ID)
+		}
+		for _, n := range numbers {
+			der, err := x509.MarshalPKIXPublicKey(a.TokenKey(n).Public())
+			if err != nil {
+				t.Fatal(err)
+			}
+			wanted = append(wanted, tokenkey.IDOf(der))
+		}
+		if !slices.Equal(ids, wanted) {
+			t.Errorf("after %v: %v, want %v, of %v", when, ids, wanted, numbers)
+		}
+		return until
+	}
+	rotate := func(when time.Duration) {
+		t.Helper()
+		if err := st.Rotate(a, 1, bundle.Rotation{StartedAt: start.Add(when)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revoke := func(when time.Duration, number uint32) error {
+		_, err := st.RevokeKey(a, func(key ed25519.PublicKey) bool { return key.Equal(a.PublicKey(number)) },
+			start.Add(when), "admin/alice", "stolen", bundle.ForBans)
+		return err
+	}
+	if until := want(0, 1, 2); !until.IsZero() {
+		t.Errorf("until %v", until)
+	}
+	rotate(time.Minute)
+	want(time.Minute, 1, 2, 3)
+	st.End(bundle.EndedConfirmed, nil, start.Add(2*time.Minute))
+	if until := want(2*time.Minute, 1, 2, 3); !until.Equal(start.Add(2*time.Minute + bundle.LeftFor)) {
+		t.Errorf("until %v", until)
+	}
+	rotate(3 * time.Minute)
+	st.End(bundle.EndedDeadline, nil, start.Add(4*time.Minute))
+	want(4*time.Minute, 1, 2, 3, 4)
+	want(2*time.Minute+bundle.LeftFor-1, 1, 2, 3, 4)
+	if until := want(2*time.Minute+bundle.LeftFor, 2, 3, 4); !until.Equal(start.Add(4*time.Minute + bundle.LeftFor)) {
+		t.Errorf("until %v", until)
+	}
+	if err := revoke(5*time.Minute, 1); !errors.Is(err, bundle.ErrNoSuchKey) {
+		t.Error(err)
+	}
+	want(5*time.Minute, 2, 3, 4)
+	if err := revoke(6*time.Minute, 3); err != nil {
+		t.Fatal(err)
+	}
+	want(6*time.Minute, 2, 4, 5)
+	a.Head.SeedEpoch = 7
+	st.SeedEpoch = 6
+	st, _ = a.Next(of(st), start.Add(7*time.Minute))
+	want(7*time.Minute, 4, 5)
+	// However often the key is rotated, what is told stays bounded.
+	for range 100 {
+		rotate(8 * time.Minute)
+		st.End(bundle.EndedConfirmed, nil, start.Add(8*time.Minute))
+	}
+	if got, _, err := st.VerifierKeys(a, start.Add(9*time.Minute)); err != nil || len(got) != 18 {
+		t.Errorf("%d keys, %v", len(got), err)
 	}
 }
 

@@ -29,6 +29,7 @@ func (a *Authority) Next(in Input, now time.Time) (State, bool) {
 		// The numbers are of other keys now: nobody holds one that is revoked.
 		if t.SeedEpoch != 0 {
 			t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), ConfigKey.revoked)
+			t.Left = nil
 			t.Emergencies = nil // they are of the root before; what they revoked by name stays
 		}
 		t.SeedEpoch, changed = a.Head.SeedEpoch, true
@@ -179,8 +180,8 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 		Version: uint64(in.State.Version), Epoch: a.Head.AuthorityEpoch, MeshKey: a.MeshKey,
 		ContentHash: draft.Header().ContentHash, Size: draft.Header().ContentSize, Revocations: revocations,
 		Revoked: snapshotauthor.RevocationsIn(content), ConfigKeys: slices.Clone(in.State.Value.ConfigKeys),
-		Rotation: in.State.Value.Rotation,
-		Bundle:   bundle, Signed: raw, IssuedAt: issued, Links: a.Links,
+		Rotation: in.State.Value.Rotation, left: slices.Clone(in.State.Value.Left), nextKey: in.State.Value.next(),
+		Bundle: bundle, Signed: raw, IssuedAt: issued, Links: a.Links,
 		RootChanges: a.RootChanges, RootEpoch: a.RootEpoch,
 	}, nil
 }

@@ -53,6 +53,9 @@ type State struct {
 	// AsOf is the time that bans of keys are compared with, so that what a version
 	// lists does not depend on when it is compiled.
 	AsOf time.Time `json:"as_of"`
+	// Left are the config signing keys that left not long ago: tokens that were signed by the keys
+	// beside them are in use still. Earlier releases drop it.
+	Left []LeftKey `json:"left,omitempty"`
 }
 
 // MeshKey is one mesh CA key under one authority epoch (I9).
@@ -234,15 +237,16 @@ func (t *State) End(how string, missing []string, now time.Time) {
 	}
 	number := t.Rotation.Number
 	t.Rotation = nil
-	t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k ConfigKey) bool {
-		return !k.revoked() && k.Number != number
-	})
+	leaves := func(k ConfigKey) bool { return !k.revoked() && k.Number != number }
+	t.leave(slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k ConfigKey) bool { return !leaves(k) }), now)
+	t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), leaves)
 }
 
 // RevokeKey revokes a config signing key at once. If none is left, another one is
 // introduced, which signs alone. It reports false for a key that was revoked before.
 func (t *State) RevokeKey(a *Authority, is func(key ed25519.PublicKey) bool, now time.Time,
 	by, reason string, room Room) (bool, error) {
+	t.Left = slices.DeleteFunc(slices.Clone(t.Left), func(k LeftKey) bool { return is(a.PublicKey(k.Number)) })
 	keys := slices.Clone(t.ConfigKeys)
 	i := slices.IndexFunc(keys, func(k ConfigKey) bool { return is(a.PublicKey(k.Number)) })
 	switch {

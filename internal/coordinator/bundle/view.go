@@ -29,6 +29,8 @@ type View struct {
 	Revoked     snapshot.Revocations // what Revocations is the digest of
 	ConfigKeys  []ConfigKey          // that the bundle lists, oldest first
 	Rotation    *Rotation            // the one that runs; nil: none
+	left        []LeftKey            // that left in rotations not long ago
+	nextKey     uint32               // the number that the next rotation introduces
 	Bundle      *identity.Bundle
 	Signed      []byte // encoding of snapshot.Signed
 	IssuedAt    time.Time

@@ -227,6 +227,18 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	if t != nil {
 		out.Rollout = c.cfg.Membership.Live().Rollout(t)
 	}
+	out.TokenIssuer = s.Manifest.TokenIssuer
+	keys, _, err := st.VerifierKeys(s.Bundle, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		der, err := x509.MarshalPKIXPublicKey(k.Public)
+		if err != nil {
+			return nil, fmt.Errorf("encode a key of tokens: %w", err)
+		}
+		out.TokenKeys = append(out.TokenKeys, &fealtyv1.TrustTokenKey{KeyId: k.ID, Key: der})
+	}
 	out.MeshRollout = meshRollout(c.cfg.Membership.Roster().All(), s.MeshKey, now)
 	return out, nil
 }
