@@ -84,7 +84,7 @@ func (s *Source) listen(ctx context.Context) (good bool, err error) {
 			good = true
 			s.adopt(m)
 			// An agent that fell silent is noticed well before the certificate ends.
-			next = max(m.NotAfter().Sub(s.cfg.Now())*3/4, next)
+			next = max(m.NotAfter().Sub(s.cfg.Now())/4*3, next)
 		}
 		if nap(ctx, s.cfg.pace.calm) {
 			silent = time.AfterFunc(next, func() { cancel(errAgain) })

@@ -94,6 +94,9 @@ func (s *Subject) await(t testing.TB, what string, ok func() bool) {
 		}
 		select {
 		case <-end.C:
+			if s.Failure != nil {
+				t.Logf("Failure = %v", s.Failure())
+			}
 			t.Fatalf("%s: not within %s", what, patience)
 		case <-time.After(2 * time.Millisecond):
 		}
@@ -111,11 +114,10 @@ func (s *Subject) rotate(t testing.TB) {
 func (s *Subject) spoil(t testing.TB, b Bad) {
 	t.Helper()
 	b.Put(t)
-	var got error
-	s.await(t, b.Name+" is refused", func() bool { got = s.Failure(); return got != nil })
-	if e, ok := errors.AsType[*credential.MaterialError](got); !ok || e.Reason != b.Reason {
-		t.Errorf("%s: Failure = %v, want reason %s", b.Name, got, b.Reason)
-	}
+	s.await(t, b.Name+" is refused as "+string(b.Reason), func() bool {
+		e, ok := errors.AsType[*credential.MaterialError](s.Failure())
+		return ok && e.Reason == b.Reason
+	})
 }
 
 func closed(ch <-chan struct{}) bool {
