@@ -202,3 +202,24 @@ func TestHalfWrittenRotation(t *testing.T) {
 		t.Errorf("rotation ended a stream: %v", err)
 	}
 }
+
+// A workload of a PKI that somebody else runs is vouched for by nobody, and is served and
+// believed for all that.
+func TestWorkloadsOnCertificateFiles(t *testing.T) {
+	const me = "spiffe://prod.example/workload/billing"
+	pki := identitytest.NewPKI(t, "corp", nil)
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: newMachine(t, pki, me).source()})
+	id, err := identity.Parse(me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, s.addr, newMachine(t, pki, me).source(), credential.ExactID(id), mesh.Options{})
+	for range 2 { // the connection stands
+		if _, err := who(t, conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := s.last(); p.ID != id {
+		t.Errorf("the caller is %v (%s)", p.Standing(), p.ID)
+	}
+}

@@ -193,7 +193,12 @@ func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
 	if c.peer.ID.Kind() == identity.Workload {
 		// A workload goes with the member that vouches for it.
 		member, key, err := identity.VoucherOf(c.peer.Leaf)
-		banned = banned || err != nil || bundle.Banned(member, key)
+		if err != nil {
+			// A PKI that somebody else runs has no vouchers, and its bundle no mesh keys.
+			banned = banned || len(bundle.MeshKeys()) > 0
+		} else {
+			banned = banned || bundle.Banned(member, key)
+		}
 	}
 	switch {
 	case banned: // outweighs expiry, as in identity.Bundle.Verify
