@@ -55,7 +55,14 @@ type program struct {
 
 func start(t *testing.T, path string, args ...string) *program {
 	t.Helper()
+	return startIn(t, nil, path, args...)
+}
+
+// startIn starts an example with more in its environment.
+func startIn(t *testing.T, env []string, path string, args ...string) *program {
+	t.Helper()
 	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err == nil {

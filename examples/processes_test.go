@@ -1,0 +1,148 @@
+package examples_test
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/enroll"
+)
+
+// built builds an example, which is as short as is promised and reads no PEM.
+func built(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-o", path, "./"+name).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	source, err := os.ReadFile(filepath.Join(name, "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(source), "\n"); n > 60 || strings.Contains(string(source), "pem") {
+		t.Errorf("%s has %d lines, at most 60 are promised, and no PEM", name, n)
+	}
+	return path
+}
+
+// Programs with certificates of somebody's own PKI in files know each other, and go on when the
+// files are replaced.
+func TestFilesProgram(t *testing.T) {
+	t.Parallel()
+	path := built(t, "grpc-files")
+	pki := identitytest.NewPKI(t, "corp", nil)
+	write := func(id string) (paths []string) {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), "tls")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		uri, err := url.Parse(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := identitytest.NewKey(t)
+		chain := pki.Issue(t, key, func(c *x509.Certificate) { c.URIs = []*url.URL{uri} })
+		for name, content := range map[string][]byte{"tls.crt": identitytest.PEM(chain...),
+			"tls.key": identitytest.KeyPEM(t, key), "ca.crt": identitytest.PEM(pki.Root.Cert)} {
+			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return []string{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")}
+	}
+	const server, client = "spiffe://corp.example/workload/billing", "spiffe://corp.example/workload/ledger"
+	ofServer, ofClient := write(server), write(client)
+	serving := start(t, path, append(ofServer, "127.0.0.1:0")...)
+	address := strings.TrimPrefix(serving.say(t, "serving on "), "serving on ")
+	wrong := start(t, path, append(ofClient, address, client)...)
+	wrong.say(t, "IdentityMismatch")
+	asking := start(t, path, append(ofClient, address, server)...)
+	asking.say(t, "SERVING <nil>")
+	serving.say(t, "called by "+client)
+	for i, id := range map[int]string{0: server, 1: client} {
+		for j, fresh := range write(id) {
+			if err := os.Rename(fresh, [][]string{ofServer, ofClient}[i][j]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		asking.say(t, "SERVING <nil>")
+	}
+}
+
+// Programs with identities of the agents of two members know each other, and go on while the
+// agents are away.
+func TestWorkloadProgram(t *testing.T) {
+	t.Parallel()
+	path := built(t, "grpc-workload")
+	f := coordinatortest.NewFleet(t, nil)
+	err := f.Set(f.Manifest("  - {name: runners, kind: data, match: [\"token:runners\"], roles: [egress]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets := make(map[string]string)
+	var stops []func()
+	for node, workload := range map[string]string{"node-a": "billing", "node-b": "ledger"} {
+		dir := t.TempDir()
+		short, err := os.MkdirTemp("", "w") // the path of a socket is short
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(short) })
+		sockets[workload] = "unix://" + filepath.Join(short, "s")
+		_, err = enroll.Join(t.Context(), enroll.JoinConfig{DataDir: dir, Log: quiet,
+			Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "runners", Name: node}))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: dir, Log: quiet, Release: "test",
+			Sockets: agent.Sockets{Workloads: filepath.Join(short, "s")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		stops = append(stops, func() {
+			stop()
+			err := <-ended
+			if ended <- err; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(stops[len(stops)-1])
+		_, err = fealtyv1.NewConfigServiceClient(f.LocalConn()).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{
+			Records: [][]byte{fmt.Appendf(nil, "kind: service\nname: %s\ntype: process\nmembers: [data/%s]\n"+
+				"workload: {uid: %d}\n", workload, node, os.Getuid())}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(workload string, args ...string) *program {
+		return startIn(t, []string{"SPIFFE_ENDPOINT_SOCKET=" + sockets[workload]}, path, args...)
+	}
+	const server, client = "spiffe://test.example/workload/billing", "spiffe://test.example/workload/ledger"
+	address := strings.TrimPrefix(as("billing", "127.0.0.1:0").say(t, "serving on "), "serving on ")
+	as("ledger", address, client).say(t, "IdentityMismatch")
+	asking := as("ledger", address, server)
+	asking.say(t, "SERVING <nil>")
+	for _, stop := range stops {
+		stop()
+	}
+	for range 2 {
+		asking.say(t, "SERVING <nil>")
+	}
+}
