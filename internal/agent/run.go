@@ -214,7 +214,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 		operator: operator, release: cfg.Release, socket: cfg.Socket,
 		listeners: listeners{metrics: cfg.Metrics, local: cfg.Local, localConfig: cfg.LocalConfig,
 			peers: cfg.Sockets.Peers},
-		leaveAsk:  make(chan chan<- error), stopped: make(chan struct{}),
+		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout),
 	}
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
