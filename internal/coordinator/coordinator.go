@@ -39,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/web"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -105,9 +106,8 @@ type Config struct {
 	// coordinators in memory. Nil outside tests.
 	Local net.Listener
 
-	// PublishDir is a directory that what is published is written to, for others to
-	// serve; see package mirror. Empty means none.
-	PublishDir string
+	// Publishing is what others may read who prove nothing.
+	Publishing Publishing
 
 	// Rates limit joins and renewals. Its zero fields mean defaults.
 	Rates Rates
@@ -136,6 +136,21 @@ type Config struct {
 	Release string
 
 	knobs knobs // of tests
+}
+
+// Publishing is what others may read of a coordinator who prove nothing.
+type Publishing struct {
+	// Dir is a directory that what is published is written to, for others to serve; see
+	// package mirror. Empty means none.
+	Dir string
+
+	// Web serves over HTTPS what verifiers of tokens need; see package web. Nil means
+	// that it does not.
+	Web net.Listener
+
+	// WebCert and WebKey are the files of its certificate and key, in PEM. It follows
+	// them. Required with Web.
+	WebCert, WebKey string
 }
 
 // Timing is how long a coordinator waits for what.
@@ -281,6 +296,15 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, err
 		}
 		if o.certificate, err = enrolment.New(ctx, files); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Publishing.Web != nil {
+		var err error
+		o.pair, err = web.OpenPair(web.PairConfig{Cert: cfg.Publishing.WebCert, Key: cfg.Publishing.WebKey,
+			Now: cfg.Machine.Now, Log: cfg.Log,
+			OnFailure: func(r credential.Reason) { reloads.WithLabelValues(string(r)).Inc() }})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -455,6 +479,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if c.cfg.Monitoring.Listener != nil {
 		defer c.cfg.Monitoring.Listener.Close()
 	}
+	if c.cfg.Publishing.Web != nil {
+		defer c.cfg.Publishing.Web.Close()
+	}
 	stop := ctx // ends when it is to stop, and not when a part fails
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.followState(ctx) })
@@ -573,7 +600,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			loop("instructions", func() error { return c.rooms.Fencing.Instructions.Follow(run, s) })
 			loop("other coordinators", func() error { return c.rooms.Peers.Follow(run, s) })
 			loop("audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
-			if c.cfg.PublishDir != "" {
+			if c.cfg.Publishing.Dir != "" {
 				g.Go(func() error { return c.rooms.Publication.FollowMirror(run, s) })
 			}
 		}

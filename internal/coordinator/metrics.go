@@ -65,8 +65,11 @@ func Metrics() (prometheus.Collector, error) {
 // files of the operator's certificate.
 func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometheus.Collector) {
 	c.metrics = newMetrics(reg)
+	if c.rooms.Self.Certificate() != nil || c.cfg.Publishing.Web != nil {
+		reg.MustRegister(reloads)
+	}
 	if c.rooms.Self.Certificate() != nil {
-		reg.MustRegister(reloads, gauge.Of("fealty_operator_certificate_not_after_seconds",
+		reg.MustRegister(gauge.Of("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
 			func() float64 { return tlsfiles.NotAfter(c.rooms.Self.Certificate().Files()) }))
 	}
@@ -83,6 +86,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Publication.RegisterMetrics(reg)
 	c.rooms.Delivery.RegisterMetrics(reg)
 	c.rooms.Workloads.RegisterMetrics(reg)
+	c.rooms.Shown.Web.RegisterMetrics(reg)
 	c.rooms.Fencing.Journals.RegisterMetrics(reg)
 	c.rooms.Fencing.Incidents.RegisterMetrics(reg)
 }

@@ -44,6 +44,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/coordinator/turn"
 	"github.com/fealty-io/fealty/internal/coordinator/verification"
+	"github.com/fealty-io/fealty/internal/coordinator/web"
 	"github.com/fealty-io/fealty/internal/coordinator/workloads"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -101,6 +102,7 @@ type Shown struct {
 	Verification *verification.Verification
 	Backups      *backups.Backups
 	Status       fealtyv1.StatusServiceServer // which lets everybody in
+	Web          *web.Web
 }
 
 // Fencing are the rooms that say by which numbers who may act, and keep what was done.
@@ -140,6 +142,7 @@ type own struct {
 	certificate *enrolment.Certificate // nil: none
 	source      *credential.Issued     // what the listener presents and believes
 	outside     durable.FS             // of what others read
+	pair        *web.Pair              // nil: nothing is served to the web
 }
 
 // wire makes the rooms. Where a room asks something of one
@@ -303,7 +306,7 @@ func (c *Coordinator) wire(o own) error {
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,
 		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
-		Outside: o.outside, PublishDir: cfg.PublishDir,
+		Outside: o.outside, PublishDir: cfg.Publishing.Dir,
 	})
 	r.Workloads = workloads.New(workloads.Config{Head: r.Head, Bundle: r.Bundle, Publication: r.Publication,
 		Asking: asking(cfg.Rates.perPoller(), "what workloads are given"), Log: c.log, Now: c.now})
@@ -312,6 +315,8 @@ func (c *Coordinator) wire(o own) error {
 		Publication: r.Publication, Readers: c.readers, Failures: c.failures, Log: c.log, Now: c.now,
 		Stopping: c.stopping,
 	})
+	r.Shown.Web = web.New(web.Config{Head: r.Head, Bundle: r.Bundle, Listener: cfg.Publishing.Web, Pair: o.pair,
+		Refused: c.connectionRefused, Log: c.log, Now: c.now})
 	c.alive = []func(){
 		r.Secrets.OwnerRecovery.Alive,
 		r.Secrets.Keys.Alive,
@@ -324,6 +329,7 @@ func (c *Coordinator) wire(o own) error {
 		r.Delivery.Alive,
 		r.Auditing.Alive,
 		r.Fencing.Journals.Alive,
+		r.Shown.Web.Alive,
 	}
 	r.Shown.Status = statusServer{c: c}
 	c.conflicts()

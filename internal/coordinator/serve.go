@@ -100,6 +100,9 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 			return h.Close()
 		})
 	}
+	if c.cfg.Publishing.Web != nil {
+		g.Go(func() error { return c.rooms.Shown.Web.Serve(ctx) })
+	}
 	c.serving.Store(true)
 	g.Go(func() error {
 		<-ctx.Done()

@@ -191,7 +191,8 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w,
 		Monitoring: coordinator.Monitoring{Listener: metrics}, Machine: coordinator.Machine{Now: c.clockOf(name).now},
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, PublishDir: publish,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates,
+		Publishing: coordinator.Publishing{Dir: publish},
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close(), metrics.Close())

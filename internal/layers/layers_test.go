@@ -161,6 +161,7 @@ var levels = []struct {
 	{"internal/coordinator/election", 7, "who leads under an authority"},
 	{"internal/coordinator/peerrecovery", 10, "secrets of the head, to and from a keychain"},
 	{"internal/coordinator/ownerrecovery", 12, "shares of the seed, for the head that they bring back"},
+	{"internal/coordinator/web", 8, "documents for outsiders, of the trust bundle in force"},
 	{"internal/coordinator/verification", 7, "the history, and which head is in force"},
 	{"internal/coordinator/backups", 7, "all that a store holds at the head in force"},
 	{"internal/coordinator/journals", 10, "what shards wrote down, for members that are there"},

@@ -254,6 +254,23 @@ func All() []*Setting {
 				"secret. Its group may read it; a folder with its set-group-ID bit set hands its group down. A " +
 				"folder belongs to one cluster; replicas that share one take turns."},
 
+		{Key: "https_web", Groups: []Group{Coordinator}, Form: AddressForm,
+			Help: "serve the documents by which others verify tokens of workloads on this address, over HTTPS",
+			Zero: "none",
+			More: "They are those of fealty trust export, below the issuer that the manifest names, and hold public " +
+				"keys alone. Nothing else is there, and nobody has to prove anything. It is given together with " +
+				"https_web_cert and https_web_key."},
+		{Key: "https_web_cert", Groups: []Group{Coordinator}, Form: PathForm,
+			Help: "the certificate of the web for --https-web, with its issuers, in this PEM file",
+			Zero: "nothing is served to the web",
+			More: "It is one that verifiers believe for the host of the issuer, of a public or a corporate CA. A " +
+				"change of the files is adopted within seconds; one that cannot be used is told in the log, and " +
+				"leaves the last good pair in use. One that has ended does not keep a coordinator from starting."},
+		{Key: "https_web_key", Groups: []Group{Coordinator}, Form: PathForm,
+			Help: "the private key of the certificate in --https-web-cert",
+			Zero: "nothing is served to the web",
+			More: "PKCS #8, SEC 1 or PKCS #1 in PEM, not encrypted."},
+
 		{Key: "data", Groups: []Group{Agent, Snapshot}, Form: PathForm, Init: "/var/lib/fealty/agent",
 			Help: "the node's folder: identity, verified snapshots, local socket",
 			Zero: "/var/lib/fealty/agent",

@@ -141,6 +141,13 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 	if metrics != nil {
 		defer metrics.Close()
 	}
+	web, err := listenWeb(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if web != nil {
+		defer web.Close()
+	}
 	lease, beat, err := leaseOf(cfg, name)
 	if err != nil {
 		return err
@@ -154,7 +161,9 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 		DataDir: data, Store: st, StoreName: name, Listener: listener,
 		Monitoring: coordinator.Monitoring{Listener: metrics, LivenessStore: cfg.Text("liveness_store") == "true"},
 		Advertise:  advertised(cfg.List("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
-		PublishDir: cfg.Path("publish_dir"), Peers: cfg.List("peer"), Pin: pin,
+		Publishing: coordinator.Publishing{Dir: cfg.Path("publish_dir"), Web: web, WebCert: cfg.Path("https_web_cert"),
+			WebKey: cfg.Path("https_web_key")},
+		Peers: cfg.List("peer"), Pin: pin,
 		Timing: coordinator.Timing{MaxHeadAge: cfg.Duration("max_head_age"), Lease: lease, Beat: beat,
 			SelfHealAfter: cfg.Duration("self_heal_after")},
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
@@ -242,6 +251,28 @@ func ListenMetrics(ctx context.Context, c *program.CLI, cfg *settings.Values) (n
 		return nil, nil
 	}
 	return listenOn(ctx, cfg.Text("metrics"), "--metrics")
+}
+
+// listenWeb listens for verifiers of tokens; nil: it is not asked for.
+func listenWeb(ctx context.Context, cfg *settings.Values) (net.Listener, error) {
+	keys := []string{"https_web", "https_web_cert", "https_web_key"}
+	var given, missing []string
+	for _, key := range keys {
+		if cfg.Text(key) == "" {
+			missing = append(missing, key)
+		} else {
+			given = append(given, key)
+		}
+	}
+	switch {
+	case len(given) == 0:
+		return nil, nil
+	case len(missing) > 0:
+		return nil, explain.New(explain.BadSetting, "from", cfg.Find(given[0]).From, "key", given[0], "problem",
+			"the three of "+strings.Join(keys, ", ")+" are given together, and "+strings.Join(missing, " and ")+
+				" is missing")
+	}
+	return listenOn(ctx, cfg.Text("https_web"), "--https-web")
 }
 
 // advertised returns the addresses to tell others. A listener on every address of

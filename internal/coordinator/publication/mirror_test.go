@@ -24,7 +24,7 @@ import (
 func TestPublishDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pub")
-	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir = dir })
 	joined := f.Member("db-1")
 	id := joined.ID
 	state := f.C.Rooms().Head.State()
@@ -98,7 +98,7 @@ func TestPublishDirFails(t *testing.T) {
 	if err := os.WriteFile(dir, []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir = dir })
 	joined := f.Member("db-1")
 	publishedFor(f, joined.ID)
 	coordinatortest.Within(t, "the failure is a finding", func() bool {

@@ -1,0 +1,198 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/watch"
+)
+
+const (
+	maxCertBytes = 64 << 10
+	maxKeyBytes  = 32 << 10
+	lookEvery    = 5 * time.Second // at the files
+)
+
+// PairConfig is what a Pair is made of. All fields are required.
+type PairConfig struct {
+	Cert, Key string // PEM files: the certificate with its issuers, and its key
+	Now       func() time.Time
+	Log       *slog.Logger
+	// OnFailure is told of each change that is refused, once.
+	OnFailure func(credential.Reason)
+}
+
+// Pair is a certificate of the web with its key, of two files that it follows. Make it with
+// [OpenPair]. The last good pair stays in use while the files hold another one that cannot be used.
+type Pair struct {
+	cfg  PairConfig
+	read [sha256.Size]byte // of what was read last; owned by who calls Look
+	told bool              // whether read is told to be refused; owned likewise
+	used atomic.Pointer[tls.Certificate]
+}
+
+// refusal is why a pair cannot be used.
+type refusal struct {
+	reason  credential.Reason
+	problem string
+	err     error
+}
+
+func (r *refusal) Error() string { return r.problem }
+func (r *refusal) Unwrap() error { return r.err }
+
+// OpenPair reads the files. Its errors are [explain.CredentialMismatch] and
+// [explain.CredentialUnusable]. A certificate that has ended is taken here: a coordinator that is
+// started is needed for more than the web, and its log says so.
+func OpenPair(cfg PairConfig) (*Pair, error) {
+	p := &Pair{cfg: cfg}
+	cert, err := p.load()
+	if err != nil {
+		if err.reason == credential.KeyMismatch {
+			return nil, explain.Wrap(err, explain.CredentialMismatch, "certificate", cfg.Cert, "key", cfg.Key)
+		}
+		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", cfg.Cert+" and "+cfg.Key, "problem",
+			err.problem)
+	}
+	if err := p.outOfDate(cert); err != nil {
+		cfg.Log.LogAttrs(context.Background(), slog.LevelWarn, "the certificate of the web is out of date, and is "+
+			"served until the files have another one", slog.String("certificate", cfg.Cert),
+			slog.String("problem", err.problem))
+	}
+	p.used.Store(cert)
+	return p, nil
+}
+
+// Certificate returns the pair in use, for a handshake.
+func (p *Pair) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.used.Load(), nil }
+
+// NotAfter is when the certificate in use ends.
+func (p *Pair) NotAfter() time.Time { return p.used.Load().Leaf.NotAfter }
+
+// Run looks at the files every few seconds until ctx ends, and returns its error then.
+func (p *Pair) Run(ctx context.Context) error {
+	for {
+		if err := watch.Sleep(ctx, lookEvery); err != nil {
+			return err
+		}
+		p.Look(ctx)
+	}
+}
+
+// Look adopts what is new in the files, and tells once of each content that it refuses.
+func (p *Pair) Look(ctx context.Context) {
+	before := p.read
+	cert, err := p.load()
+	if before != p.read {
+		p.told = false
+	} else if err == nil && !p.told {
+		return
+	}
+	if err == nil && p.outOfDate(p.used.Load()) == nil {
+		err = p.outOfDate(cert)
+	}
+	if err != nil {
+		if !p.told {
+			p.told = true
+			p.cfg.OnFailure(err.reason)
+			p.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the certificate of the web is not adopted, the last good one "+
+				"stays in use", slog.String("certificate", p.cfg.Cert), slog.String("reason", string(err.reason)),
+				slog.String("problem", err.problem))
+		}
+		return
+	}
+	p.told = false
+	p.used.Store(cert)
+	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a certificate of the web is adopted",
+		slog.String("certificate", p.cfg.Cert), slog.Time("not_after", cert.Leaf.NotAfter))
+}
+
+// outOfDate says why a certificate is; nil: it is in date.
+func (p *Pair) outOfDate(c *tls.Certificate) *refusal {
+	switch now := p.cfg.Now(); {
+	case !now.Before(c.Leaf.NotAfter):
+		return &refusal{credential.Expired, "it ended at " + c.Leaf.NotAfter.Format(time.RFC3339), nil}
+	case now.Before(c.Leaf.NotBefore):
+		return &refusal{credential.Expired, "it begins at " + c.Leaf.NotBefore.Format(time.RFC3339), nil}
+	}
+	return nil
+}
+
+// load reads the files, and notes what it read.
+func (p *Pair) load() (*tls.Certificate, *refusal) {
+	certPEM, err := p.file(p.cfg.Cert, maxCertBytes)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := p.file(p.cfg.Key, maxKeyBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(keyPEM)
+	h := sha256.New()
+	for _, b := range [][]byte{certPEM, keyPEM} {
+		fmt.Fprintf(h, "%d ", len(b))
+		h.Write(b)
+	}
+	p.read = [sha256.Size]byte(h.Sum(nil))
+	if err := whole(p.cfg.Cert, certPEM); err != nil {
+		return nil, err
+	}
+	if block, _ := pem.Decode(keyPEM); block == nil {
+		return nil, &refusal{credential.Malformed, p.cfg.Key + " holds no key, or is cut short", nil}
+	}
+	cert, failed := tls.X509KeyPair(certPEM, keyPEM)
+	if failed != nil { // its text quotes nothing of the key
+		return nil, &refusal{credential.KeyMismatch, p.cfg.Key + ": " + failed.Error(), failed}
+	}
+	return &cert, nil
+}
+
+// file reads a file. A failure counts as what was read, so that it is told once.
+func (p *Pair) file(name string, limit int64) ([]byte, *refusal) {
+	raw, err := durable.OS().ReadFile(name, limit)
+	if err == nil {
+		return raw, nil
+	}
+	problem := name + " cannot be read"
+	if errors.Is(err, fs.ErrNotExist) {
+		problem = name + " is missing"
+	}
+	p.read = sha256.Sum256([]byte(problem))
+	return nil, &refusal{credential.Unreadable, problem, err}
+}
+
+// whole refuses a file of certificates of which one cannot be read: crypto/tls would serve the
+// others, without an issuer that clients need.
+func whole(name string, data []byte) *refusal {
+	n := 0
+	for rest := data; ; n++ {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return &refusal{credential.Malformed, fmt.Sprintf("block %d of %s is no certificate", n+1, name), err}
+		}
+	}
+	if begun := bytes.Count(data, []byte("-----BEGIN ")); n == 0 || n != begun {
+		return &refusal{credential.Malformed, fmt.Sprintf("%s holds no certificate, or is cut short", name), nil}
+	}
+	return nil
+}
