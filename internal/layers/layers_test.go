@@ -373,6 +373,7 @@ var testOnly = []string{
 	"testing", "net/http/httptest",
 	"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak",
 	"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal", "github.com/chromedp",
+	"github.com/coreos/go-oidc",
 }
 
 // dashboardMay is all of the module that the dashboard may import: it is a client
