@@ -624,7 +624,7 @@ func TestPeersHeedRevocations(t *testing.T) {
 		{name: "an epoch", epoch: true, trust: true, line: []string{"news from a source"}},
 		{name: "the node", peerSays: func(b *snapshot.TrustBundle, node, _ identity.ID) {
 			b.BannedIDs = []identity.ID{node}
-		}, line: []string{"no news from a source", "refused our certificate"}},
+		}, line: []string{"no news from a source", "peer data/"}},
 		{name: "the peer", nodeSays: func(b *snapshot.TrustBundle, _, peer identity.ID) {
 			b.BannedIDs = []identity.ID{peer}
 		}},
@@ -675,6 +675,9 @@ func TestPeersHeedRevocations(t *testing.T) {
 				}
 				if tc.line != nil && !n.said.has(tc.line...) {
 					t.Errorf("no line says %q: %s", tc.line, n.said.text.String())
+				}
+				if served := answers(peer, sharing.Given) + answers(peer, sharing.TrustOnly); (served > 0) != tc.trust {
+					t.Errorf("it was served %v times", served)
 				}
 				if tc.line == nil && s.dialed.Load() != 0 {
 					t.Error("it was asked")

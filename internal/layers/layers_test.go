@@ -207,7 +207,7 @@ var levels = []struct {
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
 	{"internal/pause", 0, "plain"},
 	{"internal/agent/contact", 6, "calls at coordinators, by what a member accepted"},
-	{"internal/agent/fetch", 7, "what is signed, from coordinators and mirrors"},
+	{"internal/agent/fetch", 7, "what is signed, from coordinators, mirrors and other members"},
 	{"internal/agent/sharing", 7, "what was accepted, for other members over the API"},
 	{"internal/authortest", 6, "what a cluster signs, for tests of members"},
 	{"internal/fleettest", 7, "a cluster as members meet it, for their tests"},
