@@ -14,7 +14,7 @@ type Source interface {
 	// Current returns the material to use now. It returns the last good one while
 	// nothing better is to be had, and [ErrNoMaterial] while there never was any. A
 	// source may refuse, with a [*MaterialError], to give what has ended since.
-	// It is asked on every new connection and call, so it is quick.
+	// It is asked on every new connection and for calls, so it is quick.
 	Current(ctx context.Context) (*Material, error)
 
 	// Changed returns a channel that is closed when Current would answer something

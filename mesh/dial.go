@@ -95,12 +95,14 @@ func (o Options) journal() *endpoints.Journal {
 var ErrClosed = status.Error(codes.Canceled, "mesh: the connection was closed by its owner")
 
 // Conn is a client's connections to one target under one expectation. Give it to
-// generated clients. It follows its source: the first call after a change takes
+// generated clients. It follows its source: the first call after a change that the
+// source tells of, or 5 milliseconds after one that it notices when it is asked, takes
 // a fresh connection, calls that run stay where they are, and what they no longer
 // need is closed.
 type Conn struct {
 	target string
 	src    credential.Source // nil if pinned
+	lately latest            // the same, as calls ask it
 	expect credential.Expect
 	pin    credential.Pin
 	opts   Options
@@ -166,7 +168,7 @@ func newClient(target string, src credential.Source, expect credential.Expect, o
 		return nil, err
 	}
 	c := newConn(target, opts)
-	c.src, c.expect, c.journal = src, expect, c.opts.journal()
+	c.src, c.expect, c.journal, c.lately.src = src, expect, c.opts.journal(), src
 	return c, nil
 }
 
@@ -363,7 +365,7 @@ func (c *Conn) acquire(ctx context.Context) (*generation, error) {
 	c.mu.Unlock()
 	stale := cur == nil
 	if !stale && c.src != nil {
-		m, err := c.src.Current(ctx)
+		m, err := c.lately.get(ctx)
 		stale = err == nil && differs(cur.material, m)
 	}
 	if stale {

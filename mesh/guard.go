@@ -110,6 +110,7 @@ type Guard struct {
 	live       *liveSet
 	cutting    sync.Mutex                      // held from a cut until OnCut was told of it
 	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
+	calls      latest                          // the source, as calls ask it
 	handshakes *places                         // under way, by source
 	conns      *places                         // standing, of members by identity, and local ones
 	strangers  *places                         // standing without a certificate, by source
@@ -131,7 +132,7 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
 	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{
-		cfg: cfg, live: newLiveSet(),
+		cfg: cfg, live: newLiveSet(), calls: latest{src: cfg.Source},
 		handshakes: newPlaces(cmp.Or(cfg.MaxHandshakes, defaultMaxHandshakes),
 			cmp.Or(cfg.HandshakesPerSource, defaultHandshakesPerSource),
 			FullError{Handshakes: true}),
@@ -180,7 +181,7 @@ func (g *Guard) watch() {
 func (g *Guard) Sweep(ctx context.Context) {
 	g.cutting.Lock()
 	defer g.cutting.Unlock()
-	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(ctx), g.cfg.Grace))
+	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(ctx, g.cfg.Source.Current), g.cfg.Grace))
 }
 
 func (g *Guard) told(cuts []cutConn) {
@@ -192,10 +193,10 @@ func (g *Guard) told(cuts []cutConn) {
 	}
 }
 
-// beliefs returns the current bundle, or the last good one while the source
+// beliefs returns the bundle of what of returns, or the last good one while that
 // fails. Nil bans nobody, and is all that ephemeral material has.
-func (g *Guard) beliefs(ctx context.Context) *identity.Bundle {
-	m, err := g.cfg.Source.Current(ctx)
+func (g *Guard) beliefs(ctx context.Context, of func(context.Context) (*credential.Material, error)) *identity.Bundle {
+	m, err := of(ctx)
 	if err != nil {
 		return g.bundle.Load()
 	}
@@ -417,7 +418,7 @@ func (g *Guard) enter(ctx context.Context, unary bool) (context.Context, func(),
 func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (context.Context, func(), error) {
 	c := info.conn
 	now := g.cfg.Now()
-	if why := c.verdict(now, g.beliefs(ctx)); why != nil {
+	if why := c.verdict(now, g.beliefs(ctx, g.calls.get)); why != nil {
 		g.strike(c, why, now)
 		return nil, nil, why
 	}

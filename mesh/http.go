@@ -170,7 +170,7 @@ func (g *Guard) request(r *http.Request) (*Info, error) {
 	}
 	info.state, info.secured = *r.TLS, true
 	if chain := r.TLS.PeerCertificates; len(chain) > 0 {
-		v, err := g.beliefs(r.Context()).Verify(chain, g.cfg.Now())
+		v, err := g.beliefs(r.Context(), g.cfg.Source.Current).Verify(chain, g.cfg.Now())
 		if err != nil {
 			err = classify(err, serverSide, r.RemoteAddr, "")
 			if failed, ok := errors.AsType[*HandshakeError](err); ok {

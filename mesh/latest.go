@@ -1,0 +1,49 @@
+package mesh
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+)
+
+// askAgain is how long an answer of a source counts for calls while the source tells of no change.
+// Files are looked at only when their source is asked, which costs system calls: much for one call
+// and nothing for those of a few milliseconds.
+const askAgain = 5 * time.Millisecond
+
+// latest is the material of a source, for each call. Handshakes ask the source itself.
+type latest struct {
+	src    credential.Source
+	answer atomic.Pointer[answer] // nil: none yet
+}
+
+// answer is what the source said.
+type answer struct {
+	material *credential.Material
+	changed  <-chan struct{} // closed when it is known to hold no more
+	at       time.Time
+}
+
+// get returns what the source has now, or, if it tells of changes, had a moment ago and told of none.
+// An error is not kept. Of two that ask at once the one with the older answer may come second: then
+// the source has told already that it holds no more.
+func (l *latest) get(ctx context.Context) (*credential.Material, error) {
+	if a := l.answer.Load(); a != nil && time.Since(a.at) < askAgain {
+		select {
+		case <-a.changed:
+		default:
+			return a.material, nil
+		}
+	}
+	a := &answer{changed: l.src.Changed(), at: time.Now()} // before the source is asked
+	var err error
+	if a.material, err = l.src.Current(ctx); err != nil {
+		return nil, err
+	}
+	if a.changed != nil {
+		l.answer.Store(a)
+	}
+	return a.material, nil
+}
