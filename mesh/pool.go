@@ -138,9 +138,13 @@ func (c *Conn) leave() {
 		return
 	}
 	c.shared.mu.Lock()
-	defer c.shared.mu.Unlock()
 	c.shared.holders--
-	c.shared.live.wake() // it may be abandoned
+	c.shared.mu.Unlock()
+	// At once, so that the next to ask for the same gets a fresh connection: this one may be
+	// left because it is of no use.
+	if !c.shared.abandoned() {
+		c.shared.live.wake() // once no call runs
+	}
 }
 
 // left reports whether c was closed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -297,6 +298,37 @@ func TestPoolShares(t *testing.T) {
 		}
 		stands(1, 1, "a fresh one")
 	})
+}
+
+// A client that is asked for after the last one left has a fresh connection, and not one that
+// was left because its server could not be reached.
+func TestPoolAfterTheLastLeft(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	me := credential.Static(material(t, a, identity.Shard, "eu-1"))
+	l, options := inMemory()
+	var through atomic.Bool
+	reached := options.Dialer
+	options.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+		if !through.Load() {
+			return nil, errors.New("nobody is there")
+		}
+		return reached(ctx, address)
+	}
+	serve(t, l, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c-1"))})
+	pool := newPool(t, options)
+	for i := range 40 {
+		through.Store(i%2 == 1)
+		c, err := pool.Dial("passthrough:///c-1", me, credential.AnyOfKind(identity.Coordinator))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := who(t, c); (err == nil) != through.Load() {
+			t.Fatalf("call %d, with a server %v: %v", i, through.Load(), err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A pool is bounded, and has room again when one leaves.
