@@ -92,6 +92,13 @@ func (b *book) Write(line []byte) (int, error) {
 	return b.text.Write(line)
 }
 
+// forget begins a new page.
+func (b *book) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Reset()
+}
+
 // has reports whether a line has all of these words.
 func (b *book) has(words ...string) bool {
 	b.mu.Lock()

@@ -828,3 +828,29 @@ func TestPeersInDegradedMode(t *testing.T) {
 		})
 	}
 }
+
+// A member in the place of a coordinator is told nothing, and is named in one line of the log by
+// each pool that an agent calls coordinators by.
+func TestNoCoordinatorAtItsAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleettest.New(t)
+		s := newNeighbours(f)
+		other, n := s.member(""), s.member("")
+		imposter, a := s.open(other, ""), s.open(n, "")
+		defer imposter.Close()
+		defer a.Close()
+		s.lie(t, imposter, authortest.Coordinator, new(liar))
+		for name, call := range map[string]func() error{
+			"news":  func() error { a.Fetcher().Inquire(t.Context()); return nil },
+			"calls": func() error { return a.Renewal().Renew(t.Context()) },
+		} {
+			n.said.forget()
+			if err := call(); err == nil && name == "calls" {
+				t.Errorf("%s: a member renewed it", name)
+			}
+			if !n.said.has("endpoint rejected", "endpoint="+authortest.Coordinator, "reason=IdentityMismatch") {
+				t.Errorf("%s: no line names it: %s", name, n.said.text.String())
+			}
+		}
+	})
+}

@@ -228,10 +228,10 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	if err != nil {
 		return nil, err
 	}
-	a.contact = &contact.Coordinators{
+	a.contact = contact.New(contact.Coordinators{
 		Node: a.node, Log: a.log, Dial: cfg.Dial,
 		Handshake: func(reason string) { a.metrics.handshakes.WithLabelValues(reason).Inc() },
-	}
+	})
 	a.renewal = &renewal{
 		node: a.node, log: a.log, contact: a.contact, operator: operator, next: l.Next,
 		ended:    func(action, outcome string) { a.metrics.renewals.WithLabelValues(action, outcome).Inc() },
@@ -274,7 +274,9 @@ func (a *Agent) told() accept.Told {
 }
 
 // Close gives the data directory back, for an agent that is not run.
-func (a *Agent) Close() error { return errors.Join(a.fetcher.Close(), a.node.Store().Close()) }
+func (a *Agent) Close() error { return errors.Join(a.closePools(), a.node.Store().Close()) }
+
+func (a *Agent) closePools() error { return errors.Join(a.fetcher.Close(), a.contact.Close()) }
 
 // Socket is the path of the local API.
 func (a *Agent) Socket() string { return a.socket }
@@ -291,7 +293,7 @@ var errLeft = errors.New("the node left its cluster")
 // ends it. Every goroutine of the agent starts here and is gone when Run returns.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.node.Store().Close()
-	defer a.fetcher.Close()
+	defer a.closePools()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)

@@ -152,6 +152,8 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 		}
 		return ending{err: err}
 	}
+	// No pool has it: a stream that is left for a fresh connection must not get the old one, which
+	// calls may still hold.
 	conn, err := mesh.Dial(enroll.Target(address), w.node.Source(), credential.AnyOfKind(identity.Coordinator),
 		w.contact.MeshOptions())
 	if err != nil {

@@ -207,13 +207,34 @@ func wants(m *fealtyv1.PresentTrustResponse, h snapshot.Header) bool {
 		h.AuthorityEpoch == m.GetAuthorityEpoch() && h.ConfigVersion > m.GetConfigVersion())
 }
 
-// Coordinators calls the coordinators that a member knows.
+// Coordinators calls the coordinators that a member knows. Make it with [New].
 type Coordinators struct {
 	Node      *accept.Node
 	Log       *slog.Logger
 	Dial      func(ctx context.Context, addr string) (net.Conn, error)
 	Handshake func(reason string) // counts one that failed
+	pool      *mesh.Pool
 }
+
+// New returns c, which calls nobody by itself. Close it when nobody is asked any more.
+func New(c Coordinators) *Coordinators {
+	c.pool = c.NewPool()
+	return &c
+}
+
+// NewPool returns a pool of connections that present the member. Each target is one
+// coordinator, and not the set of them: which one gave an answer, and that the others are
+// asked after it, is what calls go by. Those of a pool are shared while they run; the next
+// one to the same coordinator takes a fresh connection, and does not hang on one that died
+// unnoticed.
+func (c *Coordinators) NewPool() *mesh.Pool {
+	options := c.MeshOptions()
+	options.Log = c.Log
+	return &mesh.Pool{Options: options}
+}
+
+// Close ends connections.
+func (c *Coordinators) Close() error { return c.pool.Close() }
 
 // ErrEnough: the rest of the certificate is too short to ask one more coordinator.
 var ErrEnough = errors.New("it was not asked, since the certificate ends soon")
@@ -259,8 +280,7 @@ func (c *Coordinators) AskOne(ctx context.Context, address string,
 	f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.askingTime())
 	defer cancel()
-	conn, err := mesh.Dial(enroll.Target(address), c.Node.Source(), credential.AnyOfKind(identity.Coordinator),
-		c.MeshOptions())
+	conn, err := c.pool.Dial(enroll.Target(address), c.Node.Source(), credential.AnyOfKind(identity.Coordinator))
 	if err != nil {
 		return err
 	}

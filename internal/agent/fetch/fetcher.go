@@ -14,7 +14,7 @@ import (
 type Fetcher struct {
 	Config
 	heard       heardChanges
-	peers       mesh.Pool // connections to them
+	pool        *mesh.Pool // connections to who is asked
 	Resyncs     Resyncs
 	LeaveStream chan struct{} // there is news that the stream did not bring
 }
@@ -36,14 +36,13 @@ type Config struct {
 
 // New returns a fetcher. It asks nobody before it is run.
 func New(cfg Config) *Fetcher {
-	f := &Fetcher{Config: cfg, Resyncs: Resyncs{Now: cfg.Node.Now}, LeaveStream: make(chan struct{}, 1)}
-	f.peers.Options = cfg.Contact.MeshOptions()
-	f.peers.Options.Log = cfg.Log
-	return f
+	// One of its own: a renewal does not share what a source lets hang.
+	return &Fetcher{Config: cfg, Resyncs: Resyncs{Now: cfg.Node.Now}, LeaveStream: make(chan struct{}, 1),
+		pool: cfg.Contact.NewPool()}
 }
 
-// Close ends connections to peers. Nobody is asked any more.
-func (f *Fetcher) Close() error { return f.peers.Close() }
+// Close ends connections. Nobody is asked any more.
+func (f *Fetcher) Close() error { return f.pool.Close() }
 
 // Counts are what a fetcher counts.
 type Counts struct {

@@ -77,7 +77,7 @@ func (s *peerSource) From() state.Origin { return byPeer }
 func (s *peerSource) client() (fealtyv1.SharedServiceClient, error) {
 	if s.conn == nil {
 		addresses := s.peer.Addresses[:min(len(s.peer.Addresses), maxPeerAddresses)]
-		conn, err := s.f.peers.Dial("static:///"+strings.Join(addresses, ","), s.f.Node.Source(),
+		conn, err := s.f.pool.Dial("static:///"+strings.Join(addresses, ","), s.f.Node.Source(),
 			credential.ExactID(s.peer.ID))
 		if err != nil {
 			return nil, err

@@ -224,8 +224,8 @@ func (s *coordinatorSource) From() state.Origin { return state.ByCoordinator }
 
 func (s *coordinatorSource) client() (fealtyv1.SnapshotServiceClient, error) {
 	if s.conn == nil {
-		conn, err := mesh.Dial(enroll.Target(s.address), s.f.Node.Source(), credential.AnyOfKind(identity.Coordinator),
-			s.f.Contact.MeshOptions())
+		conn, err := s.f.pool.Dial(enroll.Target(s.address), s.f.Node.Source(),
+			credential.AnyOfKind(identity.Coordinator))
 		if err != nil {
 			return nil, err
 		}
