@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent/sharing"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -41,8 +42,9 @@ type neighbours struct {
 	f  *fleettest.Fleet
 	at map[string]*bufconn.Listener // by address
 	// peers are those of the bootstrap list, by address.
-	peers  map[string]identity.ID
-	dialed atomic.Int64
+	peers   map[string]identity.ID
+	mirrors []mirror.Source // of those that open later
+	dialed  atomic.Int64
 }
 
 func newNeighbours(f *fleettest.Fleet) *neighbours {
@@ -62,7 +64,7 @@ func (s *neighbours) dial(ctx context.Context, addr string) (net.Conn, error) {
 func (s *neighbours) open(n *node, address string) *agent.Agent {
 	s.f.TB.Helper()
 	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: s.f.Clock, Log: n.logger(), Dial: s.dial,
-		Release: "v0.1.0"}
+		Release: "v0.1.0", Mirrors: s.mirrors}
 	if address != "" {
 		l := bufconn.Listen(1 << 20)
 		s.at[address], cfg.Sockets.Peers = l, l
@@ -852,5 +854,50 @@ func TestNoCoordinatorAtItsAddress(t *testing.T) {
 				t.Errorf("%s: no line names it: %s", name, n.said.text.String())
 			}
 		}
+	})
+}
+
+// News of peers do not make a mirror one that is behind, as long as it has the newest word on
+// what peers have nothing of.
+func TestMirrorAfterPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const at = "knows.example:7000"
+		f := fleettest.New(t)
+		s := newNeighbours(f)
+		knows, n := s.member(at), s.member("")
+		r := authortest.NewReplica("mirror")
+		peer := s.open(knows, at)
+		s.mirrors = []mirror.Source{r}
+		a := s.open(n, "")
+		defer a.Close()
+		s.publish(a)
+		m := f.Member(a.Node().Me().ID)
+		f.Do(func() {
+			f.Publish(&m, []*authortest.Replica{r},
+				func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+					c.Roles, c.Organizations = authortest.GroupRoles, authortest.GroupOrganizations
+					c.Companions = fleettest.AllCompanions
+				})
+		})
+		s.publish(peer) // the mirror is behind that
+		s.down()
+		r.Down = true
+		stop := knows.run(peer)
+		before, want := inUse(a), inUse(peer)
+		a.Fetcher().Inquire(t.Context())
+		got := inUse(a)
+		if got[snapshot.ScopeQoSPolicy] != want[snapshot.ScopeQoSPolicy] {
+			t.Fatalf("in use are %v: nothing came from the peer", got)
+		}
+		r.Down = false
+		a.Fetcher().Inquire(t.Context())
+		if got := inUse(a); got[snapshot.ScopeNodeRuntime] <= before[snapshot.ScopeNodeRuntime] {
+			t.Errorf("the mirror's node_runtime did not come: %v", got)
+		}
+		if got := inUse(a); got[snapshot.ScopeQoSPolicy] != want[snapshot.ScopeQoSPolicy] ||
+			len(a.Node().Status().Refusals()) != 0 {
+			t.Errorf("in use are %v, refused %v", got, a.Node().Status().Refusals())
+		}
+		_ = stop()
 	})
 }

@@ -161,9 +161,10 @@ func (s *survey) look(ctx context.Context) {
 	}
 	wait.Wait()
 	s.found = slices.DeleteFunc(all, func(f *found) bool { return f == nil })
-	newest := s.f.Node.Beliefs().NewestRecord()
+	b := s.f.Node.Beliefs()
+	newest := b.NewestRecord()
 	for _, f := range s.found {
-		if record := f.tree.Record(); state.CompareRecords(record, newest) < 0 {
+		if record := f.tree.Record(); s.f.behind(b, record) {
 			// It lags, or keeps news back: which of them cannot be told. It is no alarm by
 			// itself; that no mirror has news for long shows in the age of what is held.
 			f.behind = true
@@ -176,6 +177,30 @@ func (s *survey) look(ctx context.Context) {
 		return state.CompareRecords(y.tree.Record(),
 			x.tree.Record())
 	})
+}
+
+// behind reports whether a mirror with this record has nothing of use to a node that believes b:
+// all that the node is to hold is under newer ones. Of a part, peers may have brought newer ones,
+// and then the mirror may still have the newest word on the rest.
+func (f *Fetcher) behind(b *state.Beliefs, record snapshot.Record) bool {
+	if b.Held[snapshot.ScopeNodeRuntime] == nil { // nothing else says what the node is to hold
+		return state.CompareRecords(record, b.NewestRecord()) < 0
+	}
+	for _, scope := range state.Scopes {
+		if !f.subjectIn(b, scope).IsZero() && !newerThan(b.Held[scope], record) {
+			return false
+		}
+	}
+	return true
+}
+
+// newerThan reports whether h stands under a newer record than this one.
+func newerThan(h *state.Held, record snapshot.Record) bool {
+	if h == nil {
+		return false
+	}
+	is, ok := h.Verified.Record()
+	return ok && state.CompareRecords(is, record) > 0
 }
 
 // mirrorFailed counts that a mirror had no news.
@@ -315,8 +340,12 @@ func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Belief
 			continue
 		}
 		if h := b.Held[scope]; h != nil {
-			if r, ok := h.Verified.Record(); ok && state.CompareRecords(r, record) == 0 && r.Root == record.Root {
+			r, ok := h.Verified.Record()
+			if ok && state.CompareRecords(r, record) == 0 && r.Root == record.Root {
 				continue // it has been here, or came from elsewhere
+			}
+			if newerThan(h, record) {
+				continue // a peer had it
 			}
 		}
 		signed, err := f.tree.Header(ctx, scope, subject.String())
