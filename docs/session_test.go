@@ -89,7 +89,7 @@ const (
 )
 
 const (
-	blockTimeout = 60 * time.Second // one block, and one wait for what runs in the background
+	blockTimeout = 3 * time.Minute // one block, which may build a program, and one wait for what runs in the background
 	stopTimeout  = 20 * time.Second
 )
 
