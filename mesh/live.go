@@ -469,8 +469,9 @@ func (s *liveSet) nap(ctx context.Context, now func() time.Time, other <-chan st
 			if left < 0 {
 				return ctx.Err() == nil
 			}
-			// One nanosecond more: a certificate is good at its very end.
-			timer = time.After(min(left+1, longestNap))
+			// One nanosecond more: a certificate is good at its very end, which may be as far as a
+			// duration goes.
+			timer = time.After(min(left, longestNap) + 1)
 		}
 		select {
 		case <-ctx.Done():
