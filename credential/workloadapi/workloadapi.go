@@ -259,7 +259,7 @@ func (s *Source) tellEnd() time.Duration {
 	}
 	if left := s.held.NotAfter().Sub(s.cfg.Now()); left >= 0 {
 		s.mu.Unlock()
-		return min(left+time.Millisecond, lookEvery)
+		return min(left, lookEvery) + time.Millisecond // not past what a duration holds
 	}
 	s.over = true
 	err := s.expiredLocked()

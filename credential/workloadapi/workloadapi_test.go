@@ -12,6 +12,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -394,21 +395,32 @@ func TestAddress(t *testing.T) {
 	a.open(cfg)
 }
 
-// A certificate without an end that anybody sees is no reason to ask again and again.
+// A certificate without an end (RFC 5280 §4.1.2.5 writes that as the year 9999) is no reason to ask
+// again and again, nor to look at the clock.
 func TestALongLife(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t)
-	never := func(c *x509.Certificate) { c.NotAfter = time.Now().AddDate(150, 0, 0) }
+	never := func(c *x509.Certificate) { c.NotAfter = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 	root := a.pki.CA(t, "eternal", nil, never)
 	key := identitytest.NewKey(t)
 	chain := a.pki.IssueBy(t, root, key, func(c *x509.Certificate) { never(c); uris(me)(c) })
 	a.send(&pb.X509SVID{SpiffeId: me, X509Svid: der(chain...), X509SvidKey: pkcs8(t, key), Bundle: der(root.Cert)})
-	a.open(a.config())
+	cfg := a.config()
+	cfg.Hurry(time.Minute) // a slow agent is asked once too
+	var looks atomic.Int64
+	cfg.Now = func() time.Time {
+		looks.Add(1)
+		return time.Now()
+	}
+	a.open(cfg)
 	select {
 	case <-time.After(200 * time.Millisecond): // 20 times what would do
 	case <-t.Context().Done():
 	}
 	if n := a.opened(); n != 1 {
 		t.Errorf("%d streams were opened", n)
+	}
+	if n := looks.Load(); n > 100 {
+		t.Errorf("the clock was looked at %d times", n)
 	}
 }
