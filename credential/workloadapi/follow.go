@@ -68,12 +68,14 @@ func (s *Source) listen(ctx context.Context) (good bool, err error) {
 	// Workload Endpoint §3
 	stream, err := s.api.FetchX509SVID(metadata.AppendToOutgoingContext(ctx, "workload.spiffe.io", "true"),
 		new(pb.X509SVIDRequest))
+	heard := false
 	for err == nil {
 		var answer *pb.X509SVIDResponse
 		if answer, err = stream.Recv(); err != nil {
 			break
 		}
 		silent.Stop()
+		heard = true
 		m, refused := material(answer, s.owner(), s.cfg.Now)
 		next := s.cfg.pace.again
 		if refused != nil {
@@ -94,6 +96,9 @@ func (s *Source) listen(ctx context.Context) (good bool, err error) {
 	case errAgain:
 		return good, nil
 	case errSilent:
+		if heard { // at the very end of its time
+			return good, nil
+		}
 		return good, cause
 	}
 	return good, err

@@ -18,6 +18,7 @@ import (
 
 	pb "github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -422,5 +423,45 @@ func TestALongLife(t *testing.T) {
 	}
 	if n := looks.Load(); n > 100 {
 		t.Errorf("the clock was looked at %d times", n)
+	}
+}
+
+// late is a stream whose one answer comes at the moment when it was waited for long enough.
+type late struct {
+	pb.SpiffeWorkloadAPIClient
+	grpc.ServerStreamingClient[pb.X509SVIDResponse]
+	ctx    context.Context
+	answer *pb.X509SVIDResponse
+}
+
+func (l *late) FetchX509SVID(ctx context.Context, _ *pb.X509SVIDRequest, _ ...grpc.CallOption) (
+	grpc.ServerStreamingClient[pb.X509SVIDResponse], error) {
+	l.ctx = ctx
+	return l, nil
+}
+
+func (l *late) Recv() (*pb.X509SVIDResponse, error) {
+	<-l.ctx.Done()
+	answer := l.answer
+	if l.answer = nil; answer != nil {
+		return answer, nil
+	}
+	return nil, l.ctx.Err()
+}
+
+// An agent that answered is not called silent.
+func TestAnAnswerAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	a := newAgent(t)
+	svid, _ := a.issue()
+	cfg := a.config()
+	cfg.Now = time.Now
+	cfg.Hurry(time.Millisecond)
+	good, err := cfg.Listen(t.Context(), &late{answer: &pb.X509SVIDResponse{Svids: []*pb.X509SVID{svid}}})
+	if !good || err != nil {
+		t.Errorf("good %v, %v", good, err)
+	}
+	if good, err := cfg.Listen(t.Context(), new(late)); good || err == nil {
+		t.Errorf("of silence: good %v, %v", good, err)
 	}
 }
