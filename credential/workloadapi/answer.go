@@ -105,8 +105,8 @@ func certificates(what string, der []byte, most int) ([]*x509.Certificate, *cred
 	}
 	certs, err := x509.ParseCertificates(der)
 	if err != nil {
-		return nil, &credential.MaterialError{Reason: credential.Malformed, Err: err,
-			Detail: what + " of the agent cannot be read"}
+		// It quotes what was given.
+		return nil, refusal(credential.Malformed, "%s of the agent cannot be read: %.300q", what, err.Error())
 	}
 	return certs, nil
 }

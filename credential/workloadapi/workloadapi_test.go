@@ -465,3 +465,22 @@ func TestAnAnswerAtTheLastMoment(t *testing.T) {
 		t.Errorf("of silence: good %v, %v", good, err)
 	}
 }
+
+// A certificate that cannot be read fills no log with what stands in it.
+func TestTheWordsOfACertificateAreBounded(t *testing.T) {
+	t.Parallel()
+	a := newAgent(t)
+	a.rotate()
+	cfg := a.config()
+	cfg.Hurry(time.Minute)
+	s := a.open(cfg)
+	svid, _ := a.issue(uris("spiffe://aaa/" + strings.Repeat("y", 30<<10)))
+	svid.SpiffeId, svid.X509Svid = me, bytes.Replace(svid.X509Svid, []byte("://aaa"), []byte("://%zz"), 1)
+	a.send(svid)
+	for len(a.reasons()) == 0 {
+		<-time.After(time.Millisecond)
+	}
+	if e, ok := errors.AsType[*credential.MaterialError](s.Failure()); !ok || len(e.Error()) > 700 {
+		t.Errorf("%d bytes: %.200v", len(e.Error()), e)
+	}
+}
