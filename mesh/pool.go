@@ -34,8 +34,9 @@ type Pool struct {
 	Options Options
 
 	mu     sync.Mutex
-	conns  []*Conn // that did not end; guarded by mu
-	closed bool    // guarded by mu
+	conns  []*Conn        // that did not end; guarded by mu
+	closed bool           // guarded by mu
+	run    sync.WaitGroup // the goroutine of each that was ever started; none is added once closed
 }
 
 // maxPooled bounds the connections of a pool, each to one set of endpoints.
@@ -74,6 +75,7 @@ func (p *Pool) Dial(target string, src credential.Source, expect credential.Expe
 	}
 	p.conns = append(p.conns, c)
 	c.start()
+	p.run.Go(func() { <-c.done })
 	return &Conn{shared: c}, nil
 }
 
@@ -87,6 +89,7 @@ func (p *Pool) Close() error {
 	for _, c := range all {
 		err = errors.Join(err, c.Close())
 	}
+	p.run.Wait()
 	return err
 }
 

@@ -300,6 +300,54 @@ func TestPoolShares(t *testing.T) {
 	})
 }
 
+// held is a source that answers only once it is let, after it was armed.
+type held struct {
+	credential.Source
+	armed chan struct{} // closed: it waits from now on
+	let   chan struct{}
+}
+
+func (h *held) Current(ctx context.Context) (*credential.Material, error) {
+	select {
+	case <-h.armed:
+		<-h.let
+	default:
+	}
+	return h.Source.Current(ctx)
+}
+
+// A pool that was closed runs nothing any more, also of clients that were left before.
+func TestPoolCloseWaitsForThoseThatWereLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		ln, opts := inMemory()
+		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+		mine := credential.NewIssued(material(t, a, identity.Data, "n1"))
+		src := &held{mine, make(chan struct{}), make(chan struct{})}
+		pool := newPool(t, opts)
+		c := pooled(t, pool, "passthrough:///c1", src, credential.AnyOfKind(identity.Coordinator))
+		if _, err := who(t, c); err != nil {
+			t.Fatal(err)
+		}
+		close(src.armed)
+		if err := mine.Adopt(material(t, a, identity.Data, "n1")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the source is asked
+		c.Close()
+		closed := make(chan struct{})
+		go func() { defer close(closed); pool.Close() }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("the pool is closed, and a goroutine of it asks the source")
+		default:
+		}
+		close(src.let)
+		<-closed
+	})
+}
+
 // A client that is asked for after the last one left has a fresh connection, and not one that
 // was left because its server could not be reached.
 func TestPoolAfterTheLastLeft(t *testing.T) {
