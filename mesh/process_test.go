@@ -393,7 +393,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 		f.rotate(corp, corp)
 	}
 	wrongCA.rotate(foreign, foreign)
-	ends := time.Now().Add(4 * time.Second).Truncate(time.Second)
+	ends := time.Now().Add(8 * time.Second).Truncate(time.Second)
 	expired.set(expired.issue(corp, func(c *x509.Certificate) { c.NotAfter = ends }, corp))
 	running := part{Role: "serve"}
 	all := part{Role: "call", Expect: server, Files: []string{me.dir}}

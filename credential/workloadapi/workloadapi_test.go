@@ -270,7 +270,7 @@ func TestEndedMaterial(t *testing.T) {
 	ahead := time.Duration(0)
 	cfg := a.config()
 	cfg.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return time.Now().Add(ahead) }
-	svid, leaf := a.issue(uris(me), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(3 * time.Second) })
+	svid, leaf := a.issue(uris(me), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(6 * time.Second) })
 	a.send(svid)
 	s := a.open(cfg)
 	if m, err := s.Current(t.Context()); err != nil || !m.Chain()[0].Equal(leaf) {
@@ -303,7 +303,7 @@ func TestEndedMaterial(t *testing.T) {
 func TestASilentStreamIsOpenedAnew(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t)
-	svid, _ := a.issue(uris(me), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(6 * time.Second) })
+	svid, _ := a.issue(uris(me), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(12 * time.Second) })
 	a.send(svid)
 	s := a.open(a.config())
 	changed := s.Changed()
