@@ -144,7 +144,7 @@ func (a *Agent) Look() {
 	a.looking.Lock()
 	defer a.looking.Unlock()
 	found, err := a.read()
-	same := err == nil && found.digest == a.digest
+	same := err == nil && found.digest == a.digest && found.version == a.version
 	if err == nil && !same {
 		err = a.adopt(found)
 	}

@@ -3,6 +3,7 @@ package beside_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -125,6 +126,83 @@ func TestBesideAnAgent(t *testing.T) {
 	if _, err := fealtyv1.NewGrantServiceClient(link).Grant(t.Context(), &fealtyv1.GrantRequest{Name: "node-a",
 		Incarnation: fence.NewIncarnation().String()}); err != nil {
 		t.Errorf("it is nobody to the coordinator any more: %v", err)
+	}
+}
+
+// put copies the files of a folder into another one.
+func put(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() && !e.Type().IsRegular() {
+			return err
+		}
+		at, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			return os.MkdirAll(filepath.Join(to, at), 0o700)
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the agent put another one in its place
+		}
+		return errors.Join(err, os.WriteFile(filepath.Join(to, at), text, 0o600))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A folder that is as it was before a ban is not believed, and that is told, also if all of it was
+// in use once.
+func TestAFolderOfBefore(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	folder := joined(t, f, "node-a")
+	f.Member("node-b")
+	old, seen := t.TempDir(), t.TempDir()
+	put(t, folder, old)
+	put(t, old, seen)
+	open := func(folder string) *beside.Agent {
+		a, err := beside.Open(beside.Config{Dir: folder, Now: f.Clock, Log: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	a, live := open(seen), open(folder)
+	banned, err := identity.New("test.example", identity.Data, "node-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bans := func(a *beside.Agent) bool {
+		a.Look()
+		m, err := a.Source().Current(t.Context())
+		return err == nil && m.Bundle().Banned(banned, identity.KeyID{})
+	}
+	if bans(a) || a.Failure() != nil {
+		t.Fatal("before the ban:", a.Failure())
+	}
+	_, err = fealtyv1.NewMemberServiceClient(f.LocalConn()).BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data",
+		Name: "node-b", Reason: "stolen"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	coordinatortest.Within(t, "the agent believes the ban", func() bool { return bans(live) })
+	put(t, folder, seen)
+	if err := os.Remove(filepath.Join(seen, filepath.FromSlash(dir.SVIDName))); err != nil {
+		t.Fatal(err)
+	}
+	if !bans(a) || !errors.As(a.Failure(), new(*credential.MaterialError)) {
+		t.Fatal("with the ban alone:", a.Failure())
+	}
+	if err := os.RemoveAll(seen); err != nil {
+		t.Fatal(err)
+	}
+	put(t, old, seen)
+	if !bans(a) || a.Failure() == nil {
+		t.Error("with what was there before:", a.Failure())
 	}
 }
 
