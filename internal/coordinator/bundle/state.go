@@ -243,13 +243,17 @@ func (t *State) End(how string, missing []string, now time.Time) {
 }
 
 // RevokeKey revokes a config signing key at once. If none is left, another one is
-// introduced, which signs alone. It reports false for a key that was revoked before.
+// introduced, which signs alone. It reports false for a key that was revoked before, and true for
+// one that left in a rotation and was told to verifiers of tokens still: it is not any more.
 func (t *State) RevokeKey(a *Authority, is func(key ed25519.PublicKey) bool, now time.Time,
 	by, reason string, room Room) (bool, error) {
+	told := len(t.Left)
 	t.Left = slices.DeleteFunc(slices.Clone(t.Left), func(k LeftKey) bool { return is(a.PublicKey(k.Number)) })
 	keys := slices.Clone(t.ConfigKeys)
 	i := slices.IndexFunc(keys, func(k ConfigKey) bool { return is(a.PublicKey(k.Number)) })
 	switch {
+	case i < 0 && len(t.Left) < told:
+		return true, nil
 	case i < 0:
 		return false, ErrNoSuchKey
 	case keys[i].revoked():

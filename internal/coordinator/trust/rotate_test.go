@@ -231,6 +231,42 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+// A key that left in a rotation is told to verifiers of tokens for some minutes. Where somebody else
+// may hold it, it is told no more, at once.
+func TestCompromisedKeyThatLeft(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	told := func() int {
+		t.Helper()
+		resp, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(resp.GetTrust().GetTokenKeys())
+	}
+	desktest.Rotate(d, time.Hour)
+	d.Advance(time.Hour)
+	mustLook(d)
+	if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) || told() != 3 {
+		t.Fatalf("keys %v, %d are told", got, told())
+	}
+	compromised := func() error {
+		_, err := desktest.TrustService(d).RotateConfigKey(t.Context(),
+			&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(1), Reason: "stolen"})
+		return err
+	}
+	if err := compromised(); err != nil {
+		t.Fatal(err)
+	}
+	if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) || told() != 2 {
+		t.Errorf("keys %v, %d are told", got, told())
+	}
+	if keys, _, err := d.C.Rooms().Bundle.View().VerifierKeys(d.State().Bundle, d.Clock()); err != nil || len(keys) != 2 {
+		t.Errorf("%d keys are served (%v)", len(keys), err)
+	}
+	coordinatortest.WantOnly(t, "once more", compromised(), explain.NotFound)
+}
+
 // A key that somebody else may hold signs nothing more, at once: what it signed
 // before and later is refused by who has the bundle, and everything is signed again.
 func TestCompromisedKey(t *testing.T) {
