@@ -58,6 +58,17 @@ func (l *PerKey) AllowN(key string, now time.Time, n int) bool {
 	return l.of(key).AllowN(now, n)
 }
 
+// Reserve is [PerKey.AllowN] for what may come to nothing yet: undo makes it uncounted, at the same now.
+func (l *PerKey) Reserve(key string, now time.Time, n int) (undo func(), ok bool) {
+	r := l.of(key).ReserveN(now, n)
+	undo = func() { r.CancelAt(now) }
+	if !r.OK() || r.DelayFrom(now) > 0 {
+		undo()
+		return nil, false
+	}
+	return undo, true
+}
+
 // Charge counts n things that key did already, at most what it may do at once: it does nothing more until
 // they are paid for.
 func (l *PerKey) Charge(key string, now time.Time, n int) {

@@ -90,13 +90,16 @@ func (l *bounds) begin(member string, now time.Time) (end func(), err error) {
 	}, nil
 }
 
-// give counts bytes that member is about to be given.
+// give counts bytes that member is about to be given, or none: a member does not pay for what it
+// is refused because of the others.
 func (l *bounds) give(member string, bytes int, now time.Time) error {
-	if !l.member.AllowN(member, now, bytes) {
+	undo, ok := l.member.Reserve(member, now, bytes)
+	if !ok {
 		return limited("what "+member+" is given", fmt.Sprintf("%d KiB per second, %d MiB at once", memberBytes>>10,
 			memberBurst>>20))
 	}
 	if !l.all.AllowN("", now, bytes) {
+		undo()
 		return limited("what all members are given", fmt.Sprintf("%d KiB per second, %d MiB at once", allBytes>>10,
 			allBurst>>20))
 	}
