@@ -690,6 +690,28 @@ func TestPeersHeedRevocations(t *testing.T) {
 	}
 }
 
+// deaf is a listener that fails.
+type deaf struct{ net.Listener }
+
+func (deaf) Accept() (net.Conn, error) { return nil, errors.New("the network card is gone") }
+
+// An agent that ends because it cannot listen for peers says why.
+func TestPeersCannotBeHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleettest.New(t)
+		n := newNode(f)
+		n.MustJoin()
+		a, err := agent.Open(context.Background(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock,
+			Log: n.logger(), Dial: f.Dial, Release: "v0.1.0",
+			Sockets: agent.Sockets{Peers: deaf{bufconn.Listen(1 << 10)}}})
+		f.Must(err)
+		a.Serve("", "")
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "the network card is gone") {
+			t.Error(err)
+		}
+	})
+}
+
 // A member cannot keep a peer busy: how often it calls, how many calls it leaves open, and how
 // much it is given, is bounded, and one that does not read is given up.
 func TestPeersAreBounded(t *testing.T) {

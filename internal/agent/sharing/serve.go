@@ -61,13 +61,18 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 		return fmt.Errorf("serve other members: %w", err)
 	}
 	var gate sync.WaitGroup
-	gate.Go(func() { _ = ended() }) // what it failed with ends the server too
+	var failed error
+	gate.Go(func() { failed = ended() }) // it ends the server too
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(members) }()
 	cfg.Log.LogAttrs(ctx, slog.LevelInfo, "what is signed for several members is given to them",
 		slog.String("address", l.Addr().String()))
 	select {
 	case err = <-served:
+		l.Close()
+		if gate.Wait(); failed != nil { // the server knows no more than that its listener is closed
+			err = failed
+		}
 		err = fmt.Errorf("serve other members on %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 		server.Stop() // nothing is lost by a transfer that breaks off
