@@ -47,6 +47,7 @@ func TestEnvoy(t *testing.T) {
 		})
 		return &lines{t, bufio.NewScanner(out)}
 	}
+	m.serves() // the program does not try again
 	start("default").until("error", "PermissionDenied")
 	put(t, f, service("edge", fmt.Sprintf("workload: {uid: %d, path: %s}\n", os.Getuid(), client)))
 	m.program().until("error PermissionDenied") // another program of the same user

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,6 +135,23 @@ func (m *member) start() {
 		m.stop = func() {}
 	}
 	m.t.Cleanup(func() { m.stop() })
+}
+
+// serves returns once the socket does.
+func (m *member) serves() {
+	m.t.Helper()
+	for {
+		conn, err := net.Dial("unix", m.socket)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		select {
+		case <-m.t.Context().Done():
+			m.t.Fatal(err)
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // program starts a workload, and returns what it prints, line by line.
