@@ -9,4 +9,6 @@ type Bounds = bounds
 func NewBounds() *Bounds { return newBounds() }
 
 // Give counts bytes that member is about to be given.
-func (l *bounds) Give(member string, bytes int, now time.Time) error { return l.give(member, bytes, now) }
+func (l *bounds) Give(member string, bytes int, now time.Time) error {
+	return l.give(member, bytes, now)
+}
