@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,7 +42,8 @@ type fleet struct {
 	watches sync.WaitGroup
 	unwatch context.CancelFunc
 
-	setting sync.Mutex // held while a manifest is set
+	setting sync.Mutex  // held while a manifest is set
+	banLast atomic.Bool // a writer bans the last machine, too, that it had join
 
 	mu     sync.Mutex
 	downs  map[string][]chaos.Span // when something was not as it should be; guarded by mu

@@ -100,6 +100,8 @@ func (f *fleet) goneBack(r *rand.Rand, running bool) {
 	if remedy == "" {
 		f.t.Fatal("no remedy names a command")
 	}
+	// Nobody joins now, so that there would be nobody left to ban, had they not kept one.
+	f.banLast.Store(true)
 	alarmed := time.Now()
 	f.told(alarmed, chaos.Refused, "token", "ban", "config")
 	stopped := f.killed(f.coords...)

@@ -91,7 +91,7 @@ func (w *writer) one(ctx context.Context, at *process) {
 		if ok && w.join(ctx, &machine{dir: w.f.dir}, token, filepath.Join(w.f.dir, "joined", name), name) {
 			w.joined = append(w.joined, name)
 		}
-	case d < 5 && len(w.joined) > 0:
+	case d < 5 && (len(w.joined) > 1 || len(w.joined) > 0 && w.f.banLast.Load()):
 		name := w.joined[0]
 		if _, ok := w.write(ctx, at, "ban/"+name, there, "member", "ban", "data/"+name, "--reason", "chaos", "--yes"); ok {
 			w.joined, w.banned = w.joined[1:], append(w.banned, name)
