@@ -488,7 +488,7 @@ func TestPeerAttacks(t *testing.T) {
 		{"no answer", func(*scene) *liar {
 			return &liar{list: func(stream fealtyv1.SharedService_ListSharedServer) error {
 				<-stream.Context().Done()
-				return nil
+				return stream.Context().Err() // the end of a stream without news would be an answer
 			}}
 		}, ""},
 		{"an older version", func(s *scene) *liar {
