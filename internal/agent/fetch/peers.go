@@ -74,17 +74,21 @@ func (s *peerSource) Name() string {
 
 func (s *peerSource) From() state.Origin { return byPeer }
 
-func (s *peerSource) client() (fealtyv1.SharedServiceClient, error) {
+// reach returns a client of the peer, and what shows it the node's group.
+func (s *peerSource) reach() (client fealtyv1.SharedServiceClient, shown []byte, err error) {
 	if s.conn == nil {
 		addresses := s.peer.Addresses[:min(len(s.peer.Addresses), maxPeerAddresses)]
-		conn, err := s.f.pool.Dial("static:///"+strings.Join(addresses, ","), s.f.Node.Source(),
+		s.conn, err = s.f.pool.Dial("static:///"+strings.Join(addresses, ","), s.f.Node.Source(),
 			credential.ExactID(s.peer.ID))
 		if err != nil {
-			return nil, err
+			s.conn = nil
+			return nil, nil, err
 		}
-		s.conn = conn
 	}
-	return fealtyv1.NewSharedServiceClient(s.conn), nil
+	if shown, err = s.shown(); err != nil {
+		return nil, nil, err
+	}
+	return fealtyv1.NewSharedServiceClient(s.conn), shown, nil
 }
 
 // Close ends the connection.
@@ -113,11 +117,7 @@ func (s *peerSource) shown() ([]byte, error) {
 
 // News implements source. have is told but for what is signed for the node alone.
 func (s *peerSource) News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([]Notice, error) {
-	client, err := s.client()
-	if err != nil {
-		return nil, err
-	}
-	shown, err := s.shown()
+	client, shown, err := s.reach()
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +186,7 @@ func checkShared(n Notice) error {
 // Content implements source.
 func (s *peerSource) Content(ctx context.Context, _ snapshot.Scope, hash snapshot.Digest, _ int) (io.ReadCloser,
 	error) {
-	client, err := s.client()
-	if err != nil {
-		return nil, err
-	}
-	shown, err := s.shown()
+	client, shown, err := s.reach()
 	if err != nil {
 		return nil, err
 	}

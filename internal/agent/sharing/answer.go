@@ -41,7 +41,7 @@ type call struct {
 }
 
 // begin keeps the bounds, asks the guard, and looks what the caller of ctx may be given.
-func (s *server) begin(ctx context.Context, runtime []byte) (*call, error) {
+func (s *server) begin(ctx context.Context, runtime []byte) (begun *call, err error) {
 	id := identity.FromContext(ctx).ID
 	member := string(id.Kind()) + "/" + id.Name()
 	end, err := s.bounds.begin(member, s.cfg.Node.Now())
@@ -49,16 +49,19 @@ func (s *server) begin(ctx context.Context, runtime []byte) (*call, error) {
 		s.cfg.Answered(Limited)
 		return nil, err
 	}
+	defer func() {
+		if begun == nil { // refused, or a panic: the place is not the caller's for ever
+			end()
+		}
+	}()
 	c := &call{s: s, member: member, ctx: ctx, end: end}
 	if len(runtime) > maxShown {
-		end()
 		s.cfg.Answered(Malformed)
 		return nil, explain.New(explain.RequestField, "field", "node_runtime", "problem",
 			fmt.Sprintf("it has %d bytes, limit %d", len(runtime), maxShown))
 	}
 	// The caller is judged by the bans and roles that this node knows of, and by nobody else.
 	if err := s.cfg.Node.Autonomy.Permit(guard.ValidatePeers); err != nil {
-		end()
 		s.cfg.Answered(Withheld)
 		return nil, explain.Of(err)
 	}
@@ -187,23 +190,26 @@ func (s *server) GetShared(req *fealtyv1.GetSharedRequest, stream fealtyv1.Share
 		s.cfg.Answered(Absent)
 		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
 	}
-	err = c.sendContent([]byte(c.held[i].Verified.ContentJSON()), stream)
+	err = c.sendContent(c.held[i].Verified.ContentJSON(), stream)
 	c.answered(err, Given)
 	return err
 }
 
-func (c *call) sendContent(content []byte, stream fealtyv1.SharedService_GetSharedServer) error {
+// sendContent copies no more of a content than one message holds: callers that read slowly are many.
+func (c *call) sendContent(content string, stream fealtyv1.SharedService_GetSharedServer) error {
 	if err := c.s.bounds.give(c.member, len(content), c.s.cfg.Node.Now()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, pace.Time(int64(len(content))))
 	defer cancel()
-	for chunk := range slices.Chunk(content, chunkBytes) {
+	for len(content) > 0 {
+		chunk := []byte(content[:min(len(content), chunkBytes)])
 		if err := c.s.writers.Do(ctx, func() error {
 			return stream.Send(&fealtyv1.GetSharedResponse{Chunk: chunk})
 		}); err != nil {
 			return err
 		}
+		content = content[len(chunk):]
 	}
 	return nil
 }
