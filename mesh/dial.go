@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/endpoints"
+	"github.com/fealty-io/fealty/internal/lately"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -102,7 +103,7 @@ var ErrClosed = status.Error(codes.Canceled, "mesh: the connection was closed by
 type Conn struct {
 	target string
 	src    credential.Source // nil if pinned
-	lately latest            // the same, as calls ask it
+	lately lately.Material   // the same, as calls ask it
 	expect credential.Expect
 	pin    credential.Pin
 	opts   Options
@@ -168,7 +169,7 @@ func newClient(target string, src credential.Source, expect credential.Expect, o
 		return nil, err
 	}
 	c := newConn(target, opts)
-	c.src, c.expect, c.journal, c.lately.src = src, expect, c.opts.journal(), src
+	c.src, c.expect, c.journal, c.lately.Source = src, expect, c.opts.journal(), src
 	return c, nil
 }
 
@@ -365,7 +366,7 @@ func (c *Conn) acquire(ctx context.Context) (*generation, error) {
 	c.mu.Unlock()
 	stale := cur == nil
 	if !stale && c.src != nil {
-		m, err := c.lately.get(ctx)
+		m, err := c.lately.Get(ctx)
 		stale = err == nil && differs(cur.material, m)
 	}
 	if stale {

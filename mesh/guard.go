@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/lately"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -110,7 +111,7 @@ type Guard struct {
 	live       *liveSet
 	cutting    sync.Mutex                      // held from a cut until OnCut was told of it
 	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
-	calls      latest                          // the source, as calls ask it
+	calls      lately.Material                 // the source, as calls ask it
 	handshakes *places                         // under way, by source
 	conns      *places                         // standing, of members by identity, and local ones
 	strangers  *places                         // standing without a certificate, by source
@@ -132,7 +133,7 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
 	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{
-		cfg: cfg, live: newLiveSet(), calls: latest{src: cfg.Source},
+		cfg: cfg, live: newLiveSet(), calls: lately.Material{Source: cfg.Source},
 		handshakes: newPlaces(cmp.Or(cfg.MaxHandshakes, defaultMaxHandshakes),
 			cmp.Or(cfg.HandshakesPerSource, defaultHandshakesPerSource),
 			FullError{Handshakes: true}),
@@ -418,7 +419,7 @@ func (g *Guard) enter(ctx context.Context, unary bool) (context.Context, func(),
 func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (context.Context, func(), error) {
 	c := info.conn
 	now := g.cfg.Now()
-	if why := c.verdict(now, g.beliefs(ctx, g.calls.get)); why != nil {
+	if why := c.verdict(now, g.beliefs(ctx, g.calls.Get)); why != nil {
 		g.strike(c, why, now)
 		return nil, nil, why
 	}

@@ -66,6 +66,7 @@ var levels = []struct {
 	{"api", 0, "generated messages, which decide nothing"},
 
 	{"internal/endpoints", 1, "which endpoints a client uses, as a balancer and resolvers of gRPC"},
+	{"internal/lately", 1, "material as calls need it"},
 	{"internal/instruction", 1, "what becomes of an instruction: a decision"},
 	{"fence/durable", 1, "fence on disk"},
 	{"fence/fencegrpc", 1, "fence at both ends of gRPC"},
@@ -242,6 +243,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/snapshotauthor", "snapshot", "it makes what that verifies"},
 	{"internal/config", "internal/snapshotform", "what looks like a secret, and bounds of contents"},
 	{"internal/config", "internal/workload", "the form of what registers a workload"},
+	{"internal/lately", "credential", "a source of material"},
 	{"internal/workload", "snapshot", "the parameters of a service"},
 	{"internal/history", "internal/snapshotform", "what a signature is over"},
 	{"identity", "internal/identityform", "the bounds of what it reads"},
@@ -290,7 +292,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 // them shows in a public name.
 var publicMay = []string{
 	"internal/durable", "internal/document", "internal/crowd", "internal/endpoints", "internal/frames",
-	"internal/identityform", "internal/labels", "internal/manifestform", "internal/snapshotdoor",
+	"internal/identityform", "internal/labels", "internal/lately", "internal/manifestform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/turns",
 }
 

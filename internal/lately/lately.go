@@ -1,4 +1,6 @@
-package mesh
+// Package lately has the material of a source as calls need it: asked now and then, and at once after
+// a change that the source tells of.
+package lately
 
 import (
 	"context"
@@ -13,9 +15,11 @@ import (
 // and nothing for those of a few milliseconds.
 const askAgain = 5 * time.Millisecond
 
-// latest is the material of a source, for each call. Handshakes ask the source itself.
-type latest struct {
-	src    credential.Source
+// Material is the material of a source, for each call. Handshakes ask the source itself. It may be
+// used by several goroutines.
+type Material struct {
+	Source credential.Source // required
+
 	answer atomic.Pointer[answer] // nil: none yet
 }
 
@@ -26,10 +30,10 @@ type answer struct {
 	at       time.Time
 }
 
-// get returns what the source has now, or, if it tells of changes, had a moment ago and told of none.
+// Get returns what the source has now, or, if it tells of changes, had a moment ago and told of none.
 // An error is not kept. Of two that ask at once the one with the older answer may come second: then
 // the source has told already that it holds no more.
-func (l *latest) get(ctx context.Context) (*credential.Material, error) {
+func (l *Material) Get(ctx context.Context) (*credential.Material, error) {
 	if a := l.answer.Load(); a != nil && time.Since(a.at) < askAgain {
 		select {
 		case <-a.changed:
@@ -37,9 +41,9 @@ func (l *latest) get(ctx context.Context) (*credential.Material, error) {
 			return a.material, nil
 		}
 	}
-	a := &answer{changed: l.src.Changed(), at: time.Now()} // before the source is asked
+	a := &answer{changed: l.Source.Changed(), at: time.Now()} // before the source is asked
 	var err error
-	if a.material, err = l.src.Current(ctx); err != nil {
+	if a.material, err = l.Source.Current(ctx); err != nil {
 		return nil, err
 	}
 	if a.changed != nil {
