@@ -3,6 +3,7 @@ package devcluster
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,47 +44,55 @@ func TestRolledBackSQLite(t *testing.T) {
 	testRolledBack(t, rollback{take: func(c *Cluster) func() {
 		file := filepath.Join(c.dir, storeFile)
 		// As a snapshot of the disk has them: with all that the log holds, at one moment.
-		was := filepath.Join(t.TempDir(), "was.db")
-		copySQLite(t, file, was)
-		return func() {
-			// Over the very files that are open: what else could the OS allow.
+		was := make(map[string][]byte)
+		whileNobodyWrites(t, file, func() {
 			for _, f := range []string{"", "-wal", "-shm"} {
-				raw, err := os.ReadFile(was + f)
-				if err == nil {
-					err = overwrite(file+f, raw, f != "-shm")
-				}
+				raw, err := os.ReadFile(file + f)
 				if err != nil {
 					t.Fatal(err)
 				}
+				was[f] = raw
 			}
+		})
+		return func() {
+			// Over the very files that are open: what else could the OS allow.
+			whileNobodyWrites(t, file, func() {
+				for f, raw := range was {
+					if err := overwrite(file+f, raw, f != "-shm"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
 		}
 	}})
 }
 
-// copySQLite copies the files of a database that is open, as they are at one moment: of a copy
-// whose index knows more of the log than was copied nothing could be read.
-func copySQLite(t *testing.T, from, to string) {
+// whileNobodyWrites calls f while nobody writes to a database that is open in this process,
+// nor copies its log. A write that begins with the files of one moment and ends with those
+// of another leaves a database that shows neither.
+func whileNobodyWrites(t *testing.T, file string, f func()) {
 	t.Helper()
-	read := func(f string) []byte {
-		raw, err := os.ReadFile(from + f)
-		if err != nil {
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	copied := func() (bool, error) {
+		var busy, pages, copied int
+		err := db.QueryRowContext(t.Context(), "pragma wal_checkpoint(passive)").Scan(&busy, &pages, &copied)
+		return busy == 0, err
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for done := false; !done; {
+		if done, err = copied(); err != nil {
 			t.Fatal(err)
 		}
-		return raw
 	}
-	for range 1000 {
-		file, log, index := read(""), read("-wal"), read("-shm")
-		if !bytes.Equal(read(""), file) || !bytes.Equal(read("-wal"), log) {
-			continue // somebody wrote meanwhile
-		}
-		for f, raw := range map[string][]byte{"": file, "-wal": log, "-shm": index} {
-			if err := os.WriteFile(to+f, raw, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return
-	}
-	t.Fatal("somebody writes to the database all the time")
+	f()
 }
 
 // overwrite puts content in the place of that of a file, and cuts what is longer. A

@@ -78,6 +78,13 @@ func (s *site) set(f func()) {
 	f()
 }
 
+// questions returns how often statements were asked for.
+func (s *site) questions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
 func (s *site) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,10 +315,10 @@ func TestKeys(t *testing.T) {
 		if !has(k, three) {
 			t.Error("a signer that came, of whose key nobody had told")
 		}
-		before := s.asked
+		before := s.questions()
 		pass(50 * time.Minute)
-		if s.asked != before {
-			t.Errorf("asked %d times in 50 minutes", s.asked-before)
+		if s.questions() != before {
+			t.Errorf("asked %d times in 50 minutes", s.questions()-before)
 		}
 		// From disk, in an outage; a revoked one is gone at once.
 		s.set(func() { s.down = errors.New("away") })
@@ -399,16 +406,16 @@ func TestValidate(t *testing.T) {
 		s.set(func() {
 			s.trusted, s.statements = append(s.trusted, stranger.listed), append(s.statements, stranger.statement)
 		})
-		before := s.asked
+		before := s.questions()
 		pass(20 * time.Second)
 		for range 100 {
 			_, _, _ = k.Validate(minted(stranger, nil), "ledger")
 		}
 		synctest.Wait()
-		if _, _, err := k.Validate(minted(stranger, nil), "ledger"); err != nil || s.asked > before+2 {
-			t.Errorf("a new key: %v, asked %d times", err, s.asked-before)
+		if _, _, err := k.Validate(minted(stranger, nil), "ledger"); err != nil || s.questions() > before+2 {
+			t.Errorf("a new key: %v, asked %d times", err, s.questions()-before)
 		}
-		before = s.asked
+		before = s.questions()
 		nobody := newSigner(t)
 		for range 60 {
 			_, _, _ = k.Validate(minted(nobody, nil), "ledger")
