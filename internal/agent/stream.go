@@ -152,14 +152,16 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 		}
 		return ending{err: err}
 	}
-	// No pool has it: a stream that is left for a fresh connection must not get the old one, which
-	// calls may still hold.
-	conn, err := mesh.Dial(enroll.Target(address), w.node.Source(), credential.AnyOfKind(identity.Coordinator),
-		w.contact.MeshOptions())
+	// The pool is of this stream alone: one that is left for a fresh connection must not get the
+	// old one, which calls may still hold. The session itself says why it ended.
+	options := w.contact.MeshOptions()
+	options.Log = slog.New(slog.DiscardHandler)
+	pool := &mesh.Pool{Options: options}
+	defer pool.Close()
+	conn, err := pool.Dial(enroll.Target(address), w.node.Source(), credential.AnyOfKind(identity.Coordinator))
 	if err != nil {
 		return failed(err)
 	}
-	defer conn.Close()
 	stream, err := fealtyv1.NewAgentServiceClient(conn).Connect(ctx)
 	if err != nil {
 		return failed(err)

@@ -45,6 +45,7 @@ type Link struct {
 	mu     sync.Mutex
 	at     string     // guarded by mu
 	conn   *mesh.Conn // to at; nil before the first call; guarded by mu
+	pool   *mesh.Pool // has conn alone: closing it ends the calls of one that says nothing; guarded by mu
 	closed bool       // guarded by mu
 }
 
@@ -56,10 +57,10 @@ func (l *Link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	if l.conn == nil {
+	if l.pool == nil {
 		return nil
 	}
-	return l.conn.Close()
+	return l.pool.Close()
 }
 
 // Invoke calls a method at the coordinator that answered last, and at each other one once
@@ -115,15 +116,16 @@ func (l *Link) next(tried map[string]bool) (*mesh.Conn, string, error) {
 		if tried[address] {
 			continue
 		}
-		conn, err := mesh.Dial("passthrough:///"+address, l.cfg.Source, credential.AnyOfKind(identity.Coordinator),
-			mesh.Options{GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse))}})
+		pool := &mesh.Pool{Options: mesh.Options{GRPC: []grpc.DialOption{
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse))}}}
+		conn, err := pool.Dial("passthrough:///"+address, l.cfg.Source, credential.AnyOfKind(identity.Coordinator))
 		if err != nil {
 			return nil, "", err
 		}
-		if l.conn != nil {
-			l.conn.Close() // calls under way on it are made again: it did not answer, or is an older one
+		if l.pool != nil {
+			l.pool.Close() // calls under way on it are made again: it did not answer, or is an older one
 		}
-		l.conn, l.at = conn, address
+		l.conn, l.pool, l.at = conn, pool, address
 		return conn, address, nil
 	}
 	return nil, "", fmt.Errorf("%d are known", len(known))

@@ -78,8 +78,7 @@ func (p *Peers) connLocked(s *authority.State, at place) *mesh.Conn {
 	if err != nil {
 		return nil
 	}
-	conn, err := mesh.Dial("passthrough:///"+at.addr, p.cfg.Bundle.Source(), credential.ExactID(id),
-		mesh.Options{Dialer: p.cfg.Dial, Now: p.cfg.Now})
+	conn, err := p.pool.Dial("passthrough:///"+at.addr, p.cfg.Bundle.Source(), credential.ExactID(id))
 	if err != nil {
 		return nil
 	}
@@ -115,12 +114,9 @@ func (p *Peers) Each(ctx context.Context, s *authority.State, tell func(context.
 // Close ends the connections, when nobody asks any more.
 func (p *Peers) Close() {
 	p.mu.Lock()
-	conns := slices.Collect(maps.Values(p.conns))
 	clear(p.conns)
 	p.mu.Unlock()
-	for _, conn := range conns {
-		conn.Close()
-	}
+	_ = p.pool.Close() // what becomes of a connection that nobody uses is no news
 }
 
 // firstAnswer asks one coordinator at all of its addresses at once, and returns the first

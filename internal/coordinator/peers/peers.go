@@ -77,6 +77,7 @@ type Config struct {
 type Peers struct {
 	cfg      Config
 	presence presence.Watch // which of them are heard
+	pool     *mesh.Pool     // of conns
 
 	asking  chan struct{} // held by whoever asks what they hear of members; capacity 1
 	hearing chan struct{} // held by whoever asks what they saw and find; capacity 1
@@ -97,6 +98,7 @@ func New(cfg Config) *Peers {
 		cfg:    cfg,
 		asking: make(chan struct{}, 1), hearing: make(chan struct{}, 1),
 		conns: make(map[place]*mesh.Conn),
+		pool:  &mesh.Pool{Options: mesh.Options{Dialer: cfg.Dial, Now: cfg.Now, Log: cfg.Log}},
 	}
 }
 

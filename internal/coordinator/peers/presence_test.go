@@ -2,6 +2,7 @@ package peers_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -290,26 +290,28 @@ func TestContactOfMembers(t *testing.T) {
 	first.C.Rooms().Membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
-		time.Sleep(peers.Fresh) // what was said before is not fresh any more
-		st := coordinatortest.GetStatus(first)
-		var got []string
-		for _, m := range st.GetMembers() {
-			got = append(got, m.GetContact())
-		}
-		if !slices.Equal(got, []string{ofA, ofB}) || st.GetBaseline().GetState() != state ||
-			st.GetBaseline().GetNeeded() != 2 || !proto.Equal(st.GetContacts(), want) {
-			t.Errorf("%s: members are %q, the baseline is %v, counted are %v", step, got, st.GetBaseline(),
-				st.GetContacts())
-		}
-		var found []explain.Code
-		for _, f := range st.GetFindings() {
-			if strings.HasPrefix(f.GetCode(), "FE-M") {
-				found = append(found, explain.Code(f.GetCode()))
+		eventually(t, step, func() error {
+			st := coordinatortest.GetStatus(first)
+			var got []string
+			for _, m := range st.GetMembers() {
+				got = append(got, m.GetContact())
 			}
-		}
-		if !slices.Equal(found, codes) {
-			t.Errorf("%s: found are %q; want %q", step, found, codes)
-		}
+			if !slices.Equal(got, []string{ofA, ofB}) || st.GetBaseline().GetState() != state ||
+				st.GetBaseline().GetNeeded() != 2 || !proto.Equal(st.GetContacts(), want) {
+				return fmt.Errorf("members are %q, the baseline is %v, counted are %v", got, st.GetBaseline(),
+					st.GetContacts())
+			}
+			var found []explain.Code
+			for _, f := range st.GetFindings() {
+				if strings.HasPrefix(f.GetCode(), "FE-M") {
+					found = append(found, explain.Code(f.GetCode()))
+				}
+			}
+			if !slices.Equal(found, codes) {
+				return fmt.Errorf("found are %q; want %q", found, codes)
+			}
+			return nil
+		})
 	}
 	first.Advance(replicas.SilentAfter + time.Second)
 	check("at first", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1},
