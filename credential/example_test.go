@@ -8,7 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 // exampleTB lets an example, which has no testing.TB, use identitytest.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 // Every reason for which material is refused, with at least one way to earn it.

@@ -13,10 +13,10 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/enroll"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 // built builds an example, which is as short as is promised and reads no PEM.

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 func generated[K crypto.Signer](t *testing.T) func(K, error) K {

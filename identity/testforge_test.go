@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 var (

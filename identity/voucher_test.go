@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 func TestVoucherOf(t *testing.T) {

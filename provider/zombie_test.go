@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/provider"
 )
 

@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 // rawCSR is a request by hand, for what crypto/x509 would not write.

@@ -29,9 +29,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 const cluster = "prod.example"

@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 // Each option makes what it says, and nothing else is wrong with it.
@@ -27,9 +27,10 @@ func TestIssueOptions(t *testing.T) {
 	}{
 		{"plain", nil, nil},
 		{"ed25519", []identitytest.IssueOption{identitytest.WithKey(identitytest.NewEd25519Key(t))}, nil},
-		{"names", []identitytest.IssueOption{identitytest.WithDNSNames("a.example"), identitytest.WithTemplate(func(c *x509.Certificate) {
-			c.IPAddresses = append(c.IPAddresses, net.IPv4(192, 0, 2, 1))
-		})}, nil},
+		{"names", []identitytest.IssueOption{identitytest.WithDNSNames("a.example"),
+			identitytest.WithTemplate(func(c *x509.Certificate) {
+				c.IPAddresses = append(c.IPAddresses, net.IPv4(192, 0, 2, 1))
+			})}, nil},
 		{"ttl", []identitytest.IssueOption{identitytest.WithTTL(time.Minute)}, nil},
 		{"validity", []identitytest.IssueOption{identitytest.WithValidity(now, now.Add(time.Second))}, nil},
 		{"expired", []identitytest.IssueOption{identitytest.Expired()}, identity.ErrExpired},
@@ -77,7 +78,8 @@ func TestHandshake(t *testing.T) {
 		t.Fatal(err)
 	}
 	for side, conn := range map[string]*tls.Conn{"server": client, "client": server} {
-		if id, err := identity.FromCertificate(conn.ConnectionState().PeerCertificates[0]); err != nil || id.Name() != side {
+		if id, err := identity.FromCertificate(conn.ConnectionState().PeerCertificates[0]); err != nil ||
+			id.Name() != side {
 			t.Errorf("the peer of the other side is %v, %v, want the %s", id, err, side)
 		}
 	}

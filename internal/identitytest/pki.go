@@ -34,8 +34,9 @@ func (p *PKI) CA(tb testing.TB, name string, parent *CA, edit func(*x509.Certifi
 	key := NewKey(tb)
 	template := &x509.Certificate{
 		SerialNumber: NewSerial(tb), Subject: pkix.Name{CommonName: name, Organization: []string{"acme"}},
-		NotBefore: p.now().Add(-time.Hour).Truncate(time.Second), NotAfter: p.now().Add(1000 * 24 * time.Hour).Truncate(time.Second),
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true,
+		NotBefore: p.now().Add(-time.Hour).Truncate(time.Second),
+		NotAfter:  p.now().Add(1000 * 24 * time.Hour).Truncate(time.Second),
+		KeyUsage:  x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true,
 	}
 	if edit != nil {
 		edit(template)
@@ -57,10 +58,12 @@ func (p *PKI) Issue(tb testing.TB, key crypto.Signer, edit func(*x509.Certificat
 func (p *PKI) IssueBy(tb testing.TB, ca CA, key crypto.Signer, edit func(*x509.Certificate)) []*x509.Certificate {
 	tb.Helper()
 	template := &x509.Certificate{
-		SerialNumber: NewSerial(tb),
-		NotBefore:    p.now().Add(-time.Minute).Truncate(time.Second), NotAfter: p.now().Add(24 * time.Hour).Truncate(time.Second),
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+		SerialNumber:          NewSerial(tb),
+		NotBefore:             p.now().Add(-time.Minute).Truncate(time.Second),
+		NotAfter:              p.now().Add(24 * time.Hour).Truncate(time.Second),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
 	}
 	if edit != nil {
 		edit(template)

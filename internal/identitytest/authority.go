@@ -82,7 +82,8 @@ func (a *Authority) AddMeshCA(tb testing.TB) CA {
 	return ca
 }
 
-func (a *Authority) caTemplate(tb testing.TB, name string, life time.Duration, pathLen int, pub crypto.PublicKey) *x509.Certificate {
+func (a *Authority) caTemplate(tb testing.TB, name string, life time.Duration, pathLen int,
+	pub crypto.PublicKey) *x509.Certificate {
 	tb.Helper()
 	notBefore := a.now().Add(-backdate).Truncate(time.Second)
 	return &x509.Certificate{
@@ -211,7 +212,8 @@ func (a *Authority) Issue(tb testing.TB, id identity.ID, opts ...IssueOption) ([
 // IssueRaw mints a leaf without any name but what edit gives it: URIs verbatim, several,
 // none, or anything else in the template. For names that no URL can hold, set the
 // extension with [AltNames].
-func (a *Authority) IssueRaw(tb testing.TB, edit func(template *x509.Certificate), opts ...IssueOption) ([]*x509.Certificate, crypto.Signer) {
+func (a *Authority) IssueRaw(tb testing.TB, edit func(template *x509.Certificate),
+	opts ...IssueOption) ([]*x509.Certificate, crypto.Signer) {
 	tb.Helper()
 	return a.issue(tb, append(opts, WithTemplate(edit)))
 }
@@ -246,7 +248,8 @@ func (a *Authority) issue(tb testing.TB, opts []IssueOption) ([]*x509.Certificat
 }
 
 // Sign signs template for pub and parses the result.
-func Sign(tb testing.TB, template, issuer *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) *x509.Certificate {
+func Sign(tb testing.TB, template, issuer *x509.Certificate, pub crypto.PublicKey,
+	key crypto.Signer) *x509.Certificate {
 	tb.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, pub, key)
 	if err != nil {
