@@ -22,9 +22,9 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // cluster is a store with a history, and the keys of it.

@@ -10,9 +10,9 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // IntentKey is where a restore leaves its [Intent], until a coordinator has carried it

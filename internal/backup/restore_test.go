@@ -12,9 +12,9 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 var restoredAt = time.Unix(1_800_000_600, 0).UTC()

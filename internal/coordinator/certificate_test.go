@@ -15,8 +15,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/recovery"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // Coordinators that the manifest admits by x509 alone found a cluster, recover from each

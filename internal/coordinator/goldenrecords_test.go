@@ -34,8 +34,8 @@ import (
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instruction"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/regress"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // storedTypes are the types that coordinators keep as JSON, in the store or beside it.

@@ -20,9 +20,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // statusReadTimeout bounds how long status waits for the store, before it says what

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // A history with every kind of link verifies, and says what is in force.

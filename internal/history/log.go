@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // HeadKey is the key of the head record in the store.

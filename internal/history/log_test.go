@@ -18,10 +18,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/store/storetest"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // founded returns a log with a genesis in it.

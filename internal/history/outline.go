@@ -3,7 +3,7 @@ package history
 import (
 	"crypto/ed25519"
 
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 // An Outline is a chain that was verified by its links, without most of the manifests

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 // withoutManifests is h as a stranger is shown it.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // A Rule is one thing that every history must hold to.

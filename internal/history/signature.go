@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 const (

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // signedChange is a change with a signer of the manifest in force.

@@ -36,8 +36,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // Bounds of a history.

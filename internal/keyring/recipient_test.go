@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 func inManifest(t rapid.TB, recipient string) bool {

@@ -76,7 +76,7 @@ var levels = []struct {
 	{"credential/workloadapi", 2, "material of an agent that anybody wrote, over gRPC"},
 	{"internal/sourcetest", 2, "what every source of material keeps, for tests"},
 	{"snapshot", 1, "signed content for an identity"},
-	{"manifest", 1, "who may become an identity"},
+	{"internal/manifest", 1, "who may become an identity"},
 	{"internal/config", 1, "what snapshots are made of"},
 	{"internal/logins", 1, "files of a person, by names"},
 	{"internal/store", 1, "the interface"},
@@ -249,10 +249,10 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "internal/snapshotform", "what a signature is over"},
 	{"identity", "internal/identityform", "the bounds of what it reads"},
 	{"internal/history", "internal/store", "a chain is kept in a store"},
-	{"internal/history", "manifest", "a transition names a manifest"},
+	{"internal/history", "internal/manifest", "a transition names a manifest"},
 	{"internal/replica", "internal/history", "a head of the history, by its names"},
 	{"internal/config", "snapshot", "what looks like a secret, and what scopes there are"},
-	{"internal/config", "manifest", "the names of roles, permissions and members"},
+	{"internal/config", "internal/manifest", "the names of roles, permissions and members"},
 	{"internal/auditstore", "internal/auditlog", "it keeps what that one decides"},
 	{"provider", "mesh", "a shard and a provider meet over connections"},
 	{"internal/flowcontrol", "mesh", "a stranger that proves itself keeps its connection"},
@@ -287,13 +287,13 @@ var thirdParty = []struct{ from, to, why string }{
 }
 
 // public packages are what others import: nothing internal shows in them.
-var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "manifest", "provider", "node"}
+var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "provider", "node"}
 
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/durable", "internal/document", "internal/crowd", "internal/endpoints", "internal/frames",
-	"internal/identityform", "internal/labels", "internal/lately", "internal/manifestform", "internal/snapshotdoor",
+	"internal/durable", "internal/crowd", "internal/endpoints", "internal/frames",
+	"internal/identityform", "internal/lately", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/turns",
 }
 
@@ -338,8 +338,8 @@ var pure = []struct{ path, not string }{
 	{"fence", "os"},
 	{"snapshot", "net/http"}, // net itself splits addresses
 	{"snapshot", "os"},
-	{"manifest", "net/http"},
-	{"manifest", "os"},
+	{"internal/manifest", "net/http"},
+	{"internal/manifest", "os"},
 	{"internal/document", "net"},
 	{"internal/document", "os"},
 	{"internal/regress", "net"},
@@ -749,7 +749,7 @@ func TestRules(t *testing.T) {
 		{"level 0 is plain", imports("fence", "a.go", "google.golang.org/grpc"), imports("api/fealty/v1", "a.pb.go", "google.golang.org/grpc/codes")},
 		{"level 0 is plain", imports("identity", "a.go", "github.com/spiffe/go-spiffe/v2/workloadapi"), imports("identity", "a.go", "github.com/spiffe/go-spiffe/v2/spiffeid", "golang.org/x/crypto/cryptobyte")},
 		{"public is public", imports("mesh", "a.go", m+"internal/explain"), imports("credential", "a.go", m+"internal/durable")},
-		{"public is public", imports("manifest", "a.go", m+"internal/fault"), imports("manifest", "a.go", m+"internal/document")},
+		{"public is public", imports("snapshot", "a.go", m+"internal/fault"), imports("snapshot", "a.go", m+"internal/identityform")},
 		{"public is public", imports("credential/workloadapi", "a.go", m+"internal/ca"), imports("mesh", "a_test.go", m+"internal/explain")},
 		{"roots apart", imports("internal/agent", "a.go", m+"internal/coordinator"), imports("internal/agent", "a.go", m+"api/fealty/v1")},
 		{"roots apart", imports("internal/shard", "a_test.go", m+"internal/agent"), imports("internal/shard", "a_test.go", m+"internal/shard")},
@@ -764,7 +764,7 @@ func TestRules(t *testing.T) {
 		{"pure", imports("fence", "a.go", "net/http"), imports("fence", "a_test.go", "os")},
 		{"no clock", imports("fence", "ledger.go", "time"), imports("fence", "instruction.go", "time")},
 		{"no clock", imports("fence/durable", "a.go", "time"), imports("fence/durable", "a_test.go", "time")},
-		{"pure", imports("manifest", "a.go", "os/exec"), imports("manifest", "a.go", "net/netip")},
+		{"pure", imports("internal/manifest", "a.go", "os/exec"), imports("internal/manifest", "a.go", "net/netip")},
 		{"tests apart", imports("internal/agent", "a.go", "testing"), imports("internal/store/storetest", "a.go", "testing", "github.com/anishathalye/porcupine")},
 		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
 		{"tests apart", imports("internal/agent", "a.go", m+"internal/identitytest"), imports("internal/agent", "a_test.go", m+"internal/identitytest")},

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // Options says what Write writes. Options that cannot be guessed are

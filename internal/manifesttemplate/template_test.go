@@ -10,8 +10,8 @@ import (
 	"filippo.io/age"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 func templateOptions(t testing.TB) manifesttemplate.Options {

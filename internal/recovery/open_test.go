@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // coordinators returns a manifest that admits n coordinators by their keys, and one

@@ -11,7 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 // A Restore goes back behind what an owner's tool has seen, and the signers known to

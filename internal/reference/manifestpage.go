@@ -6,8 +6,8 @@ import (
 
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/labels"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // A Shape is the form of one field of the manifest.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/reference"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // The page of the manifest has a row for each field that is explained, in the same
@@ -45,7 +45,7 @@ func TestLaterFieldsAreTold(t *testing.T) {
 	later := manifest.LaterFields()
 	for _, shape := range reference.ManifestFields() {
 		if slices.Contains(first, shape.Name) == slices.Contains(later, shape.Name) {
-			t.Errorf("%s is new: give it a row in manifest/fields.go, for coordinators that cannot read it", shape.Name)
+			t.Errorf("%s is new: give it a row in internal/manifest/fields.go, for coordinators that cannot read it", shape.Name)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Every field that a manifest may have is explained. Their names are those that
 // its decoder reads.
 func TestManifestFieldsAreExplained(t *testing.T) {
-	src, err := os.ReadFile("../../manifest/decode.go")
+	src, err := os.ReadFile("../manifest/decode.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,11 +26,11 @@ import (
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 func Command(c *program.CLI) *cobra.Command {

@@ -18,10 +18,10 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/store/storetest"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // signedHistory returns a history of one transition, as a coordinator sends it.

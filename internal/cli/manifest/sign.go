@@ -12,8 +12,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 func manifestSign(c *program.CLI) *cobra.Command {

@@ -13,8 +13,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // BackUp takes a backup over the admin socket.

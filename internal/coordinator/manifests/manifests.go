@@ -17,8 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/succession"
 	"github.com/fealty-io/fealty/internal/coordinator/turn"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // Config is what Manifests are made of.

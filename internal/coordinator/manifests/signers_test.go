@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 // A manifest may name its signers in any order, and more than one.

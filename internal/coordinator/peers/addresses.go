@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // HeardLately is how old the record of a coordinator may be whose addresses others are

@@ -7,8 +7,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/labels"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // MemberPrefix is what the keys of members begin with.

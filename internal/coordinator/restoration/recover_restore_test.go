@@ -16,8 +16,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/recovery"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // seenBy is the mark of an owner's tool that looked at the head in force.

@@ -22,9 +22,9 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/replica"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // A claim is one head as the store claims it. Nothing vouches for it before its

@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 // Compose makes the move that req asks for, after s. It writes nothing. A move that comes

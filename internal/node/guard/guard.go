@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/node/guard"
-	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 

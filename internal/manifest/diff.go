@@ -160,8 +160,9 @@ var changeFinders = [...]struct {
 }{
 	{changeClass{changeCluster, "the trust domain of every identity"}, func(d *differ) {
 		if d.old.Cluster != d.new.Cluster {
-			d.change(Change{Subject: "cluster", Before: d.old.Cluster, After: d.new.Cluster, Wider: true, Narrower: true,
-				Means: "it is another cluster: no set can do this"})
+			d.change(Change{Subject: "cluster", Before: d.old.Cluster, After: d.new.Cluster, Wider: true,
+				Narrower: true,
+				Means:    "it is another cluster: no set can do this"})
 		}
 	}},
 	{changeClass{changeCanJoin, "who can join that could not"}, findArrivals},
@@ -169,8 +170,10 @@ var changeFinders = [...]struct {
 	{changeClass{changeTokens, "entries that tokens were made for, and that take none any more"}, findTokens},
 	{changeClass{changeKind, "who joins as another kind"}, func(d *differ) {
 		for _, c := range d.reach.kinds {
-			d.change(Change{Subject: c.pattern.text, Before: string(c.old.Kind), After: string(c.new.Kind), Wider: true, Narrower: true,
-				Means: "who is a member as " + string(c.old.Kind) + " is not renewed, and joins anew" + meansKind(c.new.Kind)})
+			d.change(Change{Subject: c.pattern.text, Before: string(c.old.Kind), After: string(c.new.Kind),
+				Wider: true, Narrower: true,
+				Means: "who is a member as " + string(c.old.Kind) + " is not renewed, and joins anew" +
+					meansKind(c.new.Kind)})
 		}
 	}},
 	{changeClass{changeName, "who gets another name"}, func(d *differ) {
@@ -182,7 +185,8 @@ var changeFinders = [...]struct {
 	{changeClass{changeEntry, "who is covered by an entry of another name"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			if old.Name != new.Name {
-				d.change(Change{Subject: subject, Before: old.Name, After: new.Name, Means: "members count under the other entry"})
+				d.change(Change{Subject: subject, Before: old.Name, After: new.Name,
+					Means: "members count under the other entry"})
 			}
 		})
 	}},
@@ -194,7 +198,8 @@ var changeFinders = [...]struct {
 			}
 			more := a != 0 && (b == 0 || b > a)
 			d.change(Change{Subject: subject, Before: limit(a), After: limit(b), Wider: more, Narrower: !more,
-				Means: map[bool]string{true: "more can join", false: "fewer can join; who is a member stays one"}[more]})
+				Means: map[bool]string{true: "more can join",
+					false: "fewer can join; who is a member stays one"}[more]})
 		})
 	}},
 	{changeClass{changeRoles, "what members may hold"}, func(d *differ) {
@@ -209,7 +214,8 @@ var changeFinders = [...]struct {
 	}},
 	{changeClass{changeSVIDTTL, "how long a certificate lives"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
-			d.durations(subject, old.SVIDTTL, new.SVIDTTL, "from the next renewal on; it is what a ban that reaches nobody is outlived by")
+			d.durations(subject, old.SVIDTTL, new.SVIDTTL, "from the next renewal on; it is what a ban that "+
+				"reaches nobody is outlived by")
 		})
 	}},
 	{changeClass{changeCertificateNames, "DNS names and addresses in certificates"}, func(d *differ) {
@@ -220,17 +226,20 @@ var changeFinders = [...]struct {
 	}},
 	{changeClass{changeLabels, "what members are found by"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
-			sets(d, subject, old.Labels, new.Labels, "members have it from their next renewal on; labels decide nothing")
+			sets(d, subject, old.Labels, new.Labels, "members have it from their next renewal on; labels decide "+
+				"nothing")
 		})
 	}},
 	{changeClass{changeProofs, "what proofs are checked against"}, findProofs},
 	{changeClass{changeSigners, "who may sign the manifest after this one"}, findSigners},
 	{changeClass{changeSignersThreshold, "how many of them have to"}, func(d *differ) {
-		d.threshold("signers.threshold", d.old.Signers.Threshold, d.new.Signers.Threshold, len(d.old.Signers.Keys), len(d.new.Signers.Keys), "to change the manifest after this one")
+		d.threshold("signers.threshold", d.old.Signers.Threshold, d.new.Signers.Threshold, len(d.old.Signers.Keys),
+			len(d.new.Signers.Keys), "to change the manifest after this one")
 	}},
 	{changeClass{changeSeedOwners, "who can bring the seed back"}, findOwners},
 	{changeClass{changeSeedThreshold, "how many of them it takes"}, func(d *differ) {
-		d.threshold("seed.threshold", d.old.Seed.Threshold, d.new.Seed.Threshold, len(d.old.Seed.People()), len(d.new.Seed.People()), "to bring the seed back; set it with fealty manifest reshare")
+		d.threshold("seed.threshold", d.old.Seed.Threshold, d.new.Seed.Threshold, len(d.old.Seed.People()),
+			len(d.new.Seed.People()), "to bring the seed back; set it with fealty manifest reshare")
 	}},
 	{changeClass{changeDegraded, "what nodes may do out of reach of coordinators"}, func(d *differ) {
 		a, b := d.old.Degraded, d.new.Degraded
@@ -243,7 +252,8 @@ var changeFinders = [...]struct {
 	}},
 	{changeClass{changeBaseline, "how many data members the fleet is to have"}, func(d *differ) {
 		if a, b := d.old.Baseline.Data, d.new.Baseline.Data; a != b {
-			d.change(Change{Subject: "baseline.data", Before: strconv.Itoa(a), After: strconv.Itoa(b), Means: "people are told while fewer are connected"})
+			d.change(Change{Subject: "baseline.data", Before: strconv.Itoa(a), After: strconv.Itoa(b),
+				Means: "people are told while fewer are connected"})
 		}
 	}},
 	{changeClass{changeTokenIssuer, "who tokens of workloads say signed them"}, func(d *differ) {
@@ -263,10 +273,12 @@ var changeFinders = [...]struct {
 		}
 	}},
 	{changeClass{changeAuthorityEpoch, "whether everybody gets a new certificate"}, func(d *differ) {
-		why := slices.DeleteFunc(slices.Clone(d.moved), func(s string) bool { return s == manifestform.AuthorityEverySet })
+		why := slices.DeleteFunc(slices.Clone(d.moved),
+			func(s string) bool { return s == manifestform.AuthorityEverySet })
 		if len(why) > 0 {
 			d.change(Change{Subject: "authority_epoch", After: "moves",
-				Means: "because of " + strings.Join(why, ", ") + ": the mesh CA key is new, and every member renews at once"})
+				Means: "because of " + strings.Join(why, ", ") + ": the mesh CA key is new, and every member " +
+					"renews at once"})
 		}
 	}},
 }
@@ -292,7 +304,8 @@ func findArrivals(d *differ) {
 		case a.partly:
 			means += "; a part of them could before"
 		}
-		d.change(Change{Subject: a.pattern.text, After: string(a.entry.Kind), Means: means + meansKind(a.entry.Kind), Wider: true})
+		d.change(Change{Subject: a.pattern.text, After: string(a.entry.Kind),
+			Means: means + meansKind(a.entry.Kind), Wider: true})
 	}
 }
 
@@ -316,7 +329,8 @@ func findTokens(d *differ) {
 	for _, a := range d.reach.departures {
 		if a.pattern.IsToken() {
 			d.change(Change{Subject: a.pattern.text, Before: string(a.entry.Kind), Narrower: true,
-				Means: "tokens made for entry " + a.entry.Name + " admit nobody any more, and who joined with one is not renewed"})
+				Means: "tokens made for entry " + a.entry.Name + " admit nobody any more, and who joined with " +
+					"one is not renewed"})
 		}
 	}
 }
@@ -344,7 +358,8 @@ func findProofs(d *differ) {
 		}
 		return out
 	}
-	d.members("proofs.x509.roots", roots(d.old), roots(d.new), "certificates under it prove", "certificates under it prove nothing any more")
+	d.members("proofs.x509.roots", roots(d.old), roots(d.new), "certificates under it prove",
+		"certificates under it prove nothing any more")
 	measurements := func(m *Manifest) map[string]string {
 		out := make(map[string]string)
 		if m.Proofs.SEVSNP != nil {
@@ -354,10 +369,12 @@ func findProofs(d *differ) {
 		}
 		return out
 	}
-	d.members("proofs.sevsnp.measurements", measurements(d.old), measurements(d.new), "guests with this measurement prove", "guests with this measurement prove nothing any more")
+	d.members("proofs.sevsnp.measurements", measurements(d.old), measurements(d.new),
+		"guests with this measurement prove", "guests with this measurement prove nothing any more")
 	if a, b := d.old.Proofs.SEVSNP, d.new.Proofs.SEVSNP; a != nil && b != nil && a.MinTCB != b.MinTCB {
 		x, y := a.MinTCB, b.MinTCB
-		d.change(Change{Subject: "proofs.sevsnp.min_tcb", Before: tcbText(x), After: tcbText(y), Means: "platforms with an older component prove nothing",
+		d.change(Change{Subject: "proofs.sevsnp.min_tcb", Before: tcbText(x), After: tcbText(y),
+			Means:    "platforms with an older component prove nothing",
 			Wider:    y.Bootloader < x.Bootloader || y.TEE < x.TEE || y.SNP < x.SNP || y.Microcode < x.Microcode,
 			Narrower: y.Bootloader > x.Bootloader || y.TEE > x.TEE || y.SNP > x.SNP || y.Microcode > x.Microcode})
 	}
@@ -405,14 +422,16 @@ func findSigners(d *differ) {
 		new[s.Key] = s.Name
 		switch was, ok := old[s.Key]; {
 		case !ok:
-			d.change(Change{Subject: s.Name, After: s.Key.String(), Means: "may sign what comes after this manifest, not this one", Wider: true})
+			d.change(Change{Subject: s.Name, After: s.Key.String(),
+				Means: "may sign what comes after this manifest, not this one", Wider: true})
 		case was != s.Name:
 			d.change(Change{Subject: s.Name, Before: was, After: s.Name, Means: "the same key under another name"})
 		}
 	}
 	for _, s := range d.old.Signers.Keys {
 		if _, ok := new[s.Key]; !ok {
-			d.change(Change{Subject: s.Name, Before: s.Key.String(), Means: "signs this change for the last time", Narrower: true})
+			d.change(Change{Subject: s.Name, Before: s.Key.String(), Means: "signs this change for the last time",
+				Narrower: true})
 		}
 	}
 }
@@ -440,12 +459,14 @@ func findOwners(d *differ) {
 	for _, o := range d.old.Seed.Owners {
 		if !new[o.Name] {
 			d.change(Change{Subject: o.Name, Before: o.holder(), Narrower: true,
-				Means: "brings nothing back any more. What it holds of the seed stays true: only a reseed takes it back" + reshare})
+				Means: "brings nothing back any more. What it holds of the seed stays true: only a reseed takes " +
+					"it back" + reshare})
 		}
 	}
 	if len(d.changes) == 0 || d.changes[len(d.changes)-1].Class != d.class {
 		if !slices.Equal(d.old.Seed.Owners, d.new.Seed.Owners) {
-			d.change(Change{Subject: "order", Before: ownerNames(d.old.Seed), After: ownerNames(d.new.Seed), Means: "shares are numbered in the order of their owners" + reshare})
+			d.change(Change{Subject: "order", Before: ownerNames(d.old.Seed), After: ownerNames(d.new.Seed),
+				Means: "shares are numbered in the order of their owners" + reshare})
 		}
 	}
 }
@@ -463,13 +484,15 @@ func ownerNames(s Seed) string {
 // threshold tells a change of how many of how many it takes.
 func (d *differ) threshold(subject string, a, b, of, ofNew int, means string) {
 	if a != b {
-		d.change(Change{Subject: subject, Before: fmt.Sprintf("%d of %d", a, of), After: fmt.Sprintf("%d of %d", b, ofNew), Means: means, Wider: b < a, Narrower: b > a})
+		d.change(Change{Subject: subject, Before: fmt.Sprintf("%d of %d", a, of), After: fmt.Sprintf("%d of %d", b,
+			ofNew), Means: means, Wider: b < a, Narrower: b > a})
 	}
 }
 
 func (d *differ) durations(subject string, a, b time.Duration, means string) {
 	if a != b {
-		d.change(Change{Subject: subject, Before: document.FormatDuration(a), After: document.FormatDuration(b), Means: means, Wider: b > a, Narrower: b < a})
+		d.change(Change{Subject: subject, Before: document.FormatDuration(a), After: document.FormatDuration(b),
+			Means: means, Wider: b > a, Narrower: b < a})
 	}
 }
 

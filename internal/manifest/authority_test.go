@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 func TestAuthorityMoves(t *testing.T) {

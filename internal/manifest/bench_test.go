@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // BenchmarkParse reads the longest list of entries that a manifest may have, and documents

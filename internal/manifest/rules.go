@@ -96,7 +96,8 @@ var checks = [...]check{
 		[]string{"signers"}, checkSignersThreshold},
 	{parseRule{"no-coordinator", "no replica could ever recover the seed from a peer", inFields},
 		[]string{"admit"}, checkCoordinatorEntry},
-	{parseRule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed", inProofs},
+	{parseRule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed",
+		inProofs},
 		nil, checkCoordinatorSelectors},
 	{parseRule{"platform-flag", "the flag means something for coordinators under k8s selectors only", inProofs},
 		[]string{"admit"}, checkPlatformFlag},
@@ -104,8 +105,10 @@ var checks = [...]check{
 	{parseRule{"selector-without-proof", "without reference values the selector can match nothing", inFields},
 		[]string{"proofs"}, checkProofPresent},
 	{parseRule{"two-kinds", "one proof must not give one candidate two kinds", inFields}, nil, checkOverlap},
-	{parseRule{"shadowed-selector", "an earlier entry takes all that this one could match", inFields}, nil, nil}, // found by two-kinds
-	{parseRule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others", inLimits}, nil, nil},
+	// Found by two-kinds.
+	{parseRule{"shadowed-selector", "an earlier entry takes all that this one could match", inFields}, nil, nil},
+	{parseRule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others",
+		inLimits}, nil, nil},
 	{parseRule{"degraded-max", "nothing outlives its identity: all edges of a node die with its SVID", inRenewal},
 		[]string{"degraded.max"}, checkDegradedMax},
 	{parseRule{"route-ttl", "a route cannot outlive the mode that preserves it", inDegraded},
@@ -144,7 +147,8 @@ func checkNames(d *decoder, m *Manifest) {
 			}
 			if j, twice := first[s]; twice {
 				at := fmt.Sprintf("%s[%d].name", path, i)
-				d.Fault("duplicate-name", at, fmt.Sprintf("%s is the name of %s[%d] already, in line %d", document.Shown(s), path, j, d.At(fmt.Sprintf("%s[%d].name", path, j)).Line), "choose another name")
+				d.Fault("duplicate-name", at, fmt.Sprintf("%s is the name of %s[%d] already, in line %d",
+					document.Shown(s), path, j, d.At(fmt.Sprintf("%s[%d].name", path, j)).Line), "choose another name")
 				continue
 			}
 			first[s] = i
@@ -162,7 +166,9 @@ func checkSignerKeys(d *decoder, m *Manifest) {
 			continue
 		}
 		if j, twice := first[s.Key]; twice {
-			d.Fault("duplicate-key", fmt.Sprintf("signers.keys[%d].key", i), fmt.Sprintf("this is the key of signers.keys[%d] already", j), "remove one of the two: a key counts once")
+			d.Fault("duplicate-key", fmt.Sprintf("signers.keys[%d].key", i),
+				fmt.Sprintf("this is the key of signers.keys[%d] already", j),
+				"remove one of the two: a key counts once")
 			continue
 		}
 		first[s.Key] = i
@@ -181,7 +187,9 @@ func checkHolders(d *decoder, m *Manifest) {
 			continue
 		}
 		if j, twice := first[id]; twice {
-			d.Fault("duplicate-recipient", fmt.Sprintf("seed.owners[%d].%s", i, at), fmt.Sprintf("this holder has a share as seed.owners[%d] already", j), "give the share to someone else, or lower the threshold")
+			d.Fault("duplicate-recipient", fmt.Sprintf("seed.owners[%d].%s", i, at),
+				fmt.Sprintf("this holder has a share as seed.owners[%d] already", j),
+				"give the share to someone else, or lower the threshold")
 			continue
 		}
 		first[id] = i
@@ -196,9 +204,12 @@ func checkSeedThreshold(d *decoder, m *Manifest) {
 	case len(m.Seed.Owners) == 0:
 		d.Fault("seed-threshold", "seed.owners", "nobody could bring the seed back", "add an owner")
 	case people == 0 && k > 1:
-		d.Fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and all owners are keepers, each of which holds the whole seed", k), "write 1, or add people: owners with a recipient")
+		d.Fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and all owners are "+
+			"keepers, each of which holds the whole seed", k), "write 1, or add people: owners with a recipient")
 	case people > 0 && k > people:
-		d.Fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and %d of the owners are people with a share", k, people), fmt.Sprintf("write at most %d, or add people: owners with a recipient", people))
+		d.Fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and %d of the owners are "+
+			"people with a share", k, people), fmt.Sprintf("write at most %d, or add people: owners with a "+
+			"recipient", people))
 	}
 }
 
@@ -206,7 +217,8 @@ func checkSignersThreshold(d *decoder, m *Manifest) {
 	if n := len(m.Signers.Keys); n == 0 {
 		d.Fault("signers-threshold", "signers.keys", "nobody could set the next manifest", "add a signer")
 	} else if m.Signers.Threshold > n {
-		d.Fault("signers-threshold", "signers.threshold", fmt.Sprintf("the threshold is %d, and there are %d keys", m.Signers.Threshold, n), fmt.Sprintf("write at most %d, or add keys", n))
+		d.Fault("signers-threshold", "signers.threshold", fmt.Sprintf("the threshold is %d, and there are %d keys",
+			m.Signers.Threshold, n), fmt.Sprintf("write at most %d, or add keys", n))
 	}
 }
 
@@ -216,7 +228,8 @@ func checkCoordinatorEntry(d *decoder, m *Manifest) {
 			return
 		}
 	}
-	d.Fault("no-coordinator", "admit", "no entry is of kind coordinator", "add one, such as {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}")
+	d.Fault("no-coordinator", "admit", "no entry is of kind coordinator",
+		"add one, such as {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}")
 }
 
 // eachPattern calls f for each pattern that was read, with its path.
@@ -239,10 +252,13 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 		case manifestform.FamilyKey, manifestform.FamilyX509, manifestform.FamilyTPM, manifestform.FamilySEVSNP:
 		case manifestform.FamilyKubernetes:
 			if !e.PlatformMayReadSeed {
-				d.Fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read the seed through this", "use key, x509, tpm or sevsnp, or accept it with platform_may_read_seed: true")
+				d.Fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read "+
+					"the seed through this", "use key, x509, tpm or sevsnp, or accept it with "+
+					"platform_may_read_seed: true")
 			}
 		default:
-			d.Fault("coordinator-selector", path, fmt.Sprintf("a coordinator cannot be admitted by %s", p.Family()), "use key, x509, tpm or sevsnp")
+			d.Fault("coordinator-selector", path, fmt.Sprintf("a coordinator cannot be admitted by %s", p.Family()),
+				"use key, x509, tpm or sevsnp")
 		}
 	})
 }
@@ -254,7 +270,8 @@ var provable = [...]string{manifestform.FamilyToken, manifestform.FamilyKey, man
 func checkProvable(d *decoder, m *Manifest) {
 	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
 		if !slices.Contains(provable[:], p.Family()) {
-			d.Fault("selector-unproven", path, fmt.Sprintf("this release has no proof of %s selectors, so that %s admits nobody", p.Family(), document.Shown(p.text)),
+			d.Fault("selector-unproven", path, fmt.Sprintf("this release has no proof of %s selectors, so that "+
+				"%s admits nobody", p.Family(), document.Shown(p.text)),
 				"use "+strings.Join(provable[:], ", ")+" until a release proves it")
 		}
 	})
@@ -268,7 +285,8 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 			kubernetes = kubernetes || p.Family() == manifestform.FamilyKubernetes
 		}
 		if e.PlatformMayReadSeed && (e.Kind != identity.Coordinator || !kubernetes) {
-			d.Fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i), "this entry admits no coordinator by a k8s selector", "remove the flag")
+			d.Fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i),
+				"this entry admits no coordinator by a k8s selector", "remove the flag")
 		}
 	}
 }
@@ -276,7 +294,8 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 func checkTokenSelectors(d *decoder, m *Manifest) {
 	eachPattern(m, func(e *Entry, _ int, p Pattern, path string) {
 		if want := manifestform.FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
-			d.Fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", document.Shown(p.text), document.Shown(e.Name)), "write "+want)
+			d.Fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", document.Shown(p.text),
+				document.Shown(e.Name)), "write "+want)
 		}
 	})
 }
@@ -286,7 +305,8 @@ func checkProofPresent(d *decoder, m *Manifest) {
 		switch p.Family() {
 		case manifestform.FamilyX509:
 			if m.Proofs.X509 == nil {
-				d.Fault("selector-without-proof", path, "no certificate can show this without roots", "add proofs.x509.roots_pem")
+				d.Fault("selector-without-proof", path, "no certificate can show this without roots",
+					"add proofs.x509.roots_pem")
 			}
 		case manifestform.FamilySEVSNP:
 			listed := false
@@ -296,7 +316,8 @@ func checkProofPresent(d *decoder, m *Manifest) {
 				}
 			}
 			if !listed {
-				d.Fault("selector-without-proof", path, "no report with this measurement is accepted", "add it to proofs.sevsnp.measurements")
+				d.Fault("selector-without-proof", path, "no report with this measurement is accepted",
+					"add it to proofs.sevsnp.measurements")
 			}
 		}
 	})
@@ -317,10 +338,14 @@ func checkOverlap(d *decoder, m *Manifest) {
 		switch {
 		case a.Kind == "" || b.Kind == "":
 		case a.Kind != b.Kind:
-			d.Fault("two-kinds", later.path, fmt.Sprintf("%s overlaps with %s of entry %s: one candidate could be %s and %s", document.Shown(later.pattern.text), document.Shown(earlier.pattern.text), document.Shown(a.Name), a.Kind, b.Kind),
+			d.Fault("two-kinds", later.path, fmt.Sprintf("%s overlaps with %s of entry %s: one candidate could "+
+				"be %s and %s", document.Shown(later.pattern.text), document.Shown(earlier.pattern.text),
+				document.Shown(a.Name), a.Kind, b.Kind),
 				"make one of the two patterns narrower, or the kinds equal")
 		case earlier.pattern.covers(later.pattern):
-			d.Fault("shadowed-selector", later.path, fmt.Sprintf("%s can match nothing: %s of entry %s takes it all", document.Shown(later.pattern.text), document.Shown(earlier.pattern.text), document.Shown(a.Name)),
+			d.Fault("shadowed-selector", later.path, fmt.Sprintf("%s can match nothing: %s of entry %s takes it "+
+				"all", document.Shown(later.pattern.text), document.Shown(earlier.pattern.text),
+				document.Shown(a.Name)),
 				"remove it, or move the narrower pattern before the wider one")
 		}
 	}
@@ -336,7 +361,8 @@ func checkOverlap(d *decoder, m *Manifest) {
 		all = append(all, now)
 	})
 	if len(globs) > manifestform.MaxGlobs {
-		d.Fault("too-many-globs", globs[manifestform.MaxGlobs].path, fmt.Sprintf("%d patterns have a *", len(globs)), fmt.Sprintf("at most %d are allowed", manifestform.MaxGlobs))
+		d.Fault("too-many-globs", globs[manifestform.MaxGlobs].path, fmt.Sprintf("%d patterns have a *",
+			len(globs)), fmt.Sprintf("at most %d are allowed", manifestform.MaxGlobs))
 		return
 	}
 	order := make(map[string]int, len(all))
@@ -370,7 +396,8 @@ func checkDegradedMax(d *decoder, m *Manifest) {
 			continue
 		}
 		if m.Degraded.Max >= e.SVIDTTL {
-			d.Fault("degraded-max", path, fmt.Sprintf("an SVID of %s ends before degraded mode does, after %s", document.FormatDuration(e.SVIDTTL), document.FormatDuration(m.Degraded.Max)),
+			d.Fault("degraded-max", path, fmt.Sprintf("an SVID of %s ends before degraded mode does, after %s",
+				document.FormatDuration(e.SVIDTTL), document.FormatDuration(m.Degraded.Max)),
 				"write more than degraded.max, or lower degraded.max")
 		}
 	}
@@ -378,6 +405,8 @@ func checkDegradedMax(d *decoder, m *Manifest) {
 
 func checkRouteTTL(d *decoder, m *Manifest) {
 	if m.Degraded.RouteTTL > m.Degraded.Max {
-		d.Fault("route-ttl", "degraded.route_ttl", fmt.Sprintf("%s is more than degraded.max, %s", document.FormatDuration(m.Degraded.RouteTTL), document.FormatDuration(m.Degraded.Max)), "write at most degraded.max")
+		d.Fault("route-ttl", "degraded.route_ttl", fmt.Sprintf("%s is more than degraded.max, %s",
+			document.FormatDuration(m.Degraded.RouteTTL), document.FormatDuration(m.Degraded.Max)),
+			"write at most degraded.max")
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"filippo.io/age"
 
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 // doc is a manifest in parts, so that a test can spoil one of them.

@@ -10,5 +10,6 @@ const (
 	maxRoots          = 64
 )
 
-// defaultTrust is what a manifest means that does not say. It is part of the format, as the defaults of package manifestform.
+// defaultTrust is what a manifest means that does not say. It is part of the format, as the defaults of package
+// manifestform.
 const defaultTrust = TrustRoot

@@ -182,7 +182,8 @@ const (
 
 // Permissions returns every permission.
 func Permissions() []Permission {
-	return []Permission{ContinueServices, PreserveRoutes, ReconnectPeers, ValidatePeers, UseStorageEndpoints, ReportLater}
+	return []Permission{ContinueServices, PreserveRoutes, ReconnectPeers, ValidatePeers, UseStorageEndpoints,
+		ReportLater}
 }
 
 // Degraded bounds what nodes may do out of reach of coordinators. A snapshot
@@ -269,8 +270,10 @@ func (m *Manifest) Findings() []*Problem { return slices.Clone(m.findings) }
 // format bounds the document of a manifest.
 func format() *document.Format {
 	return &document.Format{
-		Noun: "a manifest", Start: "start from the output of: fealty manifest init", TooLong: "use patterns in place of single entries",
-		Bytes: manifestform.MaxBytes, Documents: 1, Depth: manifestform.MaxDepth, Fields: maxFields, Items: manifestform.MaxEntries, Marks: maxMarks, Problems: manifestform.MaxProblems,
+		Noun: "a manifest", Start: "start from the output of: fealty manifest init",
+		TooLong: "use patterns in place of single entries",
+		Bytes:   manifestform.MaxBytes, Documents: 1, Depth: manifestform.MaxDepth, Fields: maxFields,
+		Items: manifestform.MaxEntries, Marks: maxMarks, Problems: manifestform.MaxProblems,
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 const exampleText = `

@@ -87,7 +87,8 @@ func checkAgeRecipient(s string) (id, wrong string) {
 	case hrp == "age" && len(key) != 32:
 		return "", fmt.Sprintf("it holds %d bytes, an X25519 key has 32", len(key))
 	case hrp == "age1pq" && len(key) != mlkem.EncapsulationKeySize768+32:
-		return "", fmt.Sprintf("it holds %d bytes, a post-quantum key has %d", len(key), mlkem.EncapsulationKeySize768+32)
+		return "", fmt.Sprintf("it holds %d bytes, a post-quantum key has %d", len(key),
+			mlkem.EncapsulationKeySize768+32)
 	case hrp == "age1pq":
 		if _, err := mlkem.NewEncapsulationKey768(key[:mlkem.EncapsulationKeySize768]); err != nil {
 			return "", "it is no ML-KEM key"
@@ -140,7 +141,8 @@ func checkSSHRecipient(s string) (id, wrong string) {
 			return "", "it is no RSA key: modulus or exponent are even, or the exponent is out of range"
 		}
 	default:
-		return "", fmt.Sprintf("keys of type %s cannot be encrypted to, only ssh-ed25519 and ssh-rsa", document.Shown(fields[0]))
+		return "", fmt.Sprintf("keys of type %s cannot be encrypted to, only ssh-ed25519 and ssh-rsa",
+			document.Shown(fields[0]))
 	}
 	return fields[0] + " " + fields[1], ""
 }

@@ -28,14 +28,16 @@ type (
 func (d *decoder) name(n *node, path string) string {
 	s, ok := d.Text(n, path)
 	if ok && !manifestform.IsName(s) {
-		d.Fault("name", path, document.Shown(s)+" is not a name", fmt.Sprintf("use letters, digits, '.', '-' and '_', at most %d of them", manifestform.MaxNameBytes))
+		d.Fault("name", path, document.Shown(s)+" is not a name",
+			fmt.Sprintf("use letters, digits, '.', '-' and '_', at most %d of them", manifestform.MaxNameBytes))
 		return ""
 	}
 	return s
 }
 
 func (d *decoder) manifest(root *node) *Manifest {
-	m := &Manifest{Trust: defaultTrust, RejoinGrace: manifestform.DefaultRejoinGrace, Baseline: Baseline{Data: manifestform.DefaultBaselineData},
+	m := &Manifest{Trust: defaultTrust, RejoinGrace: manifestform.DefaultRejoinGrace,
+		Baseline: Baseline{Data: manifestform.DefaultBaselineData},
 		Degraded: Degraded{Allow: Permissions(), Max: manifestform.DefaultDegradedMax, RouteTTL: -1}}
 	d.Object(root, "",
 		part{Name: "cluster", Required: true, Read: func(n *node, path string) {
@@ -53,16 +55,22 @@ func (d *decoder) manifest(root *node) *Manifest {
 		part{Name: "signers", Required: true, Read: func(n *node, path string) { d.signers(n, path, &m.Signers) }},
 		part{Name: "proofs", Required: false, Read: func(n *node, path string) { d.proofs(n, path, &m.Proofs) }},
 		part{Name: "admit", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxEntries, func(n *node, path string) { m.Admit = append(m.Admit, d.entry(n, path)) })
+			d.List(n, path, manifestform.MaxEntries, func(n *node, path string) {
+				m.Admit = append(m.Admit, d.entry(n, path))
+			})
 		}},
 		part{Name: "trust", Required: false, Read: func(n *node, path string) {
 			m.Trust = document.Word(d.Decoder, n, path, "trust", []Trust{TrustRoot, TrustMesh})
 		}},
 		part{Name: "degraded", Required: false, Read: func(n *node, path string) { d.degraded(n, path, &m.Degraded) }},
-		part{Name: "rejoin_grace", Required: false, Read: func(n *node, path string) { m.RejoinGrace = d.Duration(n, path, 0, manifestform.MaxRejoinGrace) }},
+		part{Name: "rejoin_grace", Required: false, Read: func(n *node, path string) {
+			m.RejoinGrace = d.Duration(n, path, 0, manifestform.MaxRejoinGrace)
+		}},
 		part{Name: "baseline", Required: false, Read: func(n *node, path string) {
 			m.Baseline.stated = true
-			d.Object(n, path, part{Name: "data", Required: false, Read: func(n *node, path string) { m.Baseline.Data = d.Number(n, path, 0, manifestform.MaxMembers) }})
+			d.Object(n, path, part{Name: "data", Required: false, Read: func(n *node, path string) {
+				m.Baseline.Data = d.Number(n, path, 0, manifestform.MaxMembers)
+			}})
 		}},
 		part{Name: "workloads", Required: false, Read: func(n *node, path string) {
 			d.Object(n, path, part{Name: "token_issuer", Required: true,
@@ -95,9 +103,13 @@ func isPerson(k identity.Kind) bool { return k == identity.Admin || k == identit
 
 func (d *decoder) seed(n *node, path string, s *Seed) {
 	d.Object(n, path,
-		part{Name: "threshold", Required: true, Read: func(n *node, path string) { s.Threshold = d.Number(n, path, 1, manifestform.MaxOwners) }},
+		part{Name: "threshold", Required: true, Read: func(n *node, path string) {
+			s.Threshold = d.Number(n, path, 1, manifestform.MaxOwners)
+		}},
 		part{Name: "owners", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxOwners, func(n *node, path string) { s.Owners = append(s.Owners, d.owner(n, path)) })
+			d.List(n, path, manifestform.MaxOwners, func(n *node, path string) {
+				s.Owners = append(s.Owners, d.owner(n, path))
+			})
 		}},
 	)
 }
@@ -112,7 +124,8 @@ func (d *decoder) owner(n *node, path string) Owner {
 				return
 			}
 			if _, wrong := checkRecipient(s); wrong != "" {
-				d.Fault("recipient", path, wrong, "paste an age recipient (age1…, from age-keygen) or an SSH public key (ssh-ed25519 or ssh-rsa)")
+				d.Fault("recipient", path, wrong, "paste an age recipient (age1…, from age-keygen) or an SSH "+
+					"public key (ssh-ed25519 or ssh-rsa)")
 			}
 			o.Recipient = s
 		}},
@@ -128,16 +141,21 @@ func (d *decoder) owner(n *node, path string) Owner {
 		}},
 	)
 	if (o.Recipient == "") == (o.Keeper == "") && n.Kind == document.Object && !d.Faulty(path) {
-		d.Fault("owner-holder", path, "an owner has a recipient or a keeper, exactly one of the two", "add one, or split the owner in two")
+		d.Fault("owner-holder", path, "an owner has a recipient or a keeper, exactly one of the two",
+			"add one, or split the owner in two")
 	}
 	return o
 }
 
 func (d *decoder) signers(n *node, path string, s *Signers) {
 	d.Object(n, path,
-		part{Name: "threshold", Required: true, Read: func(n *node, path string) { s.Threshold = d.Number(n, path, 1, manifestform.MaxSigners) }},
+		part{Name: "threshold", Required: true, Read: func(n *node, path string) {
+			s.Threshold = d.Number(n, path, 1, manifestform.MaxSigners)
+		}},
 		part{Name: "keys", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxSigners, func(n *node, path string) { s.Keys = append(s.Keys, d.signer(n, path)) })
+			d.List(n, path, manifestform.MaxSigners, func(n *node, path string) {
+				s.Keys = append(s.Keys, d.signer(n, path))
+			})
 		}},
 	)
 }
@@ -165,15 +183,20 @@ func (d *decoder) proofs(n *node, path string, p *Proofs) {
 	d.Object(n, path,
 		part{Name: "x509", Required: false, Read: func(n *node, path string) {
 			p.X509 = &X509Proof{}
-			d.Object(n, path, part{Name: "roots_pem", Required: true, Read: func(n *node, path string) { d.roots(n, path, p.X509) }})
+			d.Object(n, path, part{Name: "roots_pem", Required: true, Read: func(n *node, path string) {
+				d.roots(n, path, p.X509)
+			}})
 		}},
 		part{Name: "sevsnp", Required: false, Read: func(n *node, path string) {
 			p.SEVSNP = &SEVSNPProof{}
 			d.Object(n, path,
 				part{Name: "measurements", Required: true, Read: func(n *node, path string) {
-					p.SEVSNP.Measurements = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, d.measurement)
+					p.SEVSNP.Measurements = document.Unique(d.Decoder, n, path, manifestform.MaxListItems,
+						d.measurement)
 				}},
-				part{Name: "min_tcb", Required: false, Read: func(n *node, path string) { d.tcb(n, path, &p.SEVSNP.MinTCB) }},
+				part{Name: "min_tcb", Required: false, Read: func(n *node, path string) {
+					d.tcb(n, path, &p.SEVSNP.MinTCB)
+				}},
 			)
 		}},
 	)
@@ -186,7 +209,8 @@ func (d *decoder) measurement(n *node, path string) string {
 	}
 	canonical, wrong := parseHex(48)(s)
 	if wrong != "" {
-		d.Fault("measurement", path, document.Shown(s)+" is not a launch measurement", "write its 48 bytes as 96 hex digits")
+		d.Fault("measurement", path, document.Shown(s)+" is not a launch measurement",
+			"write its 48 bytes as 96 hex digits")
 	}
 	return canonical
 }
@@ -212,7 +236,8 @@ func (d *decoder) roots(n *node, path string, p *X509Proof) {
 		return
 	}
 	if len(s) > maxRootsPEMBytes {
-		d.Fault("roots-pem", path, fmt.Sprintf("%d bytes", len(s)), fmt.Sprintf("at most %d are allowed", maxRootsPEMBytes))
+		d.Fault("roots-pem", path, fmt.Sprintf("%d bytes", len(s)), fmt.Sprintf("at most %d are allowed",
+			maxRootsPEMBytes))
 		return
 	}
 	p.RootsPEM = s
@@ -228,7 +253,8 @@ func (d *decoder) roots(n *node, path string, p *X509Proof) {
 			d.Fault("roots-pem", path, fmt.Sprintf("text that is no certificate, after %d that are", number-1), do)
 			return
 		case strings.Contains(block.Type, "PRIVATE KEY"):
-			d.Fault("roots-pem", path, "a private key, and a manifest is public", "remove it, replace that key pair, and "+do)
+			d.Fault("roots-pem", path, "a private key, and a manifest is public",
+				"remove it, replace that key pair, and "+do)
 			return
 		case block.Type != "CERTIFICATE" || len(block.Headers) != 0:
 			d.Fault("roots-pem", path, fmt.Sprintf("block %d is of type %s", number, document.Shown(block.Type)), do)
@@ -243,7 +269,8 @@ func (d *decoder) roots(n *node, path string, p *X509Proof) {
 			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d cannot be read: %v", number, err), do)
 			return
 		case !cert.BasicConstraintsValid || !cert.IsCA:
-			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d, of %s, is not a CA's", number, document.Shown(cert.Subject.String())), do)
+			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d, of %s, is not a CA's", number,
+				document.Shown(cert.Subject.String())), do)
 			return
 		case slices.ContainsFunc(p.RootsDER, func(der []byte) bool { return bytes.Equal(der, cert.Raw) }):
 			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d stands there already", number), "remove it")
@@ -261,20 +288,29 @@ func (d *decoder) entry(n *node, path string) Entry {
 	var e Entry
 	d.Object(n, path,
 		part{Name: "name", Required: true, Read: func(n *node, path string) { e.Name = d.name(n, path) }},
-		part{Name: "kind", Required: true, Read: func(n *node, path string) { e.Kind = document.Word(d.Decoder, n, path, "kind", Kinds()) }},
+		part{Name: "kind", Required: true, Read: func(n *node, path string) {
+			e.Kind = document.Word(d.Decoder, n, path, "kind", Kinds())
+		}},
 		part{Name: "match", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxPatterns, func(n *node, path string) { e.Match = append(e.Match, d.pattern(n, path)) })
+			d.List(n, path, manifestform.MaxPatterns, func(n *node, path string) {
+				e.Match = append(e.Match, d.pattern(n, path))
+			})
 			if e.Match == nil && !d.Faulty(path) {
-				d.Fault("selector", path, "an entry without a selector can match nothing", "add one, such as "+selectorForms[2].example)
+				d.Fault("selector", path, "an entry without a selector can match nothing",
+					"add one, such as "+selectorForms[2].example)
 			}
 		}},
 		part{Name: "roles", Required: false, Read: func(n *node, path string) {
-			e.Roles = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, func(n *node, path string) Role { return document.Word(d.Decoder, n, path, "role", Roles()) })
+			e.Roles = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, func(n *node, path string) Role {
+				return document.Word(d.Decoder, n, path, "role", Roles())
+			})
 		}},
 		part{Name: "organizations", Required: false, Read: func(n *node, path string) {
 			e.Organizations = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, d.name)
 		}},
-		part{Name: "max_members", Required: false, Read: func(n *node, path string) { e.MaxMembers = d.Number(n, path, 1, manifestform.MaxMembers) }},
+		part{Name: "max_members", Required: false, Read: func(n *node, path string) {
+			e.MaxMembers = d.Number(n, path, 1, manifestform.MaxMembers)
+		}},
 		part{Name: "svid_ttl", Required: false, Read: func(n *node, path string) {
 			e.SVIDTTL = d.Duration(n, path, manifestform.MinSVIDTTL, manifestform.MaxSVIDTTL)
 		}},
@@ -285,7 +321,9 @@ func (d *decoder) entry(n *node, path string) Entry {
 			e.IPs = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, d.ip)
 		}},
 		part{Name: "labels", Required: false, Read: func(n *node, path string) { e.Labels = d.labels(n, path) }},
-		part{Name: "platform_may_read_seed", Required: false, Read: func(n *node, path string) { e.PlatformMayReadSeed = d.Yes(n, path) }},
+		part{Name: "platform_may_read_seed", Required: false, Read: func(n *node, path string) {
+			e.PlatformMayReadSeed = d.Yes(n, path)
+		}},
 	)
 	return e
 }
@@ -353,7 +391,8 @@ func (d *decoder) dnsName(n *node, path string) string {
 			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 	}
 	if !valid || netip.Addr.IsValid(addrOrZero(s)) {
-		d.Fault("dns-name", path, document.Shown(s)+" is not a host name", "write it in lower case, without a wildcard, such as node-c.example")
+		d.Fault("dns-name", path, document.Shown(s)+" is not a host name",
+			"write it in lower case, without a wildcard, such as node-c.example")
 	}
 	return s
 }
@@ -370,7 +409,8 @@ func (d *decoder) ip(n *node, path string) netip.Addr {
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
-		d.Fault("ip", path, document.Shown(s)+" is not the address of a host", "write an IPv4 or IPv6 address without a zone")
+		d.Fault("ip", path, document.Shown(s)+" is not the address of a host",
+			"write an IPv4 or IPv6 address without a zone")
 	}
 	return a
 }
@@ -378,13 +418,16 @@ func (d *decoder) ip(n *node, path string) netip.Addr {
 func (d *decoder) degraded(n *node, path string, g *Degraded) {
 	d.Object(n, path,
 		part{Name: "allow", Required: false, Read: func(n *node, path string) {
-			g.Allow = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, func(n *node, path string) Permission {
+			g.Allow = document.Unique(d.Decoder, n, path, manifestform.MaxListItems,
+				func(n *node, path string) Permission {
 				return document.Word(d.Decoder, n, path, "permission", Permissions())
 			})
 		}},
 		part{Name: "max", Required: false, Read: func(n *node, path string) {
 			g.Max = d.Duration(n, path, 0, manifestform.MaxSVIDTTL-manifestform.DefaultSVIDMargin)
 		}},
-		part{Name: "route_ttl", Required: false, Read: func(n *node, path string) { g.RouteTTL = d.Duration(n, path, 0, manifestform.MaxRouteTTL) }},
+		part{Name: "route_ttl", Required: false, Read: func(n *node, path string) {
+			g.RouteTTL = d.Duration(n, path, 0, manifestform.MaxRouteTTL)
+		}},
 	)
 }

@@ -131,7 +131,8 @@ func (e *patternError) Error() string { return "manifest: " + e.What + ": " + e.
 // ParsePattern reads a selector pattern. The error is a [*patternError].
 func ParsePattern(s string) (Pattern, error) {
 	refuse := func(do, what string, args ...any) (Pattern, error) {
-		return Pattern{}, &patternError{What: "selector " + document.Shown(s) + " " + fmt.Sprintf(what, args...), Do: do}
+		return Pattern{}, &patternError{What: "selector " + document.Shown(s) + " " + fmt.Sprintf(what, args...),
+			Do: do}
 	}
 	if len(s) > maxSelectorBytes {
 		return refuse(fmt.Sprintf("at most %d are allowed", maxSelectorBytes), "has %d bytes", len(s))
@@ -146,7 +147,8 @@ func ParsePattern(s string) (Pattern, error) {
 			return refuse("write one, which stands for one name", "has %d *", stars)
 		}
 		if stars == 1 && !form.glob {
-			return refuse("list the values", "has a *, which %s selectors cannot have", strings.TrimSuffix(form.prefix, ":"))
+			return refuse("list the values", "has a *, which %s selectors cannot have",
+				strings.TrimSuffix(form.prefix, ":"))
 		}
 		canonical, wrong := form.parse(value)
 		if wrong != "" {
@@ -178,7 +180,8 @@ func unknownSelector(s string) (what, do string) {
 		return "is of no known family", document.Suggest(family, families)
 	}
 	attribute, _, _ := strings.Cut(rest, ":")
-	return fmt.Sprintf("asks for %s, which %s does not have", document.Shown(attribute), family), document.Suggest(attribute, attributes)
+	return fmt.Sprintf("asks for %s, which %s does not have", document.Shown(attribute), family),
+		document.Suggest(attribute, attributes)
 }
 
 func parseTokenEntry(value string) (string, string) {

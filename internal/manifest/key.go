@@ -22,11 +22,13 @@ const keyPrefix = "ed25519:"
 // small order, under which anyone can sign.
 func NewKey(public ed25519.PublicKey) (Key, error) {
 	if len(public) != ed25519.PublicKeySize {
-		return Key{}, fmt.Errorf("%w: %d bytes, an Ed25519 public key has %d", ErrBadKey, len(public), ed25519.PublicKeySize)
+		return Key{}, fmt.Errorf("%w: %d bytes, an Ed25519 public key has %d", ErrBadKey, len(public),
+			ed25519.PublicKeySize)
 	}
 	k := Key(public)
 	if k.smallOrder() {
-		return Key{}, fmt.Errorf("%w: a point of small order, under which anyone can sign; make a new key pair", ErrBadKey)
+		return Key{}, fmt.Errorf("%w: a point of small order, under which anyone can sign; make a new key pair",
+			ErrBadKey)
 	}
 	return k, nil
 }

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // Every class of changes, with what it looks like. The test walks the table of

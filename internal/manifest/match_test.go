@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifest"
 )
 
 func TestMatch(t *testing.T) {

@@ -180,7 +180,8 @@ func (r *reach) globs() {
 			if more, ok := before.pattern.coversNames(after.pattern); !sameKind && ok && more == 0 {
 				// All that the new pattern takes was of the other kind, by the rule against
 				// two kinds.
-				r.kinds = append(r.kinds, crossing{after.pattern, &r.old.Admit[before.entry], &r.new.Admit[after.entry], true})
+				r.kinds = append(r.kinds, crossing{after.pattern, &r.old.Admit[before.entry],
+					&r.new.Admit[after.entry], true})
 				continue
 			}
 			if r.paired[pair{before.entry, after.entry}] && (renamed || before.pattern == after.pattern) && sameKind {
@@ -189,12 +190,14 @@ func (r *reach) globs() {
 			switch {
 			case !r.share(before, after):
 			case !sameKind:
-				r.kinds = append(r.kinds, crossing{after.pattern, &r.old.Admit[before.entry], &r.new.Admit[after.entry], false})
+				r.kinds = append(r.kinds, crossing{after.pattern, &r.old.Admit[before.entry],
+					&r.new.Admit[after.entry], false})
 			default:
 				r.pair(before, after)
 				if !renamed && before.pattern != after.pattern {
 					renamed = true
-					r.names = append(r.names, renaming{after.pattern, "the * of " + before.pattern.text, "the * of " + after.pattern.text})
+					r.names = append(r.names, renaming{after.pattern, "the * of " + before.pattern.text,
+						"the * of " + after.pattern.text})
 				}
 			}
 		}
@@ -204,7 +207,8 @@ func (r *reach) globs() {
 // share reports whether there is a selector that old takes by before and new by
 // after. It may say yes where none was found in time.
 func (r *reach) share(before, after patternRef) bool {
-	prefix, suffix := longer(before.pattern.prefix(), after.pattern.prefix()), longer(before.pattern.suffix(), after.pattern.suffix())
+	prefix, suffix := longer(before.pattern.prefix(), after.pattern.prefix()), longer(before.pattern.suffix(),
+		after.pattern.suffix())
 	for _, middle := range r.middles {
 		if r.lookups++; r.lookups > maxLookups {
 			return true

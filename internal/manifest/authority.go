@@ -23,9 +23,12 @@ func AuthorityMoves(before, after *Manifest) []string {
 		equal bool
 	}{
 		{manifestform.AuthorityCluster, before.Cluster == after.Cluster},
-		{manifestform.AuthorityCoordinators, slices.EqualFunc(before.coordinators(), after.coordinators(), sameCoordinators)},
-		{manifestform.AuthoritySigners, before.Signers.Threshold == after.Signers.Threshold && slices.Equal(before.Signers.Keys, after.Signers.Keys)},
-		{manifestform.AuthoritySeed, before.Seed.Threshold == after.Seed.Threshold && slices.Equal(before.Seed.Owners, after.Seed.Owners)},
+		{manifestform.AuthorityCoordinators, slices.EqualFunc(before.coordinators(), after.coordinators(),
+			sameCoordinators)},
+		{manifestform.AuthoritySigners, before.Signers.Threshold == after.Signers.Threshold &&
+			slices.Equal(before.Signers.Keys, after.Signers.Keys)},
+		{manifestform.AuthoritySeed, before.Seed.Threshold == after.Seed.Threshold &&
+			slices.Equal(before.Seed.Owners, after.Seed.Owners)},
 		{manifestform.AuthorityProofs, sameProofs(before.Proofs, after.Proofs)},
 		{manifestform.AuthorityTrust, before.Trust == after.Trust},
 		{manifestform.AuthorityEverySet, before.Trust != TrustMesh && after.Trust != TrustMesh},
@@ -79,7 +82,8 @@ func sameProofs(a, b Proofs) bool {
 		return true
 	}
 	return a.SEVSNP.MinTCB == b.SEVSNP.MinTCB &&
-		slices.Equal(slices.Sorted(slices.Values(a.SEVSNP.Measurements)), slices.Sorted(slices.Values(b.SEVSNP.Measurements)))
+		slices.Equal(slices.Sorted(slices.Values(a.SEVSNP.Measurements)),
+			slices.Sorted(slices.Values(b.SEVSNP.Measurements)))
 }
 
 func sortedDER(certs [][]byte) [][]byte {
