@@ -123,8 +123,15 @@ func TestScripts(t *testing.T) {
 	}
 	files := certificates(t)
 	maps.Copy(files, snapshots(t))
+	// Where testscript would make it otherwise, builds of go are, on a disk that is waited for.
+	work, err := os.MkdirTemp("", "scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(work) })
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
+		WorkdirRoot:         work,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
