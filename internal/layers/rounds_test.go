@@ -28,14 +28,9 @@ func TestRounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds, skipped, folders := roundsOf(t, script)
+	rounds, skipped, folders := roundsOf(t, root, script)
 	named := make(map[string]bool)
-	covered := func(dir string) bool {
-		return slices.ContainsFunc(folders, func(f string) bool {
-			under, tree := strings.CutSuffix(f, "/...")
-			return dir == under || tree && strings.HasPrefix(dir, under+"/")
-		})
-	}
+	covered := func(dir string) bool { return slices.Contains(folders, dir) }
 	for dir, tests := range lessUnderDetector(t, root) {
 		for _, name := range tests {
 			named[name] = true
@@ -90,34 +85,30 @@ func testNames(t *testing.T, root string) map[string][]string {
 }
 
 // roundsOf returns which tests the script runs without the race detector, which of them it
-// leaves out under it, and the folders of their packages, of which "…/..." has those below
-// too.
-func roundsOf(t *testing.T, script []byte) (rounds, alone *regexp.Regexp, folders []string) {
+// leaves out under it, and the folders of the packages that it builds for the first run.
+func roundsOf(t *testing.T, root string, script []byte) (rounds, alone *regexp.Regexp, folders []string) {
 	t.Helper()
-	// The shell puts the expression together from its parts.
+	// The shell puts the expression together from its parts, and looks for what has such tests.
 	parts := regexp.MustCompile(`(?m)^[a-z]+\+?='[^']*'$|^rounds=.*$`).FindAll(script, -1)
-	var text []byte
-	for _, p := range parts {
-		text = append(append(text, p...), '\n')
-	}
-	all, err := exec.Command("bash", "-euc", string(text)+`echo "$rounds"; echo "$alone"`).Output()
-	if err != nil {
-		t.Fatalf("the rounds of %s: %v", testScript, err)
-	}
-	run := regexp.MustCompile(`(?s)\nproduct test [^\n]*"\^\(\$rounds\)\\\$" \\\n([^|]*) \| passed_on \|\|`).FindSubmatch(script)
-	if run == nil {
+	search := regexp.MustCompile(`(?m)^mapfile -t of_rounds < <\((?s:.*?)\)$`).Find(script)
+	if search == nil || !bytes.Contains(script, []byte("\nproduct test \"${options[@]}\" -run \"^($rounds)\\$\" \"${of_rounds[@]}\" | passed_on ||")) {
 		t.Fatalf("%s runs its rounds in a way that this test does not know", testScript)
 	}
-	for _, f := range strings.Fields(string(run[1])) {
-		if folder, ok := strings.CutPrefix(f, "./"); ok {
-			folders = append(folders, folder)
-		}
+	text := append(bytes.Join(append(parts, search), []byte("\n")), "\n"+`echo "$rounds"; echo "$alone"; printf '%s\n' "${of_rounds[@]}"`...)
+	shell := exec.Command("bash", "-euc", string(text))
+	shell.Dir = root
+	all, err := shell.Output()
+	if err != nil {
+		t.Fatalf("the rounds of %s: %v", testScript, err)
 	}
 	if !bytes.Contains(script, []byte("\ngo test -race \"${options[@]}\" -skip \"^($alone)\\$\" ")) {
 		t.Fatalf("%s leaves out tests in a way that this test does not know", testScript)
 	}
-	first, second, _ := strings.Cut(strings.TrimSpace(string(all)), "\n")
-	return regexp.MustCompile("^(" + first + ")$"), regexp.MustCompile("^(" + second + ")$"), folders
+	lines := strings.Fields(string(all))
+	for _, f := range lines[2:] {
+		folders = append(folders, strings.TrimPrefix(f, "./"))
+	}
+	return regexp.MustCompile("^(" + lines[0] + ")$"), regexp.MustCompile("^(" + lines[1] + ")$"), folders
 }
 
 // lessUnderDetector returns the tests that do less under the race detector, by folder: those
