@@ -63,6 +63,7 @@ type Assigned struct {
 type Change struct {
 	Pair    Pair
 	Mark    Mark
+	First   bool    // Check says so of a Pair that has no mark yet; Set does not ask
 	Process Process // the newest of Pair.Holder
 
 	Domain   string // that of Pair.Resource, from now on and for ever; or that of Assigned
@@ -442,7 +443,7 @@ type view struct {
 
 // change returns what an admitted claim changes.
 func (v *view) change(c *Claim) Change {
-	change := Change{Pair: Pair{c.Holder, c.Resource}, Mark: markOf(c), Domain: c.Domain}
+	change := Change{Pair: Pair{c.Holder, c.Resource}, Mark: markOf(c), First: v.pair == nil, Domain: c.Domain}
 	if v.newer {
 		change.Process = Process{Epoch: c.Token.Epoch, Incarnation: c.Token.Incarnation}
 	}

@@ -42,6 +42,12 @@ func ReadLedger(from io.Reader, memory *fence.Ledger) error {
 // Memory is what a ledger shows: it is compared, and not changed.
 func Memory(l *Ledger) *fence.Ledger { return l.memory }
 
+// Needed is what a file of what it shows would have of changes, in bytes.
+func Needed(l *Ledger) int64 {
+	is, _ := writeLedger(io.Discard, l.header, l.memory)
+	return is.live
+}
+
 // SetQueue bounds the calls that wait, and SetSlack what a file has beside twice what it
 // needs.
 func SetQueue(l *Ledger, n int)   { l.queue = n }

@@ -71,6 +71,8 @@ type Ledger struct {
 
 	rewriting error // what came of the last try
 
+	requests sync.Pool // of *request, whose channels are empty
+
 	mu      sync.Mutex
 	waiting []*request   // guarded by mu
 	led     bool         // guarded by mu; somebody makes a batch, or was told to
@@ -238,16 +240,16 @@ func (l *Ledger) mend(o fence.LedgerOptions, since uint64, loaded error) error {
 
 // Check is [fence.Ledger.Check].
 func (l *Ledger) Check(c fence.Claim) error {
-	_, err := l.check(c)
+	_, err := l.check(&c)
 	return err
 }
 
 // check decides. A grant of before the ledger was mended is as none.
-func (l *Ledger) check(c fence.Claim) (fence.Change, error) {
+func (l *Ledger) check(c *fence.Claim) (fence.Change, error) {
 	if grant, ok := c.Grant.Get(); ok && grant.AuthorityEpoch < l.header.since {
 		c.Grant = fence.Verified[fence.Grant]{}
 	}
-	return l.memory.Check(c)
+	return l.memory.Check(*c)
 }
 
 // Admit is [fence.Ledger.Admit], and the mark is on disk when it returns nil.
@@ -256,19 +258,25 @@ func (l *Ledger) check(c fence.Claim) (fence.Change, error) {
 // [fence.ErrBusy] if too many calls wait for the disk, [fs.ErrClosed] after Close, or the
 // context's, and the attempt is not made; its token may be used up.
 func (l *Ledger) Admit(ctx context.Context, c fence.Claim) error {
-	return l.save(ctx, &request{kind: recordPair, claim: c})
+	r := l.newRequest()
+	r.kind, r.claim = recordPair, c
+	return l.save(ctx, r)
 }
 
 // Promise is [fence.Ledger.Promise], and it is on disk when it returns nil. Other errors
 // than a [*fence.PromiseError] are those of Admit, and the promise may be made or not.
 func (l *Ledger) Promise(ctx context.Context, a fence.Verified[fence.Assignment]) error {
-	return l.save(ctx, &request{kind: recordPromise, promise: a})
+	r := l.newRequest()
+	r.kind, r.promise = recordPromise, a
+	return l.save(ctx, r)
 }
 
 // Forget is [fence.Ledger.Forget], and the resource is forgotten on disk when it returns
 // nil. Its errors are those of Admit, and it may be forgotten or not.
 func (l *Ledger) Forget(ctx context.Context, resource string) error {
-	return l.save(ctx, &request{kind: recordForget, forget: resource})
+	r := l.newRequest()
+	r.kind, r.forget = recordForget, resource
+	return l.save(ctx, r)
 }
 
 // DomainOf is [fence.Ledger.DomainOf].

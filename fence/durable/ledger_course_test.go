@@ -44,7 +44,7 @@ type course struct {
 // However often the disk fails, the power goes and the receiver is started
 // again: a token that was admitted is admitted never again, no mark goes down, and after a
 // promise nothing below it is admitted. The ledger holds all that was acknowledged, and
-// perhaps the one call that failed.
+// perhaps the one call that failed; and it knows how many bytes of its file that needs.
 func TestLedgerCourse(t *testing.T) {
 	a := newAuthority(t)
 	assignments := make(map[string]fence.Verified[fence.Assignment])
@@ -81,6 +81,9 @@ func TestLedgerCourse(t *testing.T) {
 			"": func(*rapid.T) {
 				if is := dump(durable.Memory(x.ledger)); !same(is, dump(x.model)) {
 					rt.Fatalf("it shows %v, want %v", is, dump(x.model))
+				}
+				if live, needed := x.ledger.Status().Live, durable.Needed(x.ledger); live != needed {
+					rt.Fatalf("it says that it needs %d bytes, and needs %d", live, needed)
 				}
 			},
 		})

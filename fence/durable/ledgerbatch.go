@@ -13,7 +13,8 @@ import (
 	files "github.com/fealty-io/fealty/internal/durable"
 )
 
-// request is one call that waits to be saved.
+// request is one call that waits to be saved. Its caller has it again once it was answered,
+// and a later call uses it: nobody else looks at it after that, and it is answered once.
 type request struct {
 	kind    byte // of the record: recordPair, recordPromise or recordForget
 	claim   fence.Claim
@@ -21,23 +22,40 @@ type request struct {
 	forget  string
 
 	change fence.Change
-	done   chan error
-	over   bool // guarded by Ledger.mu; its caller has gone
+	done   chan error // has room for one: errLead, or the answer
+	over   bool       // guarded by Ledger.mu; its caller has gone
 }
 
-// save waits until a request is on disk, or makes it and all that wait with it so.
+// newRequest returns an empty one.
+func (l *Ledger) newRequest() *request {
+	if r, ok := l.requests.Get().(*request); ok {
+		return r
+	}
+	return &request{done: make(chan error, 1)}
+}
+
+// release gives a request back that nobody else has in hand. It keeps nothing of its caller.
+func (l *Ledger) release(r *request) {
+	*r = request{done: r.done}
+	l.requests.Put(r)
+}
+
+// save waits until a request is on disk, or makes it and all that wait with it so. The
+// request is the ledger's from here on.
 func (l *Ledger) save(ctx context.Context, r *request) error {
-	r.done = make(chan error, 1)
 	if err := ctx.Err(); err != nil {
+		l.release(r)
 		return fmt.Errorf("fence: %s: nothing was asked of it: %w", l.name, context.Cause(ctx))
 	}
 	l.mu.Lock()
 	switch {
 	case l.broken != nil:
 		defer l.mu.Unlock()
+		l.release(r)
 		return l.broken
 	case len(l.waiting) >= l.queue:
 		l.mu.Unlock()
+		l.release(r)
 		return fmt.Errorf("fence: %s: %d attempts wait for its disk: send fewer at a time: %w", l.name, l.queue, fence.ErrBusy)
 	}
 	l.waiting = append(l.waiting, r)
@@ -51,6 +69,7 @@ func (l *Ledger) save(ctx context.Context, r *request) error {
 		select {
 		case err := <-r.done:
 			if lead = errors.Is(err, errLead); !lead {
+				l.release(r)
 				return err
 			}
 		case <-ctx.Done():
@@ -96,8 +115,9 @@ func (l *Ledger) giveUp(ctx context.Context, r *request) (lead bool, err error) 
 // batch is what goes to the disk together. Its requests are apart: none changes what
 // another one is decided by, so that each is decided by what is on disk.
 type batch struct {
-	taken     []*request      // all that waited
-	requests  []*request      // those of them that go
+	taken     []*request      // those that are not answered yet; nil in the place of one that is
+	going     []*request      // those of taken that go
+	later     []*request      // those of taken that wait for the next batch
 	resources map[string]bool // that are acted on or forgotten
 	holders   map[string]bool // whose newest process changes
 	floors    map[string]bool // holders whose floor may: a resource of theirs is forgotten
@@ -105,8 +125,10 @@ type batch struct {
 }
 
 func (b *batch) clear() {
-	clear(b.requests)
-	b.taken, b.requests = nil, b.requests[:0]
+	for _, of := range []*[]*request{&b.taken, &b.going, &b.later} {
+		clear(*of)
+		*of = (*of)[:0]
+	}
 	for _, m := range []*map[string]bool{&b.resources, &b.holders, &b.floors, &b.domains} {
 		if *m == nil {
 			*m = make(map[string]bool)
@@ -124,10 +146,12 @@ func (l *Ledger) commit() {
 			err := l.fail(errors.New("it stopped in the middle"))
 			l.mu.Lock()
 			all := append(l.batch.taken, l.waiting...)
-			l.waiting = nil
+			l.batch.taken, l.waiting = nil, nil
 			l.mu.Unlock()
 			for _, r := range all {
-				r.answer(err)
+				if r != nil {
+					r.done <- err
+				}
 			}
 		}
 		<-l.turn
@@ -140,11 +164,11 @@ func (l *Ledger) commit() {
 		return
 	}
 	err := l.append()
-	for _, r := range l.batch.requests {
+	for i, r := range l.batch.taken {
 		if err == nil {
 			l.apply(r)
 		}
-		r.answer(err)
+		l.batch.answer(i, err)
 	}
 	if err == nil && l.size > 2*l.live+l.slack && l.size > l.next {
 		if l.rewriting = l.rewrite(); l.rewriting != nil {
@@ -158,11 +182,11 @@ func (l *Ledger) commit() {
 	over = true
 }
 
-func (r *request) answer(err error) {
-	select {
-	case r.done <- err:
-	default: // answered before
-	}
+// answer answers one of those that were taken: from then on it is its caller's.
+func (b *batch) answer(i int, err error) {
+	r := b.taken[i]
+	b.taken[i] = nil
+	r.done <- err
 }
 
 // gather lets those who were answered just now come back with their next attempt, until
@@ -185,39 +209,40 @@ func (l *Ledger) gather() {
 // makes a frame of the others. Those that are not apart, or find the frame full, go on
 // waiting. It reports whether there is anything to write.
 func (l *Ledger) choose() bool {
+	b := &l.batch
 	l.mu.Lock()
-	waiting, broken := l.waiting, l.broken
-	l.waiting, l.batch.taken = nil, waiting
+	broken := l.broken
+	l.waiting, b.taken = b.taken, l.waiting
 	l.mu.Unlock()
 	if broken != nil {
-		for _, r := range waiting {
-			r.answer(broken)
+		for i := range b.taken {
+			b.answer(i, broken)
 		}
 		return false
 	}
 	l.frames.begin()
-	var later []*request
-	for i, r := range waiting {
+	for i, r := range b.taken {
 		if l.frames.body() >= fullBody {
-			later = append(later, waiting[i:]...)
+			b.later = append(b.later, b.taken[i:]...)
 			break
 		}
 		if !l.apart(r) {
-			later = append(later, r)
+			b.later = append(b.later, r)
 			continue
 		}
 		if changes, err := l.decide(r); err != nil || !changes {
-			r.answer(err)
+			b.answer(i, err)
 			continue
 		}
-		l.batch.requests = append(l.batch.requests, r)
+		b.going = append(b.going, r)
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	// Nobody would make the next batch if one whose caller has gone were told to.
-	later = slices.DeleteFunc(later, func(r *request) bool { return r.over })
-	l.waiting = append(later, l.waiting...)
-	l.mu.Unlock()
-	return len(l.batch.requests) > 0
+	b.later = slices.DeleteFunc(b.later, func(r *request) bool { return r.over })
+	l.waiting = slices.Insert(l.waiting, 0, b.later...)
+	b.taken, b.going = b.going, b.taken
+	return len(b.taken) > 0
 }
 
 // apart reports whether nothing in the batch changes what r is decided by.
@@ -246,7 +271,7 @@ func (l *Ledger) decide(r *request) (changes bool, err error) {
 	b := &l.batch
 	switch r.kind {
 	case recordPair:
-		if r.change, err = l.check(r.claim); err != nil {
+		if r.change, err = l.check(&r.claim); err != nil {
 			return false, err
 		}
 		b.resources[r.claim.Resource] = true
@@ -339,7 +364,7 @@ func (l *Ledger) grows(c fence.Change) (n int64) {
 	if c.Process.Epoch != 0 && l.memory.ProcessOf(c.Pair.Holder).Epoch == 0 {
 		n += holderBytes(c.Pair.Holder)
 	}
-	if c.Mark.Sequence != 0 && l.memory.Mark(c.Pair).Sequence == 0 {
+	if c.First {
 		domain := l.memory.DomainOf(c.Pair.Resource)
 		if len(l.memory.HoldersOf(c.Pair.Resource)) == 0 {
 			domain = c.Domain
