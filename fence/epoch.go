@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 // Epoch is one life of a holder's process. The upper 32 bits count the grants that the
@@ -71,12 +73,8 @@ func ParseIncarnation(s string) (Incarnation, error) {
 	return i, nil
 }
 
-// MaxLineage bounds the lives before its own that a holder names. A receiver that heard of
-// none of them wants a new grant.
-const MaxLineage = 64
-
 // Lineage are the newest incarnations that a holder had since its grant, the oldest first
-// and without its own; at most [MaxLineage].
+// and without its own; at most 64.
 //
 // It is how a receiver believes a life that nobody granted. A copy of a state counts its
 // lives too, and names those that it had itself: the incarnation in the receiver's mark is
@@ -101,10 +99,10 @@ func ParseLineage(s string) (Lineage, error) {
 		return nil, nil
 	}
 	const each = 2*len(Incarnation{}) + 1
-	if n := (len(s) + 1) / each; n > MaxLineage || (len(s)+1)%each != 0 {
+	if n := (len(s) + 1) / each; n > fenceform.MaxLineage || (len(s)+1)%each != 0 {
 		return nil,
 			fmt.Errorf("fence: a lineage of %d bytes: want at most %d incarnations with a dot between them: %w",
-				len(s), MaxLineage, ErrMalformed)
+				len(s), fenceform.MaxLineage, ErrMalformed)
 	}
 	l := make(Lineage, 0, (len(s)+1)/each)
 	for part := range strings.SplitSeq(s, ".") {

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 // Claim is one attempt to act on a resource, as its receiver knows it.
 type Claim struct {
 	// Holder is who sent it, as the sender's certificate says, never as the message does.
-	// It and Resource have 1 to [MaxName] bytes of printable ASCII without blanks.
+	// It and Resource have 1 to 320 bytes of printable ASCII without blanks.
 	Holder   string
 	Resource string
 
@@ -403,7 +405,7 @@ func (l *Ledger) All() iter.Seq[Change] {
 // shard returns where a resource is, and the hash that it is found by there.
 func (l *Ledger) shard(resource string) (*shard, uint32) {
 	// A longer name is malformed, and is not read to its end.
-	h := maphash.String(l.seed, resource[:min(len(resource), MaxName)])
+	h := maphash.String(l.seed, resource[:min(len(resource), fenceform.MaxName)])
 	return &l.shards[h>>58], uint32(h)
 }
 
@@ -540,8 +542,8 @@ func (l *Ledger) checkProcess(c *Claim, v *view) (Reason, string) {
 		switch {
 		case between <= uint64(len(c.Lineage)) && c.Lineage[uint64(len(c.Lineage))-between] == newest.Incarnation:
 			return "", ""
-		case len(c.Lineage) == MaxLineage && between > MaxLineage:
-			return ReasonUngranted, fmt.Sprintf("it has had %d lives since process %v", MaxLineage, newest.Incarnation)
+		case len(c.Lineage) == fenceform.MaxLineage && between > fenceform.MaxLineage:
+			return ReasonUngranted, fmt.Sprintf("it has had %d lives since process %v", fenceform.MaxLineage, newest.Incarnation)
 		}
 		return ReasonClone, fmt.Sprintf("process %v acted under the same grant, and is not among the lives before this one", newest.Incarnation)
 	}
@@ -665,8 +667,8 @@ func (c *Claim) Read(a Authority, token, lineage, grant []string) error {
 // fault says why c is no claim, or "". The names of a known pair were looked at before.
 func (c *Claim) fault(known bool) string {
 	switch {
-	case len(c.Lineage) > MaxLineage:
-		return fmt.Sprintf("a lineage of %d lives, limit %d", len(c.Lineage), MaxLineage)
+	case len(c.Lineage) > fenceform.MaxLineage:
+		return fmt.Sprintf("a lineage of %d lives, limit %d", len(c.Lineage), fenceform.MaxLineage)
 	case slices.Contains(c.Lineage, c.Token.Incarnation):
 		return "a process among its own lives before"
 	}

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 // The types of what is signed. A signature over one never verifies as another.
@@ -17,12 +19,6 @@ const (
 	typeTerm       = "fealty/term/v1"
 	typeGrant      = "fealty/grant/v1"
 	typeAssignment = "fealty/assignment/v1"
-)
-
-// Bounds of what a statement names, in bytes.
-const (
-	MaxName      = 320  // of a cluster, holder, domain or resource
-	MaxStatement = 2048 // of a statement as it travels
 )
 
 // ErrUntrusted is matched by every refusal of a statement that is well formed, and that
@@ -170,8 +166,8 @@ func nameFault(what, s string, mayBeEmpty bool) string {
 	switch {
 	case s == "" && !mayBeEmpty:
 		return "no " + what
-	case len(s) > MaxName:
-		return fmt.Sprintf("a %s of %d bytes, limit %d", what, len(s), MaxName)
+	case len(s) > fenceform.MaxName:
+		return fmt.Sprintf("a %s of %d bytes, limit %d", what, len(s), fenceform.MaxName)
 	case strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return fmt.Sprintf("a %s with a character that is not printable ASCII, or a blank", what)
 	}
@@ -221,8 +217,8 @@ func open[T any](a Authority, text, typ string, read func(*fields) T, form func(
 	malformed := func(why string) (Verified[T], error) {
 		return Verified[T]{}, fmt.Errorf("fence: a statement of type %s has %s: %w", typ, why, ErrMalformed)
 	}
-	if len(text) > MaxStatement {
-		return malformed(fmt.Sprintf("%d bytes, limit %d", len(text), MaxStatement))
+	if len(text) > fenceform.MaxStatement {
+		return malformed(fmt.Sprintf("%d bytes, limit %d", len(text), fenceform.MaxStatement))
 	}
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 func termOf(cluster string, term int64, authorityEpoch uint64) fence.TermStatement {
@@ -106,7 +107,7 @@ func TestStatements(t *testing.T) {
 		if got, err := opened(t, a.Authority, kind, s.text); err != nil || got != s.is {
 			t.Errorf("%s: %v, %v", kind, got, err)
 		}
-		if len(s.text) > fence.MaxStatement {
+		if len(s.text) > fenceform.MaxStatement {
 			t.Errorf("%s: %d bytes", kind, len(s.text))
 		}
 		// No byte of it may be another one, and none may be missing.
@@ -166,7 +167,7 @@ func TestStatements(t *testing.T) {
 // not taken.
 func TestStatementsThatSayNothing(t *testing.T) {
 	a := newAuthority(t)
-	long := strings.Repeat("x", fence.MaxName+1)
+	long := strings.Repeat("x", fenceform.MaxName+1)
 	for name, sign := range map[string]func() (string, error){
 		"no cluster":         func() (string, error) { return grantOf("", "s1", 1, 1).Sign(a.key) },
 		"no authority epoch": func() (string, error) { return grantOf(cluster, "s1", 1, 0).Sign(a.key) },
@@ -339,8 +340,8 @@ func TestDocuments(t *testing.T) {
 	}
 	// The longest one there is still travels.
 	longest := a.Authority
-	longest.Cluster = strings.Repeat("c", fence.MaxName)
-	long := documentOf(longest.Cluster, strings.Repeat("k", fence.MaxName), 1<<64-1, 1<<64-1)
+	longest.Cluster = strings.Repeat("c", fenceform.MaxName)
+	long := documentOf(longest.Cluster, strings.Repeat("k", fenceform.MaxName), 1<<64-1, 1<<64-1)
 	if got, err := longest.OpenDocument(long.Kind, must(long.Sign(a.key))); err != nil || said(got) != long {
 		t.Errorf("the longest document: %v", err)
 	}

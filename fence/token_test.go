@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 func TestEpoch(t *testing.T) {
@@ -110,7 +111,7 @@ func TestParseToken(t *testing.T) {
 
 func TestParseLineage(t *testing.T) {
 	other := strings.Replace(someIncarnation, "61", "62", 1)
-	most := make(fence.Lineage, fence.MaxLineage)
+	most := make(fence.Lineage, fenceform.MaxLineage)
 	for i := range most {
 		most[i] = incarnation(byte(i + 1))
 	}
@@ -151,7 +152,7 @@ func FuzzParseLineage(f *testing.F) {
 	f.Add(someIncarnation)
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := fence.ParseLineage(text)
-		if err == nil && (l.String() != text || len(l) > fence.MaxLineage) {
+		if err == nil && (l.String() != text || len(l) > fenceform.MaxLineage) {
 			t.Errorf("%q reads as %v", text, l)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/lately"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -31,7 +32,6 @@ const (
 	defaultStrangerIdle        = 15 * time.Second
 	defaultMaxHandshakes       = 1024
 	defaultHandshakesPerSource = 64
-	DefaultHandshakeTimeout    = 10 * time.Second
 	defaultGrace               = 250 * time.Millisecond
 )
 
@@ -52,7 +52,7 @@ type GuardConfig struct {
 	// Now is the clock that expiry is compared with. Nil means time.Now.
 	Now func() time.Time
 
-	// HandshakeTimeout bounds a handshake. Zero means DefaultHandshakeTimeout.
+	// HandshakeTimeout bounds a handshake. Zero means 10 seconds.
 	HandshakeTimeout time.Duration
 
 	// Grace is how long the calls of a connection that is cut have to return before
@@ -129,7 +129,7 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, DefaultHandshakeTimeout)
+	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, meshform.HandshakeTimeout)
 	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
 	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{

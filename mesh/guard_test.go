@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -718,7 +719,7 @@ func TestHandshakeTimeout(t *testing.T) {
 		if _, err := silent.Read(make([]byte, 1)); err == nil {
 			t.Fatal("the server speaks first")
 		}
-		if took := time.Since(start); took != mesh.DefaultHandshakeTimeout {
+		if took := time.Since(start); took != meshform.HandshakeTimeout {
 			t.Fatalf("a silent client held its place for %v", took)
 		}
 	})

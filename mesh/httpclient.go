@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/endpoints"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"google.golang.org/grpc/codes"
 )
 
@@ -202,7 +203,7 @@ func (t *HTTPTransport) secure(ctx context.Context, raw net.Conn, addr string) (
 	if err != nil {
 		return nil, err
 	}
-	shaking, cancel := context.WithTimeout(ctx, DefaultHandshakeTimeout)
+	shaking, cancel := context.WithTimeout(ctx, meshform.HandshakeTimeout)
 	defer cancel()
 	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(shaking); err != nil {

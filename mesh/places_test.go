@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -121,7 +122,7 @@ func TestHalfOpenConnections(t *testing.T) {
 		halfOpen("198.51.100.1")
 		s.wantFull(t, mesh.FullError{Limit: 7, Handshakes: true})
 		s.wantTaken(t, 7, 1, 1)
-		time.Sleep(mesh.DefaultHandshakeTimeout)
+		time.Sleep(meshform.HandshakeTimeout)
 		s.wantTaken(t, 0, 1, 1)
 		if _, err := who(t, ln.dial(t, "2001:db8::1", n1)); err != nil {
 			t.Fatalf("after the handshakes ended: %v", err)

@@ -6,15 +6,8 @@ import (
 	"math"
 	"strings"
 	"unicode/utf8"
-)
 
-// Bounds of what a provider says and is told.
-const (
-	MaxName      = 128     // of a machine's id, a profile, a domain or a tenant, in bytes
-	MaxOperation = 128     // of an operation's id, in bytes
-	MaxLastError = 1024    // of a machine's last error, in bytes
-	MaxMachines  = 100_000 // of one provider
-	MaxPage      = 1000    // entries of one page of a list
+	"github.com/fealty-io/fealty/internal/providerform"
 )
 
 // State says how far a machine is. The zero State is none.
@@ -34,7 +27,7 @@ const (
 
 // Machine is a machine as its provider declares it.
 type Machine struct {
-	ID      string // 1 to [MaxName] bytes of printable ASCII without blanks, as are the next two
+	ID      string // 1 to 128 bytes of printable ASCII without blanks, as are the next two
 	Profile string // what kind of machine it is
 	Domain  string // where it is, for as long as it is there; "": in no domain
 	State   State
@@ -46,11 +39,11 @@ type Machine struct {
 	// Priority is the [Order.Priority] of the order that configured it; 0 without a Tenant.
 	Priority int32
 
-	// Operation is the [Order.Operation] of the last order that was accepted for it; "" if
-	// none was.
+	// Operation is the [Order.Operation] of the last order that was accepted for it, at most
+	// 128 bytes; "" if none was.
 	Operation string
 
-	// LastError says for people why it is Failed.
+	// LastError says for people why it is Failed, in at most 1024 bytes.
 	LastError string
 
 	// PricePerHour is in the currency that the fleet counts in: finite, not negative.
@@ -146,15 +139,15 @@ var machineChecks = []struct {
 		return ""
 	}},
 	{"operation", func(m Machine) string {
-		if len(m.Operation) > MaxOperation {
-			return fmt.Sprintf("it has %d bytes, limit %d", len(m.Operation), MaxOperation)
+		if len(m.Operation) > providerform.MaxOperation {
+			return fmt.Sprintf("it has %d bytes, limit %d", len(m.Operation), providerform.MaxOperation)
 		}
 		return nameFault(m.Operation, true)
 	}},
 	{"last error", func(m Machine) string {
 		switch {
-		case len(m.LastError) > MaxLastError:
-			return fmt.Sprintf("it has %d bytes, limit %d", len(m.LastError), MaxLastError)
+		case len(m.LastError) > providerform.MaxLastError:
+			return fmt.Sprintf("it has %d bytes, limit %d", len(m.LastError), providerform.MaxLastError)
 		case !utf8.ValidString(m.LastError):
 			return "it is not UTF-8"
 		case m.LastError != "" && m.State != Failed:
@@ -182,8 +175,8 @@ func nameFault(s string, mayBeEmpty bool) string {
 	switch {
 	case s == "" && !mayBeEmpty:
 		return "it is empty"
-	case len(s) > MaxName:
-		return fmt.Sprintf("it has %d bytes, limit %d", len(s), MaxName)
+	case len(s) > providerform.MaxName:
+		return fmt.Sprintf("it has %d bytes, limit %d", len(s), providerform.MaxName)
 	case strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "it has a character that is not printable ASCII, or a blank"
 	}

@@ -47,7 +47,7 @@ type Machines interface {
 	Get(ctx context.Context, id string) (Machine, error)
 
 	// List returns all machines, the speculative ones included, in any order; at most
-	// [MaxMachines].
+	// 100,000.
 	List(ctx context.Context) ([]Machine, error)
 
 	Create(ctx context.Context, o Order) error    // to Creating, then Idle

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -30,10 +31,6 @@ const (
 	maxWork    = 30 * time.Second // for one call of Machines
 	stopAfter  = 5 * time.Second  // for calls that run when the server ends
 )
-
-// InsecureHolder is what an insecure server takes every caller for: the holder that grants
-// and assignments name.
-const InsecureHolder = "insecure"
 
 // Config is what [Serve] needs.
 type Config struct {
@@ -53,7 +50,7 @@ type Config struct {
 	Source credential.Source
 
 	// Insecure serves without TLS, on a loopback address alone, and takes all callers for
-	// one shard. It is for trying things out.
+	// one shard, of the name "insecure". It is for trying things out.
 	Insecure bool
 
 	// Refused hears of all that the fence refused, a [*fence.RefusedError] or a
@@ -102,7 +99,7 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeader),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(meshform.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true})}

@@ -18,6 +18,8 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/providerform"
 )
 
 // service is the server's side of the contract.
@@ -72,7 +74,7 @@ func rules() map[string]fencegrpc.Rule {
 // holderOf returns who calls, as the certificate says.
 func (s *service) holderOf(ctx context.Context) (string, error) {
 	if s.cfg.Insecure {
-		return InsecureHolder, nil
+		return providerform.InsecureHolder, nil
 	}
 	peer := identity.FromContext(ctx)
 	switch {
@@ -153,7 +155,7 @@ func (s *service) domainOf(ctx context.Context, m mutation) (string, error) {
 		// Under the ownership of another domain nothing is compared with this one's. Every
 		// caller can list machines, and learns nothing.
 		return "", detailed(codes.InvalidArgument, "refused by the fence: "+string(fence.ReasonDomain),
-			fencegrpc.ErrorDomain,
+			fenceform.ErrorDomain,
 			string(fence.ReasonDomain))
 	}
 	return is.Domain, nil
@@ -241,7 +243,7 @@ func (s *service) get(ctx context.Context, id string) (Machine, error) {
 
 // clipped bounds the one text that a provider has from elsewhere.
 func clipped(m Machine) Machine {
-	m.LastError = strings.ToValidUTF8(m.LastError[:min(len(m.LastError), MaxLastError)], "")
+	m.LastError = strings.ToValidUTF8(m.LastError[:min(len(m.LastError), providerform.MaxLastError)], "")
 	return m
 }
 
@@ -257,9 +259,9 @@ func (s *service) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(machines) > MaxMachines {
+	if len(machines) > providerform.MaxMachines {
 		return fmt.Errorf("provider: it has %d machines, limit %d: serve them with several providers", len(machines),
-			MaxMachines)
+			providerform.MaxMachines)
 	}
 	checked := make([]Machine, len(machines))
 	for i, m := range machines {
@@ -305,7 +307,7 @@ func (s *service) PromiseDomain(ctx context.Context,
 		if refused.Reason.Fenced() {
 			code = codes.FailedPrecondition
 		}
-		return nil, detailed(code, "refused by the fence: "+string(refused.Reason), fencegrpc.ErrorDomain,
+		return nil, detailed(code, "refused by the fence: "+string(refused.Reason), fenceform.ErrorDomain,
 			string(refused.Reason))
 	}
 	switch {
@@ -372,7 +374,7 @@ func (s *service) ListMachines(ctx context.Context, r *fealtyv1.ListMachinesRequ
 		return nil, s.answer(ctx, err)
 	}
 	s.mu.Lock()
-	p, err := s.view.after(r.GetRevision(), int(min(r.GetLimit(), MaxPage)))
+	p, err := s.view.after(r.GetRevision(), int(min(r.GetLimit(), providerform.MaxPage)))
 	s.mu.Unlock()
 	if err != nil {
 		return nil, s.answer(ctx, err)

@@ -174,7 +174,7 @@ func (b *TrustBundle) walk(c *codec) {
 func (k *ConfigKey) walk(c *codec) {
 	c.begin()
 	c.member("algorithm")
-	c.text(&k.Algorithm, maxAlgorithm)
+	c.text(&k.Algorithm, snapshotform.MaxAlgorithm)
 	c.member("key")
 	c.blob(&k.Key, maxKeyBytes)
 	c.member("not_after")

@@ -41,12 +41,10 @@ func Scopes() []Scope {
 
 // Limits. Sizes are in bytes; what exceeds one is refused before it is looked at.
 const (
-	maxNames     = 64  // roles, organizations, scope ids of one header
-	maxName      = 128 // bytes of one of them
-	maxID        = identityform.MaxIDBytes
-	maxSubject   = maxID + 80
-	maxKeyID     = 64
-	maxAlgorithm = 32
+	maxNames   = 64  // roles, organizations, scope ids of one header
+	maxName    = 128 // bytes of one of them
+	maxID      = identityform.MaxIDBytes
+	maxSubject = maxID + 80
 )
 
 // schemaVersion is the only version of header, record and contents so far.

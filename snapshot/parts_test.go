@@ -259,10 +259,12 @@ func TestUnmarshalLimits(t *testing.T) {
 		"a patch and no publication": func(s *Signed) {
 			s.Content, s.Patch, s.Signatures, s.Publication = nil, []byte("{}"), s.Publication.Signatures, nil
 		},
-		"long patch":       func(s *Signed) { s.Content, s.Patch = nil, make([]byte, snapshotform.MaxContent+1) },
-		"long record":      func(s *Signed) { s.Publication.Record = make([]byte, snapshotform.MaxRecord+1) },
-		"long key id":      func(s *Signed) { s.Publication.Signatures[0].KeyID = strings.Repeat("a", maxKeyID+1) },
-		"long algorithm":   func(s *Signed) { s.Publication.Signatures[0].Algorithm = strings.Repeat("a", maxAlgorithm+1) },
+		"long patch":  func(s *Signed) { s.Content, s.Patch = nil, make([]byte, snapshotform.MaxContent+1) },
+		"long record": func(s *Signed) { s.Publication.Record = make([]byte, snapshotform.MaxRecord+1) },
+		"long key id": func(s *Signed) { s.Publication.Signatures[0].KeyID = strings.Repeat("a", snapshotform.MaxKeyID+1) },
+		"long algorithm": func(s *Signed) {
+			s.Publication.Signatures[0].Algorithm = strings.Repeat("a", snapshotform.MaxAlgorithm+1)
+		},
 		"two ways":         func(s *Signed) { s.Signatures = s.Publication.Signatures },
 		"proof of nothing": func(s *Signed) { s.Signatures, s.Publication, s.Proof.Index = s.Publication.Signatures, nil, 1 },
 	} {
@@ -281,7 +283,7 @@ func TestUnmarshalLimits(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	data := must(s.Marshal())
-	if len(data) > MaxSigned {
+	if len(data) > snapshotform.MaxSigned {
 		t.Error("above MaxSigned")
 	}
 	clearable := bytes.Clone(data)

@@ -82,9 +82,6 @@ func (s *Signed) With(content []byte) *Signed {
 	return &whole
 }
 
-// MaxSigned bounds the encoding of a Signed.
-const MaxSigned = snapshotform.MaxHeader + snapshotform.MaxContent + snapshotform.MaxRecord + snapshotform.MaxSignatures*(snapshotform.MaxSignature+maxKeyID+maxAlgorithm+6) + 32*snapshotform.MaxProof + 64
-
 // fault says why s cannot be an envelope, or "". It looks at counts and sizes
 // alone.
 func (s *Signed) fault() string {
@@ -120,9 +117,9 @@ func (s *Signed) fault() string {
 		return fmt.Sprintf("a proof of %d hashes, limit %d", len(s.Proof.Hashes), snapshotform.MaxProof)
 	}
 	for _, sig := range signatures {
-		if len(sig.KeyID) > maxKeyID || len(sig.Algorithm) > maxAlgorithm || len(sig.Bytes) > snapshotform.MaxSignature {
+		if len(sig.KeyID) > snapshotform.MaxKeyID || len(sig.Algorithm) > snapshotform.MaxAlgorithm || len(sig.Bytes) > snapshotform.MaxSignature {
 			return fmt.Sprintf("a signature with a key id of %d, an algorithm of %d, a value of %d bytes; limits %d, %d, %d",
-				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), maxKeyID, maxAlgorithm, snapshotform.MaxSignature)
+				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), snapshotform.MaxKeyID, snapshotform.MaxAlgorithm, snapshotform.MaxSignature)
 		}
 	}
 	return ""
@@ -285,8 +282,8 @@ func (r *binaryReader) signatures() []Signature {
 	sigs := make([]Signature, r.count(snapshotform.MaxSignatures))
 	for i := range sigs {
 		sigs[i] = Signature{
-			KeyID:     string(r.bytes(2, maxKeyID)),
-			Algorithm: string(r.bytes(2, maxAlgorithm)),
+			KeyID:     string(r.bytes(2, snapshotform.MaxKeyID)),
+			Algorithm: string(r.bytes(2, snapshotform.MaxAlgorithm)),
 			Bytes:     r.bytes(2, snapshotform.MaxSignature),
 		}
 	}

@@ -89,7 +89,7 @@ func snapshots(t *testing.T) map[string][]byte {
 		"long.snap":      append(bytes.Clone(one), 0),
 		"magic.snap":     append([]byte("FLTYSNP9"), one[8:]...),
 		"empty.snap":     nil,
-		"huge.snap":      make([]byte, snapshot.MaxSigned+1),
+		"huge.snap":      make([]byte, snapshotform.MaxSigned+1),
 		"root.statement": signedRoot,
 		"root.pin":       []byte(a.Root().KeyID().String()),
 		"config.root":    []byte(hex.EncodeToString(public(root))),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	files "github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 // The names of the files in a holder's directory.
@@ -212,7 +213,7 @@ func (o EpochOptions) next(name string, last fence.Life) (fence.Life, error) {
 	}
 	lineage := append(last.Lineage[:len(last.Lineage):len(last.Lineage)], last.Incarnation)
 	// The newest are kept. A receiver that saw this holder longer ago wants a new grant.
-	lineage = lineage[max(0, len(lineage)-fence.MaxLineage):]
+	lineage = lineage[max(0, len(lineage)-fenceform.MaxLineage):]
 	return fence.Life{Epoch: epoch, Incarnation: o.incarnation, Lineage: lineage, Grant: grantText}, nil
 }
 

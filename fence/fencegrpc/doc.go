@@ -1,8 +1,9 @@
 // Package fencegrpc fences a gRPC service with a few lines at either end: see [Server] and
 // [Client].
 //
-// The token of a call travels in its metadata, and a refusal in the detail of its status
-// (google.rpc.ErrorInfo, of the domain [ErrorDomain]), so that clients in any language can
+// The token of a call travels in its metadata, as fealty-fence-token, with fealty-fence-lineage
+// and fealty-fence-grant where the sender has them, and a refusal in the detail of its status
+// (google.rpc.ErrorInfo, of the domain fence.fealty.io), so that clients in any language can
 // tell what happened. FAILED_PRECONDITION is for fencing alone: a fenced service answers
 // with it for nothing else.
 package fencegrpc
@@ -15,19 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
-
-// The metadata of a fenced call. The token is always there, the others where the sender
-// has them.
-const (
-	TokenKey   = "fealty-fence-token"   // [fence.Token.String]
-	LineageKey = "fealty-fence-lineage" // [fence.Lineage.String]
-	GrantKey   = "fealty-fence-grant"   // a signed [fence.Grant]
-)
-
-// ErrorDomain is the domain of the ErrorInfo of a refusal, whose reason is a
-// [fence.Reason].
-const ErrorDomain = "fence.fealty.io"
 
 // codeOf is the status of a refusal. A reason that the sender is not in charge, or that it has
 // been there before, has the code that is for nothing else.
@@ -48,7 +38,7 @@ func codeOf(r fence.Reason) codes.Code {
 // refusal is what a sender hears: the reason, and no mark.
 func refusal(reason fence.Reason) error {
 	s := status.New(codeOf(reason), "refused by the fence: "+string(reason))
-	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: ErrorDomain}); err == nil {
+	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: fenceform.ErrorDomain}); err == nil {
 		s = detailed
 	}
 	return s.Err()
@@ -82,7 +72,7 @@ func heard(err error) error {
 	}
 	for _, detail := range s.Details() {
 		// One under another code is not the fence's own.
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == ErrorDomain &&
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == fenceform.ErrorDomain &&
 			s.Code() == codeOf(fence.Reason(info.GetReason())) {
 			return &RefusedError{Reason: fence.Reason(info.GetReason()), err: err}
 		}

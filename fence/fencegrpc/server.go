@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 // Rule says how the calls of one method are fenced.
@@ -115,7 +116,7 @@ func (s *Server) claim(ctx context.Context, holder string, rule Rule, request an
 		c.Domain = rule.Domain(request)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	err := c.Read(s.Authority, md.Get(TokenKey), md.Get(LineageKey), md.Get(GrantKey))
+	err := c.Read(s.Authority, md.Get(fenceform.TokenKey), md.Get(fenceform.LineageKey), md.Get(fenceform.GrantKey))
 	return c, err
 }
 
@@ -137,7 +138,7 @@ func answered(err error) error {
 	p := proto.CloneOf(s.Proto())
 	p.Details = slices.DeleteFunc(p.Details, func(d *anypb.Any) bool {
 		var info errdetails.ErrorInfo
-		return d.MessageIs(&info) && (d.UnmarshalTo(&info) != nil || info.GetDomain() == ErrorDomain)
+		return d.MessageIs(&info) && (d.UnmarshalTo(&info) != nil || info.GetDomain() == fenceform.ErrorDomain)
 	})
 	if s.Code() == codes.FailedPrecondition {
 		p.Code = int32(codes.Internal)

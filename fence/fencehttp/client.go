@@ -63,7 +63,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	reason := fence.Reason(response.Header.Get(ReasonHeader))
+	reason := fence.Reason(response.Header.Get(reasonHeader))
 	switch {
 	case reason != "" && response.StatusCode == statusOf(reason):
 	case response.StatusCode == http.StatusPreconditionFailed:
@@ -120,7 +120,7 @@ func (t *Transport) stamp(r *http.Request) (*http.Request, error) {
 	if stamped.Header == nil {
 		stamped.Header = make(http.Header)
 	}
-	for name, value := range map[string]string{TokenHeader: token.String(), LineageHeader: life.Lineage.String(), GrantHeader: life.Grant} {
+	for name, value := range map[string]string{tokenHeader: token.String(), lineageHeader: life.Lineage.String(), grantHeader: life.Grant} {
 		stamped.Header.Del(name)
 		if value != "" {
 			stamped.Header.Set(name, value)

@@ -3,8 +3,9 @@
 //
 // Requests of the methods that RFC 9110, section 9.2.1, calls safe (GET, HEAD, OPTIONS,
 // TRACE) pass: they change nothing, and what they answer may be out of date. All others
-// are fenced. The token travels in a header, and the reason of a refusal in another, so
-// that clients in any language can tell what happened. The status 412 is for fencing alone.
+// are fenced. The token travels in a header, Fealty-Fence-Token, and the reason of a refusal
+// in another, Fealty-Fence-Reason, so that clients in any language can tell what happened.
+// A sender has Fealty-Fence-Lineage and Fealty-Fence-Grant beside its token. The status 412 is for fencing alone.
 package fencehttp
 
 import (
@@ -16,10 +17,10 @@ import (
 // The headers of a fenced request, and of the answer to one that was refused. The token is
 // always there, lineage and grant where the sender has them.
 const (
-	TokenHeader   = "Fealty-Fence-Token"   // [fence.Token.String]
-	LineageHeader = "Fealty-Fence-Lineage" // [fence.Lineage.String]
-	GrantHeader   = "Fealty-Fence-Grant"   // a signed [fence.Grant]
-	ReasonHeader  = "Fealty-Fence-Reason"  // a [fence.Reason]
+	tokenHeader   = "Fealty-Fence-Token"   // [fence.Token.String]
+	lineageHeader = "Fealty-Fence-Lineage" // [fence.Lineage.String]
+	grantHeader   = "Fealty-Fence-Grant"   // a signed [fence.Grant]
+	reasonHeader  = "Fealty-Fence-Reason"  // a [fence.Reason]
 )
 
 // statusOf is the status of a refusal. A reason that the sender is not in charge, or that it has

@@ -115,7 +115,7 @@ var errFailed = errors.New("the service answered with a failure")
 func (s *Server) claim(r *http.Request, holder string) (fence.Claim, error) {
 	c := fence.Claim{Holder: holder}
 	c.Resource, c.Domain = s.Resource(r)
-	err := c.Read(s.Authority, r.Header.Values(TokenHeader), r.Header.Values(LineageHeader), r.Header.Values(GrantHeader))
+	err := c.Read(s.Authority, r.Header.Values(tokenHeader), r.Header.Values(lineageHeader), r.Header.Values(grantHeader))
 	return c, err
 }
 
@@ -124,7 +124,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err *fence.Refus
 	if s.Refused != nil {
 		s.Refused(r, err)
 	}
-	w.Header().Set(ReasonHeader, string(err.Reason))
+	w.Header().Set(reasonHeader, string(err.Reason))
 	http.Error(w, "refused by the fence: "+string(err.Reason), statusOf(err.Reason))
 }
 
@@ -153,7 +153,7 @@ func (a *answer) Write(b []byte) (int, error) {
 // client stop for good.
 func (a *answer) send(w http.ResponseWriter) {
 	for name, values := range a.header {
-		if !strings.EqualFold(name, ReasonHeader) {
+		if !strings.EqualFold(name, reasonHeader) {
 			w.Header()[name] = values
 		}
 	}

@@ -128,7 +128,7 @@ func TestEveryFileDamaged(t *testing.T) {
 		h := a.Node().Beliefs().Held[scope]
 		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
 		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
-		if data, err := a.Node().Store().Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
+		if data, err := a.Node().Store().Read(dir.SnapshotName(scope, dir.Previous), snapshotform.MaxSigned); err == nil {
 			s, err := snapshot.Unmarshal(data)
 			f.Must(err)
 			accepted[scope][versionOf(t, s)] = true

@@ -94,7 +94,7 @@ func (c *Cluster) Active(ctx context.Context, name string, scope snapshot.Scope)
 		if h.GetScope() != string(scope) {
 			continue
 		}
-		raw, err := durable.OS().ReadFile(filepath.Join(c.MemberDir(name), "snapshots", string(scope)+".active"), snapshot.MaxSigned)
+		raw, err := durable.OS().ReadFile(filepath.Join(c.MemberDir(name), "snapshots", string(scope)+".active"), snapshotform.MaxSigned)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Bounds of one attempt at one address.
@@ -30,7 +29,7 @@ const (
 	// AttemptTimeout bounds a whole join with one coordinator.
 	AttemptTimeout = 30 * time.Second
 	// maxGrantBytes bounds a grant: two snapshots, a chain, and a statement.
-	maxGrantBytes = 2*snapshot.MaxSigned + 64<<10
+	maxGrantBytes = 2*snapshotform.MaxSigned + 64<<10
 )
 
 // Handshake is the candidate's side of one Join stream.

@@ -48,6 +48,9 @@ var levels = []struct {
 	{"internal/checksummed", 0, "the form of a file"},
 	{"internal/identityform", 0, "bounds of identities and certificates"},
 	{"internal/identitytest", 1, "throwaway authorities, for tests"},
+	{"internal/fenceform", 0, "bounds and words of the fence"},
+	{"internal/providerform", 0, "bounds of a provider"},
+	{"internal/meshform", 0, "bounds of connections"},
 	{"internal/snapshotform", 1, "bounds and words of snapshots, and what is signed"},
 	{"internal/snapshotdoor", 0, "functions that a package sets and another calls"},
 	{"internal/snapshotauthor", 1, "what makes the content that snapshot verifies"},
@@ -248,6 +251,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/workload", "snapshot", "the parameters of a service"},
 	{"internal/history", "internal/snapshotform", "what a signature is over"},
 	{"identity", "internal/identityform", "the bounds of what it reads"},
+	{"fence", "internal/fenceform", "the bounds of what it reads"},
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "internal/manifest", "a transition names a manifest"},
 	{"internal/replica", "internal/history", "a head of the history, by its names"},
@@ -292,8 +296,8 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/durable", "internal/crowd", "internal/endpoints", "internal/frames",
-	"internal/identityform", "internal/lately", "internal/snapshotdoor",
+	"internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
+	"internal/identityform", "internal/lately", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/turns",
 }
 

@@ -420,8 +420,8 @@ func (d *decoder) degraded(n *node, path string, g *Degraded) {
 		part{Name: "allow", Required: false, Read: func(n *node, path string) {
 			g.Allow = document.Unique(d.Decoder, n, path, manifestform.MaxListItems,
 				func(n *node, path string) Permission {
-				return document.Word(d.Decoder, n, path, "permission", Permissions())
-			})
+					return document.Word(d.Decoder, n, path, "permission", Permissions())
+				})
 		}},
 		part{Name: "max", Required: false, Read: func(n *node, path string) {
 			g.Max = d.Duration(n, path, 0, manifestform.MaxSVIDTTL-manifestform.DefaultSVIDMargin)

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fenceform"
 	"github.com/fealty-io/fealty/internal/ownership"
 )
 
@@ -403,7 +404,7 @@ func (o *owner) restart() {
 	p := o.p
 	o.lives++
 	l := fence.Life{Epoch: fence.NewEpoch(1, o.lives), Incarnation: fence.NewIncarnation(), Lineage: o.lineage}
-	o.lineage = append(o.lineage[max(0, len(o.lineage)-fence.MaxLineage+1):len(o.lineage):len(o.lineage)], l.Incarnation)
+	o.lineage = append(o.lineage[max(0, len(o.lineage)-fenceform.MaxLineage+1):len(o.lineage):len(o.lineage)], l.Incarnation)
 	var err, hErr error
 	o.sender, err = fence.NewSender(l)
 	receivers := make(map[string]ownership.Receiver)

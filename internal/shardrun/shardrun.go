@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/planned"
 	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/shard"
@@ -337,7 +338,7 @@ func (r *running) serve(ctx context.Context) error {
 	defer cancel()
 	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(maxHeader), grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
-		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.ConnectionTimeout(meshform.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true})}

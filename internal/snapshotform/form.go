@@ -41,8 +41,14 @@ const (
 	MaxRecord         = 2 << 10
 	MaxSignatures     = 2
 	MaxSignature      = 512
-	MaxProof          = 40      // hashes: a tree of 2^40 headers
-	MaxVersion        = 1 << 53 // config versions, epochs and generations: what JSON numbers can still tell apart
+	MaxProof          = 40 // hashes: a tree of 2^40 headers
+	MaxKeyID          = 64
+	MaxAlgorithm      = 32
+
+	// MaxSigned bounds the encoding of a snapshot.Signed.
+	MaxSigned  = MaxHeader + MaxContent + MaxRecord + MaxSignatures*(MaxSignature+MaxKeyID+MaxAlgorithm+6) +
+		32*MaxProof + 64
+	MaxVersion = 1 << 53 // config versions, epochs and generations: what JSON numbers can still tell apart
 	// MaxMarks bounds the (scope, subject) pairs that a node keeps marks of. Above it the
 	// group goes that the node has heard nothing of for the longest time.
 	MaxMarks      = 512

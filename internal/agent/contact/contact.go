@@ -359,7 +359,7 @@ func (c *Coordinators) MeshOptions() mesh.Options {
 	return mesh.Options{
 		Dialer: enroll.Dialer(c.Dial), Now: c.Node.Now, OnFailure: c.HandshakeFailed,
 		GRPC: []grpc.DialOption{
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshot.MaxSigned + 64<<10)),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshotform.MaxSigned + 64<<10)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		},
 	}

@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -115,7 +116,7 @@ func newServer(cfg Config) (*grpc.Server, *mesh.Guard, *server, error) {
 		grpc.UnknownServiceHandler(gate.UnknownService),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
-		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.ConnectionTimeout(meshform.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: time.Minute, Time: time.Minute,
 			Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}))...)

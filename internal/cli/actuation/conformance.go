@@ -27,9 +27,9 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/provider"
 )
 
 // check are the flags of fealty conformance provider.
@@ -142,7 +142,7 @@ func (f *check) dial(ctx context.Context, files *credential.Files, t *conformanc
 		if err != nil {
 			return nil, err
 		}
-		t.Conn, t.Holder = conn, provider.InsecureHolder
+		t.Conn, t.Holder = conn, providerform.InsecureHolder
 		return conn, nil
 	}
 	m, err := files.Current(ctx)

@@ -17,7 +17,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fenceform"
 	"github.com/fealty-io/fealty/internal/planned"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
@@ -118,7 +120,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 				"--agent or a certificate beside --grant")
 		}
 		// The name that a provider knows it by stands for nobody in a cluster.
-		id, err := identity.New(provider.InsecureHolder+".invalid", identity.Shard, provider.InsecureHolder)
+		id, err := identity.New(providerform.InsecureHolder+".invalid", identity.Shard, providerform.InsecureHolder)
 		if err != nil {
 			return err
 		}
@@ -239,7 +241,7 @@ func (f *shards) readGrant(w World, authority fence.Authority) (string, error) {
 		return "", badValue("--authority-key", "missing", "nobody says whose grants count",
 			"the public key of who signed the grant")
 	}
-	text, err := durable.OS().ReadFile(w.Within(f.grant), fence.MaxStatement+1)
+	text, err := durable.OS().ReadFile(w.Within(f.grant), fenceform.MaxStatement+1)
 	if err != nil {
 		return "", badValue("--grant", f.grant, fmt.Sprint(err), "a file with a signed grant")
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -438,7 +439,7 @@ func (a *auditAnchor) keys(c *program.CLI, cfg *settings.Values, came []byte) (c
 	name, raw := a.trust, came
 	if name == "" {
 		name = "the trust bundle in the file"
-	} else if raw, err = snapshotpkg.ReadBounded(c, cfg, a.trust, "trust bundle", snapshot.MaxSigned); err != nil {
+	} else if raw, err = snapshotpkg.ReadBounded(c, cfg, a.trust, "trust bundle", snapshotform.MaxSigned); err != nil {
 		return "", nil, err
 	}
 	bundle, err := snapshotpkg.ReadingOf(name, raw)

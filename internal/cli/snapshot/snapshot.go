@@ -90,11 +90,11 @@ func snapshotBytes(ctx context.Context, c *program.CLI, cfg *settings.Values, na
 		}
 		if err != nil {
 			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "snapshot", "file", name, "cause",
-				Plainly(err, snapshot.MaxSigned))
+				Plainly(err, snapshotform.MaxSigned))
 		}
 		return raw, nil
 	}
-	return ReadBounded(c, cfg, name, "snapshot", snapshot.MaxSigned)
+	return ReadBounded(c, cfg, name, "snapshot", snapshotform.MaxSigned)
 }
 
 // ReadBounded reads a regular file, or standard input, of at most limit bytes.
@@ -673,7 +673,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 	bundle := r
 	if trust != "" {
 		var err error
-		raw, err := ReadBounded(c, cfg, trust, "trust bundle", snapshot.MaxSigned)
+		raw, err := ReadBounded(c, cfg, trust, "trust bundle", snapshotform.MaxSigned)
 		if err != nil {
 			return nil, err
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
 // Prefix is where the newest grant of each holder stands, by its kind and name. A record
@@ -78,9 +79,9 @@ func (r grantServer) Grant(ctx context.Context, req *fealtyv1.GrantRequest) (*fe
 		return nil, explain.New(explain.RequestField, "field", "incarnation",
 			"problem", "it is not 32 hexadecimal digits of which one is not 0")
 	}
-	if len(req.GetNewest()) > fence.MaxStatement {
+	if len(req.GetNewest()) > fenceform.MaxStatement {
 		return nil, explain.New(explain.RequestField, "field", "newest",
-			"problem", fmt.Sprintf("it has %d bytes, limit %d", len(req.GetNewest()), fence.MaxStatement))
+			"problem", fmt.Sprintf("it has %d bytes, limit %d", len(req.GetNewest()), fenceform.MaxStatement))
 	}
 	if _, err := g.cfg.Asking.Allow(ctx); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fenceform"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -111,7 +112,7 @@ func TestShownGrantIsPassed(t *testing.T) {
 		t.Errorf("a forged grant moved the next one to %d", got.GetNumber())
 	}
 	for name, shown := range map[string]string{"another holder's": ofB.GetGrant(), "no statement": "garbage",
-		"too long": strings.Repeat("x", fence.MaxStatement+1)} {
+		"too long": strings.Repeat("x", fenceform.MaxStatement+1)} {
 		_, err := ask(d.C, a, shown)
 		coordinatortest.WantOnly(t, name, err, explain.RequestField)
 	}

@@ -386,7 +386,7 @@ func ContentAtHand(store *state.Store, b *state.Beliefs, scope snapshot.Scope, h
 		return []byte(h.Verified.ContentJSON())
 	}
 	for _, place := range []string{dir.Active, dir.Previous} {
-		raw, err := store.Read(dir.SnapshotName(scope, place), snapshot.MaxSigned)
+		raw, err := store.Read(dir.SnapshotName(scope, place), snapshotform.MaxSigned)
 		if err != nil {
 			continue
 		}

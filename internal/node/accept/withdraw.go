@@ -162,7 +162,7 @@ func (n *Node) reconsider(ctx context.Context) {
 			b = b.Without(scope)
 			delete(n.Trials.Since, scope)
 			detail := "the key that signed it is revoked, and nothing takes its place yet"
-			if raw, err := n.store.Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
+			if raw, err := n.store.Read(dir.SnapshotName(scope, dir.Previous), snapshotform.MaxSigned); err == nil {
 				if v, err := again(scope, raw, trust, b, n.Clock.Now()); err == nil {
 					b = b.With(scope, &state.Held{Verified: v, Raw: raw})
 					detail = "the key that signed it is revoked: the one before is in use again"

@@ -173,7 +173,7 @@ type candidate struct {
 func (s *Store) candidates(l *Loaded, scope snapshot.Scope, now time.Time) []candidate {
 	var out []candidate
 	for _, place := range []string{dir.Active, dir.Pending, dir.Previous} {
-		raw, err := s.Read(dir.SnapshotName(scope, place), snapshot.MaxSigned)
+		raw, err := s.Read(dir.SnapshotName(scope, place), snapshotform.MaxSigned)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -69,7 +69,7 @@ func ReadOutlook(files durable.FS, folder string, now time.Time) (Outlook, error
 // use for scope, not verified. Without one the error matches fs.ErrNotExist.
 func ReadActive(files durable.FS, folder string, scope snapshot.Scope) ([]byte, error) {
 	s := &Store{FS: files, Dir: folder}
-	return s.Read(dir.SnapshotName(scope, dir.Active), snapshot.MaxSigned)
+	return s.Read(dir.SnapshotName(scope, dir.Active), snapshotform.MaxSigned)
 }
 
 // MaxAddresses bounds the addresses that are kept or tried.

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -405,7 +406,7 @@ func (s *Store) Place(scope snapshot.Scope, raw, old []byte) error {
 
 // Settle makes the active file of scope that of what is in use after a failed trial.
 func (s *Store) Settle(scope snapshot.Scope, raw []byte) error {
-	if was, err := s.Read(dir.SnapshotName(scope, dir.Active), snapshot.MaxSigned); err == nil &&
+	if was, err := s.Read(dir.SnapshotName(scope, dir.Active), snapshotform.MaxSigned); err == nil &&
 		bytes.Equal(was, raw) {
 		return nil
 	}

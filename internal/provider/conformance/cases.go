@@ -16,7 +16,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/fence/fencegrpc"
+	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -154,12 +155,12 @@ var cases = []Case{
 				Incarnation: k.p.life.Incarnation}.String()
 			for what, md := range map[string]metadata.MD{
 				"without a token":                 {},
-				"with an empty token":             metadata.Pairs(fencegrpc.TokenKey, ""),
-				"with two tokens":                 metadata.Pairs(fencegrpc.TokenKey, good, fencegrpc.TokenKey, good),
-				"with a token of another version": metadata.Pairs(fencegrpc.TokenKey, "v2"+good[2:]),
-				"with sequence 0": metadata.Pairs(fencegrpc.TokenKey,
+				"with an empty token":             metadata.Pairs(fenceform.TokenKey, ""),
+				"with two tokens":                 metadata.Pairs(fenceform.TokenKey, good, fenceform.TokenKey, good),
+				"with a token of another version": metadata.Pairs(fenceform.TokenKey, "v2"+good[2:]),
+				"with sequence 0": metadata.Pairs(fenceform.TokenKey,
 					strings.Replace(good, ":1:", ":0:", 1)),
-				"with more behind the token": metadata.Pairs(fencegrpc.TokenKey, good+":"),
+				"with more behind the token": metadata.Pairs(fenceform.TokenKey, good+":"),
 			} {
 				a := k.sendWith(md, &fealtyv1.CreateMachineRequest{Machine: id, Domain: k.domain})
 				if a.code != rejected {
@@ -384,8 +385,8 @@ func lists(k *check) {
 	if err != nil {
 		k.fail("ListMachines: %v", err)
 	}
-	if n := len(resp.GetMachines()); n > provider.MaxPage {
-		k.fail("a page has %d machines, limit %d", n, provider.MaxPage)
+	if n := len(resp.GetMachines()); n > providerform.MaxPage {
+		k.fail("a page has %d machines, limit %d", n, providerform.MaxPage)
 	}
 	if len(resp.GetGone()) > 0 {
 		k.fail("a list from the beginning tells of machines that are gone: %v", resp.GetGone())

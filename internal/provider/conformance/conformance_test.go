@@ -22,7 +22,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/fence/fencegrpc"
+	"github.com/fealty-io/fealty/internal/fenceform"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
 )
 
@@ -80,7 +80,7 @@ func newOther(d defect) *other {
 
 func refusal(reason fence.Reason) error {
 	s, _ := status.New(codes.FailedPrecondition, string(reason)).WithDetails(&errdetails.ErrorInfo{
-		Domain: fencegrpc.ErrorDomain, Reason: string(reason)})
+		Domain: fenceform.ErrorDomain, Reason: string(reason)})
 	return s.Err()
 }
 
@@ -88,8 +88,8 @@ func refusal(reason fence.Reason) error {
 func (o *other) admit(ctx context.Context, machine string) (note func(), err error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	var c fence.Claim
-	if err := c.Read(fence.Authority{}, md.Get(fencegrpc.TokenKey), md.Get(fencegrpc.LineageKey), nil); err != nil {
-		if o.defect == tokenOptional && len(md.Get(fencegrpc.TokenKey)) == 0 {
+	if err := c.Read(fence.Authority{}, md.Get(fenceform.TokenKey), md.Get(fenceform.LineageKey), nil); err != nil {
+		if o.defect == tokenOptional && len(md.Get(fenceform.TokenKey)) == 0 {
 			return func() {}, nil
 		}
 		return nil, status.Error(codes.InvalidArgument, err.Error())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -433,7 +434,7 @@ func (p *Provider) pause(d time.Duration) bool {
 // fail ends an operation that did not get where it was going.
 func (p *Provider) fail(m *machine, operation, why string) bool {
 	return p.move(m, operation, func(r *record) {
-		r.State, r.LastError = provider.Failed, strings.ToValidUTF8(why[:min(len(why), provider.MaxLastError)], "")
+		r.State, r.LastError = provider.Failed, strings.ToValidUTF8(why[:min(len(why), providerform.MaxLastError)], "")
 	})
 }
 

@@ -25,6 +25,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -170,7 +171,7 @@ func (h *Host) Run(ctx context.Context) error {
 		}),
 		grpc.MaxRecvMsgSize(caller.MaxMessage), grpc.MaxConcurrentStreams(caller.MaxStreams),
 		grpc.MaxHeaderListSize(16<<10),
-		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.ConnectionTimeout(meshform.HandshakeTimeout),
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096), // callers are many, and say little
 	)
 	api.Register(server)
