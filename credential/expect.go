@@ -42,7 +42,7 @@ func (e Expect) Validate(cluster string) error {
 	case len(e.ids) == 0 && e.kind == "":
 		return ErrNoExpectation
 	case len(e.ids) == 0 && !e.kind.Valid():
-		return fmt.Errorf("credential: expected kind %q does not exist; use one of identity.Kinds", e.kind)
+		return fmt.Errorf("credential: expected kind %q does not exist; use one that package identity has", e.kind)
 	}
 	for _, id := range e.ids {
 		if id.IsZero() {

@@ -461,9 +461,9 @@ func sameKey(a, b crypto.PublicKey) bool {
 func chainReason(err error) Reason {
 	if e, ok := errors.AsType[*identity.ChainError](err); ok {
 		switch e.Reason {
-		case identity.ReasonExpired:
+		case identity.ErrExpired:
 			return Expired
-		case identity.ReasonBanned:
+		case identity.ErrBanned:
 			return Banned
 		}
 	}

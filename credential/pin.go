@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // ErrPin is matched by every [*PinError].
@@ -62,7 +63,7 @@ func (p Pin) Validate() error {
 		return errors.New("credential: the pin is blank: give the SHA-256 of the public key that the server must have")
 	}
 	if !p.leaf {
-		if err := identity.CheckCluster(p.cluster); err != nil {
+		if err := identityauthor.CheckCluster(p.cluster); err != nil {
 			return fmt.Errorf("credential: the pin's cluster: %w", err)
 		}
 	}

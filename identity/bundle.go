@@ -19,7 +19,7 @@ type BundleConfig struct {
 	// Cluster is the trust domain whose identities count. Required.
 	Cluster string
 
-	// Roots are the trust anchors, each of the profile of roots ([CheckRoot]) and signed by itself; 1 to
+	// Roots are the trust anchors, each of the profile of roots and signed by itself; 1 to
 	// 16. They may be out of date: that shows when they are used.
 	Roots []*x509.Certificate
 
@@ -69,7 +69,7 @@ type Bundle struct {
 // Errors: [*IDError] for the cluster, [*ChainError] for a root, or a plain one that names
 // the field.
 func NewBundle(cfg BundleConfig) (*Bundle, error) {
-	if err := CheckCluster(cfg.Cluster); err != nil {
+	if err := checkCluster(cfg.Cluster); err != nil {
 		return nil, fmt.Errorf("identity: BundleConfig.Cluster: %w", err)
 	}
 	if len(cfg.Roots) == 0 {
@@ -267,7 +267,7 @@ func setOf[T comparable](list []T) map[T]bool {
 func checkSelfSigned(root *x509.Certificate) *ChainError {
 	if err := root.CheckSignatureFrom(root); err != nil {
 		return &ChainError{Certificate: "root", Rule: "self-signed", Section: "RFC 5280 §3.2",
-			Detail: "its own key did not sign it: " + err.Error(), Reason: ReasonUntrusted}
+			Detail: "its own key did not sign it: " + err.Error(), Reason: ErrUntrusted}
 	}
 	return nil
 }

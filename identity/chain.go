@@ -9,41 +9,16 @@ import (
 	"time"
 )
 
-// ChainReason sorts refusals by what to do about them.
-type ChainReason int
-
-const (
-	// ReasonUntrusted: no root or mesh CA of the bundle vouches for the chain.
-	ReasonUntrusted ChainReason = iota + 1
-	// ReasonExpired: vouched for, and past or before its time.
-	ReasonExpired
-	// ReasonBanned: vouched for, and its identity or a key in it is banned.
-	ReasonBanned
-	// ReasonProfile: not a certificate that a cluster mints.
-	ReasonProfile
-)
-
-// String returns the reason's name. It is stable: a metric label.
-func (r ChainReason) String() string {
-	switch r {
-	case ReasonUntrusted:
-		return "untrusted"
-	case ReasonExpired:
-		return "expired"
-	case ReasonBanned:
-		return "banned"
-	case ReasonProfile:
-		return "profile"
-	}
-	return "invalid reason"
-}
-
-// Every [ChainError] matches one of these, by its reason.
+// The reasons of a [ChainError], by what to do about them: each matches its own.
 var (
+	// ErrUntrusted: no root or mesh CA of the bundle vouches for the chain.
 	ErrUntrusted = errors.New("certificate chain is not trusted")
-	ErrExpired   = errors.New("certificate is out of date")
-	ErrBanned    = errors.New("certificate is banned")
-	ErrProfile   = errors.New("certificate is not of the profile")
+	// ErrExpired: vouched for, and past or before its time.
+	ErrExpired = errors.New("certificate is out of date")
+	// ErrBanned: vouched for, and its identity or a key in it is banned.
+	ErrBanned = errors.New("certificate is banned")
+	// ErrProfile: not a certificate that a cluster mints.
+	ErrProfile = errors.New("certificate is not of the profile")
 )
 
 // ChainError says which rule refused a certificate or a chain.
@@ -52,9 +27,9 @@ type ChainError struct {
 	Rule        string // stable: a metric label
 	Section     string // the standard's section that the rule comes from
 	Detail      string // what was found; holds names that a peer chose, quoted and clipped
-	Reason      ChainReason
+	Reason      error  // ErrUntrusted, ErrExpired, ErrBanned or ErrProfile
 
-	// For ReasonExpired: the certificate's bounds, and the time it was checked against,
+	// For ErrExpired: the certificate's bounds, and the time it was checked against,
 	// because it may be the clock that is wrong.
 	NotBefore, NotAfter, Now time.Time
 }
@@ -62,32 +37,20 @@ type ChainError struct {
 func (e *ChainError) Error() string {
 	do := ""
 	switch e.Reason {
-	case ReasonUntrusted:
+	case ErrUntrusted:
 		do = "check that both sides are of one cluster and have its current trust bundle"
-	case ReasonExpired:
+	case ErrExpired:
 		do = "check the clocks of both sides, then renew the certificate"
-	case ReasonBanned:
+	case ErrBanned:
 		do = "it was banned from the cluster: lift the ban, or join anew with another key"
-	case ReasonProfile:
+	case ErrProfile:
 		do = "use a certificate that the cluster's own CA issued"
 	}
 	return fmt.Sprintf("%s refused by rule %s (%s): %s: %s", e.Certificate, e.Rule, e.Section, e.Detail, do)
 }
 
 // Is matches [ErrUntrusted], [ErrExpired], [ErrBanned] and [ErrProfile] by reason.
-func (e *ChainError) Is(target error) bool {
-	switch target {
-	case ErrUntrusted:
-		return e.Reason == ReasonUntrusted
-	case ErrExpired:
-		return e.Reason == ReasonExpired
-	case ErrBanned:
-		return e.Reason == ReasonBanned
-	case ErrProfile:
-		return e.Reason == ReasonProfile
-	}
-	return false
-}
+func (e *ChainError) Is(target error) bool { return e.Reason != nil && target == e.Reason }
 
 // path is one run of [Bundle.Verify].
 type path struct {
@@ -127,7 +90,7 @@ func (p *path) recall() {
 type chainRule struct {
 	rule
 	certificate string
-	reason      ChainReason
+	reason      error
 	check       func(*path) string
 }
 
@@ -153,13 +116,13 @@ func (p *path) run(rules []chainRule) error {
 
 // formRules come first: the others rely on certificates being there, and on their size.
 var formRules = []chainRule{
-	{rule{"chain-length", "RFC 5280 §6.1"}, "chain", ReasonProfile, func(p *path) string {
+	{rule{"chain-length", "RFC 5280 §6.1"}, "chain", ErrProfile, func(p *path) string {
 		if n := len(p.chain); n != 2 && n != 3 {
 			return fmt.Sprintf("%d certificates, want leaf, mesh CA and at most the root", n)
 		}
 		return ""
 	}},
-	{rule{"parsed", "RFC 5280 §4.1"}, "chain", ReasonProfile, func(p *path) string {
+	{rule{"parsed", "RFC 5280 §4.1"}, "chain", ErrProfile, func(p *path) string {
 		// The rules below print names, and these may be as long as a certificate.
 		for i, c := range p.chain {
 			if detail := parsed(c, time.Time{}); detail != "" {
@@ -172,7 +135,7 @@ var formRules = []chainRule{
 
 // anchorRules cost nothing, and tell a chain of strangers apart from a bad one of ours.
 var anchorRules = []chainRule{
-	{rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+	{rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ErrUntrusted, func(p *path) string {
 		issuers := func(roots []*x509.Certificate) {
 			for _, root := range roots {
 				if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
@@ -190,7 +153,7 @@ var anchorRules = []chainRule{
 		}
 		return ""
 	}},
-	{rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ReasonUntrusted, func(p *path) string {
+	{rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ErrUntrusted, func(p *path) string {
 		if len(p.chain) == 3 && !slices.ContainsFunc(p.roots, p.chain[2].Equal) {
 			return fmt.Sprintf("root %s is not the one of the trust bundle", clip(p.chain[2].Subject.String()))
 		}
@@ -200,22 +163,22 @@ var anchorRules = []chainRule{
 
 // trustRules check the links from the leaf to the root.
 var trustRules = []chainRule{
-	{linkRules[0].rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
-	{linkRules[1].rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
-	{rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+	{linkRules[0].rule, "leaf", ErrUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
+	{linkRules[1].rule, "leaf", ErrUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
+	{rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ErrUntrusted, func(p *path) string {
 		if p.recalled {
 			return "" // by the same roots, because a bundle has no others
 		}
 		return signedBy(p.mesh(), p.roots[0])
 	}},
-	{rule{"leaf-signature", "RFC 5280 §6.1.3 (a)(1)"}, "leaf", ReasonUntrusted, func(p *path) string {
+	{rule{"leaf-signature", "RFC 5280 §6.1.3 (a)(1)"}, "leaf", ErrUntrusted, func(p *path) string {
 		return signedBy(p.leaf(), p.mesh())
 	}},
 }
 
 // acceptRules hold what the cluster says about keys and identities that are genuine.
 var acceptRules = []chainRule{
-	{rule{"banned-key", "RFC 5280 §6.1.3 (a)(3)"}, "chain", ReasonBanned, func(p *path) string {
+	{rule{"banned-key", "RFC 5280 §6.1.3 (a)(3)"}, "chain", ErrBanned, func(p *path) string {
 		for _, c := range []*x509.Certificate{p.leaf(), p.mesh(), p.roots[0]} {
 			if key := KeyOf(c); p.bundle.isBannedKey[key] {
 				return "key " + key.String() + " is banned"
@@ -223,13 +186,13 @@ var acceptRules = []chainRule{
 		}
 		return ""
 	}},
-	{rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ReasonBanned, func(p *path) string {
+	{rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ErrBanned, func(p *path) string {
 		if p.bundle.isBannedID[p.id] {
 			return "identity " + clip(p.id.String()) + " is banned"
 		}
 		return ""
 	}},
-	{rule{"root-retired", "RFC 5280 §6.2"}, "root", ReasonUntrusted, func(p *path) string {
+	{rule{"root-retired", "RFC 5280 §6.2"}, "root", ErrUntrusted, func(p *path) string {
 		// A thief who kept the old keys can mint any identity until the last honest one under
 		// them has ended. It must not be one that decides for others.
 		if kind := p.id.Kind(); p.retired && decides(kind) {
@@ -237,14 +200,14 @@ var acceptRules = []chainRule{
 		}
 		return ""
 	}},
-	{rule{"mesh-ca-accepted", "RFC 5280 §6.2"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+	{rule{"mesh-ca-accepted", "RFC 5280 §6.2"}, "mesh CA", ErrUntrusted, func(p *path) string {
 		// Coordinators make new mesh keys before any bundle can list them.
 		if p.id.Kind() == Coordinator || p.bundle.isMesh[KeyOf(p.mesh())] {
 			return ""
 		}
 		return "mesh CA key " + KeyOf(p.mesh()).String() + " is not accepted by the trust bundle"
 	}},
-	{rule{"voucher", "docs/explanation/workloads.md"}, "leaf", ReasonProfile, func(p *path) string {
+	{rule{"voucher", "docs/explanation/workloads.md"}, "leaf", ErrProfile, func(p *path) string {
 		if p.id.Kind() != Workload {
 			return ""
 		}
@@ -253,7 +216,7 @@ var acceptRules = []chainRule{
 		}
 		return ""
 	}},
-	{rule{"voucher-banned", "docs/explanation/workloads.md"}, "leaf", ReasonBanned, func(p *path) string {
+	{rule{"voucher-banned", "docs/explanation/workloads.md"}, "leaf", ErrBanned, func(p *path) string {
 		if p.id.Kind() != Workload {
 			return ""
 		}
@@ -275,7 +238,7 @@ func signedBy(child, issuer *x509.Certificate) string {
 func (p *path) identify() {
 	p.id, p.idErr = FromCertificate(p.leaf())
 	if p.idErr == nil && p.id.Cluster() != p.bundle.cluster {
-		p.idErr = &SANError{Reason: SANForeign, Count: 1, URI: p.id.String(), Cluster: p.bundle.cluster}
+		p.idErr = &SANError{Reason: sanForeign, Count: 1, URI: p.id.String(), Cluster: p.bundle.cluster}
 		p.id = ID{}
 	}
 }

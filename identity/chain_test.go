@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
@@ -23,7 +24,7 @@ func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
 	first := a.MeshCA()
 	a.AddMeshCA(t)
 	b := a.Bundle()
-	for _, kind := range identity.Kinds() {
+	for _, kind := range identityauthor.Kinds() {
 		id := a.ID(t, kind, "eu-1")
 		for name, opts := range map[string][]identitytest.IssueOption{
 			"P-256":       nil,
@@ -58,25 +59,25 @@ func TestVerifiedWithoutIdentity(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		uris []string
-		want identity.SANReason
+		want string
 	}{
-		{"none", nil, identity.SANAbsent},
-		{"two", []string{"spiffe://prod.example/shard/a", "spiffe://prod.example/shard/b"}, identity.SANSeveral},
-		{"the same twice", []string{"spiffe://prod.example/shard/a", "spiffe://prod.example/shard/a"}, identity.SANSeveral},
-		{"one of ours and a web address", []string{"spiffe://prod.example/shard/a", "https://prod.example"}, identity.SANSeveral},
-		{"a web address", []string{"https://prod.example/shard/a"}, identity.SANMalformed},
-		{"no kind", []string{"spiffe://prod.example/king/a"}, identity.SANMalformed},
-		{"no path", []string{"spiffe://prod.example"}, identity.SANMalformed},
-		{"another cluster", []string{foreign.String()}, identity.SANForeign},
+		{"none", nil, "absent"},
+		{"two", []string{"spiffe://prod.example/shard/a", "spiffe://prod.example/shard/b"}, "several"},
+		{"the same twice", []string{"spiffe://prod.example/shard/a", "spiffe://prod.example/shard/a"}, "several"},
+		{"one of ours and a web address", []string{"spiffe://prod.example/shard/a", "https://prod.example"}, "several"},
+		{"a web address", []string{"https://prod.example/shard/a"}, "malformed"},
+		{"no kind", []string{"spiffe://prod.example/king/a"}, "malformed"},
+		{"no path", []string{"spiffe://prod.example"}, "malformed"},
+		{"another cluster", []string{foreign.String()}, "foreign"},
 		// Parts that parsing the URI would hide.
-		{"empty fragment", []string{"spiffe://prod.example/shard/a#"}, identity.SANMalformed},
-		{"empty query", []string{"spiffe://prod.example/shard/a?"}, identity.SANMalformed},
-		{"scheme in capitals", []string{"SPIFFE://prod.example/shard/a"}, identity.SANMalformed},
-		{"escaped letter", []string{"spiffe://prod.example/shard/%61"}, identity.SANMalformed},
-		{"trailing slash", []string{"spiffe://prod.example/shard/a/"}, identity.SANMalformed},
-		{"dot segment", []string{"spiffe://prod.example/shard/../admin/a"}, identity.SANMalformed},
-		{"user", []string{"spiffe://root@prod.example/shard/a"}, identity.SANMalformed},
-		{"port", []string{"spiffe://prod.example:443/shard/a"}, identity.SANMalformed},
+		{"empty fragment", []string{"spiffe://prod.example/shard/a#"}, "malformed"},
+		{"empty query", []string{"spiffe://prod.example/shard/a?"}, "malformed"},
+		{"scheme in capitals", []string{"SPIFFE://prod.example/shard/a"}, "malformed"},
+		{"escaped letter", []string{"spiffe://prod.example/shard/%61"}, "malformed"},
+		{"trailing slash", []string{"spiffe://prod.example/shard/a/"}, "malformed"},
+		{"dot segment", []string{"spiffe://prod.example/shard/../admin/a"}, "malformed"},
+		{"user", []string{"spiffe://root@prod.example/shard/a"}, "malformed"},
+		{"port", []string{"spiffe://prod.example:443/shard/a"}, "malformed"},
 	} {
 		chain, _ := a.IssueRaw(t, func(c *x509.Certificate) {
 			if tc.uris != nil {
@@ -237,7 +238,7 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 func TestCoordinatorNeedsOnlyARoot(t *testing.T) {
 	a := identitytest.NewAuthority(t, "prod.example")
 	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
-	for _, kind := range identity.Kinds() {
+	for _, kind := range identityauthor.Kinds() {
 		chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 		_, err := b.Verify(chain, time.Now())
 		if accepted := err == nil; accepted != (kind == identity.Coordinator) {
@@ -281,7 +282,7 @@ func TestValidityIsCheckedAtEveryLevel(t *testing.T) {
 		want string
 	}{{w.leaf.NotAfter.Add(1), leaf}, {w.leaf.NotBefore.Add(-1), leaf}} {
 		_, err := w.bundle.Verify(w.chain(true), at.now)
-		if refusal, ok := errors.AsType[*identity.ChainError](err); !ok || refusal.Certificate != at.want || refusal.Reason != identity.ReasonExpired {
+		if refusal, ok := errors.AsType[*identity.ChainError](err); !ok || refusal.Certificate != at.want || refusal.Reason != identity.ErrExpired {
 			t.Errorf("chain at %v: %v, want the %s out of date", at.now, err, at.want)
 		}
 	}
@@ -299,7 +300,7 @@ func TestValidityIsCheckedAtEveryLevel(t *testing.T) {
 			b = w.authority.Bundle(func(cfg *identity.BundleConfig) { cfg.Roots = []*x509.Certificate{c} })
 		}
 		_, err = b.Verify(chain, time.Now())
-		if refusal, ok := errors.AsType[*identity.ChainError](err); !ok || refusal.Certificate != level || refusal.Reason != identity.ReasonExpired {
+		if refusal, ok := errors.AsType[*identity.ChainError](err); !ok || refusal.Certificate != level || refusal.Reason != identity.ErrExpired {
 			t.Errorf("expired %s: %v", level, err)
 		}
 		if level == root {
@@ -476,24 +477,17 @@ func isGood(chain []*x509.Certificate, w *world) bool {
 	return true
 }
 
-// The names are metric labels, and every refusal says what to do.
+// Every refusal says what to do, and matches its own reason alone.
 func TestReasons(t *testing.T) {
-	for reason, want := range map[identity.ChainReason]struct {
-		label  string
-		err    error
-		advice string
-	}{
-		identity.ReasonUntrusted: {"untrusted", identity.ErrUntrusted, "trust bundle"},
-		identity.ReasonExpired:   {"expired", identity.ErrExpired, "clocks"},
-		identity.ReasonBanned:    {"banned", identity.ErrBanned, "lift the ban"},
-		identity.ReasonProfile:   {"profile", identity.ErrProfile, "own CA"},
+	for reason, advice := range map[error]string{
+		identity.ErrUntrusted: "trust bundle", identity.ErrExpired: "clocks", identity.ErrBanned: "lift the ban", identity.ErrProfile: "own CA",
 	} {
 		err := &identity.ChainError{Certificate: "leaf", Rule: "r", Section: "s", Detail: "d", Reason: reason}
-		if reason.String() != want.label || !strings.Contains(err.Error(), want.advice) || !strings.HasPrefix(err.Error(), "leaf refused by rule r (s): d: ") {
+		if !strings.Contains(err.Error(), advice) || !strings.HasPrefix(err.Error(), "leaf refused by rule r (s): d: ") {
 			t.Errorf("%v: %v", reason, err)
 		}
 		for _, other := range []error{identity.ErrUntrusted, identity.ErrExpired, identity.ErrBanned, identity.ErrProfile, identity.ErrNoIdentity} {
-			if errors.Is(err, other) != (other == want.err) {
+			if errors.Is(err, other) != (other == reason) {
 				t.Errorf("%v: Is(%v) = %v", reason, other, errors.Is(err, other))
 			}
 		}
@@ -516,7 +510,7 @@ func TestRetiredRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range identity.Kinds() {
+	for _, kind := range identityauthor.Kinds() {
 		for name, a := range map[string]*identitytest.Authority{"old": old, "new": now} {
 			chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 			for _, chain := range [][]*x509.Certificate{chain, append(slices.Clone(chain), a.Root().Cert)} {

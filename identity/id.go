@@ -37,12 +37,12 @@ const (
 	Readonly    Kind = "readonly"
 )
 
-// Kinds returns every kind, in the order in which they are documented.
-func Kinds() []Kind {
+// kinds returns every kind, in the order in which they are documented.
+func kinds() []Kind {
 	return []Kind{Coordinator, Data, Witness, Shard, Operator, Provider, Workload, Admin, Readonly}
 }
 
-// Valid reports whether k is one of [Kinds].
+// Valid reports whether k is one of the kinds above.
 func (k Kind) Valid() bool {
 	switch k {
 	case Coordinator, Data, Witness, Shard, Operator, Provider, Workload, Admin, Readonly:
@@ -51,7 +51,7 @@ func (k Kind) Valid() bool {
 	return false
 }
 
-// ErrInvalidID is matched by every error of [New], [Parse] and [CheckCluster].
+// ErrInvalidID is matched by every error of [New] and [Parse].
 var ErrInvalidID = errors.New("invalid identity")
 
 // IDError says which text is not an id (or not a part of one), and why.
@@ -86,7 +86,7 @@ type ID struct {
 //
 // Errors: [*IDError], matching [ErrInvalidID].
 func New(cluster string, kind Kind, name string) (ID, error) {
-	if err := CheckCluster(cluster); err != nil {
+	if err := checkCluster(cluster); err != nil {
 		return ID{}, err
 	}
 	if err := checkKind(kind); err != nil {
@@ -180,10 +180,10 @@ func scan(uri string) (ID, bool) {
 // isSegment reports whether s can be a path segment, if its bytes can (SPIFFE-ID §2.2).
 func isSegment(s string) bool { return s != "" && s != "." && s != ".." }
 
-// CheckCluster reports whether name can be a cluster's name: see [New].
+// checkCluster reports whether name can be a cluster's name: see [New].
 //
 // Errors: [*IDError], matching [ErrInvalidID].
-func CheckCluster(name string) error {
+func checkCluster(name string) error {
 	refuse := func(why string) error { return &IDError{"cluster", name, why} }
 	switch {
 	case name == "":
@@ -214,7 +214,7 @@ func checkKind(kind Kind) error {
 		why = "it is blank"
 	}
 	var names []string
-	for _, k := range Kinds() {
+	for _, k := range kinds() {
 		names = append(names, string(k))
 	}
 	return &IDError{"kind", string(kind), why + ": use one of " + strings.Join(names, ", ")}

@@ -6,16 +6,12 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
-	"errors"
 	"fmt"
 )
 
 // KeyID names a public key: the SHA-256 of its SubjectPublicKeyInfo in DER (RFC 5280
 // §4.1.2.7). The zero KeyID names no key.
 type KeyID [sha256.Size]byte
-
-// ErrInvalidKeyID is matched by every error of [ParseKeyID].
-var ErrInvalidKeyID = errors.New("invalid key id")
 
 // KeyOf returns the id of c's public key as it was signed. c must come from a parser;
 // for anything else, nil included, the result is the zero KeyID.
@@ -26,9 +22,9 @@ func KeyOf(c *x509.Certificate) KeyID {
 	return sha256.Sum256(c.RawSubjectPublicKeyInfo)
 }
 
-// KeyOfPublic returns the id of pub, which is equal to that of a certificate for it.
+// keyOfPublic returns the id of pub, which is equal to that of a certificate for it.
 // It fails for types that crypto/x509 cannot encode.
-func KeyOfPublic(pub crypto.PublicKey) (KeyID, error) {
+func keyOfPublic(pub crypto.PublicKey) (KeyID, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {
 		return KeyID{}, fmt.Errorf("identity: naming a key of type %T: %w", pub, err)
@@ -37,14 +33,12 @@ func KeyOfPublic(pub crypto.PublicKey) (KeyID, error) {
 }
 
 // ParseKeyID reads what [KeyID.String] prints: 64 lowercase hexadecimal digits.
-//
-// Errors match [ErrInvalidKeyID].
 func ParseKeyID(s string) (KeyID, error) {
 	var k KeyID
 	raw, err := hex.DecodeString(s)
 	// Uppercase is refused so that one key has one name, whoever compares the text.
 	if err != nil || len(raw) != len(k) || hex.EncodeToString(raw) != s {
-		return KeyID{}, fmt.Errorf("%w %s: want the SHA-256 of a public key as %d lowercase hexadecimal digits", ErrInvalidKeyID, clip(s), 2*len(k))
+		return KeyID{}, fmt.Errorf("invalid key id %s: want the SHA-256 of a public key as %d lowercase hexadecimal digits", clip(s), 2*len(k))
 	}
 	copy(k[:], raw)
 	return k, nil

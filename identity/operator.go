@@ -74,7 +74,7 @@ func (r *OperatorRoots) Certificates() []*x509.Certificate {
 // server and as a client, and its identity is its one URI SAN of cluster. It has no mesh
 // keys and no bans: who issues certificates there decides who is who.
 func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, error) {
-	if err := CheckCluster(cluster); err != nil {
+	if err := checkCluster(cluster); err != nil {
 		return nil, fmt.Errorf("identity: the cluster of a bundle: %w", err)
 	}
 	r, err := NewOperatorRoots(roots)
@@ -287,7 +287,7 @@ func (r *OperatorRoots) VerifyAccepted(chain []*x509.Certificate, now time.Time,
 
 func (r *OperatorRoots) verify(chain []*x509.Certificate, now time.Time, usages []x509.ExtKeyUsage, accepted bool) (newer *ChainError, err error) {
 	if r == nil {
-		return nil, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ReasonUntrusted}
+		return nil, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ErrUntrusted}
 	}
 	p := &operatorPath{chain, usages, r}
 	for _, rule := range operatorRules {
@@ -295,7 +295,7 @@ func (r *OperatorRoots) verify(chain []*x509.Certificate, now time.Time, usages 
 		if detail == "" {
 			continue
 		}
-		wrong := &ChainError{Certificate: rule.certificate, Rule: rule.Name, Section: rule.Section, Detail: detail, Reason: ReasonProfile}
+		wrong := &ChainError{Certificate: rule.certificate, Rule: rule.Name, Section: rule.Section, Detail: detail, Reason: ErrProfile}
 		if !accepted || !slices.Contains(newerRules, rule.Name) {
 			return newer, wrong
 		}
@@ -320,7 +320,7 @@ func (r *OperatorRoots) verify(chain []*x509.Certificate, now time.Time, usages 
 			return newer, nil
 		}
 	}
-	return newer, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ReasonProfile,
+	return newer, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ErrProfile,
 		Detail: "an issuer's extended key usages exclude one that is needed"}
 }
 
@@ -341,16 +341,16 @@ func usable(path []*x509.Certificate, usages []x509.ExtKeyUsage) bool {
 }
 
 func pathError(err error, now time.Time) *ChainError {
-	e := &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ReasonUntrusted, Detail: clip(err.Error())}
+	e := &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ErrUntrusted, Detail: clip(err.Error())}
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
 	case ok && invalid.Reason == x509.Expired: // before its time too
-		e.Rule, e.Section, e.Reason = dateRule.Name, dateRule.Section, ReasonExpired
+		e.Rule, e.Section, e.Reason = dateRule.Name, dateRule.Section, ErrExpired
 		e.NotBefore, e.NotAfter, e.Now = invalid.Cert.NotBefore, invalid.Cert.NotAfter, now
 		e.Detail = fmt.Sprintf("%s is valid from %s to %s, and it is %s here", clip(invalid.Cert.Subject.String()),
 			e.NotBefore.UTC().Format(time.RFC3339), e.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case ok:
-		e.Reason = ReasonProfile
+		e.Reason = ErrProfile
 	}
 	return e
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
@@ -93,56 +94,56 @@ func TestOperatorRules(t *testing.T) {
 		name   string
 		chain  []*x509.Certificate
 		rule   string // "" is accepted
-		reason identity.ChainReason
+		reason error
 	}{
-		{"leaf and intermediate", leaf(nil), "", 0},
-		{"with the root", append(leaf(nil), pki.Root.Cert), "", 0},
-		{"directly under the root", pki.IssueBy(t, pki.Root, key, nil)[:1], "", 0},
-		{"as long as allowed", long(identityform.MaxOperatorChain), "", 0},
-		{"another type of key", pki.Issue(t, rsa2048, nil), "", 0},
-		{"within the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} }), "", 0},
+		{"leaf and intermediate", leaf(nil), "", nil},
+		{"with the root", append(leaf(nil), pki.Root.Cert), "", nil},
+		{"directly under the root", pki.IssueBy(t, pki.Root, key, nil)[:1], "", nil},
+		{"as long as allowed", long(identityform.MaxOperatorChain), "", nil},
+		{"another type of key", pki.Issue(t, rsa2048, nil), "", nil},
+		{"within the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} }), "", nil},
 		{"without key identifiers", []*x509.Certificate{forge(leaf(nil)[0], pki.Intermediate, func(f *forged) {
 			f.drop(oidSKI)
 			f.drop(oidAKI)
-		}), pki.Intermediate.Cert}, "", 0},
-		{"a usage of somebody's", forgedLeaf(func(f *forged) { f.set(oidEKU, false, usages...) }), "", 0},
-		{"serial number 0", forgedLeaf(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ReasonProfile},
-		{"serial number of 21 bytes", forgedLeaf(func(f *forged) { f.Serial = new(big.Int).Lsh(big.NewInt(1), 160) }), "serial-number", identity.ReasonProfile},
-		{"serial number of a CA", forgedCA(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ReasonProfile},
-		{"no issuer", []*x509.Certificate{forge(leaf(nil)[0], nameless, func(f *forged) { f.Issuer = noName })}, "names", identity.ReasonProfile},
-		{"a CA without a name", forgedCA(func(f *forged) { f.Subject = noName }), "names", identity.ReasonProfile},
-		{"name constraints of a leaf", forgedLeaf(func(f *forged) { f.set(oidNC, true, constraints...) }), "name-constraints", identity.ReasonProfile},
-		{"name constraints that are not critical", forgedCA(func(f *forged) { f.set(oidNC, false, constraints...) }), "name-constraints", identity.ReasonProfile},
-		{"an unknown usage that is critical", forgedLeaf(func(f *forged) { f.set(oidEKU, true, usages...) }), "critical-usages", identity.ReasonProfile},
-		{"nothing", nil, "chain-length", identity.ReasonProfile},
-		{"too long", long(identityform.MaxOperatorChain + 1), "chain-length", identity.ReasonProfile},
+		}), pki.Intermediate.Cert}, "", nil},
+		{"a usage of somebody's", forgedLeaf(func(f *forged) { f.set(oidEKU, false, usages...) }), "", nil},
+		{"serial number 0", forgedLeaf(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ErrProfile},
+		{"serial number of 21 bytes", forgedLeaf(func(f *forged) { f.Serial = new(big.Int).Lsh(big.NewInt(1), 160) }), "serial-number", identity.ErrProfile},
+		{"serial number of a CA", forgedCA(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ErrProfile},
+		{"no issuer", []*x509.Certificate{forge(leaf(nil)[0], nameless, func(f *forged) { f.Issuer = noName })}, "names", identity.ErrProfile},
+		{"a CA without a name", forgedCA(func(f *forged) { f.Subject = noName }), "names", identity.ErrProfile},
+		{"name constraints of a leaf", forgedLeaf(func(f *forged) { f.set(oidNC, true, constraints...) }), "name-constraints", identity.ErrProfile},
+		{"name constraints that are not critical", forgedCA(func(f *forged) { f.set(oidNC, false, constraints...) }), "name-constraints", identity.ErrProfile},
+		{"an unknown usage that is critical", forgedLeaf(func(f *forged) { f.set(oidEKU, true, usages...) }), "critical-usages", identity.ErrProfile},
+		{"nothing", nil, "chain-length", identity.ErrProfile},
+		{"too long", long(identityform.MaxOperatorChain + 1), "chain-length", identity.ErrProfile},
 		{"too large", leaf(func(c *x509.Certificate) {
 			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, identityform.MaxCertificateBytes)}}
-		}), "parsed", identity.ReasonProfile},
-		{"nil", []*x509.Certificate{nil}, "parsed", identity.ReasonProfile},
-		{"foreign issuer", []*x509.Certificate{leaf(nil)[0], cramped.Cert}, "in-order", identity.ReasonProfile},
-		{"root twice", append(leaf(nil), pki.Root.Cert, pki.Root.Cert), "in-order", identity.ReasonProfile},
-		{"two of one CA", []*x509.Certificate{leaf(nil)[0], again, pki.Intermediate.Cert}, "in-order", identity.ReasonProfile},
-		{"the CA itself", []*x509.Certificate{pki.Intermediate.Cert}, "not-a-ca", identity.ReasonProfile},
-		{"a root itself", []*x509.Certificate{pki.Root.Cert}, "not-a-ca", identity.ReasonProfile},
-		{"no digital signature", leaf(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), "key-usage", identity.ReasonProfile},
-		{"no key usage", leaf(func(c *x509.Certificate) { c.KeyUsage = 0 }), "key-usage", identity.ReasonProfile},
-		{"server only", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] }), "extended-key-usage", identity.ReasonProfile},
-		{"no extended key usage", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = nil }), "extended-key-usage", identity.ReasonProfile},
-		{"any extended key usage", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} }), "extended-key-usage", identity.ReasonProfile},
-		{"P-224", pki.Issue(t, p224, nil), "public-key", identity.ReasonProfile},
-		{"expired", leaf(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), "in-date", identity.ReasonExpired},
-		{"not yet valid", leaf(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), "in-date", identity.ReasonExpired},
-		{"expired intermediate", pki.IssueBy(t, old, key, nil), "in-date", identity.ReasonExpired},
-		{"wrong CA", stranger.Issue(t, key, nil), "path", identity.ReasonUntrusted},
-		{"wrong CA and our root", append(stranger.Issue(t, key, nil), pki.Root.Cert), "path", identity.ReasonUntrusted},
-		{"intermediate missing", leaf(nil)[:1], "path", identity.ReasonUntrusted},
-		{"beyond the path length", append(pki.IssueBy(t, below, key, nil), last.Cert), "path", identity.ReasonProfile},
-		{"outside the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.evil.example"} }), "path", identity.ReasonProfile},
+		}), "parsed", identity.ErrProfile},
+		{"nil", []*x509.Certificate{nil}, "parsed", identity.ErrProfile},
+		{"foreign issuer", []*x509.Certificate{leaf(nil)[0], cramped.Cert}, "in-order", identity.ErrProfile},
+		{"root twice", append(leaf(nil), pki.Root.Cert, pki.Root.Cert), "in-order", identity.ErrProfile},
+		{"two of one CA", []*x509.Certificate{leaf(nil)[0], again, pki.Intermediate.Cert}, "in-order", identity.ErrProfile},
+		{"the CA itself", []*x509.Certificate{pki.Intermediate.Cert}, "not-a-ca", identity.ErrProfile},
+		{"a root itself", []*x509.Certificate{pki.Root.Cert}, "not-a-ca", identity.ErrProfile},
+		{"no digital signature", leaf(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), "key-usage", identity.ErrProfile},
+		{"no key usage", leaf(func(c *x509.Certificate) { c.KeyUsage = 0 }), "key-usage", identity.ErrProfile},
+		{"server only", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] }), "extended-key-usage", identity.ErrProfile},
+		{"no extended key usage", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = nil }), "extended-key-usage", identity.ErrProfile},
+		{"any extended key usage", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} }), "extended-key-usage", identity.ErrProfile},
+		{"P-224", pki.Issue(t, p224, nil), "public-key", identity.ErrProfile},
+		{"expired", leaf(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), "in-date", identity.ErrExpired},
+		{"not yet valid", leaf(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), "in-date", identity.ErrExpired},
+		{"expired intermediate", pki.IssueBy(t, old, key, nil), "in-date", identity.ErrExpired},
+		{"wrong CA", stranger.Issue(t, key, nil), "path", identity.ErrUntrusted},
+		{"wrong CA and our root", append(stranger.Issue(t, key, nil), pki.Root.Cert), "path", identity.ErrUntrusted},
+		{"intermediate missing", leaf(nil)[:1], "path", identity.ErrUntrusted},
+		{"beyond the path length", append(pki.IssueBy(t, below, key, nil), last.Cert), "path", identity.ErrProfile},
+		{"outside the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.evil.example"} }), "path", identity.ErrProfile},
 		{"unknown critical extension", leaf(func(c *x509.Certificate) {
 			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Critical: true, Value: []byte{5, 0}}}
-		}), "path", identity.ReasonUntrusted},
-		{"issuer excludes clients", pki.IssueBy(t, cramped, key, nil), "path", identity.ReasonProfile},
+		}), "path", identity.ErrUntrusted},
+		{"issuer excludes clients", pki.IssueBy(t, cramped, key, nil), "path", identity.ErrProfile},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := roots.Verify(tc.chain, time.Now(), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
@@ -156,7 +157,7 @@ func TestOperatorRules(t *testing.T) {
 			if !ok || e.Rule != tc.rule || e.Reason != tc.reason {
 				t.Fatalf("Verify = %v, want a refusal by %s (%v)", err, tc.rule, tc.reason)
 			}
-			if e.Reason == identity.ReasonExpired && (e.NotAfter.IsZero() || e.Now.IsZero()) {
+			if e.Reason == identity.ErrExpired && (e.NotAfter.IsZero() || e.Now.IsZero()) {
 				t.Errorf("times are missing: %+v", e)
 			}
 			refused[tc.rule] = true
@@ -203,13 +204,13 @@ func TestOperatorBundle(t *testing.T) {
 		name string
 		uris []*url.URL
 		want string
-		san  identity.SANReason
+		san  string
 	}{
 		{"one", []*url.URL{id("spiffe://prod.example/provider/aws")}, "spiffe://prod.example/provider/aws", ""},
-		{"none", nil, "", identity.SANAbsent},
-		{"two", []*url.URL{id("spiffe://prod.example/provider/aws"), id("spiffe://prod.example/provider/gcp")}, "", identity.SANSeveral},
-		{"foreign", []*url.URL{id("spiffe://dev.example/provider/aws")}, "", identity.SANForeign},
-		{"another scheme", []*url.URL{id("https://prod.example/provider/aws")}, "", identity.SANMalformed},
+		{"none", nil, "", "absent"},
+		{"two", []*url.URL{id("spiffe://prod.example/provider/aws"), id("spiffe://prod.example/provider/gcp")}, "", "several"},
+		{"foreign", []*url.URL{id("spiffe://dev.example/provider/aws")}, "", "foreign"},
+		{"another scheme", []*url.URL{id("https://prod.example/provider/aws")}, "", "malformed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v, err := b.Verify(pki.Issue(t, identitytest.NewKey(t), func(c *x509.Certificate) { c.URIs = tc.uris }), time.Now())
@@ -251,10 +252,10 @@ func TestURIsAreVerbatim(t *testing.T) {
 	c := pki.Issue(t, identitytest.NewKey(t), func(c *x509.Certificate) {
 		c.ExtraExtensions = []pkix.Extension{identitytest.AltNames("SPIFFE://Corp.example/x#", "b:c")}
 	})[0]
-	if got, err := identity.URIs(c); err != nil || !slices.Equal(got, []string{"SPIFFE://Corp.example/x#", "b:c"}) {
+	if got, err := identityauthor.URIs(c); err != nil || !slices.Equal(got, []string{"SPIFFE://Corp.example/x#", "b:c"}) {
 		t.Errorf("URIs = %q, %v", got, err)
 	}
-	if got, err := identity.URIs(pki.Root.Cert); err != nil || len(got) != 0 {
+	if got, err := identityauthor.URIs(pki.Root.Cert); err != nil || len(got) != 0 {
 		t.Errorf("URIs of a root = %q, %v", got, err)
 	}
 }

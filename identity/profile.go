@@ -106,22 +106,22 @@ func (p profile) Check(c *x509.Certificate, now time.Time) error {
 }
 
 func (p profile) checkShape(c *x509.Certificate) *ChainError {
-	return p.run(p.shape, c, time.Time{}, ReasonProfile)
+	return p.run(p.shape, c, time.Time{}, ErrProfile)
 }
 
 func (p profile) checkDates(c *x509.Certificate, now time.Time) *ChainError {
-	return p.run(p.dates, c, now, ReasonExpired)
+	return p.run(p.dates, c, now, ErrExpired)
 }
 
-func (p profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason ChainReason) *ChainError {
+func (p profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason error) *ChainError {
 	if len(rules) == 0 {
 		return &ChainError{Certificate: "certificate", Rule: "profile", Section: "RFC 5280 §6.1",
-			Detail: "the zero Profile describes no certificate", Reason: ReasonProfile}
+			Detail: "the zero Profile describes no certificate", Reason: ErrProfile}
 	}
 	for _, r := range rules {
 		if detail := r.check(c, now); detail != "" {
 			e := &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: reason}
-			if reason == ReasonExpired {
+			if reason == ErrExpired {
 				e.NotBefore, e.NotAfter, e.Now = c.NotBefore, c.NotAfter, now
 			}
 			return e
@@ -166,7 +166,7 @@ func (p profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, 
 	}
 	for _, r := range linkRules {
 		if detail := r.check(c, issuer); detail != "" {
-			return &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: ReasonUntrusted}
+			return &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: ErrUntrusted}
 		}
 	}
 	if p.name == leafName {
@@ -175,19 +175,19 @@ func (p profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, 
 	return err
 }
 
-// CheckLeaf reports whether c, which must come from a parser, is of the profile of leaves and in date at now.
+// checkLeaf reports whether c, which must come from a parser, is of the profile of leaves and in date at now.
 // Signatures are not looked at: see [Bundle.Verify]. Errors: [*ChainError] of the first rule that refuses.
-func CheckLeaf(c *x509.Certificate, now time.Time) error { return leafProfile().Check(c, now) }
+func checkLeaf(c *x509.Certificate, now time.Time) error { return leafProfile().Check(c, now) }
 
-// CheckMeshCA is [CheckLeaf] for mesh CAs.
-func CheckMeshCA(c *x509.Certificate, now time.Time) error { return meshCAProfile().Check(c, now) }
+// checkMeshCA is checkLeaf for mesh CAs.
+func checkMeshCA(c *x509.Certificate, now time.Time) error { return meshCAProfile().Check(c, now) }
 
-// CheckUnsignedRoot is CheckRoot before the root has its signature: for whoever is about to make it.
-func CheckUnsignedRoot(c *x509.Certificate, now time.Time) error { return rootProfile().Check(c, now) }
+// checkUnsignedRoot is checkRoot before the root has its signature: for whoever is about to make it.
+func checkUnsignedRoot(c *x509.Certificate, now time.Time) error { return rootProfile().Check(c, now) }
 
-// CheckRoot reports whether c is of the profile of roots and in date at now, and, because a root vouches for itself,
+// checkRoot reports whether c is of the profile of roots and in date at now, and, because a root vouches for itself,
 // of its signature.
-func CheckRoot(c *x509.Certificate, now time.Time) error {
+func checkRoot(c *x509.Certificate, now time.Time) error {
 	if err := rootProfile().Check(c, now); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
@@ -288,7 +289,7 @@ var profiles = map[string]identity.Profile{
 }
 
 var checks = map[string]func(*x509.Certificate, time.Time) error{
-	leaf: identity.CheckLeaf, mesh: identity.CheckMeshCA, root: identity.CheckRoot,
+	leaf: identityauthor.CheckLeaf, mesh: identityauthor.CheckMeshCA, root: identityauthor.CheckRoot,
 }
 
 // Every flaw is refused by its rule, every rule has a flaw that only it refuses, and no
@@ -406,7 +407,7 @@ func TestRootOfAnotherKeyIsNotSelfSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refusal *identity.ChainError
-	if err := identity.CheckRoot(c, time.Now()); !errors.As(err, &refusal) || refusal.Rule != "self-signed" {
+	if err := identityauthor.CheckRoot(c, time.Now()); !errors.As(err, &refusal) || refusal.Rule != "self-signed" {
 		t.Fatalf("CheckRoot = %v, want rule self-signed", err)
 	}
 	cfg := w.authority.BundleConfig()

@@ -11,33 +11,31 @@ import (
 // nobody. The certificate may be valid all the same.
 var ErrNoIdentity = errors.New("no usable identity")
 
-// SANReason says why a certificate identifies nobody. Its text is stable: it is a
-// metric label.
-type SANReason string
-
 // The reasons of a [SANError].
 const (
-	SANAbsent    SANReason = "absent"    // no URI SAN
-	SANSeveral   SANReason = "several"   // more than one URI SAN, equal ones included
-	SANMalformed SANReason = "malformed" // one, that is not spiffe://<cluster>/<kind>/<name>
-	SANForeign   SANReason = "foreign"   // one, of another cluster than the bundle's
+	sanAbsent    = "absent"    // no URI SAN
+	sanSeveral   = "several"   // more than one URI SAN, equal ones included
+	sanMalformed = "malformed" // one, that is not spiffe://<cluster>/<kind>/<name>
+	sanForeign   = "foreign"   // one, of another cluster than the bundle's
 )
 
 // SANError says why a certificate identifies nobody.
 type SANError struct {
-	Reason  SANReason
+	// Reason is stable, a metric label: "absent" or "several" URI SANs, or one that is "malformed", which is to say
+	// not spiffe://<cluster>/<kind>/<name>, or "foreign", of another cluster than the bundle's.
+	Reason  string
 	Count   int    // URI SANs in the certificate
 	URI     string // the one URI SAN, if Count is 1
-	Cluster string // the cluster that was wanted, for SANForeign
-	Err     error  // the [*IDError] behind SANMalformed; nil otherwise
+	Cluster string // the cluster that was wanted, if it is foreign
+	Err     error  // the [*IDError] behind what is malformed; nil otherwise
 }
 
 func (e *SANError) Error() string {
 	const do = ": have the certificate issued with exactly one URI SAN, spiffe://<cluster>/<kind>/<name>"
 	switch e.Reason {
-	case SANForeign:
+	case sanForeign:
 		return fmt.Sprintf("certificate identifies nobody here: its URI SAN %s is not of cluster %s: join that cluster, or dial its own", clip(e.URI), clip(e.Cluster))
-	case SANMalformed:
+	case sanMalformed:
 		if e.Err != nil {
 			return "certificate identifies nobody: " + e.Err.Error() + do
 		}
@@ -49,7 +47,7 @@ func (e *SANError) Error() string {
 // Is makes every SANError match [ErrNoIdentity].
 func (e *SANError) Is(target error) bool { return target == ErrNoIdentity }
 
-// Unwrap returns the [*IDError] behind SANMalformed, if any.
+// Unwrap returns the [*IDError] behind what is malformed, if any.
 func (e *SANError) Unwrap() error { return e.Err }
 
 // FromCertificate returns the identity in c: its one and only URI SAN (X509-SVID §2).
@@ -62,34 +60,34 @@ func (e *SANError) Unwrap() error { return e.Err }
 // Errors: [*SANError], matching [ErrNoIdentity].
 func FromCertificate(c *x509.Certificate) (ID, error) {
 	if c == nil {
-		return ID{}, &SANError{Reason: SANAbsent}
+		return ID{}, &SANError{Reason: sanAbsent}
 	}
-	uris, err := URIs(c)
+	uris, err := uriNames(c)
 	if err != nil {
 		return ID{}, err
 	}
 	switch {
 	case len(uris) == 0:
-		return ID{}, &SANError{Reason: SANAbsent}
+		return ID{}, &SANError{Reason: sanAbsent}
 	case len(uris) > 1:
-		return ID{}, &SANError{Reason: SANSeveral, Count: len(uris)}
+		return ID{}, &SANError{Reason: sanSeveral, Count: len(uris)}
 	}
 	id, err := Parse(uris[0])
 	if err != nil {
-		return ID{}, &SANError{Reason: SANMalformed, Count: 1, URI: uris[0], Err: err}
+		return ID{}, &SANError{Reason: sanMalformed, Count: 1, URI: uris[0], Err: err}
 	}
 	return id, nil
 }
 
-// URIs returns the URI SANs of c, byte for byte as they were signed; none for a
+// uriNames returns the URI SANs of c, byte for byte as they were signed; none for a
 // certificate without any. It is for who shows or matches names: an identity is what
 // [FromCertificate] says, and never one of several.
 //
-// Errors: [*SANError] with SANMalformed, for names that cannot be read.
-func URIs(c *x509.Certificate) ([]string, error) {
+// Errors: [*SANError], for names that cannot be read.
+func uriNames(c *x509.Certificate) ([]string, error) {
 	names, ok := altNames(c)
 	if !ok {
-		return nil, &SANError{Reason: SANMalformed}
+		return nil, &SANError{Reason: sanMalformed}
 	}
 	var uris []string
 	for _, name := range names {
@@ -97,7 +95,7 @@ func URIs(c *x509.Certificate) ([]string, error) {
 			continue
 		}
 		if name.IsCompound { // an IA5String is primitive; crypto/x509 looks past these
-			return nil, &SANError{Reason: SANMalformed}
+			return nil, &SANError{Reason: sanMalformed}
 		}
 		uris = append(uris, string(name.Bytes))
 	}

@@ -185,7 +185,7 @@ func classify(err error, s side, endpoint, expected string) error {
 	e := &HandshakeError{Endpoint: endpoint, Expected: expected}
 	if chain, ok := errors.AsType[*identity.ChainError](err); ok {
 		e.Reason, e.Rule, e.cause = PeerUntrusted, chain.Rule, chain
-		if chain.Reason == identity.ReasonExpired {
+		if chain.Reason == identity.ErrExpired {
 			e.Reason = Expired
 		}
 		return e

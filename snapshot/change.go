@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -63,7 +64,7 @@ func (r *RootChange) walk(c *codec) {
 
 func (r *RootChange) fault() string {
 	switch {
-	case identity.CheckCluster(r.ClusterID) != nil:
+	case identityauthor.CheckCluster(r.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", r.ClusterID)
 	case !inVersions(r.AuthorityEpoch) || r.AuthorityEpoch < 2 || !inVersions(r.SeedEpoch) || r.SeedEpoch < 2 || !inVersions(r.Index) || r.Index < 2:
 		return fmt.Sprintf("index %d, authority epoch %d, seed epoch %d: a root changes after the first", r.Index, r.AuthorityEpoch, r.SeedEpoch)

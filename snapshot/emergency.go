@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -65,7 +66,7 @@ func (e *Emergency) walk(c *codec) {
 
 func (e *Emergency) fault() string {
 	switch {
-	case identity.CheckCluster(e.ClusterID) != nil:
+	case identityauthor.CheckCluster(e.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", e.ClusterID)
 	case e.Root.IsZero():
 		return "it names no root"

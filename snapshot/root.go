@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -54,7 +54,7 @@ func (s *RootStatement) walk(c *codec) {
 
 func (s *RootStatement) fault() string {
 	switch {
-	case identity.CheckCluster(s.ClusterID) != nil:
+	case identityauthor.CheckCluster(s.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", s.ClusterID)
 	case len(s.ConfigRoot) != ed25519.PublicKeySize:
 		return fmt.Sprintf("config_root_key has %d bytes, want %d", len(s.ConfigRoot), ed25519.PublicKeySize)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 )
 
@@ -82,7 +83,7 @@ func NewIssuer(mesh *MeshCA, cluster string) (*Issuer, error) {
 	if mesh == nil {
 		return nil, errors.New("ca: an issuer needs a mesh CA")
 	}
-	if err := identity.CheckCluster(cluster); err != nil {
+	if err := identityauthor.CheckCluster(cluster); err != nil {
 		return nil, fmt.Errorf("ca: making an issuer: %w", err)
 	}
 	if _, err := checkCAKey(mesh.key(), mesh.cert); err != nil {
@@ -133,7 +134,7 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 // leafGuard signs with the mesh CA's key leaves that are what r asks for.
 func leafGuard(mesh *MeshCA, r Request, now time.Time) *guardedSigner {
 	return &guardedSigner{key: mesh.key(), lint: func(c *x509.Certificate) error {
-		if err := identity.CheckLeaf(c, now); err != nil {
+		if err := identityauthor.CheckLeaf(c, now); err != nil {
 			return err
 		}
 		in := lintInput{cert: c, issuer: mesh.cert, key: r.PublicKey, request: r}

@@ -30,6 +30,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
@@ -99,7 +100,7 @@ func TestRootIsAFunction(t *testing.T) {
 	if got := sha256.Sum256(root.Raw); hex.EncodeToString(got[:]) != golden {
 		t.Errorf("the root is %x, want %s", got, golden)
 	}
-	if err := identity.CheckRoot(root, start); err != nil {
+	if err := identityauthor.CheckRoot(root, start); err != nil {
 		t.Error(err)
 	}
 	for name, other := range map[string]func() (*x509.Certificate, error){
@@ -152,7 +153,7 @@ func TestMeshCA(t *testing.T) {
 	now := time.Now()
 	mesh, root := newMesh(t, now)
 	c := mesh.Certificate()
-	if err := identity.CheckMeshCA(c, now); err != nil {
+	if err := identityauthor.CheckMeshCA(c, now); err != nil {
 		t.Error(err)
 	}
 	if mesh.KeyID() != identity.KeyOf(c) || mesh.Epoch() != 7 || !mesh.Key().PublicKey.Equal(c.PublicKey) {
@@ -300,7 +301,7 @@ func TestIssue(t *testing.T) {
 		t.Fatal(err)
 	}
 	serials := map[string]bool{}
-	for _, kind := range identity.Kinds() {
+	for _, kind := range identityauthor.Kinds() {
 		for _, key := range []crypto.Signer{p256(t), identitytest.NewEd25519Key(t)} {
 			r := ca.Request{PublicKey: key.Public(), ID: mustID(t, kind, "node-a"), TTL: 25 * time.Hour,
 				DNSNames: []string{"node-a.example", "a"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("::ffff:10.0.0.2")}}
@@ -318,7 +319,7 @@ func TestIssue(t *testing.T) {
 			if err != nil || verified.IDErr != nil || verified.ID != r.ID {
 				t.Errorf("%v: verified %v, %v", r.ID, verified, err)
 			}
-			if want, _ := identity.KeyOfPublic(key.Public()); verified.Key != want {
+			if want, _ := identityauthor.KeyOfPublic(key.Public()); verified.Key != want {
 				t.Errorf("%v: for another key", r.ID)
 			}
 			if !slices.Equal(leaf.DNSNames, r.DNSNames) || len(leaf.IPAddresses) != 3 || !leaf.IPAddresses[2].Equal(net.IPv4(10, 0, 0, 2)) {

@@ -7,12 +7,13 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/slip"
 )
 
 // MemberKinds are the kinds of members.
 func MemberKinds() (out []string) {
-	for _, k := range identity.Kinds() {
+	for _, k := range identityauthor.Kinds() {
 		out = append(out, string(k))
 	}
 	return out

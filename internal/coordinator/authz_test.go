@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -63,7 +64,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 		f.T.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	for _, k := range identity.Kinds() {
+	for _, k := range identityauthor.Kinds() {
 		chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}

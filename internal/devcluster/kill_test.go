@@ -32,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/devcluster/means"
 	"github.com/fealty-io/fealty/internal/enroll"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
@@ -189,7 +190,7 @@ func (l *ledger) joiner(ctx context.Context, c *Cluster, tok proof.JoinToken, fi
 		if err != nil {
 			return err
 		}
-		key, err := identity.KeyOfPublic(n.Key.Public())
+		key, err := identityauthor.KeyOfPublic(n.Key.Public())
 		if err != nil {
 			return err
 		}
@@ -242,7 +243,7 @@ func (n *Candidate) renewOnce(ctx context.Context, conn grpc.ClientConnInterface
 	if err != nil {
 		return nil, err
 	}
-	key, err := identity.KeyOfPublic(fresh.Key.Public())
+	key, err := identityauthor.KeyOfPublic(fresh.Key.Public())
 	if err != nil {
 		return nil, err
 	}

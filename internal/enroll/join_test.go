@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/verdict"
@@ -353,7 +354,7 @@ func TestJoinAfterAnotherCluster(t *testing.T) {
 
 func TestJoinKinds(t *testing.T) {
 	f := fleettest.New(t)
-	for _, kind := range identity.Kinds() {
+	for _, kind := range identityauthor.Kinds() {
 		n := fleettest.NewMachine(f)
 		cfg := n.JoinConfig(enroll.ByToken(f.Token()))
 		cfg.Kind = kind

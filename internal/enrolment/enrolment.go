@@ -148,7 +148,7 @@ func (c *Certificate) admits(me proof.Coordinator, m *manifest.Manifest, now tim
 
 // untrusted is why a chain is refused, in few words: the reason is shown in readiness.
 func untrusted(e *proof.CertificateError) string {
-	if e.Err.Reason == identity.ReasonUntrusted {
+	if e.Err.Reason == identity.ErrUntrusted {
 		return fmt.Sprintf("its issuer %q is none of them, nor leads to one", e.Issuer)
 	}
 	return e.Err.Detail

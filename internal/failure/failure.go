@@ -103,7 +103,7 @@ func handshake(h *mesh.HandshakeError) *explain.Error {
 		pairs = append(pairs, "identity", m.Got.String())
 	}
 	if san, ok := errors.AsType[*identity.SANError](h); ok {
-		pairs = append(pairs, "problem", "its certificate is "+string(san.Reason))
+		pairs = append(pairs, "problem", "its certificate is "+san.Reason)
 	}
 	code, ok := map[mesh.Reason]explain.Code{
 		mesh.PeerUntrusted:    explain.PeerUntrusted,

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -125,7 +126,7 @@ func (f *Fleet) proofs() *proof.Registry {
 
 func (f *Fleet) admitLocked(kind identity.Kind, claimed string, p proof.Proven, public any) (*fealtyv1.JoinGrant,
 	error) {
-	key, err := identity.KeyOfPublic(public)
+	key, err := identityauthor.KeyOfPublic(public)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func (s admission) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*feal
 	if err != nil {
 		return nil, err
 	}
-	key, err := identity.KeyOfPublic(public)
+	key, err := identityauthor.KeyOfPublic(public)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 )
 
@@ -57,7 +58,7 @@ func WithClock(now func() time.Time) Option { return func(a *Authority) { a.now 
 // NewAuthority makes a root and one mesh CA for cluster.
 func NewAuthority(tb testing.TB, cluster string, opts ...Option) *Authority {
 	tb.Helper()
-	if err := identity.CheckCluster(cluster); err != nil {
+	if err := identityauthor.CheckCluster(cluster); err != nil {
 		tb.Fatalf("identitytest: %v", err)
 	}
 	a := &Authority{cluster: cluster, now: time.Now}

@@ -46,6 +46,8 @@ var levels = []struct {
 	{"internal/output/message", 2, "the form of messages of the protocol"},
 	{"internal/slip", 0, "words that somebody mistyped"},
 	{"internal/checksummed", 0, "the form of a file"},
+	{"internal/identitydoor", 0, "functions that a package sets and another calls"},
+	{"internal/identityauthor", 0, "what who mints and names asks of package identity"},
 	{"internal/identityform", 0, "bounds of identities and certificates"},
 	{"internal/identitytest", 1, "throwaway authorities, for tests"},
 	{"internal/fenceform", 0, "bounds and words of the fence"},
@@ -252,6 +254,9 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "internal/snapshotform", "what a signature is over"},
 	{"identity", "internal/identityform", "the bounds of what it reads"},
 	{"fence", "internal/fenceform", "the bounds of what it reads"},
+	{"identity", "internal/identitydoor", "it sets what another calls"},
+	{"internal/identityauthor", "internal/identitydoor", "it calls what identity sets"},
+	{"internal/identityauthor", "identity", "it knows the types"},
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "internal/manifest", "a transition names a manifest"},
 	{"internal/replica", "internal/history", "a head of the history, by its names"},
@@ -297,7 +302,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // them shows in a public name.
 var publicMay = []string{
 	"internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
-	"internal/identityform", "internal/lately", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
+	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/turns",
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/manifestform"
 )
@@ -45,7 +46,7 @@ func (d *decoder) manifest(root *node) *Manifest {
 			if !ok {
 				return
 			}
-			if err := identity.CheckCluster(s); err != nil {
+			if err := identityauthor.CheckCluster(s); err != nil {
 				d.Fault("cluster-name", path, err.Error(), "write a SPIFFE trust domain, such as prod.example")
 				return
 			}

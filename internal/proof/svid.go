@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // TypeSVID is the proof by the key that was last certified for a member, for a
@@ -121,7 +122,7 @@ func (v *svidVerifier) Verify(ctx context.Context, t Transcript, e Evidence) (Pr
 	if err != nil {
 		return Proven{}, err
 	}
-	id, err := identity.KeyOfPublic(pub)
+	id, err := identityauthor.KeyOfPublic(pub)
 	if err != nil {
 		return Proven{}, err
 	}

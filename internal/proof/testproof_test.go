@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
@@ -60,7 +61,7 @@ func newP256(t testing.TB) *ecdsa.PrivateKey {
 
 func keyID(t testing.TB, pub crypto.PublicKey) identity.KeyID {
 	t.Helper()
-	id, err := identity.KeyOfPublic(pub)
+	id, err := identityauthor.KeyOfPublic(pub)
 	if err != nil {
 		t.Fatal(err)
 	}

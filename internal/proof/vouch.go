@@ -172,7 +172,7 @@ func (c Coordinator) Match(m *manifest.Manifest, now time.Time) (manifest.Match,
 	roots, err := OperatorRoots(m)
 	if err != nil || roots == nil {
 		refused.Untrusted = &CertificateError{Issuer: c.chain[len(c.chain)-1].Issuer.String(), Err: &identity.ChainError{
-			Certificate: "leaf", Rule: "root", Reason: identity.ReasonUntrusted, Detail: "the manifest names no roots for x509",
+			Certificate: "leaf", Rule: "root", Reason: identity.ErrUntrusted, Detail: "the manifest names no roots for x509",
 		}}
 		return manifest.Match{}, refused
 	}
@@ -214,7 +214,7 @@ func (e *NotAdmittedError) Error() string {
 		return text
 	case e.Untrusted == nil:
 		return text + ", nor what its certificate shows: " + document.Shown(strings.Join(e.Shows, ", "))
-	case e.Untrusted.Err.Reason == identity.ReasonExpired:
+	case e.Untrusted.Err.Reason == identity.ErrExpired:
 		return text + ", and its certificate is out of date"
 	}
 	return text + ", and no root of the manifest vouches for its certificate"
@@ -257,7 +257,7 @@ func provenNames(roots *identity.OperatorRoots, chain []*x509.Certificate, now t
 	}
 	selectors := x509Selectors(leaf)
 	if len(selectors) > MaxX509Selectors {
-		return nil, &CertificateError{Issuer: leaf.Issuer.String(), Err: &identity.ChainError{Certificate: "leaf", Rule: "names", Section: "RFC 5280 §4.2.1.6", Reason: identity.ReasonProfile,
+		return nil, &CertificateError{Issuer: leaf.Issuer.String(), Err: &identity.ChainError{Certificate: "leaf", Rule: "names", Section: "RFC 5280 §4.2.1.6", Reason: identity.ErrProfile,
 			Detail: fmt.Sprintf("it has %d names, at most %d are looked at", len(selectors), MaxX509Selectors)}}
 	}
 	return slices.Clip(selectors), nil

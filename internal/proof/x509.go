@@ -20,6 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/manifest"
 )
@@ -309,7 +310,7 @@ func x509Selectors(leaf *x509.Certificate) []string {
 	for _, name := range leaf.DNSNames {
 		add("x509:dns:", name, hostName)
 	}
-	if uris, err := identity.URIs(leaf); err == nil && len(uris) == 1 {
+	if uris, err := identityauthor.URIs(leaf); err == nil && len(uris) == 1 {
 		add("x509:uri:", uris[0], plainURI)
 	}
 	slices.Sort(out)

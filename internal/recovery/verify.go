@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -287,7 +288,7 @@ var verifyChecks = [...]struct {
 	{Check{"root", "who signs with another root would be believed"}, true, func(c *verifying) error {
 		root, err := x509.ParseCertificate(c.claim.GetRoot())
 		if err == nil {
-			err = identity.CheckRoot(root, c.now)
+			err = identityauthor.CheckRoot(root, c.now)
 		}
 		if err != nil {
 			return c.badAuthority("its root: " + err.Error())
@@ -309,7 +310,7 @@ var verifyChecks = [...]struct {
 	{Check{"mesh CA", "a key that the head does not name could certify anybody (I9)"}, true, func(c *verifying) error {
 		cert, err := x509.ParseCertificate(c.claim.GetMeshCa())
 		if err == nil {
-			err = identity.CheckMeshCA(cert, c.now)
+			err = identityauthor.CheckMeshCA(cert, c.now)
 		}
 		if err == nil {
 			err = cert.CheckSignatureFrom(c.found.Root)

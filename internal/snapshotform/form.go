@@ -46,7 +46,7 @@ const (
 	MaxAlgorithm      = 32
 
 	// MaxSigned bounds the encoding of a snapshot.Signed.
-	MaxSigned  = MaxHeader + MaxContent + MaxRecord + MaxSignatures*(MaxSignature+MaxKeyID+MaxAlgorithm+6) +
+	MaxSigned = MaxHeader + MaxContent + MaxRecord + MaxSignatures*(MaxSignature+MaxKeyID+MaxAlgorithm+6) +
 		32*MaxProof + 64
 	MaxVersion = 1 << 53 // config versions, epochs and generations: what JSON numbers can still tell apart
 	// MaxMarks bounds the (scope, subject) pairs that a node keeps marks of. Above it the

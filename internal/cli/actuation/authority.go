@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // maxKeys bounds a file of keys, in bytes.
@@ -42,7 +42,7 @@ func (f *authorityFlags) authority(w World, who *self) (fence.Authority, error) 
 	if a.Cluster == "" && who != nil {
 		a.Cluster = who.id.Cluster()
 	}
-	if err := identity.CheckCluster(a.Cluster); err != nil {
+	if err := identityauthor.CheckCluster(a.Cluster); err != nil {
 		return fence.Authority{}, badValue("--authority-cluster", f.cluster, "whose grants count is not known",
 			"the cluster's name")
 	}

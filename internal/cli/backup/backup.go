@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
@@ -253,7 +254,7 @@ func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file
 	if err != nil {
 		return nil, key, ofBackup(file, err)
 	}
-	if key, err = identity.KeyOfPublic(found.History.TransactionKey()); err != nil {
+	if key, err = identityauthor.KeyOfPublic(found.History.TransactionKey()); err != nil {
 		return nil, key, err
 	}
 	if in.transactionKey != "" && key != want {

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -180,7 +181,7 @@ func inDate(cert *x509.Certificate, now time.Time) bool {
 // Dates are shown by themselves.
 func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
 	check := map[string]func(*x509.Certificate, time.Time) error{
-		"leaf": identity.CheckLeaf, "mesh CA": identity.CheckMeshCA, "root": identity.CheckRoot,
+		"leaf": identityauthor.CheckLeaf, "mesh CA": identityauthor.CheckMeshCA, "root": identityauthor.CheckRoot,
 	}[sort]
 	if !inDate(cert, now) {
 		now = cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2)

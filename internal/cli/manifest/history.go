@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
@@ -182,7 +183,7 @@ func VerifyHistory(c *program.CLI, resp *fealtyv1.GetHistoryResponse, want ident
 	}
 	// The key of an earlier seed will do: from its head on the signers vouch for the next.
 	if !want.IsZero() && !slices.ContainsFunc(v.TransactionKeys(), func(k ed25519.PublicKey) bool {
-		id, err := identity.KeyOfPublic(k)
+		id, err := identityauthor.KeyOfPublic(k)
 		return err == nil && id == want
 	}) {
 		return refused(nil, "",

@@ -355,11 +355,11 @@ func (a *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 func certificateRejection(err *proof.CertificateError) error {
 	chain := err.Err
 	switch chain.Reason {
-	case identity.ReasonExpired:
+	case identity.ErrExpired:
 		return explain.Wrap(err, explain.JoinCertificateExpired,
 			"not_before", chain.NotBefore.UTC().Format(time.RFC3339),
 			"not_after", chain.NotAfter.UTC().Format(time.RFC3339), "now", chain.Now.UTC().Format(time.RFC3339))
-	case identity.ReasonUntrusted:
+	case identity.ErrUntrusted:
 		return explain.Wrap(err, explain.JoinCertificateForeign, "issuer",
 			flowcontrol.Clip(err.Issuer, flowcontrol.MaxShownBytes))
 	}

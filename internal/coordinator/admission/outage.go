@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/internal/store"
@@ -143,7 +144,7 @@ func readRenewRequest(req *fealtyv1.RenewRequest) renewRequest {
 	r := renewRequest{again: req.GetRecordedKey()}
 	var err error
 	if r.publicKey, err = ca.ParseCSR(req.GetCsr()); err == nil {
-		r.key, err = identity.KeyOfPublic(r.publicKey)
+		r.key, err = identityauthor.KeyOfPublic(r.publicKey)
 	}
 	if err != nil {
 		r.csr = csrRejection(err)

@@ -31,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -354,7 +355,7 @@ func (d *Desk) Machine() *Machine {
 // KeyOf returns the ID of a key.
 func KeyOf(t TB, key *ecdsa.PrivateKey) identity.KeyID {
 	t.Helper()
-	id, err := identity.KeyOfPublic(key.Public())
+	id, err := identityauthor.KeyOfPublic(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -546,7 +547,7 @@ func (n *Node) VerifyGrant() (*snapshot.Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := identity.KeyOfPublic(n.Key.Public())
+	key, err := identityauthor.KeyOfPublic(n.Key.Public())
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // A reseed gives the cluster a new seed (docs/explanation/reseed.md). Signers sign
@@ -260,7 +261,7 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 
 // keyHash is the SHA-256 of a public key in its usual form.
 func keyHash(key ed25519.PublicKey) ([]byte, error) {
-	id, err := identity.KeyOfPublic(key)
+	id, err := identityauthor.KeyOfPublic(key)
 	if err != nil {
 		return nil, err
 	}

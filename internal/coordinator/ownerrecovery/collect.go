@@ -10,11 +10,11 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -48,7 +48,7 @@ func openKey(claim string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := identity.KeyOfPublic(key)
+	id, err := identityauthor.KeyOfPublic(key)
 	if err != nil {
 		return "", err
 	}

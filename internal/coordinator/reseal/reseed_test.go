@@ -32,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -588,7 +589,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range identity.Kinds() {
+	for _, kind := range identityauthor.Kinds() {
 		id, err := identity.New(coordinatortest.Cluster, kind, "mallory")
 		if err != nil {
 			t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -193,7 +194,7 @@ func (w *Workloads) certify(v *vouching, peer identity.Peer, one *fealtyv1.Workl
 	if err != nil {
 		return nil, err
 	}
-	keyID, err := identity.KeyOfPublic(key)
+	keyID, err := identityauthor.KeyOfPublic(key)
 	if err != nil {
 		return nil, err
 	}

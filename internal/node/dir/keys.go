@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 )
 
@@ -31,7 +32,7 @@ func NewKeyPair() (KeyPair, error) {
 }
 
 func asKeyPair(k *ecdsa.PrivateKey) (KeyPair, error) {
-	id, err := identity.KeyOfPublic(k.Public())
+	id, err := identityauthor.KeyOfPublic(k.Public())
 	if err != nil {
 		return KeyPair{}, err
 	}

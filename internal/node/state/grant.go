@@ -9,6 +9,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -91,7 +92,7 @@ func VerifyGrant(g *fealtyv1.JoinGrant, w Wanted, now func() time.Time) (*Admitt
 	if identity.KeyOf(root) != w.Pin {
 		return fail("root", errors.New("it is not the pinned one"))
 	}
-	if err := identity.CheckRoot(root, now()); err != nil {
+	if err := identityauthor.CheckRoot(root, now()); err != nil {
 		return fail("root", err)
 	}
 	// Reading what is signed for us takes the name that the certificate gives us; the

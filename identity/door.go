@@ -1,0 +1,15 @@
+package identity
+
+import "github.com/fealty-io/fealty/internal/identitydoor"
+
+// Issuers of certificates need more than what is public, and nobody else does; see package identitydoor.
+func init() {
+	identitydoor.Kinds = kinds
+	identitydoor.CheckCluster = checkCluster
+	identitydoor.CheckLeaf = checkLeaf
+	identitydoor.CheckMeshCA = checkMeshCA
+	identitydoor.CheckRoot = checkRoot
+	identitydoor.CheckUnsignedRoot = checkUnsignedRoot
+	identitydoor.URIs = uriNames
+	identitydoor.KeyOfPublic = keyOfPublic
+}
