@@ -227,7 +227,6 @@ func Recheck(ctx context.Context, st store.Store, cluster string, number uint64)
 // Limits of what is removed at once.
 const (
 	retireAtOnce = 1024 // checkpoints
-	deleteBatch  = 64
 	// headAge is after which a chain that got no entry gets none, and is remembered no more.
 	headAge = auditlog.HeadsAge + 2*time.Hour
 )
@@ -308,7 +307,8 @@ func dropBehind(ctx context.Context, st store.Store, c *auditlog.Claim, conditio
 			keys = append(keys, auditlog.Key(l.Chain, n))
 		}
 	}
-	for batch := range slices.Chunk(keys, deleteBatch) {
+	every := store.Tx{If: conditions}
+	for batch := range store.Cut(keys, every, func(key string) (int, int) { return 1, len(key) }) {
 		if _, err := patience.Commit(ctx, st, store.Tx{ID: store.NewTxID(), If: conditions, Delete: batch}); err != nil {
 			return err
 		}
@@ -334,7 +334,8 @@ func Forget(ctx context.Context, st store.Store, conditions []store.Condition) e
 			old = append(old, h)
 		}
 	}
-	for batch := range slices.Chunk(old, deleteBatch/2) {
+	cost := func(h head) (ops, bytes int) { return 3, 2*len(auditlog.HeadPrefix+h.chain) + store.MaxKeyBytes }
+	for batch := range store.Cut(old, store.Tx{If: conditions}, cost) {
 		tx := store.Tx{ID: store.NewTxID(), If: slices.Clone(conditions)}
 		for _, h := range batch {
 			// The chain of a shard may have got an entry since the last checkpoint, which finds it by

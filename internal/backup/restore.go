@@ -11,12 +11,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// Bounds of one transaction of a restore.
-const (
-	batchEntries = 256
-	batchBytes   = 8 << 20
-)
-
 // restoreTries bounds how often a transaction of unknown outcome is committed again.
 const restoreTries = 5
 
@@ -53,7 +47,7 @@ type restoring struct {
 	version store.Revision // of the intent in the store
 	head    []byte
 	batch   []store.Write
-	size    int
+	room    store.Room // beside batch
 }
 
 // Begun returns the restore of plan's backup that was begun in st, with the version of
@@ -141,6 +135,9 @@ func (w *restoring) commit(ctx context.Context, tx store.Tx) (store.Revision, er
 // fill writes the entries, all but the head. Records that an earlier try wrote are
 // written again, as they are.
 func (w *restoring) fill(ctx context.Context, r *Reader) error {
+	if err := w.flush(ctx); err != nil { // of nothing: there is room for a batch
+		return err
+	}
 	for e, err := range r.Entries() {
 		if err != nil {
 			return err
@@ -149,12 +146,15 @@ func (w *restoring) fill(ctx context.Context, r *Reader) error {
 			w.head = e.Value
 			continue
 		}
-		if len(w.batch) == batchEntries || w.size+len(e.Value) > batchBytes {
+		if size := len(e.Key) + len(e.Value); !w.room.Take(1, size) {
 			if err := w.flush(ctx); err != nil {
 				return err
 			}
+			if !w.room.Take(1, size) {
+				w.room = store.Room{} // it goes alone
+			}
 		}
-		w.batch, w.size = append(w.batch, store.Write{Key: e.Key, Value: e.Value}), w.size+len(e.Value)
+		w.batch = append(w.batch, store.Write{Key: e.Key, Value: e.Value})
 	}
 	if t, ok := r.Trailer(); !ok || t != w.intent.Trailer {
 		return fmt.Errorf("backup: it is another one than was planned for: %w", ErrAltered)
@@ -163,13 +163,16 @@ func (w *restoring) fill(ctx context.Context, r *Reader) error {
 }
 
 func (w *restoring) flush(ctx context.Context) error {
+	tx := store.Tx{If: []store.Condition{{Key: IntentKey, Version: w.version}}}
+	w.room = store.RoomBeside(tx)
 	if len(w.batch) == 0 {
 		return nil
 	}
-	if _, err := w.commit(ctx, store.Tx{If: []store.Condition{{Key: IntentKey, Version: w.version}}, Put: w.batch}); err != nil {
+	tx.Put = w.batch
+	if _, err := w.commit(ctx, tx); err != nil {
 		return err
 	}
-	w.batch, w.size = nil, 0
+	w.batch = nil
 	return w.faults.Hit("restore.after-batch")
 }
 

@@ -104,6 +104,53 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// seen is a store that tells what is committed to it.
+type seen struct {
+	store.Store
+	store.Raiser
+	tell func(store.Tx)
+}
+
+func (s seen) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	s.tell(tx)
+	return s.Store.Commit(ctx, tx)
+}
+
+// TestRestoreIsCut: entries come in transactions that every engine takes as they are, and a value that
+// no such transaction takes comes alone. Backups of older releases have such values.
+func TestRestoreIsCut(t *testing.T) {
+	c := newCluster(t)
+	add := func(name string, n, size int) {
+		for i := range n {
+			c.entries = append(c.entries, store.Entry{Key: fmt.Sprintf("z/%s/%04d", name, i), Value: bytes.Repeat([]byte{byte(i)}, size)})
+		}
+	}
+	add("a", 2*store.CutOps, 100)
+	add("b", 9, 300<<10)
+	add("c", 2, store.MaxValueBytes)
+	add("d", 5, 1)
+	plan, r := c.plan(t, c.backup(t))
+	inner := storetest.NewMemory(0).Open()
+	commits, alone := 0, 0
+	st := seen{inner, inner.(store.Raiser), func(tx store.Tx) {
+		commits++
+		switch n := len(tx.If) + len(tx.Put) + len(tx.Delete); {
+		case n <= store.CutOps && tx.Size() <= store.CutBytes:
+		case len(tx.Put) == 1:
+			alone++
+		default:
+			t.Errorf("a transaction of %d operations and %d bytes", n, tx.Size())
+		}
+	}}
+	if _, err := backup.Restore(t.Context(), st, plan, r, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.restoredWhole(t, inner, plan)
+	if alone != 2 || commits > 14 {
+		t.Errorf("%d transactions, %d of them of one large value", commits, alone)
+	}
+}
+
 // TestRestoreCutOff fails at every step of a restore, each in a store of its own: what
 // is there then is nobody's history, and the next try makes it whole.
 func TestRestoreCutOff(t *testing.T) {

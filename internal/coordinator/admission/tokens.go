@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // The families of tokens, and of what was admitted by them; see package record.
@@ -325,21 +326,7 @@ func (a *Admission) dropToken(ctx context.Context, s *authority.State, t record.
 	if err != nil {
 		return err
 	}
-	for len(uses.Entries) > record.PruneBatch {
-		ch := a.cfg.Election.NewChange(s)
-		for _, e := range uses.Entries[:record.PruneBatch] {
-			ch.Delete(e.Key, e.Version)
-		}
-		if _, err := ch.Commit(ctx); err != nil {
-			return record.IgnoreConflict(err)
-		}
-		uses.Entries = uses.Entries[record.PruneBatch:]
-	}
-	ch := a.cfg.Election.NewChange(s)
-	ch.Delete(TokenKey(t.Value.ID), t.Version)
-	for _, e := range uses.Entries {
-		ch.Delete(e.Key, e.Version)
-	}
-	_, err = ch.Commit(ctx)
-	return record.IgnoreConflict(err)
+	// The token goes last: as long as it is there, what is left of it is found.
+	all := append(uses.Entries, store.Entry{Key: TokenKey(t.Value.ID), Version: t.Version})
+	return a.cfg.Election.Drop(ctx, s, all)
 }

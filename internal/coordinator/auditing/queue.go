@@ -8,6 +8,7 @@ package auditing
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,7 +28,7 @@ const (
 	// their number is an entry of its own.
 	MaxWaiting = 10_000
 
-	batch      = 64              // entries in one transaction
+	placeBytes = 1 << 10         // of the key of an entry, and of what its place adds to it, at most
 	writePause = 5 * time.Second // between attempts to write
 )
 
@@ -210,7 +211,7 @@ func (q *Queue) next(ctx context.Context) (*sending, error) {
 	if len(q.placed) > 0 {
 		s.tx, s.placed = q.placed[0], 1
 	} else {
-		s.entries, s.dropped = min(len(q.entries), batch), q.dropped
+		s.entries, s.dropped = q.first(), q.dropped
 		entries = slices.Clone(q.entries[:s.entries])
 	}
 	q.mu.Unlock()
@@ -232,6 +233,19 @@ func (q *Queue) next(ctx context.Context) (*sending, error) {
 	}
 	s.tx = record.WithPlaces(s.tx, s.places)
 	return s, nil
+}
+
+// first returns how many of the entries go into one transaction. The caller has q.mu.
+func (q *Queue) first() int {
+	n, room := 0, store.RoomBeside(store.Tx{})
+	room.Take(3, 3*placeBytes) // the count of those that were dropped, and the beginning of a chain
+	for ; n < len(q.entries); n++ {
+		raw, err := json.Marshal(q.entries[n])
+		if err != nil || !room.Take(1, len(raw)+placeBytes) {
+			break // an error is that of its place, too
+		}
+	}
+	return min(max(1, n), len(q.entries))
 }
 
 // Waiting is how many entries wait for the store, those of one lost answer counted as one.

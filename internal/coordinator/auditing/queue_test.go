@@ -42,10 +42,14 @@ type ledger struct {
 	applied map[string]store.Revision // by ID; 0: it never will be
 	rev     store.Revision
 	next    answer // of the next commit
-	silent  bool   // nobody can ask what became of a commit
+	sees    func(store.Tx)
+	silent  bool // nobody can ask what became of a commit
 }
 
 func (l *ledger) Commit(_ context.Context, tx store.Tx) (store.Revision, error) {
+	if l.sees != nil {
+		l.sees(tx)
+	}
 	how := l.next
 	l.next, l.silent = given, how == neverHeard || how == neverKnew
 	if how == refused {
@@ -302,6 +306,41 @@ func TestAgainMakesNoChange(t *testing.T) {
 				t.Errorf("the change was made: %v, and is made now: %v", made, ok)
 			}
 		})
+	}
+}
+
+// Entries that wait are cut into transactions by what they take, however long they are.
+func TestQueueIsCut(t *testing.T) {
+	d := newDesk(t)
+	var want []string
+	add := func(n, bytes int) {
+		for range n {
+			target := fmt.Sprint(len(want))
+			want = append(want, target)
+			d.Add(record.AuditEntry{At: d.now, Actor: "a", Action: "test.queued", Target: target,
+				Fields: map[string]string{"long": strings.Repeat("x", bytes)}})
+		}
+	}
+	add(3*store.CutOps, 10)
+	add(12, 250<<10)
+	add(30, 10)
+	commits := 0
+	d.store.sees = func(tx store.Tx) {
+		commits++
+		if n := len(tx.If) + len(tx.Put) + len(tx.Delete); n > store.CutOps || tx.Size() > store.CutBytes {
+			t.Errorf("a transaction of %d operations and %d bytes", n, tx.Size())
+		}
+	}
+	d.drains()
+	var got []string
+	for _, e := range d.store.told(t) {
+		got = append(got, e.Target)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("written was %v", got)
+	}
+	if commits > 8 {
+		t.Errorf("it took %d transactions", commits)
 	}
 }
 

@@ -51,11 +51,9 @@ func New(cfg Config) (*Election, error) {
 	return e, nil
 }
 
-// Drop deletes entries as they were read, in batches.
+// Drop deletes entries as they were read, in as many transactions as that takes.
 func (e *Election) Drop(ctx context.Context, s *authority.State, entries []store.Entry) error {
-	for len(entries) > 0 {
-		batch := entries[:min(len(entries), record.PruneBatch)]
-		entries = entries[len(batch):]
+	for batch := range store.Cut(entries, e.NewChange(s).Tx, store.DeleteCost) {
 		ch := e.NewChange(s)
 		for _, entry := range batch {
 			ch.Delete(entry.Key, entry.Version)

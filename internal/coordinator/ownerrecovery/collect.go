@@ -304,23 +304,23 @@ func (c *OwnerRecovery) Look(ctx context.Context) error {
 // dropShares removes what was gathered for g. It is of no use to anybody once the
 // attempt's key is gone, so failing is no harm.
 func (c *OwnerRecovery) dropShares(ctx context.Context, g *Attempt) {
-	tx := store.Tx{ID: store.NewTxID()}
+	var keys []string
 	for _, owner := range g.head.Owners() {
 		if e, err := c.cfg.Store.Get(ctx, recoveryKey(g.ID, owner)); err == nil {
-			tx.Delete = append(tx.Delete, e.Key)
+			keys = append(keys, e.Key)
 		}
 	}
 	if key, err := openKey(c.cfg.Self.EnrolmentKey()); err == nil {
 		if e, err := c.cfg.Store.Get(ctx, key); err == nil && e.Version == g.toldAt {
-			tx.Delete = append(tx.Delete, e.Key)
+			keys = append(keys, e.Key)
 		}
 	}
-	if len(tx.Delete) == 0 {
-		return
-	}
-	if _, err := c.cfg.Store.Commit(ctx, tx); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed",
-			slog.Any("err", err))
+	for batch := range store.Cut(keys, store.Tx{}, func(key string) (ops, bytes int) { return 1, len(key) }) {
+		if _, err := c.cfg.Store.Commit(ctx, store.Tx{ID: store.NewTxID(), Delete: batch}); err != nil {
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed",
+				slog.Any("err", err))
+			return
+		}
 	}
 }
 
@@ -354,28 +354,21 @@ func (c *OwnerRecovery) Drop(ctx context.Context, s *authority.State) error {
 			keep[at], keep[Prefix+open.Attempt.String()+"/"] = true, true
 		}
 	}
-	tx := store.Tx{}
-	flush := func() error {
-		if len(tx.Delete) == 0 {
-			return nil
+	gone := slices.DeleteFunc(l.Entries, func(e store.Entry) bool {
+		slash := strings.LastIndexByte(e.Key, '/')
+		return keep[e.Key] || keep[e.Key[:slash+1]]
+	})
+	every := []store.Condition{leads, {Key: history.HeadKey, Version: s.HeadVersion}}
+	for batch := range store.Cut(gone, store.Tx{If: every}, store.DeleteCost) {
+		tx := store.Tx{ID: store.NewTxID(), If: slices.Clone(every)}
+		for _, e := range batch {
+			// A share that came after the look belongs to an attempt that did so too.
+			tx.If = append(tx.If, store.Condition{Key: e.Key, Version: e.Version})
+			tx.Delete = append(tx.Delete, e.Key)
 		}
-		tx.ID = store.NewTxID()
-		tx.If = append(tx.If, leads, store.Condition{Key: history.HeadKey, Version: s.HeadVersion})
-		_, err := c.cfg.Store.Commit(ctx, tx)
-		tx = store.Tx{}
-		return record.IgnoreConflict(err)
-	}
-	for _, e := range l.Entries {
-		if slash := strings.LastIndexByte(e.Key, '/'); keep[e.Key] || keep[e.Key[:slash+1]] {
-			continue
-		}
-		// A share that came after the look belongs to an attempt that did so too.
-		tx.If = append(tx.If, store.Condition{Key: e.Key, Version: e.Version})
-		if tx.Delete = append(tx.Delete, e.Key); len(tx.Delete) == record.PruneBatch {
-			if err := flush(); err != nil {
-				return err
-			}
+		if _, err := c.cfg.Store.Commit(ctx, tx); record.IgnoreConflict(err) != nil {
+			return err
 		}
 	}
-	return flush()
+	return nil
 }

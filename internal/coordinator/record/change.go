@@ -156,9 +156,6 @@ func (c *Change) Reseal(e store.Entry) {
 	c.Tx.Put = append(c.Tx.Put, store.Write{Key: e.Key, Value: c.r.Auth.Seal(e.Key, plain)})
 }
 
-// PruneBatch is how many records are deleted in one transaction.
-const PruneBatch = 256
-
 // IgnoreConflict drops the error of a transaction that somebody else's overtook:
 // the next round looks again.
 func IgnoreConflict(err error) error {

@@ -41,11 +41,6 @@ const (
 	LedgerPrefix = Prefix + "ledger/"
 )
 
-const (
-	ledgerEntries = 4096 // of one part of the ledger
-	moveBatch     = 256  // records of one transaction
-)
-
 // Families are the record families under the record MAC, by what a reseed does with them.
 type Families struct {
 	Moved  []string // it keeps them, and moves them in this order
@@ -224,6 +219,12 @@ func (r *Reseal) Break(ctx context.Context) error {
 // Ledger is the SHA-256 of each record's value when the head moved, in hex, by key.
 type Ledger map[string]string
 
+// ledgerLine is one of a ledger that is written.
+type ledgerLine struct{ key, sum string }
+
+// ledgerCost cuts a ledger into parts of half of what a transaction takes: each is one value.
+func ledgerCost(l ledgerLine) (ops, bytes int) { return 0, 2 * len(`"":"",`+l.key+l.sum) }
+
 func (f RecordLock) prefix() string {
 	return LedgerPrefix + hex.EncodeToString(f.Salt[:]) + "/" + f.Ledger + "/"
 }
@@ -241,17 +242,7 @@ func (r *Reseal) WriteLedger(ctx context.Context, s *authority.State, mv *transi
 	if err != nil {
 		return err
 	}
-	part, parts := Ledger{}, 0
-	flush := func() error {
-		raw, err := json.Marshal(part)
-		if err != nil {
-			return err
-		}
-		key := f.prefix() + strconv.Itoa(parts)
-		part, parts = Ledger{}, parts+1
-		_, err = r.cfg.Head.Overwrite(ctx, key, auth.Seal(key, raw))
-		return err
-	}
+	var lines []ledgerLine
 	for _, prefix := range r.cfg.Families.Moved {
 		l, err := r.cfg.Store.List(ctx, prefix)
 		if err != nil {
@@ -262,15 +253,26 @@ func (r *Reseal) WriteLedger(ctx context.Context, s *authority.State, mv *transi
 				r.cfg.Head.Forged(ctx, e.Key, err)
 				continue
 			}
-			if part[e.Key] = valueSum(e.Value); len(part) == ledgerEntries {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
+			lines = append(lines, ledgerLine{e.Key, valueSum(e.Value)})
 		}
 	}
-	if err := flush(); err != nil { // at least one, so that an empty one is told from none
-		return err
+	parts := slices.Collect(store.Cut(lines, store.Tx{}, ledgerCost))
+	if len(parts) == 0 {
+		parts = append(parts, nil) // so that an empty one is told from none
+	}
+	for n, lines := range parts {
+		part := Ledger{}
+		for _, line := range lines {
+			part[line.key] = line.sum
+		}
+		raw, err := json.Marshal(part)
+		if err != nil {
+			return err
+		}
+		key := f.prefix() + strconv.Itoa(n)
+		if _, err := r.cfg.Head.Overwrite(ctx, key, auth.Seal(key, raw)); err != nil {
+			return err
+		}
 	}
 	return r.cfg.Faults.Hit("reseed.after-ledger")
 }
@@ -381,14 +383,18 @@ func (r *Reseal) moveLocked(ctx context.Context, s *authority.State, e store.Ent
 	if err != nil {
 		return err
 	}
+	locked := func() *record.Change {
+		ch := s.Records.LockedChange(s.HeadVersion)
+		ch.Require(record.LockKey, lockedAt)
+		return ch
+	}
 	for _, prefix := range r.cfg.Families.Ended {
 		l, err := r.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
-		for batch := range slices.Chunk(l.Entries, moveBatch) {
-			ch := s.Records.LockedChange(s.HeadVersion)
-			ch.Require(record.LockKey, lockedAt) // what is made after the record lock stays
+		for batch := range store.Cut(l.Entries, locked().Tx, store.DeleteCost) {
+			ch := locked() // what is made after the record lock stays
 			for _, e := range batch {
 				ch.Delete(e.Key, e.Version)
 			}
@@ -419,9 +425,8 @@ func (r *Reseal) moveLocked(ctx context.Context, s *authority.State, e store.Ent
 			}
 			due = append(due, e)
 		}
-		for batch := range slices.Chunk(due, moveBatch) {
-			ch := s.Records.LockedChange(s.HeadVersion)
-			ch.Require(record.LockKey, lockedAt)
+		for batch := range store.Cut(due, locked().Tx, store.ReplaceCost) {
+			ch := locked()
 			for _, e := range batch {
 				ch.Reseal(e)
 			}

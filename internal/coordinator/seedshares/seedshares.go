@@ -283,7 +283,7 @@ func (x *Shares) Sweep(ctx context.Context, s *authority.State) error {
 			}
 		}
 	}
-	for batch := range slices.Chunk(gone, record.PruneBatch) {
+	for batch := range store.Cut(gone, s.Records.NewChange(s.HeadVersion).Tx, store.DeleteCost) {
 		ch := s.Records.NewChange(s.HeadVersion)
 		for _, e := range batch {
 			ch.Delete(e.Key, e.Version)

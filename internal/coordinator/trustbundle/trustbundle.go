@@ -366,11 +366,18 @@ func (b *Current) Prune(ctx context.Context, s *authority.State, now time.Time, 
 		}
 		ch := begin()
 		var d bundle.Delta
+		room := store.RoomBeside(ch.Tx)
+		room.Take(2, 0) // the trust state, which is written along
 		for _, k := range in.BannedKeys {
-			if now.After(k.Until) && !in.State.Value.AsOf.Before(k.CertEnd) && len(d.Forget) < record.PruneBatch {
-				ch.Delete(record.BanKeyKey(k.Key), k.Version)
-				d.Forget = append(d.Forget, k.Key)
+			if !now.After(k.Until) || in.State.Value.AsOf.Before(k.CertEnd) {
+				continue
 			}
+			key := record.BanKeyKey(k.Key)
+			if !room.Take(store.DeleteCost(store.Entry{Key: key})) {
+				break
+			}
+			ch.Delete(key, k.Version)
+			d.Forget = append(d.Forget, k.Key)
 		}
 		if len(d.Forget) == 0 {
 			return nil
