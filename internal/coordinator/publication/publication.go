@@ -9,8 +9,8 @@
 //	publication/header/<scope>/group/<hex>         one for all members with the same roles and organizations
 //	publication/content/<sha256>                   content that a header names, as its own or as its base
 //
-// A header at any other key is a stray: the next generation removes it, and makes
-// again what its subject lacks.
+// A content that no header names is a stray, as is a header at any other key: the
+// leader deletes it, and makes again what a subject lacks.
 //
 // Every change of any of them writes publication/state, on the condition that it
 // is still at the version that the change was made from. So that version is the
@@ -54,12 +54,8 @@ const (
 
 // Limits and times of publications.
 const (
-	// MaxPublished bounds the headers that one generation changes: up to five
-	// operations of its transaction each. The rest goes with the next.
-	MaxPublished = 160
-	// publishedBytes bounds the contents of one generation: from there on no other
-	// group or member is begun. A group brings at most two times as much, so that all of
-	// it stays below what one transaction takes.
+	// publishedBytes bounds the contents that are written for one generation: from there on no
+	// other group or member is begun. A group brings at most two times as much.
 	publishedBytes = 4 << 20
 	// maxStoredContent bounds one content: what the store takes as one value. It is less
 	// than a peer_directory may have.

@@ -60,6 +60,11 @@ type Publisher struct {
 	// looks is how members that the config names looked when they were last looked at.
 	looks map[string]string
 
+	// strays are keys that no header uses, as far as is known; met is the publication whose
+	// strays are among them.
+	strays map[string]bool
+	met    *View
+
 	found    unsatisfied
 	races    races
 	withheld withholding
@@ -101,7 +106,8 @@ type memberGroup struct {
 func NewPublisher() *Publisher {
 	return &Publisher{
 		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup),
-		placed: make(map[string]string), heard: make(map[string]time.Time), looks: make(map[string]string),
+		placed: make(map[string]string), strays: make(map[string]bool), heard: make(map[string]time.Time),
+		looks: make(map[string]string),
 		found: unsatisfied{
 			failed: make(map[string]string), removed: make(map[string][]compiler.Removed),
 			reported: make(map[unsatisfiedRecord]bool),
@@ -161,19 +167,25 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if t == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return false, nil // the bundle of this head comes first
 	}
-	p, err := c.current(ctx, s)
+	term, leads, ok := c.cfg.Election.Leading()
+	p, read, err := c.current(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	term, leads, ok := c.cfg.Election.Leading()
 	if !ok {
 		c.unreport(b)
 		return false, nil
 	}
 	if b.term != term {
 		*b = *NewPublisher()
+		if !read {
+			if p, err = c.again(ctx, s, b, p); err != nil {
+				return false, err
+			}
+		}
 		b.term = term
 	}
+	b.meet(p)
 	now := c.cfg.Now()
 	next, coordinators, err := c.nextState(ctx, s, b, p, now)
 	if err != nil {
@@ -191,10 +203,15 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	// Without config now there is more to do, if that is known again.
 	defer func(without bool) { more = more || without && err == nil }(ready && b.races.config)
 	ready = ready && !b.races.config
-	w := c.compile(ctx, s, b, p, next.Addresses(), ready, uint64(p.State.Version), now)
+	room, err := roomOf(s, leads, p, next)
+	if err != nil {
+		return false, err
+	}
+	w := &work{left: room, ready: ready}
+	c.compile(ctx, s, b, p, next.Addresses(), w, uint64(p.State.Version), now)
 
 	vouched := p.State.Value
-	due := w.changes() || p.Broken || len(p.Strays) > 0 || coordinators
+	due := w.changes() || p.Broken || coordinators
 	if len(p.Headers) > 0 {
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
@@ -204,7 +221,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if !due {
 		b.races.lost, b.races.config = false, false
 		c.publishedAll(ctx, b, w)
-		return w.more, nil
+		return w.more, c.sweep(ctx, s, leads, b, p, w.more)
 	}
 	after := p.with(w.put, w.drop, w.contents)
 	after.State.Value = next
@@ -229,10 +246,15 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	// Nothing is published under keys or revocations that are not in force any more,
 	// nor of peers that are banned or gone.
 	ch.Require(bundle.StateKey, store.Revision(t.Version))
-	w.write(ch, p, after)
+	w.write(ch)
 	if w.configured {
 		ch.Require(desired.StateKey, b.configVersion)
 	}
+	if err := c.writeContents(ctx, s, leads, b, p, after, ch); err != nil {
+		return false, err
+	}
+	b.retire(p, after)
+	dropped := b.dropStrays(ch, after)
 	if err := c.cfg.Faults.Hit("publish.before-commit"); err != nil {
 		return false, err
 	}
@@ -254,33 +276,51 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return false, err
 	}
 	after.State.Version = rev
-	after.Strays = slices.DeleteFunc(slices.Clone(p.Strays[min(len(p.Strays), MaxPublished):]), after.uses)
+	for _, key := range dropped {
+		delete(b.strays, key)
+	}
 	c.serve(after)
 	c.publishedAll(ctx, b, w)
 	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.State.Value.Generation),
 		slog.Int("headers", len(after.Headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
-	return w.more || len(after.Strays) > 0, nil
+	return w.more, c.sweep(ctx, s, leads, b, after, w.more)
 }
 
 // current returns the publication that the store holds: the one in
-// memory, unless another replica wrote since.
-func (c *Publication) current(ctx context.Context, s *authority.State) (*View, error) {
+// memory, unless another replica wrote since. It reports whether it was read.
+func (c *Publication) current(ctx context.Context, s *authority.State) (p *View, read bool, err error) {
 	e, err := c.cfg.Store.Get(ctx, StateKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
+		return nil, false, err
 	}
 	have := c.publication.Load()
 	if have != nil && have.State.Version == e.Version {
-		return have, nil
+		return have, false, nil
 	}
-	p, err := c.Load(ctx, s)
-	if err != nil {
-		return nil, err
+	if p, err = c.Load(ctx, s); err != nil {
+		return nil, false, err
 	}
 	if p.State.Exists() {
 		c.serve(p)
 	}
-	return p, nil
+	return p, true, nil
+}
+
+// again reads the publication p once more, for a leader that begins: who led before may have written
+// contents ahead of a commit that did not come, which make no other version.
+func (c *Publication) again(ctx context.Context, s *authority.State, b *Publisher, p *View) (*View, error) {
+	found, err := c.Load(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	b.meet(found)
+	if found.State.Version == p.State.Version && found.Broken == p.Broken && found.Tree.Root() == p.Tree.Root() {
+		return p, nil
+	}
+	if found.State.Exists() {
+		c.serve(found)
+	}
+	return found, nil
 }
 
 // coordinatorSilence is how long a coordinator that is not ready, or says nothing, is
@@ -528,7 +568,9 @@ func (b *Publisher) recompile(s *authority.State, set *config.Set, version store
 // work is what one generation changes.
 type work struct {
 	put        []Published
-	bytes      int // of the contents that put brings
+	left       store.Room // beside what every generation has
+	headers    int        // bytes of put in the store, at most
+	bytes      int        // of the contents that put brings
 	drop       map[HeaderPath]bool
 	contents   map[string][]byte         // new ones, by hash
 	require    map[string]store.Revision // the member records that it was made from
@@ -539,9 +581,45 @@ type work struct {
 	ready      bool                      // the config could be compiled
 }
 
-// room reports whether n more headers may change in this generation.
+// A generation is one transaction, which has all of its headers and the state: a reader sees all of
+// it or nothing. It is cut by what such a transaction takes. Contents that find no room in it are
+// written before, under their hashes, where nobody reads one that no header names; and what no header
+// names any more is deleted after it. Both are the leader's, on the condition that the publication is
+// still the one that they were decided on: so that nothing is deleted which a commit under way is going
+// to name, and a commit finds what was written for it.
+
+const (
+	// headerBytes bounds a header in the store, its key with it.
+	headerBytes = snapshotform.MaxHeader*4/3 + 4<<10
+	// recordBytes is what the record of the next generation may add to the state.
+	recordBytes = 16 << 10
+)
+
+// change begins a transaction of the leader's that holds only while the publication is p's.
+func change(s *authority.State, leads store.Condition, p *View) *record.Change {
+	ch := s.Records.NewChange(s.HeadVersion)
+	ch.Tx.If = append(ch.Tx.If, leads)
+	ch.Require(StateKey, p.State.Version)
+	return ch
+}
+
+// roomOf returns the room for the headers of a generation, whose state is next.
+func roomOf(s *authority.State, leads store.Condition, p *View, next Record) (store.Room, error) {
+	ch := change(s, leads, p)
+	ch.Write(StateKey, next)
+	room := store.RoomBeside(ch.Tx)
+	room.Take(2, recordBytes) // on the condition of the trust state, and of the config
+	return room, ch.Err
+}
+
+// room reports whether n more headers may change in this generation, of a member's or a group's.
 func (w *work) room(n int) bool {
-	if len(w.put)+len(w.drop)+n > MaxPublished || w.bytes >= publishedBytes {
+	left := w.left
+	others := len(w.drop) + len(w.require) + 1 // with the condition on the member
+	fits := left.Take(len(w.put)+n+others, w.headers+n*headerBytes+others*store.MaxKeyBytes)
+	// The first one goes in any case, else nothing ever would.
+	first := len(w.done)+len(w.doneGroups)+len(w.put)+len(w.drop) == 0
+	if !fits && !first || w.bytes >= publishedBytes {
 		w.more = true
 		return false
 	}
@@ -550,6 +628,7 @@ func (w *work) room(n int) bool {
 
 func (w *work) add(h Published, raw []byte) {
 	w.put = append(w.put, h)
+	w.headers += len(h.Header.Header)*4/3 + headerBytes - snapshotform.MaxHeader*4/3
 	if w.contents[h.Header.Content] == nil {
 		w.bytes += len(raw)
 	}
@@ -560,7 +639,7 @@ func (w *work) changes() bool { return len(w.put) > 0 || len(w.drop) > 0 }
 
 // write adds the work to ch. Conditions on the members' records make it true at
 // the very revision at which it is committed.
-func (w *work) write(ch *record.Change, p, after *View) {
+func (w *work) write(ch *record.Change) {
 	for _, h := range w.put {
 		ch.Write(HeaderKey(h.HeaderPath), h.Header)
 	}
@@ -570,28 +649,119 @@ func (w *work) write(ch *record.Change, p, after *View) {
 	for path, version := range w.require {
 		ch.Require(record.MemberPrefix+path, version)
 	}
-	for hash, raw := range after.Contents {
-		if p.Contents[hash] == nil {
-			ch.WriteRaw(ContentKey(hash), raw)
+}
+
+// writeContents adds the contents that come with after to ch, as far as there is room, and writes the
+// others before: they are strays until ch is committed.
+func (c *Publication) writeContents(ctx context.Context, s *authority.State, leads store.Condition, b *Publisher,
+	p, after *View, ch *record.Change) error {
+	cost := func(hash string) (ops, bytes int) {
+		return 1, len(ContentKey(hash)) + store.SealBytes + len(after.Contents[hash])
+	}
+	var before []string
+	room := store.RoomBeside(ch.Tx)
+	for _, hash := range slices.Sorted(maps.Keys(after.Contents)) {
+		switch {
+		case p.Contents[hash] != nil:
+		case room.Take(cost(hash)):
+			ch.WriteRaw(ContentKey(hash), after.Contents[hash])
+		default:
+			before = append(before, hash)
 		}
 	}
+	for hashes := range store.Cut(before, change(s, leads, p).Tx, cost) {
+		part := change(s, leads, p)
+		for _, hash := range hashes {
+			part.WriteRaw(ContentKey(hash), after.Contents[hash])
+			b.strays[ContentKey(hash)] = true
+		}
+		if _, err := part.Commit(ctx); err != nil {
+			return err
+		}
+		if err := c.cfg.Faults.Hit("publish.after-contents"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet notes the strays of a publication that was read.
+func (b *Publisher) meet(p *View) {
+	if p == b.met {
+		return
+	}
+	b.met = p
+	for _, key := range p.Strays {
+		b.strays[key] = true
+	}
+}
+
+// retire makes strays of the contents that p has and after has not.
+func (b *Publisher) retire(p, after *View) {
 	for hash := range p.Contents {
 		if after.Contents[hash] == nil {
-			ch.Drop(ContentKey(hash))
+			b.strays[ContentKey(hash)] = true
 		}
 	}
-	named := make(map[string]bool) // no key can be written and deleted, or deleted twice
-	for _, w := range ch.Tx.Put {
-		named[w.Key] = true
-	}
+}
+
+// over returns the strays that p does not use, sorted.
+func (b *Publisher) over(p *View) []string {
+	maps.DeleteFunc(b.strays, func(key string, _ bool) bool { return p.uses(key) })
+	return slices.Sorted(maps.Keys(b.strays))
+}
+
+func keyCost(key string) (ops, bytes int) { return 1, len(key) }
+
+// dropStrays adds strays to ch, which makes after, as far as there is room.
+func (b *Publisher) dropStrays(ch *record.Change, after *View) (dropped []string) {
+	named := make(map[string]bool) // no key can be deleted twice
 	for _, key := range ch.Tx.Delete {
 		named[key] = true
 	}
-	for _, key := range p.Strays[:min(len(p.Strays), MaxPublished)] {
+	room := store.RoomBeside(ch.Tx)
+	for _, key := range b.over(after) {
 		if !named[key] {
+			if !room.Take(keyCost(key)) {
+				break
+			}
 			ch.Drop(key)
 		}
+		dropped = append(dropped, key)
 	}
+	return dropped
+}
+
+// sweep deletes the strays that p does not use: all of them or, while there is more to publish, as many
+// as fill transactions.
+func (c *Publication) sweep(ctx context.Context, s *authority.State, leads store.Condition, b *Publisher, p *View,
+	more bool) error {
+	batches := slices.Collect(store.Cut(b.over(p), change(s, leads, p).Tx, keyCost))
+	if n := len(batches); more && n > 0 {
+		batches = batches[:n-1]
+	}
+	for _, keys := range batches {
+		if err := c.cfg.Faults.Hit("publish.before-sweep"); err != nil {
+			return err
+		}
+		ch := change(s, leads, p)
+		for _, key := range keys {
+			ch.Drop(key)
+		}
+		if _, err := ch.Commit(ctx); err != nil {
+			return err
+		}
+		for _, key := range keys {
+			delete(b.strays, key)
+		}
+	}
+	if len(b.strays) == 0 && len(p.Strays) > 0 && c.publication.Load() == p {
+		swept := *p
+		swept.Strays = nil
+		b.met = &swept
+		c.publication.Store(&swept) // which says nothing else to anybody
+	}
+	return nil
 }
 
 // compilation is one generation in the making.
@@ -606,17 +776,17 @@ type compilation struct {
 	now        time.Time
 }
 
-// compile looks at pending groups and members, and returns what to change: at most
-// MaxPublished headers. A subject that fails keeps its last header, with an alarm; it
+// compile looks at pending groups and members, and puts into w what to change, as far as
+// there is room. A subject that fails keeps its last header, with an alarm; it
 // blocks nobody. Groups come first, so that what a member is told to hold is there by then.
 func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publisher, p *View, addresses []string,
-	ready bool, generation uint64, now time.Time) *work {
-	w := &work{drop: make(map[HeaderPath]bool), contents: make(map[string][]byte),
-		require: make(map[string]store.Revision), ready: ready}
+	w *work, generation uint64, now time.Time) {
+	w.drop, w.contents = make(map[HeaderPath]bool), make(map[string][]byte)
+	w.require = make(map[string]store.Revision)
 	x := &compilation{c, ctx, s, b, p, w, generation, now}
 	for _, group := range slices.Sorted(maps.Keys(b.pendingGroups)) {
 		// Without the config it waits for it, and nothing else waits for the group.
-		if !ready || !w.room(len(compiler.GroupScopes())) {
+		if !w.ready || !w.room(len(compiler.GroupScopes())) {
 			break
 		}
 		w.doneGroups = append(w.doneGroups, group)
@@ -637,7 +807,6 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publis
 		x.member(path, member, addresses)
 	}
 	x.dropGroups()
-	return w
 }
 
 // last returns the header that there is at path.

@@ -479,7 +479,7 @@ func TestRepairInTurn(t *testing.T) {
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
-	const n = 2*publication.MaxPublished + 7
+	const n = 2*store.CutOps + 7
 	crowd(d, n)
 	desktest.FollowMembers(d, other)
 	publishers := func() map[*coordinator.Coordinator]*publication.Publisher {
@@ -541,22 +541,21 @@ func crowd(d *coordinatortest.Desk, n int) {
 	desktest.FollowMembers(d, d.C)
 }
 
-// One generation changes a bounded number of headers, however many members there
-// are; each generation is whole.
+// A generation changes as many headers as one transaction takes that every engine writes as it is,
+// however many members there are; each generation is whole.
 func TestPublicationIsBounded(t *testing.T) {
 	t.Parallel()
-	// Of each header: itself, the condition on its member, a content that is new, and
-	// two that nobody uses any more, its own and its base; and beside them head, state,
-	// record lock, config, trust state, and strays.
-	if most := 5*publication.MaxPublished + publication.MaxPublished + 5; most > store.MaxTxOps {
-		t.Fatalf("a generation may need %d operations, a transaction has %d", most, store.MaxTxOps)
-	}
 	d := coordinatortest.PoolDesk(t)
 	s := d.State()
-	const n = 2*publication.MaxPublished + 7
+	const n = 2*store.CutOps + 7
 	crowd(d, n)
 	largest := 0
-	d.Store.Intercept(func(tx store.Tx) { largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete)) })
+	d.Store.Intercept(func(tx store.Tx) {
+		largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete))
+		if tx.Size() > store.CutBytes {
+			t.Errorf("a transaction of %d bytes", tx.Size())
+		}
+	})
 	b := publication.NewPublisher()
 	var sizes []int
 	for more := true; more; {
@@ -568,18 +567,18 @@ func TestPublicationIsBounded(t *testing.T) {
 			sizes = append(sizes, len(p.Headers))
 		}
 	}
-	// A member has room for two headers.
-	if !slices.Equal(sizes, []int{publication.MaxPublished - 1, 2 * (publication.MaxPublished - 1), n + poolScopes}) {
+	// Of each member there are a header and a condition, and beside them seven operations.
+	if each := (store.CutOps - 7) / 2; len(sizes) > n/each+1 || sizes[len(sizes)-1] != n+poolScopes {
 		t.Fatalf("generations of %v headers", sizes)
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
 		"roles: [ingress]",
 		1)), "")
 	p := desktest.MustPublish(d, b)
-	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.MaxTxOps ||
-		largest < 2*publication.MaxPublished {
+	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.CutOps || largest < store.CutOps-2 {
 		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.Headers), largest)
 	}
+	desktest.WantWholeAt(d, t, p)
 }
 
 // Members are told everything that a manifest may name; a name too long for a header is

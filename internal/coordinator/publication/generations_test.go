@@ -1,0 +1,201 @@
+package publication_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// crowdSize is more members than three generations tell of.
+const crowdSize = 140
+
+// ownEntries are as many entries as the crowd has members, so that each is told something of its own,
+// for these roles.
+func ownEntries(roles string) string {
+	var out strings.Builder
+	out.WriteString(coordinatortest.PoolEntries)
+	for i := range crowdSize {
+		fmt.Fprintf(&out, "  - {name: e%03d, kind: data, match: [\"token:e%03d\"], roles: [%s], organizations: [acme]}\n",
+			i, i, roles)
+	}
+	return out.String()
+}
+
+// ownCrowd makes a member for each of [ownEntries].
+func ownCrowd(d *coordinatortest.Desk) {
+	d.T.Helper()
+	s := d.State()
+	for i := range crowdSize {
+		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active}
+		r.Entry = fmt.Sprintf("e%03d", i)
+		r.Selectors, r.Incarnation = []string{"token:" + r.Entry}, coordinatortest.KeyNumber(i)
+		ch := s.Records.NewChange(s.HeadVersion)
+		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
+		if _, err := ch.Commit(context.Background()); err != nil {
+			d.T.Fatal(err)
+		}
+	}
+	desktest.FollowMembers(d, d.C)
+}
+
+// A reader of the store between two transactions of a publication sees a generation, and all of it.
+func TestGenerationsAreWhole(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+	ownCrowd(d)
+	ahead, swept := 0, 0
+	d.Store.Follow(func(tx store.Tx) {
+		state, contents, deleted := false, 0, 0
+		for _, w := range tx.Put {
+			state = state || w.Key == publication.StateKey
+			if strings.HasPrefix(w.Key, publication.ContentPrefix) {
+				contents++
+			}
+		}
+		for _, key := range tx.Delete {
+			if strings.HasPrefix(key, publication.ContentPrefix) {
+				deleted++
+			}
+		}
+		if !state && contents+deleted == 0 {
+			return
+		}
+		if !state {
+			ahead, swept = ahead+contents, swept+deleted
+		}
+		p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+		if err != nil || p.Broken || len(p.Headers) != len(d.Store.Keys(publication.HeaderPrefix)) {
+			t.Errorf("%d headers of %d are read after %d puts and %d deletes (%v)", len(p.Headers),
+				len(d.Store.Keys(publication.HeaderPrefix)), len(tx.Put), len(tx.Delete), err)
+		}
+	})
+	b := publication.NewPublisher()
+	desktest.MustPublish(d, b)
+	coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")), "")
+	p := desktest.MustPublish(d, b)
+	d.Store.Follow(nil)
+	desktest.WantWholeAt(d, t, p)
+	if ahead < crowdSize || swept == 0 {
+		t.Errorf("%d contents were written ahead, and %d strays swept", ahead, swept)
+	}
+}
+
+// A kill anywhere on the way of a large publication leaves generations that are whole, and nothing that
+// stays for good.
+func TestCrashOnTheWay(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"publish.after-contents", "publish.before-commit", "publish.after-commit",
+		"publish.before-sweep"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+			ownCrowd(d)
+			b := publication.NewPublisher()
+			desktest.MustPublish(d, b)
+			coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")), "")
+			killed := errors.New("killed")
+			d.Faults.Fail(at, killed)
+			if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+				t.Fatal(err)
+			}
+			d.Faults.Disarm(at)
+			d.Restart()
+			p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+			if err != nil || !p.Serves() {
+				t.Fatalf("it is left broken (%v)", err)
+			}
+			if n, _ := runtimes(p); n != crowdSize {
+				t.Fatalf("%d members are told something", n)
+			}
+			desktest.FollowMembers(d, d.C)
+			desktest.WantWholeAt(d, t, desktest.MustPublish(d, publication.NewPublisher()))
+		})
+	}
+}
+
+// coordinator2 is the entry of another coordinator.
+func coordinator2(c *coordinator.Coordinator) string {
+	return fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", c.Rooms().Self.EnrolmentKey())
+}
+
+// twoDesks is a desk with another coordinator beside it, and a crowd that nobody was told of.
+func twoDesks(t *testing.T) (*coordinatortest.Desk, *coordinator.Coordinator) {
+	t.Helper()
+	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+	other, err := d.Another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	coordinatortest.WantOnly(t, "set", d.Set(ownEntries("ingress")+coordinator2(other)), "")
+	other.Rooms().Moves.Succession.Look(t.Context())
+	desktest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
+	desktest.MustPublish(d, publication.NewPublisher()) // both know this one
+	ownCrowd(d)
+	desktest.FollowMembers(d, other)
+	return d, other
+}
+
+// Contents that were written for a commit that did not come go with the next leader, though it read
+// the publication before they were there.
+func TestContentsOfAnEndedTerm(t *testing.T) {
+	t.Parallel()
+	d, other := twoDesks(t)
+	killed := errors.New("killed")
+	d.Faults.Fail("publish.after-contents", killed)
+	if err := desktest.PublishAll(d, d.C, publication.NewPublisher()); !errors.Is(err, killed) {
+		t.Fatal(err)
+	}
+	d.Faults.Disarm("publish.after-contents")
+	for i := range crowdSize / 2 { // so that nobody needs theirs
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
+		ch.Drop(record.MemberKey(identity.Data, fmt.Sprintf("n%04d", i)))
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	desktest.FollowMembers(d, other)
+	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
+	desktest.WantWholeAt(d, t, other.Rooms().Publication.View())
+}
+
+// One that is late with its commit names nothing that was swept meanwhile, and sweeps nothing that
+// another one is about to name.
+func TestSweepWhilePublishing(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"publish.after-contents", "publish.before-commit", "publish.before-sweep"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			d, other := twoDesks(t)
+			b := publication.NewPublisher()
+			if at == "publish.before-sweep" {
+				desktest.MustPublish(d, b)
+				coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")+coordinator2(other)), "")
+				other.Rooms().Moves.Succession.Look(t.Context())
+			}
+			met := false
+			d.Faults.Arm(at, func() error {
+				d.Faults.Disarm(at)
+				met = true
+				desktest.FollowMembers(d, other)
+				return desktest.PublishAll(d, other, publication.NewPublisher())
+			})
+			if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrConflict) || !met {
+				t.Fatalf("one that is late: %v", err)
+			}
+			desktest.WantWholeAt(d, t, other.Rooms().Publication.View())
+			desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+		})
+	}
+}
