@@ -11,12 +11,15 @@ import (
 
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/parts"
 )
 
 // HeadKey is the key of the head record in the store.
 const HeadKey = "history/latest"
 
-// BlobKey returns the key of the blob with this hash: a transition or a manifest.
+// BlobKey returns the key of the blob with this hash: a transition, a manifest, or a part of a long
+// manifest. Under the hash of one that is in parts is their index (package parts). Earlier releases kept
+// every manifest whole, and it is read as it is.
 func BlobKey(hash [32]byte) string { return fmt.Sprintf("history/blob/%x", hash) }
 
 // attempts bounds how often a write is tried again after its outcome stayed
@@ -169,15 +172,34 @@ func (l *Log) load(ctx context.Context, stop Hash) (*History, error) {
 	return h, nil
 }
 
+// blob returns a transition or a manifest.
 func (l *Log) blob(ctx context.Context, hash Hash) ([]byte, error) {
+	value, err := l.value(ctx, hash)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := parts.Join(hash, value, store.MaxValueBytes,
+		func(part parts.Hash) ([]byte, error) { return l.value(ctx, part) })
+	part, ok := errors.AsType[*parts.Error](err)
+	switch {
+	case err == nil:
+		return whole, nil
+	case ok && part.Err != nil:
+		return nil, part.Err
+	case ok && part.Part != parts.Hash{}:
+		return nil, &BlobError{Hash: part.Part}
+	}
+	return nil, &BlobError{Hash: hash}
+}
+
+// value returns what is kept under a hash.
+func (l *Log) value(ctx context.Context, hash Hash) ([]byte, error) {
 	e, err := l.kv.Get(ctx, BlobKey(hash))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, &BlobError{Hash: hash, Missing: true}
 	case err != nil:
 		return nil, fmt.Errorf("history: reading blob %v: %w", hash, err)
-	case hashOf(e.Value) != hash:
-		return nil, &BlobError{Hash: hash}
 	}
 	return e.Value, nil
 }
@@ -233,12 +255,26 @@ func (l *Log) Append(ctx context.Context, base *Verified, t *Transition, m *mani
 	return next, nil
 }
 
-// putBlob writes a blob under its hash. It does not matter who wrote it.
+// putBlob writes a blob under its hash, a long one in parts, which come before their index. It does
+// not matter who wrote it.
 func (l *Log) putBlob(ctx context.Context, blob []byte) error {
-	hash := hashOf(blob)
+	value, list := parts.Split(blob)
+	if value == nil {
+		value = blob
+	}
+	for _, part := range list {
+		if err := l.putValue(ctx, hashOf(part), part); err != nil {
+			return err
+		}
+	}
+	return l.putValue(ctx, hashOf(blob), value)
+}
+
+// putValue writes what is kept under the hash of a blob or of a part.
+func (l *Log) putValue(ctx context.Context, hash Hash, value []byte) error {
 	var err error
 	for range attempts {
-		if _, err = l.kv.CompareAndSwap(ctx, BlobKey(hash), 0, blob); err == nil {
+		if _, err = l.kv.CompareAndSwap(ctx, BlobKey(hash), 0, value); err == nil {
 			return nil
 		}
 		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome) {

@@ -24,6 +24,7 @@ type policy struct {
 	signers   []int
 	threshold int // of signers
 	seed      int // threshold of shares
+	comment   int // bytes of a comment
 	coord     int // selects the coordinators' key
 }
 
@@ -116,6 +117,9 @@ func (k *testers) text(p policy) string {
 	fmt.Fprintf(&b, "admit:\n  - {name: c0, kind: coordinator, match: [\"key:%v\"]}\n", k.coords[p.coord])
 	for i := range p.nodes {
 		fmt.Fprintf(&b, "  - {name: node%d, kind: data, match: [\"token:node%d\"]}\n", i, i)
+	}
+	for i := range p.comment / 100 {
+		fmt.Fprintf(&b, "#%98d\n", i)
 	}
 	return b.String()
 }

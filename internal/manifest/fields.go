@@ -1,6 +1,10 @@
 package manifest
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/fealty-io/fealty/internal/manifestform"
+)
 
 // later are the fields that an earlier release cannot read, by the names that the
 // reference gives them: to it they are unknown, and the whole manifest is refused. A new
@@ -14,6 +18,7 @@ var later = [...]struct {
 	}},
 	{"baseline", func(m *Manifest) bool { return m.Baseline.stated }},
 	{"baseline.data", func(m *Manifest) bool { return m.Baseline.stated }},
+	{"a length of more than 511 KiB", func(m *Manifest) bool { return len(m.raw) > manifestform.LongBytes }},
 	{"workloads", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 	{"workloads.token_issuer", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 }

@@ -538,6 +538,17 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// A manifest that a store has in parts is one that an earlier release cannot read.
+func TestParseLong(t *testing.T) {
+	text := newDoc(t).String()
+	for _, size := range []int{manifestform.LongBytes, manifestform.LongBytes + 1} {
+		m := mustParse(t, text+"#"+strings.Repeat("x", size-len(text)-2)+"\n")
+		if long := len(m.LaterFields()) > len(mustParse(t, text).LaterFields()); len(m.Bytes()) != size || long != (size > manifestform.LongBytes) {
+			t.Errorf("of %d bytes: %q", size, m.LaterFields())
+		}
+	}
+}
+
 // An issuer is kept as it is written: verifiers compare it byte by byte.
 func TestParseTokenIssuer(t *testing.T) {
 	base := newDoc(t)

@@ -8,10 +8,11 @@ import "time"
 // from a store that nobody vouches for yet
 // (docs/explanation/recovery.md#the-ways-back).
 const (
-	MaxBytes     = 1 << 20 // of the whole document
-	MaxDepth     = 24      // of nested objects and lists; a manifest needs 5
-	MaxProblems  = 100     // that one error reports
-	MaxOwners    = 255     // seed share owners; a share's index is one byte
+	MaxBytes     = 1 << 20   // of the whole document
+	LongBytes    = 511 << 10 // above which a store has it in parts, which earlier releases cannot read
+	MaxDepth     = 24        // of nested objects and lists; a manifest needs 5
+	MaxProblems  = 100       // that one error reports
+	MaxOwners    = 255       // seed share owners; a share's index is one byte
 	MaxSigners   = 64
 	MaxEntries   = 10_000
 	MaxPatterns  = 64    // selector patterns of one entry
