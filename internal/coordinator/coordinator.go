@@ -39,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/web"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -357,7 +358,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.knobs.maxListed = snapshotform.MaxBans
 	}
 	if cfg.knobs.reads == nil {
-		cfg.knobs.reads = manifest.LaterFields()
+		cfg.knobs.reads = append(manifest.LaterFields(), publication.ReadsParts)
 	}
 	if cfg.knobs.parse == nil {
 		cfg.knobs.parse = manifest.Parse

@@ -2,11 +2,14 @@ package coordinator_test
 
 import (
 	"crypto/ed25519"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -73,6 +76,55 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.Stop()
 	coordinatortest.AwaitReplica(f, func(x replicas.Record) bool { return x.Phase == "ready" })
 	coordinatortest.WantOnly(t, "after it stopped", f.Set(with), "")
+}
+
+// Long contents are in parts, but while a coordinator of an earlier release is heard, which reads none.
+func TestContentsAreWholeForEarlierReleases(t *testing.T) {
+	t.Parallel()
+	d := desktest.Tenants(t)
+	d.Alter = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
+	other, err := d.Another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries+fmt.Sprintf(
+		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Moves.Succession.Look(t.Context())
+	desktest.LongPeers(d)
+	b := publication.NewPublisher()
+	inParts := func(when string, want bool) {
+		t.Helper()
+		p := desktest.MustPublish(d, b)
+		desktest.WantWholeAt(d, t, p)
+		if got := len(d.Store.Keys(publication.IndexPrefix)) > 0; got != want {
+			t.Errorf("%s, and contents are in parts: %v", when, got)
+		}
+		again, err := other.Rooms().Publication.Load(t.Context(), other.Rooms().Head.State())
+		if err != nil || !again.Serves() || again.Tree.Root() != p.Tree.Root() {
+			t.Errorf("%s, and another coordinator reads something else (%v)", when, err)
+		}
+	}
+	announce := func(stopped bool) {
+		t.Helper()
+		if err := other.Rooms().Announcement.Announce(t.Context(), stopped); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inParts("it was never heard", true)
+	announce(false)
+	inParts("it is heard", false)
+	desktest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	inParts("it is heard, and something is new", false)
+	announce(true)
+	inParts("it stopped", false) // what is whole is left so
+	desktest.MustPut(d, "kind: peer\nname: zig-8\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	inParts("it stopped, and something is new", true)
+	announce(false)
+	inParts("it is back", false)
+	d.Advance(replicas.SilentAfter)
+	desktest.MustPut(d, "kind: peer\nname: zig-7\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	inParts("it is silent", true)
 }
 
 func newClaim(t *testing.T) string {

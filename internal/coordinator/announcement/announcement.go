@@ -43,8 +43,8 @@ type Config struct {
 	Log        *slog.Logger
 	Now        func() time.Time
 
-	// Reads are the later fields of manifests that this release reads: all of them, but
-	// where a test plays an earlier release.
+	// Reads are the later fields of manifests, and the other forms, that this release reads: all
+	// of them, but where a test plays an earlier release.
 	Reads     []string
 	StartedAt time.Time
 	Release   string   // that it reports

@@ -2,8 +2,11 @@ package desktest
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/store/parts"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -96,14 +100,42 @@ func WantWholeAt(d *coordinatortest.Desk, t testing.TB, p *publication.View) {
 			t.Errorf("content %s is missing", hash)
 		}
 	}
-	if got := d.Store.Keys(publication.ContentPrefix); len(got) != len(named) || len(p.Contents) != len(named) ||
-		len(p.Strays) != 0 {
+	indexes, pieces := d.Store.Keys(publication.IndexPrefix), make(map[[sha256.Size]byte]bool)
+	for _, key := range indexes {
+		_, list := parts.Split(p.Contents[strings.TrimPrefix(key, publication.IndexPrefix)])
+		for _, part := range list {
+			pieces[sha256.Sum256(part)] = true
+		}
+	}
+	if got := d.Store.Keys(publication.PartPrefix); len(got) != len(pieces) {
+		t.Errorf("%d parts are stored, of %d that indexes name", len(got), len(pieces))
+	}
+	if got := append(d.Store.Keys(publication.ContentPrefix), indexes...); len(got) != len(named) ||
+		len(p.Contents) != len(named) || len(p.Strays) != 0 {
 		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d strays", len(got),
 			len(p.Contents), len(named), len(p.Strays))
 	}
 	if got := d.Store.Keys(publication.HeaderPrefix); len(got) != len(p.Headers) {
 		t.Errorf("%d headers are stored, %d served", len(got), len(p.Headers))
 	}
+}
+
+// LongPeers makes a peer_directory longer than one value may be.
+func LongPeers(d *coordinatortest.Desk) {
+	d.T.Helper()
+	// No form of a secret begins with this letter: it is looked through in no time.
+	long := strings.Repeat("z", 55)
+	addresses := make([]string, 60)
+	for i := range addresses {
+		addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d-%s.%s.%s.example:1", i, long, long, long))
+	}
+	var records []string
+	for i := range 60 {
+		records = append(records, fmt.Sprintf(
+			"kind: peer\nname: zig-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i,
+			strings.Join(addresses, ", ")))
+	}
+	MustPut(d, strings.Join(records, "\n---\n"))
 }
 
 // FindingsAt returns the findings of a code that the desk's coordinator has.

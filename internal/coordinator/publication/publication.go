@@ -8,9 +8,14 @@
 //	publication/header/<scope>/node/<kind>/<name>  a header for one member, exact bytes
 //	publication/header/<scope>/group/<hex>         one for all members with the same roles and organizations
 //	publication/content/<sha256>                   content that a header names, as its own or as its base
+//	publication/index/<sha256>                     the parts of such a content that is a long one
+//	publication/part/<sha256>                      a part of one
 //
-// A content that no header names is a stray, as is a header at any other key: the
-// leader deletes it, and makes again what a subject lacks.
+// Long contents are divided as package parts does it, unless a coordinator of a release is heard that
+// reads none: then they are kept whole, as that one does.
+//
+// A content that no header names is a stray, as is a header at any other key: the leader deletes it,
+// and makes again what a subject lacks.
 //
 // Every change of any of them writes publication/state, on the condition that it
 // is still at the version that the change was made from. So that version is the
@@ -50,7 +55,12 @@ const (
 	StateKey      = "publication/state"
 	HeaderPrefix  = "publication/header/"
 	ContentPrefix = "publication/content/"
+	IndexPrefix   = "publication/index/"
+	PartPrefix    = "publication/part/"
 )
+
+// ReadsParts is what a coordinator tells the others that it reads, so that long contents are divided.
+const ReadsParts = "publication.parts"
 
 // Limits and times of publications.
 const (

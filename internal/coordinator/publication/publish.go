@@ -187,10 +187,15 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	}
 	b.meet(p)
 	now := c.cfg.Now()
-	next, coordinators, err := c.nextState(ctx, s, b, p, now)
+	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
 		return false, err
 	}
+	next, coordinators, err := c.nextState(s, b, p, all, now)
+	if err != nil {
+		return false, err
+	}
+	divided := c.readParts(all)
 	if !p.State.Exists() {
 		// Its version numbers the first generation.
 		ch := s.Records.NewChange(s.HeadVersion)
@@ -211,7 +216,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	c.compile(ctx, s, b, p, next.Addresses(), w, uint64(p.State.Version), now)
 
 	vouched := p.State.Value
-	due := w.changes() || p.Broken || coordinators
+	due := w.changes() || p.Broken || coordinators || len(p.divided) > 0 && !divided
 	if len(p.Headers) > 0 {
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
@@ -224,6 +229,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return w.more, c.sweep(ctx, s, leads, b, p, w.more)
 	}
 	after := p.with(w.put, w.drop, w.contents)
+	after.divide(p, divided)
 	after.State.Value = next
 	after.State.Value.Record, after.State.Value.Signatures = nil, nil
 	if p.Broken {
@@ -330,13 +336,9 @@ const coordinatorSilence = 10 * time.Minute
 // nextState returns the state that comes after p's, with the addresses of
 // the coordinators that the manifest admits and that are ready, this one among them,
 // and whether that changes who is named.
-func (c *Publication) nextState(ctx context.Context, s *authority.State, b *Publisher, p *View,
+func (c *Publication) nextState(s *authority.State, b *Publisher, p *View, all []replicas.Record,
 	now time.Time) (Record, bool, error) {
 	if _, err := c.cfg.Self.Admits(s.Manifest); err != nil {
-		return Record{}, false, err
-	}
-	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
-	if err != nil {
 		return Record{}, false, err
 	}
 	addressesOf := make(map[string][]string)
@@ -655,25 +657,34 @@ func (w *work) write(ch *record.Change) {
 // others before: they are strays until ch is committed.
 func (c *Publication) writeContents(ctx context.Context, s *authority.State, leads store.Condition, b *Publisher,
 	p, after *View, ch *record.Change) error {
-	cost := func(hash string) (ops, bytes int) {
-		return 1, len(ContentKey(hash)) + store.SealBytes + len(after.Contents[hash])
-	}
-	var before []string
+	cost := func(x piece) (ops, bytes int) { return 1, len(x.key) + store.SealBytes + len(x.raw) }
+	var before []piece
+	written := make(map[string]bool) // a part of several contents is written once
 	room := store.RoomBeside(ch.Tx)
-	for _, hash := range slices.Sorted(maps.Keys(after.Contents)) {
-		switch {
-		case p.Contents[hash] != nil:
-		case room.Take(cost(hash)):
-			ch.WriteRaw(ContentKey(hash), after.Contents[hash])
-		default:
-			before = append(before, hash)
+	var fresh []string
+	for hash := range after.Contents {
+		if !after.storesAs(p, hash) {
+			fresh = append(fresh, hash)
 		}
 	}
-	for hashes := range store.Cut(before, change(s, leads, p).Tx, cost) {
+	slices.Sort(fresh)
+	for _, hash := range fresh {
+		for _, x := range after.piecesOf(hash) {
+			switch {
+			case written[x.key] || p.uses(x.key):
+			case room.Take(cost(x)):
+				ch.WriteRaw(x.key, x.raw)
+			default:
+				before = append(before, x)
+			}
+			written[x.key] = true
+		}
+	}
+	for list := range store.Cut(before, change(s, leads, p).Tx, cost) {
 		part := change(s, leads, p)
-		for _, hash := range hashes {
-			part.WriteRaw(ContentKey(hash), after.Contents[hash])
-			b.strays[ContentKey(hash)] = true
+		for _, x := range list {
+			part.WriteRaw(x.key, x.raw)
+			b.strays[x.key] = true
 		}
 		if _, err := part.Commit(ctx); err != nil {
 			return err
@@ -696,11 +707,16 @@ func (b *Publisher) meet(p *View) {
 	}
 }
 
-// retire makes strays of the contents that p has and after has not.
+// retire makes strays of the contents that p has and after has not, or not so.
 func (b *Publisher) retire(p, after *View) {
 	for hash := range p.Contents {
-		if after.Contents[hash] == nil {
-			b.strays[ContentKey(hash)] = true
+		if after.storesAs(p, hash) {
+			continue
+		}
+		for _, key := range p.keysOf(hash) {
+			if !after.uses(key) {
+				b.strays[key] = true
+			}
 		}
 	}
 }

@@ -181,5 +181,9 @@ func (r Record) signedBy(keys []crypto.Signer) bool {
 // ContentKey returns where the content with the hash is.
 func ContentKey(hash string) string { return ContentPrefix + hash }
 
+// indexKey returns where the index of a divided content is, and partKey where a part is.
+func indexKey(hash string) string { return IndexPrefix + hash }
+func partKey(hash string) string  { return PartPrefix + hash }
+
 // HeaderKey returns where a header is.
 func HeaderKey(path HeaderPath) string { return HeaderPrefix + path.String() }

@@ -2,6 +2,9 @@ package publication
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,8 +15,11 @@ import (
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/parts"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -25,6 +31,8 @@ type View struct {
 	// Contents are those that headers name, by their hash; a base that was lost is
 	// missing.
 	Contents map[string][]byte
+	// divided are the hashes of the parts of those contents that are stored in parts.
+	divided map[string][]string
 	// Groups says how many node_runtimes there are of each group.
 	Groups map[string]int
 	// messages are those that the members of a group share; see [SharedBy].
@@ -91,8 +99,19 @@ func (p *View) uses(key string) bool {
 		}
 		return ok
 	}
+	if hash, ok := strings.CutPrefix(key, PartPrefix); ok {
+		for _, list := range p.divided {
+			if slices.Contains(list, hash) {
+				return true
+			}
+		}
+		return false
+	}
+	if hash, ok := strings.CutPrefix(key, IndexPrefix); ok {
+		return p.divided[hash] != nil
+	}
 	hash, ok := strings.CutPrefix(key, ContentPrefix)
-	return ok && p.Contents[hash] != nil
+	return ok && p.Contents[hash] != nil && p.divided[hash] == nil
 }
 
 // Message returns the envelope of header i for the wire.
@@ -186,9 +205,10 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &View{Contents: make(map[string][]byte)}
+	p := &View{Contents: make(map[string][]byte), divided: make(map[string][]string)}
 	var headers []Published
 	var bad []authority.Suspect
+	var pieces pieces
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == StateKey:
@@ -208,6 +228,14 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 			}
 			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
 			p.Strays = append(p.Strays, e.Key)
+		case strings.HasPrefix(e.Key, IndexPrefix), strings.HasPrefix(e.Key, PartPrefix):
+			raw, err := s.Records.Open(e.Key, e.Value)
+			if err != nil {
+				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
+				p.Strays = append(p.Strays, e.Key)
+				continue
+			}
+			pieces.add(e.Key, raw)
 		case strings.HasPrefix(e.Key, HeaderPrefix):
 			h, err := record.Open[HeaderRecord](s.Records, e)
 			if err != nil {
@@ -226,6 +254,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 			p.Strays = append(p.Strays, e.Key)
 		}
 	}
+	bad = append(bad, pieces.join(p)...)
 	if err := c.cfg.Head.ForgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
@@ -241,11 +270,10 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	}
 	for hash := range p.Contents {
 		if !used[hash] {
-			p.Strays = append(p.Strays, ContentKey(hash))
-			delete(p.Contents, hash)
+			p.leave(hash)
 		}
 	}
-	slices.Sort(p.Strays)
+	pieces.strays(p)
 	p.settle()
 	if len(p.State.Value.Record)+len(p.Headers) > 0 && p.Tree.Root().String() != p.State.Value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
@@ -257,10 +285,169 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 		p.Headers = nil
 		p.settle()
 		for hash := range p.Contents {
-			p.Strays = append(p.Strays, ContentKey(hash))
+			p.leave(hash)
 		}
-		clear(p.Contents)
-		slices.Sort(p.Strays)
+		pieces.strays(p)
 	}
+	slices.Sort(p.Strays)
+	p.Strays = slices.Compact(p.Strays)
 	return p, nil
+}
+
+// leave makes strays of a content that no header names.
+func (p *View) leave(hash string) {
+	p.Strays = append(p.Strays, p.keysOf(hash)...)
+	delete(p.Contents, hash)
+	delete(p.divided, hash)
+}
+
+// keysOf returns where a content of p is stored.
+func (p *View) keysOf(hash string) []string {
+	if p.divided[hash] == nil {
+		return []string{ContentKey(hash)}
+	}
+	keys := []string{indexKey(hash)}
+	for _, part := range p.divided[hash] {
+		keys = append(keys, partKey(part))
+	}
+	return keys
+}
+
+// pieces are the indexes and parts of long contents, as they are read, by their hash.
+type pieces struct {
+	indexes, parts map[string][]byte
+}
+
+// add takes what is stored at a key.
+func (x *pieces) add(key string, raw []byte) {
+	if x.indexes == nil {
+		x.indexes, x.parts = make(map[string][]byte), make(map[string][]byte)
+	}
+	if hash, ok := strings.CutPrefix(key, IndexPrefix); ok {
+		x.indexes[hash] = raw
+		return
+	}
+	x.parts[strings.TrimPrefix(key, PartPrefix)] = raw
+}
+
+var errNoPart = errors.New("it is missing")
+
+// join adds the contents that are stored in parts to those of p. One that lacks a part is none. Others
+// that are not what their index says are reported.
+func (x *pieces) join(p *View) (bad []authority.Suspect) {
+	for name, index := range x.indexes {
+		hash, err := parseHash(name)
+		var named []parts.Hash
+		if err == nil {
+			_, named, err = parts.Named(index)
+		}
+		var content []byte
+		if err == nil {
+			content, err = parts.Join(hash, index, snapshotform.MaxContent, x.part)
+		}
+		switch {
+		case errors.Is(err, errNoPart):
+			continue
+		case err != nil:
+			bad = append(bad, authority.Suspect{What: indexKey(name), Err: fmt.Errorf("%w: %w", err, store.ErrForged)})
+			continue
+		case p.Contents[name] != nil:
+			continue // it is there as a whole, too
+		}
+		p.Contents[name] = content
+		for _, part := range named {
+			p.divided[name] = append(p.divided[name], hex.EncodeToString(part[:]))
+		}
+	}
+	return bad
+}
+
+func (x *pieces) part(hash parts.Hash) ([]byte, error) {
+	if part, ok := x.parts[hex.EncodeToString(hash[:])]; ok {
+		return part, nil
+	}
+	return nil, errNoPart
+}
+
+// strays adds the keys of all that p does not use to its strays.
+func (x *pieces) strays(p *View) {
+	for hash := range x.indexes {
+		if key := indexKey(hash); !p.uses(key) {
+			p.Strays = append(p.Strays, key)
+		}
+	}
+	for hash := range x.parts {
+		if key := partKey(hash); !p.uses(key) {
+			p.Strays = append(p.Strays, key)
+		}
+	}
+}
+
+func parseHash(name string) (parts.Hash, error) {
+	raw, err := hex.DecodeString(name)
+	if err != nil || len(raw) != sha256.Size || hex.EncodeToString(raw) != name {
+		return parts.Hash{}, parts.ErrNoIndex
+	}
+	return parts.Hash(raw), nil
+}
+
+// readParts reports whether all coordinators that are heard read contents in parts.
+func (c *Publication) readParts(all []replicas.Record) bool {
+	for _, r := range all {
+		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= replicas.SilentAfter {
+			continue
+		}
+		if !slices.Contains(r.Reads, ReadsParts) {
+			return false
+		}
+	}
+	return true
+}
+
+// divide decides which contents of p are stored in parts. One that before has is left as it is stored,
+// unless somebody cannot read that.
+func (p *View) divide(before *View, allReadParts bool) {
+	p.divided = make(map[string][]string)
+	if !allReadParts {
+		return
+	}
+	for hash, raw := range p.Contents {
+		if before.Contents[hash] != nil {
+			if list := before.divided[hash]; list != nil {
+				p.divided[hash] = list
+			}
+			continue
+		}
+		_, list := parts.Split(raw)
+		for _, part := range list {
+			sum := sha256.Sum256(part)
+			p.divided[hash] = append(p.divided[hash], hex.EncodeToString(sum[:]))
+		}
+	}
+}
+
+// storesAs reports whether a content of p is stored as it was before.
+func (p *View) storesAs(before *View, hash string) bool {
+	return p.Contents[hash] != nil && before.Contents[hash] != nil &&
+		(p.divided[hash] != nil) == (before.divided[hash] != nil)
+}
+
+// piece is a record of a content.
+type piece struct {
+	key string
+	raw []byte
+}
+
+// piecesOf returns the records of a content of p.
+func (p *View) piecesOf(hash string) []piece {
+	raw := p.Contents[hash]
+	if p.divided[hash] == nil {
+		return []piece{{ContentKey(hash), raw}}
+	}
+	index, list := parts.Split(raw)
+	out := []piece{{indexKey(hash), index}}
+	for i, part := range list {
+		out = append(out, piece{partKey(p.divided[hash][i]), part})
+	}
+	return out
 }

@@ -69,8 +69,8 @@ type Record struct {
 	Seen store.Revision `json:"seen,omitempty"`
 	// Stopped says that it was stopped in order: nobody misses it.
 	Stopped bool `json:"stopped,omitempty"`
-	// Reads are the later fields of manifests that it reads (manifest.LaterFields). A
-	// release before this says nothing, and reads none of them.
+	// Reads are the later fields of manifests that it reads (manifest.LaterFields), and other
+	// forms of later releases, by name. A release before this says nothing, and reads none of them.
 	Reads []string `json:"reads,omitempty"`
 
 	Version store.Revision    `json:"-"` // of the record, as it was read

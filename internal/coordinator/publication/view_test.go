@@ -1,0 +1,148 @@
+package publication_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/parts"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// onePeer makes another directory, which begins like the one before.
+func onePeer(d *coordinatortest.Desk) {
+	desktest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+}
+
+func wantSame(t *testing.T, got, want *publication.View) {
+	t.Helper()
+	if got.Broken || !got.Serves() || got.Tree.Root() != want.Tree.Root() ||
+		!maps.EqualFunc(got.Contents, want.Contents, func(a, b []byte) bool { return string(a) == string(b) }) {
+		t.Errorf("another publication is read: %d headers of %d, %d contents of %d", len(got.Headers), len(want.Headers),
+			len(got.Contents), len(want.Contents))
+	}
+}
+
+// A long content is kept in parts, and read as it was; with what nobody names any more its parts go.
+func TestLongContents(t *testing.T) {
+	t.Parallel()
+	d := desktest.Tenants(t)
+	b := publication.NewPublisher()
+	desktest.LongPeers(d)
+	d.Store.Intercept(func(tx store.Tx) {
+		for _, w := range tx.Put {
+			if len(w.Value) > store.CutBytes/2 {
+				t.Errorf("%s has %d bytes", w.Key, len(w.Value))
+			}
+		}
+	})
+	p := desktest.MustPublish(d, b)
+	desktest.WantWholeAt(d, t, p)
+	if len(d.Store.Keys(publication.IndexPrefix)) == 0 {
+		t.Fatal("nothing is in parts")
+	}
+	d.Restart()
+	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSame(t, got, p)
+	b = publication.NewPublisher()
+	for range 3 { // of which each has the one before as its base
+		desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+		onePeer(d)
+		desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+		desktest.LongPeers(d)
+	}
+}
+
+// A content that lost a part or its index, or whose parts were altered, is made again.
+func TestLongContentsAreRepaired(t *testing.T) {
+	t.Parallel()
+	d := desktest.Tenants(t)
+	desktest.LongPeers(d)
+	p := desktest.MustPublish(d, publication.NewPublisher())
+	for name, spoil := range map[string]func(key string) string{
+		"lost": func(key string) string { d.Store.Alter(key, func([]byte) []byte { return nil }); return key },
+		"altered": func(key string) string {
+			d.Store.Alter(key, func(v []byte) []byte { v[len(v)-1] ^= 1; return v })
+			return key
+		},
+	} {
+		for _, prefix := range []string{publication.PartPrefix, publication.IndexPrefix} {
+			spoil(d.Store.Keys(prefix)[0])
+			d.Restart()
+			got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+			if err != nil || !got.Broken {
+				t.Errorf("%s of %s: %v, and served as if it were whole", name, prefix, err)
+			}
+			again := desktest.MustPublish(d, publication.NewPublisher())
+			desktest.WantWholeAt(d, t, again)
+			if !slices.Equal(slices.Sorted(maps.Keys(again.Contents)), slices.Sorted(maps.Keys(p.Contents))) {
+				t.Errorf("%s of %s: other contents were made", name, prefix)
+			}
+		}
+	}
+}
+
+// A long content that an earlier release kept whole is read, and stays so for as long as it is named.
+func TestLongContentsOfEarlierReleases(t *testing.T) {
+	t.Parallel()
+	d := desktest.Tenants(t)
+	desktest.LongPeers(d)
+	p := desktest.MustPublish(d, publication.NewPublisher())
+	tx := store.Tx{Delete: append(d.Store.Keys(publication.IndexPrefix), d.Store.Keys(publication.PartPrefix)...)}
+	for hash, raw := range p.Contents {
+		if len(raw) > parts.MaxBytes {
+			key := publication.ContentKey(hash)
+			tx.Put = append(tx.Put, store.Write{Key: key, Value: d.State().Records.Auth.Seal(key, raw)})
+		}
+	}
+	if _, err := d.Store.Commit(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	if err != nil || len(got.Strays) > 0 {
+		t.Fatalf("%d strays, %v", len(got.Strays), err)
+	}
+	wantSame(t, got, p)
+	b := publication.NewPublisher()
+	desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+	whole := len(d.Store.Keys(publication.IndexPrefix)) == 0
+	onePeer(d)
+	next := desktest.MustPublish(d, b)
+	desktest.WantWholeAt(d, t, next)
+	h := desktest.Given(t, d, next, "acme")[snapshot.ScopePeerDirectory]
+	if !whole || h.Base == nil || len(d.Store.Keys(publication.IndexPrefix)) == 0 ||
+		!slices.Contains(d.Store.Keys(publication.ContentPrefix), publication.ContentKey(h.Base.ContentHash.String())) {
+		t.Errorf("what was whole was divided, or what is new is not")
+	}
+}
+
+// A kill between the parts of a content leaves the publication of before.
+func TestCrashBetweenParts(t *testing.T) {
+	t.Parallel()
+	d := desktest.Tenants(t)
+	b := publication.NewPublisher()
+	was := desktest.MustPublish(d, b)
+	desktest.LongPeers(d)
+	killed := errors.New("killed")
+	d.Faults.Fail("publish.after-contents", killed)
+	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+		t.Fatal(err)
+	}
+	d.Faults.Disarm("publish.after-contents")
+	d.Restart()
+	p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	if err != nil || len(p.Strays) == 0 {
+		t.Fatalf("%d strays, %v", len(p.Strays), err)
+	}
+	wantSame(t, p, was)
+	desktest.WantWholeAt(d, t, desktest.MustPublish(d, publication.NewPublisher()))
+}
