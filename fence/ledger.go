@@ -107,7 +107,7 @@ const (
 type Ledger struct {
 	options LedgerOptions
 	seed    maphash.Seed
-	shards  [64]shard // by resource
+	shards  [1 << shardBits]shard // by resource
 	pairs   atomic.Int64
 
 	// mu is taken under a shard's mutex, and never the other way round. It is held to change
@@ -223,7 +223,7 @@ func (l *Ledger) Set(c Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.Process.Epoch == 0 {
-		if m := l.mark(s.find(hash, c.Pair.Resource), c.Pair.Holder); m != nil {
+		if m := l.mark(s, s.find(hash, c.Pair.Resource), c.Pair.Holder); m != nil {
 			m.raise(c.Mark)
 			return
 		}
@@ -309,7 +309,7 @@ func (l *Ledger) Forget(name string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for m := range r.marks() {
+	for m := range s.marks(r) {
 		h := l.holders.at(m.holder)
 		h.pairs--
 		l.pairs.Add(-1)
@@ -326,7 +326,7 @@ func (l *Ledger) Mark(p Pair) Mark {
 	s, hash := l.shard(p.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := l.mark(s.find(hash, p.Resource), p.Holder); m != nil {
+	if m := l.mark(s, s.find(hash, p.Resource), p.Holder); m != nil {
 		return m.mark()
 	}
 	return Mark{}
@@ -353,7 +353,7 @@ func (l *Ledger) HoldersOf(name string) []string {
 		return nil
 	}
 	var holders []string
-	for m := range r.marks() {
+	for m := range s.marks(r) {
 		holders = append(holders, l.holders.nameOf(m.holder))
 	}
 	return holders
@@ -389,9 +389,10 @@ func (l *Ledger) All() iter.Seq[Change] {
 			}
 		}
 		for i := range l.shards {
-			for r := range l.shards[i].all() {
+			s := &l.shards[i]
+			for r := range s.all() {
 				domain := l.domains.nameOf(r.first.domain)
-				for m := range r.marks() {
+				for m := range s.marks(r) {
 					pair := Pair{l.holders.nameOf(m.holder), r.name}
 					if !yield(Change{Pair: pair, Mark: m.mark(), Domain: domain}) {
 						return
@@ -403,15 +404,15 @@ func (l *Ledger) All() iter.Seq[Change] {
 }
 
 // shard returns where a resource is, and the hash that it is found by there.
-func (l *Ledger) shard(resource string) (*shard, uint32) {
+func (l *Ledger) shard(resource string) (*shard, uint64) {
 	// A longer name is malformed, and is not read to its end.
 	h := maphash.String(l.seed, resource[:min(len(resource), fenceform.MaxName)])
-	return &l.shards[h>>58], uint32(h)
+	return &l.shards[shardHash(h)], h
 }
 
 // mark returns the mark that a resource has of a holder; nil if it has none, or there is no
 // such resource. The shard's mutex is held.
-func (l *Ledger) mark(r *resource, holder string) *mark {
+func (l *Ledger) mark(s *shard, r *resource, holder string) *mark {
 	if r == nil {
 		return nil
 	}
@@ -420,11 +421,10 @@ func (l *Ledger) mark(r *resource, holder string) *mark {
 	if l.holders.nameOf(r.first.holder) == holder {
 		return &r.first
 	}
-	if r.rest != nil {
-		for i := range *r.rest {
-			if m := &(*r.rest)[i]; l.holders.nameOf(m.holder) == holder {
-				return m
-			}
+	others := s.others(r)
+	for i := range others {
+		if m := &others[i]; l.holders.nameOf(m.holder) == holder {
+			return m
 		}
 	}
 	return nil
@@ -457,9 +457,9 @@ func markOf(c *Claim) Mark { return Mark{c.Token.Epoch, c.Token.Sequence, c.Toke
 // lookPair looks at a claim of a pair that has a mark, which is nearly all, without l.mu;
 // it reports whether it is one, and everything in v was so at one instant. The shard's
 // mutex is held.
-func (l *Ledger) lookPair(s *shard, hash uint32, c *Claim, v *view) bool {
+func (l *Ledger) lookPair(s *shard, hash uint64, c *Claim, v *view) bool {
 	r := s.find(hash, c.Resource)
-	m := l.mark(r, c.Holder)
+	m := l.mark(s, r, c.Holder)
 	if m == nil {
 		return false
 	}
@@ -476,7 +476,7 @@ func (l *Ledger) lookPair(s *shard, hash uint32, c *Claim, v *view) bool {
 }
 
 // look looks at any claim. The shard's mutex and l.mu are held.
-func (l *Ledger) look(s *shard, hash uint32, c *Claim, v *view) {
+func (l *Ledger) look(s *shard, hash uint64, c *Claim, v *view) {
 	if *v = (view{}); l.lookPair(s, hash, c, v) {
 		return
 	}
@@ -608,10 +608,10 @@ func checkMark(t *Token, m *mark) (Reason, string) {
 }
 
 // set makes a change of a pair. The shard's mutex and l.mu are held.
-func (l *Ledger) set(s *shard, hash uint32, c Change) {
+func (l *Ledger) set(s *shard, hash uint64, c Change) {
 	if c.Mark.Sequence != 0 {
 		r := s.find(hash, c.Pair.Resource)
-		if m := l.mark(r, c.Pair.Holder); m != nil {
+		if m := l.mark(s, r, c.Pair.Holder); m != nil {
 			m.raise(c.Mark)
 		} else {
 			m := mark{holder: l.holders.add(c.Pair.Holder)}
@@ -619,10 +619,8 @@ func (l *Ledger) set(s *shard, hash uint32, c Change) {
 			if r == nil {
 				m.domain = l.domains.add(c.Domain)
 				s.add(hash, c.Pair.Resource, m)
-			} else if r.rest == nil {
-				r.rest = &[]mark{m}
 			} else {
-				*r.rest = append(*r.rest, m)
+				s.addMark(r, m)
 			}
 			l.holders.at(m.holder).pairs++
 			l.pairs.Add(1)

@@ -34,7 +34,8 @@ type Sender struct {
 
 // NewSender returns the sender of a life. There is one in a process.
 func NewSender(life Life) (*Sender, error) {
-	if why := (Token{Epoch: life.Epoch, Sequence: 1, Incarnation: life.Incarnation}).fault(); why != "" {
+	first := Token{Epoch: life.Epoch, Sequence: 1, Incarnation: life.Incarnation}
+	if why := first.fault(); why != "" {
 		return nil, fmt.Errorf("fence: a sender with %s: open its epoch first: %w", why, ErrMalformed)
 	}
 	return &Sender{life: life, over: make(chan struct{})}, nil

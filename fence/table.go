@@ -2,14 +2,14 @@ package fence
 
 import (
 	"iter"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 )
 
-// The check of a ledger with many pairs is mostly a wait for memory, so what it reads lies
-// together: a slot of a table, and a resource with its first mark, which is one line of the
-// processor's cache. Names of holders and domains, of which there are fewer, are kept once.
+// The check of a ledger with many pairs is mostly a wait for memory, so what it reads is
+// little, and lies together: a byte of a table that stays in the cache, the resource with its
+// first mark, which is one line of it, and the name that has to be the same. Names of holders
+// and domains, of which there are fewer, are kept once.
 
 // mark is the mark of one holder, within its resource.
 type mark struct {
@@ -31,142 +31,159 @@ func (m *mark) raise(is Mark) {
 	}
 }
 
-// resource is what is known of one, in 64 bytes. It has a mark at least.
+// resource is what is known of one, in 64 bytes. It has a name and a mark at least.
 type resource struct {
 	name  string
 	first mark
-	rest  *[]mark // of other holders; nil: there are none
+	hash  uint32 // slotHash of it: its name is not looked at where a table grows
+	rest  uint32 // n for the marks of other holders in shard.rest at n-1; 0: there are none
 }
 
-func (r *resource) marks() iter.Seq[*mark] {
-	return func(yield func(*mark) bool) {
-		if !yield(&r.first) || r.rest == nil {
-			return
-		}
-		for i := range *r.rest {
-			if !yield(&(*r.rest)[i]) {
-				return
-			}
-		}
-	}
-}
-
-// shard is a part of the resources: a table with open addressing and linear probing.
+// shard is a part of the resources: a table with open addressing and linear probing. Of each
+// slot there is a tag, a byte of the hash, so that those that a search passes by are bytes of
+// one line, and the first resource that it looks at is nearly always the one.
 type shard struct {
-	mu     sync.Mutex
-	slots  []uint64                  // hash<<32 | place+1, or 0; a power of two of them; guarded by mu, as all here
-	used   int                       // slots that are not 0
-	places [][]resource              // they never move
-	next   uint32                    // the place after all that were ever used
-	free   []uint32                  // places of resources that are gone
-	_      [128 - 8 - 24*3 - 16]byte // the next shard's mutex is in another line
+	mu    sync.Mutex
+	tags  []uint8                  // of the slots, 0 where one is free; guarded by mu, as all here
+	slots []resource               // as many
+	used  int                      // slots that are not free
+	rest  [][]mark                 // of resources that have marks of several holders, all but the first
+	free  []uint32                 // places in rest that no resource has any more
+	_     [128 - 8 - 24*4 - 8]byte // the next shard's mutex is in another line
 }
 
-// Places lie in pieces: the first has 32, each further one twice as many until it has 1,024,
-// and from then on as many. A small ledger takes little room, and a large one few pointers.
-const (
-	smallest, largest = 32, 1024
-	inGrowing         = largest - smallest // places in the pieces below the largest
-)
+// The highest bits of a hash tell shards apart, those below them slots, and the lowest are
+// the tag.
+const shardBits = 6
 
-// piece returns in which piece a place is, and where in it.
-func piece(place uint32) (n, at uint32) {
-	if place >= inGrowing {
-		place -= inGrowing
-		return 5 + place/largest, place % largest
-	}
-	n = uint32(bits.Len32(place/smallest+1)) - 1
-	return n, place + smallest - smallest<<n
-}
-
-func (s *shard) at(place uint32) *resource {
-	n, at := piece(place)
-	return &s.places[n][at]
-}
+func shardHash(hash uint64) int   { return int(hash >> (64 - shardBits)) }
+func slotHash(hash uint64) uint32 { return uint32(hash >> (32 - shardBits)) }
+func tagOf(hash uint64) uint8     { return max(1, uint8(hash)) }
 
 // find returns the resource of this hash and name; nil if there is none. Names are
 // compared: two may have one hash.
-func (s *shard) find(hash uint32, name string) *resource {
+func (s *shard) find(hash uint64, name string) *resource {
 	if i, ok := s.slot(hash, name); ok {
-		return s.at(uint32(s.slots[i]) - 1)
+		return &s.slots[i]
 	}
 	return nil
 }
 
-func (s *shard) slot(hash uint32, name string) (uint32, bool) {
-	if len(s.slots) == 0 {
+func (s *shard) slot(hash uint64, name string) (int, bool) {
+	tags := s.tags
+	if len(tags) == 0 {
 		return 0, false
 	}
-	mask := uint32(len(s.slots) - 1)
-	for i := hash & mask; s.slots[i] != 0; i = (i + 1) & mask {
-		if uint32(s.slots[i]>>32) == hash && s.at(uint32(s.slots[i])-1).name == name {
+	for i, tag := s.home(slotHash(hash)), tagOf(hash); tags[i] != 0; i = s.next(i) {
+		if tags[i] == tag && s.slots[i].name == name {
 			return i, true
 		}
 	}
 	return 0, false
 }
 
-// add returns a new resource, which the shard does not have yet, with its first mark.
-func (s *shard) add(hash uint32, name string, first mark) {
-	if 4*(s.used+1) > 3*len(s.slots) {
-		before := s.slots
-		s.slots = make([]uint64, max(8, 2*len(before)))
-		for _, slot := range before {
-			if slot != 0 {
-				s.put(slot)
-			}
-		}
+// home returns the slot in which a search begins.
+func (s *shard) home(hash uint32) int { return int(uint64(hash) * uint64(len(s.tags)) >> 32) }
+
+func (s *shard) next(i int) int {
+	if i++; i < len(s.tags) {
+		return i
 	}
-	var place uint32
-	if last := len(s.free) - 1; last >= 0 {
-		place, s.free = s.free[last], s.free[:last]
-	} else {
-		if n, at := piece(s.next); at == 0 {
-			s.places = append(s.places, make([]resource, smallest<<min(n, 5)))
-		}
-		place = s.next
-		s.next++
+	return 0
+}
+
+// add puts a new resource, which the shard does not have yet, there with its first mark.
+func (s *shard) add(hash uint64, name string, first mark) {
+	if 8*(s.used+1) > 7*len(s.tags) {
+		s.grow()
 	}
-	*s.at(place) = resource{name: name, first: first}
-	s.put(uint64(hash)<<32 | uint64(place+1))
+	s.put(tagOf(hash), resource{name: name, first: first, hash: slotHash(hash)})
 	s.used++
 }
 
-// put fills a slot that is free.
-func (s *shard) put(slot uint64) {
-	mask := uint32(len(s.slots) - 1)
-	i := uint32(slot>>32) & mask
-	for s.slots[i] != 0 {
-		i = (i + 1) & mask
+// grow makes a quarter more slots. If it doubled them, half of them would be free, and a
+// slot is large.
+func (s *shard) grow() {
+	tags, slots := s.tags, s.slots
+	n := max(8, len(slots)+len(slots)/4)
+	s.tags, s.slots = make([]uint8, n), make([]resource, n)
+	for i, tag := range tags {
+		if tag != 0 {
+			s.put(tag, slots[i])
+		}
 	}
-	s.slots[i] = slot
+}
+
+// put fills a slot that is free.
+func (s *shard) put(tag uint8, r resource) {
+	i := s.home(r.hash)
+	for s.tags[i] != 0 {
+		i = s.next(i)
+	}
+	s.tags[i], s.slots[i] = tag, r
 }
 
 // remove forgets a resource.
-func (s *shard) remove(hash uint32, name string) {
+func (s *shard) remove(hash uint64, name string) {
 	hole, ok := s.slot(hash, name)
 	if !ok {
 		return
 	}
-	place := uint32(s.slots[hole]) - 1
-	*s.at(place) = resource{}
-	s.free = append(s.free, place)
 	s.used--
+	if rest := s.slots[hole].rest; rest != 0 {
+		s.rest[rest-1] = nil
+		s.free = append(s.free, rest)
+	}
 	// Those that were put behind it because this slot was taken move up, so that they are found.
-	mask := uint32(len(s.slots) - 1)
-	for i := (hole + 1) & mask; s.slots[i] != 0; i = (i + 1) & mask {
-		wanted := uint32(s.slots[i]>>32) & mask
-		if (i-wanted)&mask >= (i-hole)&mask {
-			s.slots[hole], hole = s.slots[i], i
+	behind := func(i, slot int) int { return (i - slot + len(s.tags)) % len(s.tags) }
+	for i := s.next(hole); s.tags[i] != 0; i = s.next(i) {
+		if wanted := s.home(s.slots[i].hash); behind(i, wanted) >= behind(i, hole) {
+			s.tags[hole], s.slots[hole] = s.tags[i], s.slots[i]
+			hole = i
 		}
 	}
-	s.slots[hole] = 0
+	s.tags[hole], s.slots[hole] = 0, resource{}
+}
+
+// addMark gives a resource the mark of one more holder.
+func (s *shard) addMark(r *resource, m mark) {
+	if r.rest == 0 {
+		if last := len(s.free) - 1; last >= 0 {
+			r.rest, s.free = s.free[last], s.free[:last]
+		} else {
+			s.rest = append(s.rest, nil)
+			r.rest = uint32(len(s.rest))
+		}
+	}
+	s.rest[r.rest-1] = append(s.rest[r.rest-1], m)
+}
+
+// others returns the marks of a resource but its first.
+func (s *shard) others(r *resource) []mark {
+	if r.rest == 0 {
+		return nil
+	}
+	return s.rest[r.rest-1]
+}
+
+func (s *shard) marks(r *resource) iter.Seq[*mark] {
+	return func(yield func(*mark) bool) {
+		if !yield(&r.first) {
+			return
+		}
+		others := s.others(r)
+		for i := range others {
+			if !yield(&others[i]) {
+				return
+			}
+		}
+	}
 }
 
 func (s *shard) all() iter.Seq[*resource] {
 	return func(yield func(*resource) bool) {
-		for _, slot := range s.slots {
-			if slot != 0 && !yield(s.at(uint32(slot)-1)) {
+		for i, tag := range s.tags {
+			if tag != 0 && !yield(&s.slots[i]) {
 				return
 			}
 		}

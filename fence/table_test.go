@@ -3,28 +3,32 @@ package fence
 
 import (
 	"fmt"
+	"hash/maphash"
+	"slices"
 	"testing"
 	"unsafe"
 
 	"pgregory.net/rapid"
 )
 
-// A table finds what was put into it and not removed, whatever the hashes are.
+// A table finds what was put into it and not removed, with its marks, whatever the hashes are.
 func TestTable(t *testing.T) {
 	var all [100]string
 	for i := range all {
 		all[i] = fmt.Sprint("m-", i)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		var s shard
-		model := make(map[string]uint64)
+		model, others, last := make(map[string]uint64), make(map[string][]uint64), uint64(0)
 		few := rapid.Uint32Range(1, 40).Draw(t, "hashes")
-		hash := func(name string) (h uint32) {
+		hash := func(name string) (h uint64) {
 			for _, c := range name {
-				h = h*31 + uint32(c)
+				h = h*31 + uint64(c)
 			}
-			return h % few * 0x01000001 // some differ in what no small table looks at
+			// Some differ in their tags alone, and some in their slots alone.
+			h %= uint64(few)
+			return h%5 | h/5<<(64-shardBits-5)
 		}
+		var s shard
 		names := rapid.IntRange(0, len(all))
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
@@ -32,7 +36,8 @@ func TestTable(t *testing.T) {
 				for n := range rapid.IntRange(1, 60).Draw(t, "many") {
 					name := all[(first+n)%len(all)]
 					if model[name] == 0 {
-						model[name] = uint64(len(model) + 1)
+						last++
+						model[name] = last
 						s.add(hash(name), name, mark{sequence: model[name]})
 					}
 				}
@@ -42,7 +47,18 @@ func TestTable(t *testing.T) {
 				for n := range rapid.IntRange(1, 30).Draw(t, "many") {
 					name := all[(first+n)%len(all)]
 					delete(model, name)
+					delete(others, name)
 					s.remove(hash(name), name)
+				}
+			},
+			"marks of others": func(t *rapid.T) {
+				for range rapid.IntRange(1, 20).Draw(t, "many") {
+					name := all[names.Draw(t, "name")%len(all)]
+					if r := s.find(hash(name), name); r != nil {
+						last++
+						s.addMark(r, mark{sequence: last})
+						others[name] = append(others[name], last)
+					}
 				}
 			},
 			"": func(t *rapid.T) {
@@ -60,30 +76,46 @@ func TestTable(t *testing.T) {
 					if (r != nil) != (model[name] != 0) || r != nil && r.first.sequence != model[name] {
 						t.Fatalf("%s is %v, want %d", name, r, model[name])
 					}
+					if r == nil {
+						continue
+					}
+					var marks []uint64
+					for m := range s.marks(r) {
+						marks = append(marks, m.sequence)
+					}
+					if !slices.Equal(marks, append([]uint64{model[name]}, others[name]...)) {
+						t.Fatalf("%s has marks %v, want %d and %v", name, marks, model[name], others[name])
+					}
 				}
 			},
 		})
 	})
 }
 
-// Places follow one another from piece to piece, and a resource is one line of a cache.
-func TestPieces(t *testing.T) {
-	n, at := uint32(0), uint32(0)
-	for place := range uint32(10_000) {
-		if gotN, gotAt := piece(place); gotN != n || gotAt != at {
-			t.Fatalf("place %d is at %d of piece %d, want %d of %d", place, gotAt, gotN, at, n)
-		}
-		if at++; at == smallest<<min(n, 5) {
-			n, at = n+1, 0
-		}
-	}
+// However many there are, a pair takes at most 64 bytes beside the strings of holder and
+// resource, where there are as many as a shard has of 1,000,000; and a resource is one line of
+// a cache.
+func TestTableIsFull(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		return // it is less there
 	}
-	if size := unsafe.Sizeof(resource{}); size != 64 {
+	size := unsafe.Sizeof(resource{})
+	if size != 64 {
 		t.Errorf("a resource has %d bytes", size)
 	}
 	if size := unsafe.Sizeof(shard{}); size != 128 {
 		t.Errorf("a shard has %d bytes", size)
+	}
+	seed := maphash.MakeSeed()
+	var s shard
+	for n := range 20_000 {
+		name := fmt.Sprint("machine-", n)
+		s.add(maphash.String(seed, name), name, mark{sequence: 1})
+		if n < 1000 {
+			continue // some bytes for each of few are few
+		}
+		if each := float64(len(s.slots)*int(size)+len(s.tags))/float64(n+1) - 2*16; each > 64 {
+			t.Fatalf("each of %d takes %.1f bytes", n+1, each)
+		}
 	}
 }

@@ -97,8 +97,8 @@ func ParseToken(s string) (Token, error) {
 	return t, nil
 }
 
-// fault says why t is no token, or "".
-func (t Token) fault() string {
+// fault says why t is no token, or "". It is a pointer, as a copy of what was just written is slow.
+func (t *Token) fault() string {
 	switch {
 	case t.Epoch.Life() == 0:
 		return "life 0"
