@@ -30,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -249,14 +250,13 @@ func split(name string) (dir, base string) {
 	return filepath.Dir(name), filepath.Base(name)
 }
 
+// parts returns the names on the way to a cleaned path from the root, of which there are none
+// to the root itself.
 func parts(dir string) []string {
-	var out []string
-	for dir != "/" {
-		out = append(out, filepath.Base(dir))
-		dir = filepath.Dir(dir)
+	if dir == "/" {
+		return nil
 	}
-	slices.Reverse(out)
-	return out
+	return strings.Split(dir[1:], "/")
 }
 
 func (d *Disk) find(op, name string) (*node, error) {
