@@ -160,7 +160,7 @@ func await(t testing.TB, what string, done func() bool) {
 func (f *fleet) fealty(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, f.exe, args...)
 	cmd.Dir = f.dir
-	cmd.Env = []string{"HOME=" + f.dir, "TMPDIR=" + f.dir, "PATH=" + os.Getenv("PATH"), "FEALTY_STORE=" + f.store}
+	cmd.Env = []string{"HOME=" + f.dir, "TMPDIR=" + f.dir, "PATH=" + os.Getenv("PATH"), "FEALTY_STORE=" + f.store, moreGarbage}
 	return cmd
 }
 
