@@ -118,13 +118,13 @@ type Conn struct {
 	mu      sync.Mutex
 	current *generation   // nil before the first call; guarded by mu
 	retired []*generation // superseded, with calls that run; guarded by mu
-	closed  bool          // guarded by mu
 	pool    *Pool         // whose it is: it ends when nobody holds it and no call runs; else nil; set once
 	key     poolKey       // within the pool; set once
 	holders int           // guarded by mu
 
-	stop context.CancelFunc
-	done chan struct{} // closed when watch has returned
+	closed atomic.Bool // set under mu, except for what a Pool gave out: that has only been left
+	stop   context.CancelFunc
+	done   chan struct{} // closed when watch has returned
 }
 
 // generation is one gRPC client that was made with one material.
@@ -247,7 +247,7 @@ func (c *Conn) refresh(ctx context.Context) error {
 	// older answer must not come second.
 	m, err := c.material(ctx)
 	c.mu.Lock()
-	cur, closed := c.current, c.closed
+	cur, closed := c.current, c.closed.Load()
 	c.mu.Unlock()
 	switch {
 	case closed:
@@ -272,7 +272,7 @@ func (c *Conn) refresh(ctx context.Context) error {
 func (c *Conn) install(next *generation) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return false
 	}
 	if c.current != nil {
@@ -361,22 +361,21 @@ func (c *Conn) expected() string {
 
 // acquire returns the generation that a call runs on; release it.
 func (c *Conn) acquire(ctx context.Context) (*generation, error) {
-	c.mu.Lock()
-	cur := c.current
-	c.mu.Unlock()
-	stale := cur == nil
-	if !stale && c.src != nil {
-		m, err := c.lately.Get(ctx)
-		stale = err == nil && differs(cur.material, m)
+	var m *credential.Material
+	var err error
+	if c.src != nil {
+		m, err = c.lately.Get(ctx)
 	}
-	if stale {
+	c.mu.Lock()
+	if c.current == nil || err == nil && differs(c.current.material, m) {
+		c.mu.Unlock()
 		if err := c.refresh(ctx); err != nil {
 			return nil, err
 		}
+		c.mu.Lock()
 	}
-	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return nil, ErrClosed
 	}
 	c.current.calls++
@@ -417,12 +416,12 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	c.mu.Lock()
-	if c.closed {
+	if c.closed.Load() {
 		c.mu.Unlock()
 		<-c.done
 		return nil
 	}
-	c.closed = true
+	c.closed.Store(true)
 	all := c.retired
 	if c.current != nil {
 		all = append(all, c.current)
@@ -443,7 +442,7 @@ func (c *Conn) Close() error {
 // [*NoEndpointsError].
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if c.shared != nil {
-		if c.left() {
+		if c.closed.Load() {
 			return ErrClosed
 		}
 		return c.shared.Invoke(ctx, method, args, reply, opts...)
@@ -453,16 +452,26 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 		return err
 	}
 	defer c.release(g)
-	var p peer.Peer
-	err = g.cc.Invoke(ctx, method, args, reply, append(slices.Clip(opts), grpc.Peer(&p))...)
-	return g.explain(err, &p, c.target)
+	var k invocation
+	err = g.cc.Invoke(ctx, method, args, reply, k.options(opts)...)
+	return g.explain(err, &k.peer, c.target)
+}
+
+// invocation is who answered a call, and room for the option that asks gRPC for it.
+type invocation struct {
+	peer peer.Peer
+	room [2]grpc.CallOption // one is that of generated code
+}
+
+func (k *invocation) options(opts []grpc.CallOption) []grpc.CallOption {
+	return append(append(k.room[:0], opts...), grpc.Peer(&k.peer))
 }
 
 // NewStream opens a stream. Its context tells by [FromContext] which connection
 // it runs on and when to leave it. Errors are those of [Conn.Invoke].
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if c.shared != nil {
-		if c.left() {
+		if c.closed.Load() {
 			return nil, ErrClosed
 		}
 		return c.shared.NewStream(ctx, desc, method, opts...)

@@ -23,7 +23,7 @@ func (g *Guard) Unwatched() {
 func (g *Guard) StandForever(conn net.Conn) net.Conn {
 	c := &liveConn{Conn: conn, raw: conn}
 	c.read.Store(true)
-	g.stand(c)
+	g.stand(&Info{conn: c})
 	return c
 }
 
@@ -81,3 +81,15 @@ func (p *Pool) Len() int {
 
 // MaxPooled bounds a pool.
 const MaxPooled = maxPooled
+
+// Calls returns how many calls run, and for the end of how many of them somebody waits.
+func (g *Guard) Calls() (all, waited int) {
+	g.live.mu.Lock()
+	defer g.live.mu.Unlock()
+	for c := range g.live.conns {
+		c.mu.Lock()
+		all, waited = all+c.calls.all, waited+len(c.calls.waited)
+		c.mu.Unlock()
+	}
+	return all, waited
+}

@@ -293,7 +293,7 @@ func (c *coming) secure(ctx context.Context) (*shaken, error) {
 		conn.free, c.place = c.place.Leave, nil
 	}
 	keepAlive(c.raw)
-	g.guard.stand(conn)
+	g.guard.stand(info)
 	return &shaken{conn, info}, nil
 }
 

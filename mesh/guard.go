@@ -157,8 +157,9 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 }
 
 // stand registers a connection, and sees that somebody watches for as long as one stands.
-func (g *Guard) stand(c *liveConn) {
-	if g.live.add(c, g.cfg.Now()) {
+func (g *Guard) stand(i *Info) {
+	i.carried = identity.NewContext(context.Background(), i.Peer)
+	if g.live.add(i.conn, g.cfg.Now()) {
 		go g.watch()
 	}
 }
@@ -254,7 +255,7 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 		return nil, nil, g.refused(err)
 	}
 	info.conn.free = free
-	g.stand(info.conn)
+	g.stand(info)
 	return info.conn, info, nil
 }
 
@@ -378,59 +379,58 @@ func linger(raw net.Conn) {
 
 // Unary is the interceptor of unary calls.
 func (g *Guard) Unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, done, err := g.enter(ctx, true)
+	info, ok := FromContext(ctx)
+	if !ok || info.conn == nil {
+		return handler(insecure(ctx), req)
+	}
+	call, err := g.enter(ctx, info, true)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	resp, err := handler(ctx, req)
-	return resp, because(ctx, err)
+	defer g.leave(call)
+	resp, err := handler(call, req)
+	return resp, call.because(err)
 }
 
 // Stream is the interceptor of streams.
 func (g *Guard) Stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, done, err := g.enter(ss.Context(), false)
+	info, ok := FromContext(ss.Context())
+	if !ok || info.conn == nil {
+		return handler(srv, &plainStream{ss, insecure(ss.Context())})
+	}
+	call, err := g.enter(ss.Context(), info, false)
 	if err != nil {
 		return err
 	}
-	defer done()
-	guarded := &guardedStream{ServerStream: ss, ctx: ctx, g: g}
-	if info, ok := FromContext(ctx); ok {
-		guarded.conn = info.conn
-	}
-	return because(ctx, handler(srv, guarded))
+	defer g.leave(call)
+	return call.because(handler(srv, &guardedStream{ServerStream: ss, call: call, g: g}))
 }
 
-// enter decides about one call and registers it. The context it returns carries
-// the peer and ends when the connection is cut.
-func (g *Guard) enter(ctx context.Context, unary bool) (context.Context, func(), error) {
-	info, ok := FromContext(ctx)
-	if !ok || info.conn == nil {
-		p := identity.Peer{}
-		if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
-			p.Addr = from.Addr.String()
-		}
-		return identity.NewContext(ctx, p), func() {}, nil
+// insecure is the context of a call that came over no connection of the guard's.
+func insecure(ctx context.Context) context.Context {
+	p := identity.Peer{}
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+		p.Addr = from.Addr.String()
 	}
-	return g.enterOn(ctx, info, unary)
+	return identity.NewContext(ctx, p)
 }
 
-// enterOn is enter for a call on a connection of the guard's.
-func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (context.Context, func(), error) {
+// enter decides about one call and registers it.
+func (g *Guard) enter(ctx context.Context, info *Info, unary bool) (*call, error) {
 	c := info.conn
 	now := g.cfg.Now()
 	if why := c.verdict(now, g.beliefs(ctx, g.calls.Get)); why != nil {
 		g.strike(c, why, now)
-		return nil, nil, why
+		return nil, why
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	call := &liveCall{cancel, unary}
+	call := &call{Context: ctx, info: info, unary: unary}
 	if err := c.begin(call); err != nil {
-		cancel(nil)
-		return nil, nil, err
+		return nil, err
 	}
-	return identity.NewContext(ctx, info.Peer), func() { c.end(call, g.cfg.Now()); cancel(nil) }, nil
+	return call, nil
 }
+
+func (g *Guard) leave(c *call) { c.info.conn.end(c, g.cfg.Now) }
 
 // strike cuts a connection that was found out between sweeps.
 func (g *Guard) strike(c *liveConn, why *CutError, now time.Time) {
@@ -443,28 +443,15 @@ func (g *Guard) strike(c *liveConn, why *CutError, now time.Time) {
 	}
 }
 
-// because makes a call that failed after a cut say so. One that succeeded did:
-// its caller must not think otherwise.
-func because(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	if cut, ok := errors.AsType[*CutError](context.Cause(ctx)); ok {
-		return cut
-	}
-	return err
-}
-
 // guardedStream passes nothing on once its connection is cut or its peer's
 // certificate ended, even to a handler that does not look at its context.
 type guardedStream struct {
 	grpc.ServerStream
-	ctx  context.Context
+	call *call
 	g    *Guard
-	conn *liveConn // nil for plaintext
 }
 
-func (s *guardedStream) Context() context.Context { return s.ctx }
+func (s *guardedStream) Context() context.Context { return s.call }
 
 func (s *guardedStream) SendMsg(m any) error {
 	if err := s.check(); err != nil {
@@ -478,23 +465,29 @@ func (s *guardedStream) RecvMsg(m any) error {
 		return err
 	}
 	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return because(s.ctx, err)
+		return s.call.because(err)
 	}
 	return s.check() // it may have waited long
 }
 
 func (s *guardedStream) check() error {
-	if cut, ok := errors.AsType[*CutError](context.Cause(s.ctx)); ok {
+	c := s.call.info.conn
+	if cut := c.cut.Load(); cut != nil {
 		return cut
-	}
-	if s.conn == nil {
-		return nil
 	}
 	// Time alone: bans come with a change of the source, on which the guard's watch acts.
 	now := s.g.cfg.Now()
-	if why := s.conn.verdict(now, nil); why != nil {
-		s.g.strike(s.conn, why, now)
+	if why := c.verdict(now, nil); why != nil {
+		s.g.strike(c, why, now)
 		return why
 	}
 	return nil
 }
+
+// plainStream is a stream that came over no connection of the guard's.
+type plainStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *plainStream) Context() context.Context { return s.ctx }

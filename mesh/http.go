@@ -103,13 +103,13 @@ func (g *Guard) httpHandler(handler http.Handler) http.Handler {
 
 // serveHTTP serves one request, unless the connection that it came on may not be served.
 func (g *Guard) serveHTTP(w http.ResponseWriter, r *http.Request, info *Info, handler http.Handler) {
-	ctx, done, err := g.enterOn(r.Context(), info, true)
+	call, err := g.enter(r.Context(), info, true)
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
-	defer done()
+	defer g.leave(call)
 	if info.Peer.Leaf == nil {
 		end := time.Now().Add(httpStrangerRequest)
 		c := http.NewResponseController(w)
@@ -117,7 +117,7 @@ func (g *Guard) serveHTTP(w http.ResponseWriter, r *http.Request, info *Info, ha
 			return // it is gone
 		}
 	}
-	r = r.WithContext(ctx)
+	r = r.WithContext(call)
 	if info.secured {
 		state := info.state
 		r.TLS = &state
@@ -154,7 +154,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), code)
 			return
 		}
-		g.stand(info.conn)
+		g.stand(info)
 		defer info.conn.forget()
 		g.serveHTTP(w, r, info, next)
 	})
@@ -241,6 +241,6 @@ func (g *Guard) httpConn(ctx context.Context, raw net.Conn) (*shaken, bool) {
 		return nil, false
 	}
 	info.conn.free = free
-	g.stand(info.conn)
+	g.stand(info)
 	return &shaken{info.conn, info}, true
 }

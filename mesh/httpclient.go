@@ -250,13 +250,8 @@ func (c cutConnection) Write(p []byte) (int, error) {
 }
 
 func (c cutConnection) because(err error) error {
-	if err == nil {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cut != nil {
-		return c.cut
+	if cut := c.cut.Load(); err != nil && cut != nil {
+		return cut
 	}
 	return err
 }

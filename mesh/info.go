@@ -25,6 +25,7 @@ type Info struct {
 	expires    time.Time
 	superseded <-chan struct{}
 	conn       *liveConn
+	carried    context.Context // has Peer; on a server
 }
 
 // AuthType returns "tls" or "local".

@@ -90,19 +90,14 @@ type liveConn struct {
 	allowance atomic.Int64    // what a stranger may have sent of calls that are open
 	heard     atomic.Int64    // what it did send
 
-	mu      sync.Mutex
-	cut     *CutError              // set once; guarded by mu
-	closeAt time.Time              // when a cut connection is closed; guarded by mu
-	answers time.Duration          // how long it stands after the last answer that it waits for; zero: for none; guarded by mu
-	calls   map[*liveCall]struct{} // guarded by mu
-	rested  time.Time              // when the last call ended; guarded by mu
-	retired bool                   // closed for having been idle; guarded by mu
-}
+	cleared atomic.Pointer[identity.Bundle] // the last that was found to say nothing against the peer
 
-// liveCall is one call; cancel ends its context.
-type liveCall struct {
-	cancel context.CancelCauseFunc
-	unary  bool // it has one answer, which is yet to come
+	mu      sync.Mutex
+	cut     atomic.Pointer[CutError] // set once, under mu
+	closeAt time.Time                // when a cut connection is closed; guarded by mu
+	answers time.Duration            // how long it stands after the last answer that it waits for; zero: for none; guarded by mu
+	calls   calls                    // guarded by mu
+	retired bool                     // closed for having been idle; guarded by mu
 }
 
 // answerTime is how long a connection whose root was retired stands for the answers of
@@ -181,11 +176,29 @@ func (c *liveConn) sever() {
 // else would tell us.
 const takeover = 10 * time.Second
 
-// verdict returns why c may not be served at now under bundle, or nil.
+// verdict returns why c may not be served at now under bundle, or nil. Nil bans nobody.
 func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
 	if c.peer.Leaf == nil {
 		return nil
 	}
+	// Neither a connection nor a bundle changes: what was looked at once is so for each call.
+	cleared := bundle == nil || bundle == c.cleared.Load()
+	switch {
+	case !cleared && c.banned(bundle): // outweighs expiry, as in identity.Bundle.Verify
+		return &CutError{Reason: PeerBanned, ID: c.peer.ID}
+	case !c.expires.IsZero() && now.After(c.expires): // RFC 5280 §4.1.2.5: NotAfter is included
+		return &CutError{Reason: CertificateExpired, ID: c.peer.ID, NotAfter: c.expires}
+	case !cleared && c.meshCA != nil && bundle.Outlived(c.peer.ID, c.meshCA):
+		return &CutError{Reason: RootRetired, ID: c.peer.ID}
+	}
+	if !cleared {
+		c.cleared.Store(bundle)
+	}
+	return nil
+}
+
+// banned reports whether bundle bans the peer, who vouches for it, or a key of its chain.
+func (c *liveConn) banned(bundle *identity.Bundle) bool {
 	banned := bundle.Banned(c.peer.ID, c.peer.Key)
 	for _, key := range c.issuers {
 		banned = banned || bundle.Banned(identity.ID{}, key)
@@ -195,65 +208,54 @@ func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
 		member, key, err := identity.VoucherOf(c.peer.Leaf)
 		if err != nil {
 			// A PKI that somebody else runs has no vouchers, and its bundle no mesh keys.
-			banned = banned || len(bundle.MeshKeys()) > 0
-		} else {
-			banned = banned || bundle.Banned(member, key)
+			return banned || len(bundle.MeshKeys()) > 0
 		}
+		return banned || bundle.Banned(member, key)
 	}
-	switch {
-	case banned: // outweighs expiry, as in identity.Bundle.Verify
-		return &CutError{Reason: PeerBanned, ID: c.peer.ID}
-	case !c.expires.IsZero() && now.After(c.expires): // RFC 5280 §4.1.2.5: NotAfter is included
-		return &CutError{Reason: CertificateExpired, ID: c.peer.ID, NotAfter: c.expires}
-	case c.meshCA != nil && bundle.Outlived(c.peer.ID, c.meshCA):
-		return &CutError{Reason: RootRetired, ID: c.peer.ID}
-	}
-	return nil
+	return banned
 }
 
 // begin registers a call, unless the connection is cut.
-func (c *liveConn) begin(call *liveCall) error {
+func (c *liveConn) begin(call *call) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut != nil {
-		return c.cut
+	if cut := c.cut.Load(); cut != nil {
+		return cut
 	}
 	if c.retired {
 		return errRetired
 	}
-	if c.calls == nil {
-		c.calls = make(map[*liveCall]struct{})
-	}
-	c.calls[call] = struct{}{}
+	c.calls.add(call, 1)
 	return nil
 }
 
-func (c *liveConn) end(call *liveCall, now time.Time) {
+// end is told that a call is over.
+func (c *liveConn) end(call *call, now func() time.Time) {
 	c.mu.Lock()
-	delete(c.calls, call)
-	c.rested = now
-	if len(c.calls) == 0 && c.place != nil {
-		c.place.Hold(-c.heard.Swap(0))
+	call.over = true
+	c.calls.add(call, -1)
+	own := call.own.Load()
+	if own != nil {
+		delete(c.calls.waited, call)
+	}
+	if c.calls.all == 0 {
+		c.calls.rested = now()
+		if c.place != nil {
+			c.place.Hold(-c.heard.Swap(0))
+		}
 	}
 	var due time.Time
-	if c.answers > 0 && !c.answering() {
-		c.closeAt = sooner(c.closeAt, now.Add(c.answers))
+	if c.answers > 0 && c.calls.unary == 0 {
+		c.closeAt = sooner(c.closeAt, now().Add(c.answers))
 		due = c.closeAt
 	}
 	c.mu.Unlock()
+	if own != nil {
+		own.cancel(nil)
+	}
 	if !due.IsZero() {
 		c.set.due(due)
 	}
-}
-
-// answering reports whether a unary call runs. The caller holds mu.
-func (c *liveConn) answering() bool {
-	for call := range c.calls {
-		if call.unary {
-			return true
-		}
-	}
-	return false
 }
 
 // errRetired is for a call that meets the closing of an idle connection.
@@ -268,12 +270,12 @@ func (c *liveConn) retire(now time.Time) (retired bool, due time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case len(c.calls) > 0:
+	case c.calls.all > 0:
 		due = now.Add(c.idle)
-	case c.rested.IsZero():
+	case c.calls.rested.IsZero():
 		due = c.since.Add(c.idle)
 	default:
-		due = c.rested.Add(c.idle)
+		due = c.calls.rested.Add(c.idle)
 	}
 	c.retired = c.retired || now.After(due)
 	return c.retired, due
@@ -286,20 +288,20 @@ func (c *liveConn) retire(now time.Time) (retired bool, due time.Time) {
 func (c *liveConn) strike(why *CutError, now time.Time, grace time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut != nil {
+	if !c.cut.CompareAndSwap(nil, why) {
 		return false
 	}
-	c.cut, c.closeAt = why, now
-	switch last := c.rested.Add(grace); {
-	case len(c.calls) > 0 && why.Reason == RootRetired && c.answering():
+	c.closeAt = now
+	switch last := c.calls.rested.Add(grace); {
+	case c.calls.unary > 0 && why.Reason == RootRetired:
 		c.closeAt, c.answers = now.Add(max(grace, answerTime)), grace
-	case len(c.calls) > 0:
+	case c.calls.all > 0:
 		c.closeAt = now.Add(grace)
-	case !c.rested.IsZero() && last.After(now):
+	case !c.calls.rested.IsZero() && last.After(now):
 		c.closeAt = sooner(last, now.Add(grace)) // the clock may have been put back
 	}
-	for call := range c.calls {
-		call.cancel(why)
+	for call := range c.calls.waited {
+		call.own.Load().cancel(why)
 	}
 	return true
 }
@@ -308,7 +310,7 @@ func (c *liveConn) strike(why *CutError, now time.Time, grace time.Duration) boo
 func (c *liveConn) state() (cut bool, closeAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.cut != nil, c.closeAt
+	return c.cut.Load() != nil, c.closeAt
 }
 
 // liveSet is the connections that stand at one end.

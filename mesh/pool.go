@@ -125,19 +125,16 @@ func (k poolKey) same(other poolKey) bool {
 func (c *Conn) hold() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
+	closed := c.closed.Load()
+	if !closed {
 		c.holders++
 	}
-	return !c.closed
+	return !closed
 }
 
 // leave has one less hold what runs the calls of c, once.
 func (c *Conn) leave() {
-	c.mu.Lock()
-	again := c.closed
-	c.closed = true
-	c.mu.Unlock()
-	if again {
+	if c.closed.Swap(true) {
 		return
 	}
 	c.shared.mu.Lock()
@@ -150,22 +147,15 @@ func (c *Conn) leave() {
 	}
 }
 
-// left reports whether c was closed.
-func (c *Conn) left() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
 // abandoned reports whether nobody holds c and no call runs; then it has ended.
 func (c *Conn) abandoned() bool {
 	c.mu.Lock()
 	cur := c.current
-	if c.pool == nil || c.closed || c.holders > 0 || len(c.retired) > 0 || cur != nil && cur.calls > 0 {
+	if c.pool == nil || c.closed.Load() || c.holders > 0 || len(c.retired) > 0 || cur != nil && cur.calls > 0 {
 		c.mu.Unlock()
 		return false
 	}
-	c.closed = true
+	c.closed.Store(true)
 	c.mu.Unlock()
 	if cur != nil {
 		cur.cc.Close()
