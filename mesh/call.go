@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -38,10 +37,7 @@ func (c *call) Value(key any) any {
 
 // known is the context that says whether the call has ended, and why.
 func (c *call) known() context.Context {
-	if own := c.own.Load(); own != nil {
-		return own
-	}
-	if c.info.conn.cut.Load() == nil {
+	if c.own.Load() == nil && c.info.conn.cut.Load() == nil {
 		return c.Context
 	}
 	return c.waited()
@@ -67,21 +63,12 @@ func (c *call) waited() context.Context {
 	case cut != nil:
 		own.cancel(cut)
 	default:
-		conn.calls.wait(c)
+		if conn.calls.waited == nil {
+			conn.calls.waited = make(map[*call]struct{})
+		}
+		conn.calls.waited[c] = struct{}{}
 	}
 	return own
-}
-
-// because makes a call that failed after a cut say so. One that succeeded did:
-// its caller must not think otherwise.
-func (c *call) because(err error) error {
-	if err == nil {
-		return nil
-	}
-	if cut, ok := errors.AsType[*CutError](context.Cause(c)); ok {
-		return cut
-	}
-	return err
 }
 
 // calls are those that run on one connection.
@@ -89,18 +76,4 @@ type calls struct {
 	all, unary int
 	waited     map[*call]struct{} // of them those whose end somebody waits for
 	rested     time.Time          // when the last one ended
-}
-
-func (s *calls) wait(c *call) {
-	if s.waited == nil {
-		s.waited = make(map[*call]struct{})
-	}
-	s.waited[c] = struct{}{}
-}
-
-func (s *calls) add(c *call, n int) {
-	s.all += n
-	if c.unary {
-		s.unary += n
-	}
 }

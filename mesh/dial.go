@@ -481,13 +481,13 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 		return nil, err
 	}
 	release := sync.OnceFunc(func() { c.release(g) })
-	var p peer.Peer
-	s, err := g.cc.NewStream(ctx, desc, method, append(slices.Clip(opts), grpc.Peer(&p), grpc.OnFinish(func(error) { release() }))...)
+	var k invocation
+	s, err := g.cc.NewStream(ctx, desc, method, append(k.options(opts), grpc.OnFinish(func(error) { release() }))...)
 	if err != nil {
 		release()
-		return nil, g.explain(err, &p, c.target)
+		return nil, g.explain(err, &k.peer, c.target)
 	}
-	return &clientStream{s, g, &p, c.target}, nil
+	return &clientStream{s, g, &k.peer, c.target}, nil
 }
 
 // clientStream explains the errors of a stream whose connection was lost before

@@ -3,7 +3,6 @@ package mesh
 import (
 	"bufio"
 	"cmp"
-	"container/list"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/fealty-io/fealty/internal/begins"
 	"github.com/fealty-io/fealty/internal/crowd"
 	"github.com/fealty-io/fealty/internal/frames"
 	"github.com/fealty-io/fealty/internal/turns"
@@ -42,8 +42,6 @@ const (
 	flightTime = 3 * time.Second
 	// turnsPerCPU is how many handshakes compute at once.
 	turnsPerCPU = 4
-	// maxNetworks bounds the networks whose rate is remembered.
-	maxNetworks = 4096
 	// fileShare is the part of the files that a process may have open which sockets
 	// take that said nothing yet.
 	fileShare = 4
@@ -89,7 +87,7 @@ type Gate struct {
 
 	sockets, hellos, handshakes, strangers *crowd.Line
 
-	begins  *begins
+	begins  *begins.Begins
 	turns   *turns.Turns
 	members *handed
 	others  *handed
@@ -108,6 +106,8 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 	cfg.MaxHellos = cmp.Or(cfg.MaxHellos, defaultMaxHellos)
 	cfg.MaxHandshakes = cmp.Or(cfg.MaxHandshakes, defaultGateHandshakes)
 	cfg.MaxStrangers = cmp.Or(cfg.MaxStrangers, defaultGateStrangers)
+	cfg.HandshakeRate = cmp.Or(cfg.HandshakeRate, defaultHandshakeRate)
+	cfg.HandshakeBurst = cmp.Or(cfg.HandshakeBurst, defaultHandshakeBurst)
 	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, defaultStrangerBytes)
 	return &Gate{
 		guard: g, listener: l, cfg: cfg,
@@ -116,8 +116,7 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 		handshakes: crowd.NewLine(crowd.Limits{Places: cfg.MaxHandshakes}),
 		strangers: crowd.NewLine(crowd.Limits{Places: cfg.MaxStrangers,
 			Bytes: cmp.Or(cfg.AllStrangersBytes, defaultAllStrangersBytes)}),
-		begins: newBegins(cmp.Or(cfg.HandshakeRate, defaultHandshakeRate),
-			cmp.Or(cfg.HandshakeBurst, defaultHandshakeBurst)),
+		begins:  begins.New(cfg.HandshakeRate, cfg.HandshakeBurst, turnTime),
 		turns:   turns.New(turnsPerCPU * runtime.GOMAXPROCS(0)),
 		members: newHanded(l.Addr()), others: newHanded(l.Addr()),
 	}, nil
@@ -336,9 +335,9 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 	c.place.Spoke()
 	network := crowd.Network(crowd.Address(c.from.String()))
 	now := time.Now()
-	wait, ok := g.begins.reserve(network, now)
+	wait, ok := g.begins.Reserve(network, now)
 	if !ok {
-		return nil, &FullError{Limit: g.begins.burst, Handshakes: true, Of: network}
+		return nil, &FullError{Limit: g.cfg.HandshakeBurst, Handshakes: true, Of: network}
 	}
 	timer := time.NewTimer(wait.DelayFrom(now))
 	defer timer.Stop()
@@ -416,51 +415,3 @@ func (h *handed) Accept() (net.Conn, error) {
 
 func (h *handed) Close() error   { h.close(); return nil }
 func (h *handed) Addr() net.Addr { return h.addr }
-
-// begins limits by network how many handshakes begin. It remembers a bounded number of
-// networks.
-type begins struct {
-	rate  rate.Limit
-	burst int
-
-	mu    sync.Mutex
-	by    map[string]*list.Element // of *network; guarded by mu
-	order *list.List               // least recent first; guarded by mu
-}
-
-type network struct {
-	name    string
-	limiter *rate.Limiter
-}
-
-func newBegins(perSecond, burst int) *begins {
-	return &begins{rate: rate.Limit(perSecond), burst: burst, by: make(map[string]*list.Element), order: list.New()}
-}
-
-// reserve returns when a client of a network begins, unless that is too late. A client
-// that is refused takes nothing of what the network may begin: where more come than that, as many
-// as it may begin do.
-func (b *begins) reserve(name string, now time.Time) (wait *rate.Reservation, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	el, ok := b.by[name]
-	if ok {
-		b.order.MoveToBack(el)
-	} else {
-		if b.order.Len() >= maxNetworks {
-			oldest := b.order.Front()
-			delete(b.by, oldest.Value.(*network).name)
-			b.order.Remove(oldest)
-		}
-		el = b.order.PushBack(&network{name, rate.NewLimiter(b.rate, b.burst)})
-		b.by[name] = el
-	}
-	wait = el.Value.(*network).limiter.ReserveN(now, 1)
-	if wait.OK() && wait.DelayFrom(now) <= turnTime {
-		return wait, true
-	}
-	// A reservation is given back whole for as long as none came after it: nobody else
-	// reserves until b.mu is free.
-	wait.CancelAt(now)
-	return nil, false
-}

@@ -158,7 +158,7 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 
 // stand registers a connection, and sees that somebody watches for as long as one stands.
 func (g *Guard) stand(i *Info) {
-	i.carried = identity.NewContext(context.Background(), i.Peer)
+	i.carry()
 	if g.live.add(i.conn, g.cfg.Now()) {
 		go g.watch()
 	}
@@ -183,7 +183,7 @@ func (g *Guard) watch() {
 func (g *Guard) Sweep(ctx context.Context) {
 	g.cutting.Lock()
 	defer g.cutting.Unlock()
-	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(ctx, g.cfg.Source.Current), g.cfg.Grace))
+	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(g.cfg.Source.Current(ctx)), g.cfg.Grace))
 }
 
 func (g *Guard) told(cuts []cutConn) {
@@ -195,10 +195,9 @@ func (g *Guard) told(cuts []cutConn) {
 	}
 }
 
-// beliefs returns the bundle of what of returns, or the last good one while that
+// beliefs returns the bundle of what the source gave, or the last good one while it
 // fails. Nil bans nobody, and is all that ephemeral material has.
-func (g *Guard) beliefs(ctx context.Context, of func(context.Context) (*credential.Material, error)) *identity.Bundle {
-	m, err := of(ctx)
+func (g *Guard) beliefs(m *credential.Material, err error) *identity.Bundle {
 	if err != nil {
 		return g.bundle.Load()
 	}
@@ -379,47 +378,43 @@ func linger(raw net.Conn) {
 
 // Unary is the interceptor of unary calls.
 func (g *Guard) Unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	info, ok := FromContext(ctx)
-	if !ok || info.conn == nil {
-		return handler(insecure(ctx), req)
-	}
-	call, err := g.enter(ctx, info, true)
+	call, err := g.enter(ctx, true)
 	if err != nil {
 		return nil, err
 	}
 	defer g.leave(call)
 	resp, err := handler(call, req)
-	return resp, call.because(err)
+	return resp, call.info.conn.because(err)
 }
 
 // Stream is the interceptor of streams.
 func (g *Guard) Stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	info, ok := FromContext(ss.Context())
-	if !ok || info.conn == nil {
-		return handler(srv, &plainStream{ss, insecure(ss.Context())})
-	}
-	call, err := g.enter(ss.Context(), info, false)
+	call, err := g.enter(ss.Context(), false)
 	if err != nil {
 		return err
 	}
 	defer g.leave(call)
-	return call.because(handler(srv, &guardedStream{ServerStream: ss, call: call, g: g}))
-}
-
-// insecure is the context of a call that came over no connection of the guard's.
-func insecure(ctx context.Context) context.Context {
-	p := identity.Peer{}
-	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
-		p.Addr = from.Addr.String()
-	}
-	return identity.NewContext(ctx, p)
+	return call.info.conn.because(handler(srv, &guardedStream{ss, call, g}))
 }
 
 // enter decides about one call and registers it.
-func (g *Guard) enter(ctx context.Context, info *Info, unary bool) (*call, error) {
+func (g *Guard) enter(ctx context.Context, unary bool) (*call, error) {
+	info, ok := FromContext(ctx)
+	if !ok || info.conn == nil {
+		info = &Info{conn: new(liveConn)} // not the guard's, which has nothing against it
+		if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+			info.Peer.Addr = from.Addr.String()
+		}
+		info.carry()
+	}
+	return g.enterOn(ctx, info, unary)
+}
+
+// enterOn is enter for a call on a connection of the guard's.
+func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (*call, error) {
 	c := info.conn
 	now := g.cfg.Now()
-	if why := c.verdict(now, g.beliefs(ctx, g.calls.Get)); why != nil {
+	if why := c.verdict(now, g.beliefs(g.calls.Get(ctx))); why != nil {
 		g.strike(c, why, now)
 		return nil, why
 	}
@@ -465,7 +460,7 @@ func (s *guardedStream) RecvMsg(m any) error {
 		return err
 	}
 	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return s.call.because(err)
+		return s.call.info.conn.because(err)
 	}
 	return s.check() // it may have waited long
 }
@@ -483,11 +478,3 @@ func (s *guardedStream) check() error {
 	}
 	return nil
 }
-
-// plainStream is a stream that came over no connection of the guard's.
-type plainStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *plainStream) Context() context.Context { return s.ctx }

@@ -103,7 +103,7 @@ func (g *Guard) httpHandler(handler http.Handler) http.Handler {
 
 // serveHTTP serves one request, unless the connection that it came on may not be served.
 func (g *Guard) serveHTTP(w http.ResponseWriter, r *http.Request, info *Info, handler http.Handler) {
-	call, err := g.enter(r.Context(), info, true)
+	call, err := g.enterOn(r.Context(), info, true)
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		http.Error(w, err.Error(), statusOf(err))
@@ -170,7 +170,7 @@ func (g *Guard) request(r *http.Request) (*Info, error) {
 	}
 	info.state, info.secured = *r.TLS, true
 	if chain := r.TLS.PeerCertificates; len(chain) > 0 {
-		v, err := g.beliefs(r.Context(), g.cfg.Source.Current).Verify(chain, g.cfg.Now())
+		v, err := g.beliefs(g.cfg.Source.Current(r.Context())).Verify(chain, g.cfg.Now())
 		if err != nil {
 			err = classify(err, serverSide, r.RemoteAddr, "")
 			if failed, ok := errors.AsType[*HandshakeError](err); ok {

@@ -248,10 +248,3 @@ func (c cutConnection) Write(p []byte) (int, error) {
 	n, err := c.liveConn.Write(p)
 	return n, c.because(err)
 }
-
-func (c cutConnection) because(err error) error {
-	if cut := c.cut.Load(); err != nil && cut != nil {
-		return cut
-	}
-	return err
-}

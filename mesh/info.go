@@ -25,8 +25,11 @@ type Info struct {
 	expires    time.Time
 	superseded <-chan struct{}
 	conn       *liveConn
-	carried    context.Context // has Peer; on a server
+	carried    context.Context // has Peer, for calls; see carry
 }
+
+// carry puts Peer where the context of each call finds it.
+func (i *Info) carry() { i.carried = identity.NewContext(context.Background(), i.Peer) }
 
 // AuthType returns "tls" or "local".
 func (i *Info) AuthType() string {

@@ -215,6 +215,15 @@ func (c *liveConn) banned(bundle *identity.Bundle) bool {
 	return banned
 }
 
+// because makes what failed after a cut say so. A call that succeeded did: its caller must not
+// think otherwise.
+func (c *liveConn) because(err error) error {
+	if cut := c.cut.Load(); err != nil && cut != nil {
+		return cut
+	}
+	return err
+}
+
 // begin registers a call, unless the connection is cut.
 func (c *liveConn) begin(call *call) error {
 	c.mu.Lock()
@@ -225,7 +234,10 @@ func (c *liveConn) begin(call *call) error {
 	if c.retired {
 		return errRetired
 	}
-	c.calls.add(call, 1)
+	c.calls.all++
+	if call.unary {
+		c.calls.unary++
+	}
 	return nil
 }
 
@@ -233,7 +245,10 @@ func (c *liveConn) begin(call *call) error {
 func (c *liveConn) end(call *call, now func() time.Time) {
 	c.mu.Lock()
 	call.over = true
-	c.calls.add(call, -1)
+	c.calls.all--
+	if call.unary {
+		c.calls.unary--
+	}
 	own := call.own.Load()
 	if own != nil {
 		delete(c.calls.waited, call)

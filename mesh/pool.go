@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/endpoints"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 )
@@ -201,20 +200,19 @@ func ClientOptions(src credential.Source, expect credential.Expect, options Opti
 // unary explains errors as [Conn.Invoke] does.
 func (g *generation) unary(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	var p peer.Peer
-	err := invoke(ctx, method, request, reply, cc, append(slices.Clip(opts), grpc.Peer(&p))...)
-	return g.explain(err, &p, cc.Target())
+	var k invocation
+	return g.explain(invoke(ctx, method, request, reply, cc, k.options(opts)...), &k.peer, cc.Target())
 }
 
 // stream explains errors as [Conn.NewStream] does.
 func (g *generation) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	var p peer.Peer
-	s, err := open(ctx, desc, cc, method, append(slices.Clip(opts), grpc.Peer(&p))...)
+	var k invocation
+	s, err := open(ctx, desc, cc, method, k.options(opts)...)
 	if err != nil {
-		return nil, g.explain(err, &p, cc.Target())
+		return nil, g.explain(err, &k.peer, cc.Target())
 	}
-	return &clientStream{s, g, &p, cc.Target()}, nil
+	return &clientStream{s, g, &k.peer, cc.Target()}, nil
 }
 
 var errAdvertisesPlain = errors.New(endpoints.Plain)

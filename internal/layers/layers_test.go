@@ -66,6 +66,7 @@ var levels = []struct {
 	{"internal/quarantine", 0, "what is believed at once: a decision"},
 	{"internal/crowd", 0, "a decision about addresses"},
 	{"internal/turns", 0, "whose turn it is: a decision"},
+	{"internal/begins", 0, "when one may begin: a decision"},
 	{"internal/frames", 0, "bytes of HTTP/2, counted"},
 	{"internal/hostinfo", 0, "what a machine says of itself"},
 	{"internal/explain", 0, "texts and their gRPC form"},
@@ -301,7 +302,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
+	"internal/begins", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
 	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/turns",
 }

@@ -1,28 +1,27 @@
-// Inside the package: how many handshakes may begin is counted at one instant, which no
-// clients on a network can hold still.
-
-package mesh
+package begins_test
 
 import (
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/begins"
 )
 
 // However many come at once, as many begin as the rate allows, and those that are refused
 // take nothing from those that come later.
 func TestThoseRefusedTakeNoHandshakes(t *testing.T) {
 	t.Parallel()
-	const perSecond, burst = 100, 50
-	b := newBegins(perSecond, burst)
+	const perSecond, burst, patience = 100, 50, 3
+	b := begins.New(perSecond, burst, patience*time.Second)
 	begin := func(now time.Time) int {
 		var all sync.WaitGroup
 		var in atomic.Int64
 		for range 64 {
 			all.Go(func() {
 				for range 100 {
-					if _, ok := b.reserve("127.0.1.0/24", now); ok {
+					if _, ok := b.Reserve("127.0.1.0/24", now); ok {
 						in.Add(1)
 					}
 				}
@@ -32,7 +31,7 @@ func TestThoseRefusedTakeNoHandshakes(t *testing.T) {
 		return int(in.Load())
 	}
 	now := time.Now()
-	if got, want := begin(now), burst+perSecond*int(turnTime/time.Second); got != want {
+	if got, want := begin(now), burst+perSecond*patience; got != want {
 		t.Errorf("%d of 6,400 begin, want %d", got, want)
 	}
 	if got := begin(now.Add(time.Second)); got != perSecond {
