@@ -57,28 +57,14 @@ const (
 	maxCAFileBytes   = 512 << 10
 )
 
-// FilesUse says what files are for.
-type FilesUse int
-
-const (
-	// FilesIdentity: the certificate is the process's identity in mTLS, without a
-	// coordinator. It carries exactly one SPIFFE id, and peers are believed by the
-	// same CA file ([identity.NewOperatorBundle]).
-	FilesIdentity FilesUse = iota
-	// FilesProof: the certificate proves the process to a coordinator, which issues
-	// the identity. It needs no SPIFFE id.
-	FilesProof
-)
-
-// FilesConfig says which files to follow, and what they must hold.
+// FilesConfig says which files to follow, and what they must hold: the certificate is the
+// process's identity in mTLS, without a coordinator. It carries exactly one SPIFFE id, and
+// peers are believed by the same CA file ([identity.NewOperatorBundle]).
 type FilesConfig struct {
 	// Paths are the files. All three are required.
 	Paths FilePaths
 
-	// Use is what they are for.
-	Use FilesUse
-
-	// ID is whom the certificate must identify, for FilesIdentity. Zero means whoever
+	// ID is whom the certificate must identify. Zero means whoever
 	// it identifies at first: a process keeps its identity until it is restarted.
 	ID identity.ID
 
@@ -89,14 +75,16 @@ type FilesConfig struct {
 	// slog.Default().
 	Log *slog.Logger
 
-	// Accepted says that the files of a proof were in use before this program was started:
-	// at the start it takes what only breaks a rule that came after a release which took
-	// it, and [Files.Failure] says so. A change that breaks the rule is refused all the same.
-	Accepted bool
-
 	// OnFailure is told of each change that is refused, once; for whoever counts them. It
 	// must not block. Nil: nobody is told.
 	OnFailure func(Reason)
+
+	// proof: the certificate proves the process to a coordinator, which issues the
+	// identity. It needs no SPIFFE id. accepted says that the files of a proof were in
+	// use before this program was started: at the start it takes what only breaks a rule
+	// that came after a release which took it, and [Files.Failure] says so. A change that
+	// breaks the rule is refused all the same.
+	proof, accepted bool
 }
 
 // Times of [Files].
@@ -332,7 +320,7 @@ func (f *Files) open(last *look) (*look, error) {
 			found.material = last.material
 			return found, nil
 		}
-		m, newer, err := f.parse(raw, last == nil && f.cfg.Accepted)
+		m, newer, err := f.parse(raw, last == nil && f.cfg.accepted)
 		if err != nil {
 			found.again = sooner(found.again, time.Now().Add(retryEvery))
 			return found, err
@@ -408,9 +396,9 @@ func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err err
 	}
 	proof := proofConfig{Chain: chain, Key: key, Roots: roots, Now: f.cfg.Now}
 	switch {
-	case f.cfg.Use == FilesProof && accepted:
+	case f.cfg.proof && accepted:
 		return acceptedProof(proof)
-	case f.cfg.Use == FilesProof:
+	case f.cfg.proof:
 		m, err := currentProof(proof)
 		return m, nil, err
 	}

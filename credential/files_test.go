@@ -711,7 +711,7 @@ func TestFilesKeyForms(t *testing.T) {
 // Files for a proof need no SPIFFE id, and make no connection.
 func TestFilesForAProof(t *testing.T) {
 	d := newFolder(t)
-	d.extra = func(c *credential.FilesConfig) { c.Use = credential.FilesProof }
+	d.extra = func(c *credential.FilesConfig) { c.ForAProof(true) }
 	node := func(name string) pair {
 		return d.issue(func(c *x509.Certificate) {
 			c.Subject.CommonName = name
@@ -791,9 +791,9 @@ func FuzzFiles(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cert, key, ca []byte) {
 		d := &folder{t: t, dir: d.dir, pki: d.pki, paths: d.paths}
 		d.write(pair{cert: cert, pkey: key, ca: ca})
-		for _, use := range []credential.FilesUse{credential.FilesIdentity, credential.FilesProof} {
+		for _, proof := range []bool{false, true} {
 			cfg := d.config()
-			cfg.Use = use
+			cfg.ForAProof(proof)
 			files, err := credential.NewFiles(cfg)
 			if err != nil {
 				refused, ok := errors.AsType[*credential.MaterialError](err)

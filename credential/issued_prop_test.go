@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"pgregory.net/rapid"
 )
 
@@ -39,7 +40,7 @@ func TestIssuedKeepsTheGood(t *testing.T) {
 			}
 		}
 	}
-	eph, err := credential.NewEphemeral(clock)
+	eph, err := pinned.NewEphemeral(clock)
 	if err != nil {
 		t.Fatal(err)
 	}

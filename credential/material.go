@@ -250,16 +250,16 @@ func errOtherKey() *MaterialError {
 	return &MaterialError{Reason: KeyMismatch, Detail: "the private key does not belong to the leaf certificate; replace both together"}
 }
 
-// ephemeralLifetime is how long the certificate of [NewEphemeral] is valid. It
+// ephemeralLifetime is how long the certificate of newEphemeral is valid. It
 // is long because nobody relies on it: clients pin the key.
 const ephemeralLifetime = 365 * 24 * time.Hour
 
-// NewEphemeral returns material for a server that has no identity yet: a fresh
+// newEphemeral returns material for a server that has no identity yet: a fresh
 // P-256 key under a self-signed certificate that names nobody. The server asks
-// no client for a certificate; clients verify it by [LeafPin] with
+// no client for a certificate; clients verify it by
 // [Material.Pin]. An [Issued] source changes from it to issued material, and
 // never back. A nil now means time.Now.
-func NewEphemeral(now func() time.Time) (*Material, error) {
+func newEphemeral(now func() time.Time) (*Material, error) {
 	if now == nil {
 		now = time.Now
 	}
@@ -396,7 +396,7 @@ func (m *Material) Fingerprint() [32]byte { return m.fingerprint }
 // a chain.
 func (m *Material) NotAfter() time.Time { return m.notAfter }
 
-// Pin returns the SHA-256 of the leaf's SubjectPublicKeyInfo, which a [LeafPin]
+// Pin returns the SHA-256 of the leaf's SubjectPublicKeyInfo, which a pin of the leaf
 // names; zero without a chain.
 func (m *Material) Pin() identity.KeyID {
 	if len(m.chain) == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pinned"
 )
 
 // Every reason for which material is refused, with at least one way to earn it.
@@ -108,11 +109,11 @@ func TestFingerprint(t *testing.T) {
 	if make(chain, a.Bundle()) != make(slices.Clone(chain), a.Bundle()) {
 		t.Fatal("equal material has two fingerprints")
 	}
-	eph1, err := credential.NewEphemeral(nil)
+	eph1, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eph2, err := credential.NewEphemeral(nil)
+	eph2, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +217,7 @@ func TestIssued(t *testing.T) {
 	}
 	good := issue(a, identity.Data, "n1")
 	brief := issue(a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
-	eph, err := credential.NewEphemeral(clock)
+	eph, err := pinned.NewEphemeral(clock)
 	if err != nil {
 		t.Fatal(err)
 	}

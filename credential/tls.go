@@ -17,7 +17,7 @@ var errNoChain = errors.New("credential: the server sent no certificate")
 type ServerOptions struct {
 	// SendRoot appends the root to the chain that is presented, so that a client
 	// that knows only the hash of the root's key can verify the rest
-	// ([RootPin]).
+	// (who joins does).
 	SendRoot bool
 
 	// NextProtos are the application protocols (ALPN, RFC 7301), best first.
@@ -97,7 +97,7 @@ func (m *Material) serverTLS(opts ServerOptions) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// ClientOptions change what [ClientTLS] and [PinnedClientTLS] make.
+// ClientOptions change what [ClientTLS] makes.
 type ClientOptions struct {
 	// NextProtos are the application protocols (ALPN, RFC 7301), best first.
 	NextProtos []string

@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pinned"
 )
 
 // A server answers each sort of client so.
@@ -145,7 +146,7 @@ func TestNoExpectationNoClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eph, err := credential.NewEphemeral(nil)
+	eph, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,11 +286,11 @@ func TestRootPin(t *testing.T) {
 		cfg := rawClient(chain, key)
 		return &tls.Config{Certificates: cfg.Certificates, MinVersion: tls.VersionTLS13}
 	}
-	pin := credential.RootPin(cluster, a.Root().KeyID())
+	pin := pinned.Root(cluster, a.Root().KeyID())
 	for _, tc := range []struct {
 		name   string
 		server *tls.Config
-		pin    credential.Pin
+		pin    pinned.Pin
 		ok     func(error) bool
 	}{
 		{"true seed", serve(coordinator, true), pin, func(err error) bool { return err == nil }},
@@ -299,11 +300,11 @@ func TestRootPin(t *testing.T) {
 		{"a fourth certificate", bare(long, longKey), pin, isPin},
 		{"member instead of coordinator", serve(material(t, a, identity.Shard, "c1"), true), pin, is(identity.ErrUntrusted)},
 		{"two SANs", bare(two, twoKey), pin, func(err error) bool { return err != nil }},
-		{"other cluster", serve(coordinator, true), credential.RootPin("other.example", a.Root().KeyID()), func(err error) bool { return err != nil }},
+		{"other cluster", serve(coordinator, true), pinned.Root("other.example", a.Root().KeyID()), func(err error) bool { return err != nil }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got identity.Verified
-			cfg, err := credential.PinnedClientTLS(tc.pin, nil, credential.ClientOptions{OnVerified: func(v identity.Verified) { got = v }})
+			cfg, err := tc.pin.ClientTLS(nil, credential.ClientOptions{OnVerified: func(v identity.Verified) { got = v }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -320,27 +321,27 @@ func TestRootPin(t *testing.T) {
 
 func TestLeafPin(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
-	eph, err := credential.NewEphemeral(nil)
+	eph, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := credential.NewEphemeral(nil)
+	other, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	src := credential.NewIssued(eph)
 	server := credential.ServerTLS(src, credential.ServerOptions{SendRoot: true})
-	connect := func(p credential.Pin) outcome {
-		cfg, err := credential.PinnedClientTLS(p, nil, credential.ClientOptions{})
+	connect := func(p pinned.Pin) outcome {
+		cfg, err := p.ClientTLS(nil, credential.ClientOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return shake(t, server, cfg)
 	}
-	if out := connect(credential.LeafPin(eph.Pin())); out.client != nil || out.server != nil {
+	if out := connect(pinned.Leaf(eph.Pin())); out.client != nil || out.server != nil {
 		t.Fatalf("client %v, server %v", out.client, out.server)
 	}
-	if out := connect(credential.LeafPin(other.Pin())); !isPin(out.client) {
+	if out := connect(pinned.Leaf(other.Pin())); !isPin(out.client) {
 		t.Fatalf("other key: %v", out.client)
 	}
 	// A client with a certificate is a stranger here: nobody could verify it.
@@ -352,21 +353,21 @@ func TestLeafPin(t *testing.T) {
 	if err := src.Adopt(m); err != nil {
 		t.Fatal(err)
 	}
-	if out := connect(credential.RootPin(cluster, a.Root().KeyID())); out.client != nil {
+	if out := connect(pinned.Root(cluster, a.Root().KeyID())); out.client != nil {
 		t.Fatal(out.client)
 	}
-	if out := connect(credential.LeafPin(m.Pin())); !isPin(out.client) {
+	if out := connect(pinned.Leaf(m.Pin())); !isPin(out.client) {
 		t.Fatalf("a leaf pin accepts a chain: %v", out.client)
 	}
 }
 
 func TestBlankPins(t *testing.T) {
 	key := identity.KeyID{1}
-	for name, p := range map[string]credential.Pin{
-		"zero": {}, "no leaf key": credential.LeafPin(identity.KeyID{}), "no root key": credential.RootPin(cluster, identity.KeyID{}),
-		"no cluster": credential.RootPin("", key), "not a cluster": credential.RootPin("Prod Example", key),
+	for name, p := range map[string]pinned.Pin{
+		"zero": {}, "no leaf key": pinned.Leaf(identity.KeyID{}), "no root key": pinned.Root(cluster, identity.KeyID{}),
+		"no cluster": pinned.Root("", key), "not a cluster": pinned.Root("Prod Example", key),
 	} {
-		if cfg, err := credential.PinnedClientTLS(p, nil, credential.ClientOptions{}); err == nil || cfg != nil {
+		if cfg, err := p.ClientTLS(nil, credential.ClientOptions{}); err == nil || cfg != nil {
 			t.Errorf("%s pin is taken", name)
 		}
 	}
@@ -414,7 +415,7 @@ func TestCanaryVerifyConnectionRunsOnResumption(t *testing.T) {
 	}
 }
 
-func isPin(err error) bool { return errors.Is(err, credential.ErrPin) }
+func isPin(err error) bool { return errors.Is(err, pinned.ErrMismatch) }
 func is(target error) func(err error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
 }

@@ -6,7 +6,7 @@
 // has open. These are its promises:
 //
 //   - A connection without an expected identity cannot be made by mistake: who
-//     leaves the proof for later says so ([credential.Unproven]).
+//     leaves the proof for later is this module alone, and says so.
 //   - A failed handshake is a [*HandshakeError] with a [Reason], also in what a
 //     call returns; a plain network failure never is. Errors show no key material
 //     and nothing that a stranger sent.
@@ -42,7 +42,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Options change how [Dial] and [DialPinned] connect.
+// Options change how [Dial] connects.
 type Options struct {
 	// Dialer opens a connection to one address. Nil means TCP. No proxy is used.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
@@ -105,7 +105,7 @@ type Conn struct {
 	src    credential.Source // nil if pinned
 	lately lately.Material   // the same, as calls ask it
 	expect credential.Expect
-	pin    credential.Pin
+	pin    pinned
 	opts   Options
 	live   *liveSet
 
@@ -170,19 +170,6 @@ func newClient(target string, src credential.Source, expect credential.Expect, o
 	}
 	c := newConn(target, opts)
 	c.src, c.expect, c.journal, c.lately.Source = src, expect, c.opts.journal(), src
-	return c, nil
-}
-
-// DialPinned returns a client of target that trusts nothing but pin, and
-// presents no certificate. With [credential.Unproven] the server is nobody until
-// it proves itself over the connection.
-func DialPinned(target string, pin credential.Pin, opts Options) (*Conn, error) {
-	if err := pin.Validate(); err != nil {
-		return nil, err
-	}
-	c := newConn(target, opts)
-	c.pin = pin
-	c.start()
 	return c, nil
 }
 
@@ -344,7 +331,7 @@ func (g *generation) options() []grpc.DialOption {
 func (c *Conn) tlsConfig(m *credential.Material, onVerified func(identity.Verified)) (*tls.Config, error) {
 	opts := credential.ClientOptions{NextProtos: nextProtos, OnVerified: onVerified}
 	if c.src == nil {
-		return credential.PinnedClientTLS(c.pin, c.opts.Now, opts)
+		return c.pin.ClientTLS(c.opts.Now, opts)
 	}
 	if m == nil || m.Bundle() == nil {
 		return nil, credential.ErrNoMaterial

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -95,8 +96,8 @@ func TestHandshakeReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pinned := func(addr string, p credential.Pin) func(mesh.Options) (*mesh.Conn, error) {
-		return func(o mesh.Options) (*mesh.Conn, error) { return mesh.DialPinned(addr, p, o) }
+	byPin := func(addr string, p pinned.Pin) func(mesh.Options) (*mesh.Conn, error) {
+		return func(o mesh.Options) (*mesh.Conn, error) { return pinned.Dial(addr, p, o) }
 	}
 	guarded := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), SendRoot: true})
 
@@ -112,8 +113,8 @@ func TestHandshakeReasons(t *testing.T) {
 			return mesh.Dial(tlsListener(t, serverCert(t, a, sans(banned))), credential.Static(distrust), credential.AnyOfKind(identity.Coordinator), o)
 		}, mesh.PeerUntrusted, "banned-id", identity.ErrBanned},
 		{"CA as leaf", with(serverCert(t, a, func(c *x509.Certificate) { sans(c1)(c); c.IsCA = true; c.KeyUsage |= x509.KeyUsageCertSign })), mesh.PeerUntrusted, "", identity.ErrProfile},
-		{"root pin", pinned(guarded.addr, credential.RootPin(cluster, foreign.Root().KeyID())), mesh.PeerUntrusted, "", credential.ErrPin},
-		{"leaf pin", pinned(guarded.addr, credential.LeafPin(foreign.Root().KeyID())), mesh.PeerUntrusted, "", credential.ErrPin},
+		{"root pin", byPin(guarded.addr, pinned.Root(cluster, foreign.Root().KeyID())), mesh.PeerUntrusted, "", pinned.ErrMismatch},
+		{"leaf pin", byPin(guarded.addr, pinned.Leaf(foreign.Root().KeyID())), mesh.PeerUntrusted, "", pinned.ErrMismatch},
 		{"other name", with(serverCert(t, a, sans(a.ID(t, identity.Coordinator, "c2")))), mesh.IdentityMismatch, "", nil},
 		{"other kind", with(serverCert(t, a, sans(a.ID(t, identity.Shard, "c1")))), mesh.IdentityMismatch, "", nil},
 		{"no SAN", with(serverCert(t, a, sans())), mesh.NoIdentity, "", identity.ErrNoIdentity},
@@ -680,13 +681,13 @@ func (c *gatedConn) Read(p []byte) (int, error) { <-c.gate; return c.Conn.Read(p
 // identity, on one listener; connections from before live on.
 func TestEphemeralBecomesIdentity(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
-	eph, err := credential.NewEphemeral(nil)
+	eph, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	src := credential.NewIssued(eph)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: src, SendRoot: true})
-	setup, err := mesh.DialPinned(s.addr, credential.LeafPin(eph.Pin()), mesh.Options{})
+	setup, err := pinned.Dial(s.addr, pinned.Leaf(eph.Pin()), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -724,7 +725,7 @@ func TestDialRefusesAtConstruction(t *testing.T) {
 		"no expectation": func() (*mesh.Conn, error) { return mesh.Dial("h:1", src, credential.Expect{}, mesh.Options{}) },
 		"other cluster":  func() (*mesh.Conn, error) { return mesh.Dial("h:1", src, credential.ExactID(other), mesh.Options{}) },
 		"no source":      func() (*mesh.Conn, error) { return mesh.Dial("h:1", nil, credential.ExactID(other), mesh.Options{}) },
-		"no pin":         func() (*mesh.Conn, error) { return mesh.DialPinned("h:1", credential.Pin{}, mesh.Options{}) },
+		"no pin":         func() (*mesh.Conn, error) { return pinned.Dial("h:1", pinned.Pin{}, mesh.Options{}) },
 	} {
 		if c, err := dial(); err == nil || c != nil {
 			t.Errorf("%s: dialed", name)

@@ -45,7 +45,7 @@ type GuardConfig struct {
 	SendRoot bool
 
 	// Local decides about the processes behind connections on unix sockets, which
-	// speak no TLS: see [OwnUser] and [AnyUser]. Nil: unix sockets are treated as
+	// speak no TLS: see [OwnUser]. Nil: unix sockets are treated as
 	// any other connection.
 	Local func(identity.Local) bool
 

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -119,7 +120,7 @@ func TestChannelBinding(t *testing.T) {
 	seen := map[string]bool{}
 	for _, connect := range []func() (*mesh.Conn, error){
 		func() (*mesh.Conn, error) {
-			return mesh.DialPinned(s.addr, credential.RootPin(cluster, a.Root().KeyID()), mesh.Options{})
+			return pinned.Dial(s.addr, pinned.Root(cluster, a.Root().KeyID()), mesh.Options{})
 		},
 		func() (*mesh.Conn, error) {
 			return mesh.Dial(s.addr, credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
@@ -143,7 +144,7 @@ func TestChannelBinding(t *testing.T) {
 		if _, err := who(t, c, grpc.Peer(&p)); err != nil {
 			t.Fatal(err)
 		}
-		info, ok := mesh.FromPeer(&p)
+		info, ok := p.AuthInfo.(*mesh.Info)
 		if !ok || info.Peer.ID != a.ID(t, identity.Coordinator, "c1") {
 			t.Fatalf("unary peer %+v", info)
 		}

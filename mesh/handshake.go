@@ -96,7 +96,7 @@ func (e *HandshakeError) Error() string {
 }
 
 // Unwrap returns the *identity.ChainError, *identity.SANError,
-// *credential.MismatchError or *credential.PinError behind it, if there is one.
+// *credential.MismatchError or *pinned.Error behind it, if there is one.
 func (e *HandshakeError) Unwrap() error { return e.cause }
 
 // GRPCStatus carries the error over gRPC as Unavailable; fromStatus reads it.
@@ -194,7 +194,7 @@ func classify(err error, s side, endpoint, expected string) error {
 		e.Reason, e.cause = IdentityMismatch, mismatch
 		return e
 	}
-	if pin, ok := errors.AsType[*credential.PinError](err); ok {
+	if pin, ok := errors.AsType[pinMismatch](err); ok {
 		e.Reason, e.cause = PeerUntrusted, pin
 		return e
 	}

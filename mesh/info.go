@@ -78,14 +78,6 @@ func FromContext(ctx context.Context) (*Info, bool) {
 	if !ok {
 		return nil, false
 	}
-	return FromPeer(p)
-}
-
-// FromPeer is [FromContext] for what grpc.Peer filled.
-func FromPeer(p *peer.Peer) (*Info, bool) {
-	if p == nil {
-		return nil, false
-	}
 	i, ok := p.AuthInfo.(*Info)
 	return i, ok
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
@@ -16,10 +17,6 @@ import (
 // OwnUser lets in the processes of our own user and of root: enough for a
 // process that reaches itself and for its admin surface.
 func OwnUser(l identity.Local) bool { return l.UID == 0 || int64(l.UID) == int64(os.Geteuid()) }
-
-// AnyUser lets in every process of this machine that can open the socket. Its
-// credentials decide what it may call, call by call.
-func AnyUser(identity.Local) bool { return true }
 
 // LocalError says why a connection on a unix socket was refused.
 type LocalError struct {
@@ -82,22 +79,10 @@ func localInfo(raw net.Conn, allow func(identity.Local) bool) (*Info, error) {
 	}, nil
 }
 
-// CheckSocketPath reports whether path fits into a unix socket's address, which
-// is shorter than other paths may be.
-func CheckSocketPath(path string) error {
-	if path == "" {
-		return errors.New("mesh: the path of the socket is blank")
-	}
-	if len(path) > maxSocketPath {
-		return fmt.Errorf("mesh: the path of socket %s has %d bytes, at most %d are possible: use a shorter directory", path, len(path), maxSocketPath)
-	}
-	return nil
-}
-
 // DialLocal returns a client of the server on the unix socket at path, which
 // must be a process of our own user or of root. It connects on the first call.
 func DialLocal(path string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	if err := CheckSocketPath(path); err != nil {
+	if err := localsocket.CheckPath(path); err != nil {
 		return nil, err
 	}
 	return grpc.NewClient("passthrough:///"+path, append([]grpc.DialOption{

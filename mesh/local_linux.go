@@ -5,9 +5,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is the size of sun_path less its terminating zero (unix(7)).
-const maxSocketPath = 107
-
 // peerCredentials are those of the process that opened or listened on the other
 // end, at that moment (unix(7), SO_PEERCRED).
 func peerCredentials(fd int) (identity.Local, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -89,9 +90,6 @@ func TestOwnUser(t *testing.T) {
 			t.Errorf("OwnUser(%d) = %v", uid, got)
 		}
 	}
-	if !mesh.AnyUser(identity.Local{UID: me + 1}) {
-		t.Error("AnyUser refuses")
-	}
 }
 
 // Without a policy for local processes a unix socket speaks TLS like any other,
@@ -118,7 +116,7 @@ func TestLocalOnlyWhereAsked(t *testing.T) {
 		t.Fatalf("TLS over a unix socket: %v", err)
 	}
 
-	s := serve(t, loopback(t), mesh.GuardConfig{Source: src, Local: mesh.AnyUser})
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: src, Local: func(identity.Local) bool { return true }})
 	plain, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(plaintext{}))
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +129,7 @@ func TestLocalOnlyWhereAsked(t *testing.T) {
 
 func TestSocketPathLimit(t *testing.T) {
 	for path, ok := range map[string]bool{"": false, "/run/x.sock": true, "/" + strings.Repeat("x", 106): true, "/" + strings.Repeat("x", 107): false} {
-		err := mesh.CheckSocketPath(path)
+		err := localsocket.CheckPath(path)
 		if (err == nil) != ok {
 			t.Errorf("%d bytes: %v", len(path), err)
 		}

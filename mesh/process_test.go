@@ -142,7 +142,7 @@ func (p part) call() error {
 			say("failed", err)
 			return
 		}
-		info, _ := mesh.FromPeer(&at)
+		info, _ := at.AuthInfo.(*mesh.Info)
 		if what := fmt.Sprintf("%s %s %s", at.Addr, info.Peer.Key, at.LocalAddr); !seen[what] {
 			seen[what] = true
 			say("seen", what)

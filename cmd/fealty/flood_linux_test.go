@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -231,7 +232,7 @@ func (f *flooded) join(address string) (*devcluster.Candidate, [][]byte, error) 
 func (f *flooded) joinOnce(ctx context.Context, n *devcluster.Candidate, dial dialer, within time.Duration) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	conn, err := mesh.DialPinned(f.addr, credential.RootPin(f.token.Cluster, f.token.Pin), mesh.Options{Dialer: dial})
+	conn, err := pinned.Dial(f.addr, pinned.Root(f.token.Cluster, f.token.Pin), mesh.Options{Dialer: dial})
 	if err != nil {
 		return nil, err
 	}

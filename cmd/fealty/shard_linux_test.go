@@ -196,7 +196,7 @@ type operator struct {
 
 func (a *actuation) operator(shard string, run uint64) *operator {
 	a.t.Helper()
-	files, err := credential.NewFiles(credential.FilesConfig{Use: credential.FilesIdentity, Paths: credential.FilePaths{
+	files, err := credential.NewFiles(credential.FilesConfig{Paths: credential.FilePaths{
 		Cert: filepath.Join(a.dir, "operator/acme/tls.crt"), Key: filepath.Join(a.dir, "operator/acme/tls.key"),
 		CA: filepath.Join(a.dir, "operator/acme/ca.crt")}})
 	if err != nil {

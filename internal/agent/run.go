@@ -176,10 +176,10 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 		var err error
 		// A member does not need them until it was away for long: files that it started with
 		// under an earlier release keep it from nothing.
-		operator, err = tlsfiles.Open(credential.FilesConfig{
-			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, Accepted: state.Joined(cfg.FS, cfg.DataDir),
+		operator, err = tlsfiles.Reopen(credential.FilesConfig{
+			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log,
 			OnFailure: func(r credential.Reason) { reloads.WithLabelValues(string(r)).Inc() },
-		})
+		}, state.Joined(cfg.FS, cfg.DataDir))
 		if err != nil {
 			return nil, err
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent/sharing"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -178,11 +179,11 @@ func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 // listenUnix listens on a socket that only this user can open. The lock of the
 // data directory says that no other agent lives here.
 func listenUnix(path string) (net.Listener, error) {
-	if err := mesh.CheckSocketPath(path); err != nil {
+	if err := localsocket.CheckPath(path); err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path,
 			"problem", err.Error(), "want", "a shorter data directory")
 	}
-	return mesh.ListenLocal(path)
+	return localsocket.Listen(path)
 }
 
 // nodeServer serves NodeService.

@@ -21,7 +21,6 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
@@ -29,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -68,7 +68,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 		chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}
-	stranger, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
+	stranger, err := pinned.Dial(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
 		mesh.Options{Now: f.Clock})
 	if err != nil {
 		f.T.Fatal(err)

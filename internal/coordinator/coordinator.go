@@ -48,6 +48,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -398,7 +399,7 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 	if o.key, err = authority.LoadEnrolmentKey(cfg.Machine.FS, cfg.DataDir); err != nil {
 		return nil, err
 	}
-	ephemeral, err := credential.NewEphemeral(cfg.Machine.Now)
+	ephemeral, err := pinned.NewEphemeral(cfg.Machine.Now)
 	if err != nil {
 		return nil, fmt.Errorf("make the ephemeral certificate: %w", err)
 	}

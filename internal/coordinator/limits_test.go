@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pinned"
 )
 
 // Nothing of a stranger's request is waited for: it is refused by its headers, or
@@ -103,7 +104,7 @@ func TestFailuresFillNoLog(t *testing.T) {
 // unopened returns a coordinator that opened nothing.
 func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 	t.Helper()
-	ephemeral, err := credential.NewEphemeral(time.Now)
+	ephemeral, err := pinned.NewEphemeral(time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

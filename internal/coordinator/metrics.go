@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
@@ -46,7 +47,7 @@ func Metrics() (prometheus.Collector, error) {
 	if err != nil {
 		return nil, err
 	}
-	ephemeral, err := credential.NewEphemeral(time.Now)
+	ephemeral, err := pinned.NewEphemeral(time.Now)
 	if err != nil {
 		return nil, err
 	}

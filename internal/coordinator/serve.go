@@ -24,9 +24,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/store/patience"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // stopGrace is how long calls under way may take to end when the coordinator stops.
@@ -41,7 +41,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	}
 	local := c.cfg.Local
 	if local == nil {
-		if local, err = mesh.ListenLocal(c.AdminSocket()); err != nil {
+		if local, err = localsocket.Listen(c.AdminSocket()); err != nil {
 			return err
 		}
 	}

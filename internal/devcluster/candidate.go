@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -29,7 +30,7 @@ type Candidate struct {
 	Key     *ecdsa.PrivateKey
 	Cluster string // that it believes to join
 	addr    string
-	there   credential.Pin // of the coordinator that is there
+	there   pinned.Pin // of the coordinator that is there
 }
 
 // Candidate returns a candidate with a new key, for this cluster.
@@ -42,7 +43,7 @@ func (c *Cluster) Candidate(ctx context.Context) (*Candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Candidate{Key: key, Cluster: c.id, addr: c.Address(), there: credential.RootPin(c.id, identity.KeyID(st.GetRootPin()))}, nil
+	return &Candidate{Key: key, Cluster: c.id, addr: c.Address(), there: pinned.Root(c.id, identity.KeyID(st.GetRootPin()))}, nil
 }
 
 // NewCandidate returns a candidate with a new key, for the cluster and the coordinator
@@ -51,7 +52,7 @@ func NewCandidate(tok proof.JoinToken) (*Candidate, error) {
 	if len(tok.Addresses) == 0 {
 		return nil, errors.New("the token names no coordinator")
 	}
-	return (&Candidate{Cluster: tok.Cluster, addr: tok.Addresses[0], there: credential.RootPin(tok.Cluster, tok.Pin)}).Again()
+	return (&Candidate{Cluster: tok.Cluster, addr: tok.Addresses[0], there: pinned.Root(tok.Cluster, tok.Pin)}).Again()
 }
 
 // Again returns another candidate with a new key, for the same cluster.
@@ -65,7 +66,7 @@ func (n *Candidate) Again() (*Candidate, error) {
 
 // Dial connects as a stranger that knows the root.
 func (n *Candidate) Dial() (*mesh.Conn, error) {
-	return mesh.DialPinned(n.addr, n.there, mesh.Options{})
+	return pinned.Dial(n.addr, n.there, mesh.Options{})
 }
 
 // DialAs connects with the certificate of a grant or a renewal.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/devshard"
-	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/internal/localsocket"
 )
 
 // Kinds of harm that can be done to a dev cluster, and how to undo it.
@@ -81,7 +81,7 @@ func Ask(ctx context.Context, socket string, h Harm) (Harmed, error) {
 // control serves the control socket until the cluster ends. It has mode 0600: only the
 // user who runs the cluster gets at it.
 func (c *Cluster) control() error {
-	l, err := mesh.ListenLocal(ControlSocket(c.dir))
+	l, err := localsocket.Listen(ControlSocket(c.dir))
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -98,7 +98,7 @@ func (c *Cluster) Bring(ctx context.Context, coordinator string, file keyring.Sh
 	if err != nil {
 		return recovery.Progress{}, err
 	}
-	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
+	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		return recovery.Progress{}, err
 	}

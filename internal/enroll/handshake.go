@@ -12,13 +12,13 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
@@ -58,7 +58,7 @@ func (h Handshake) Run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 	if done == nil {
 		done = func(StepName, string) {}
 	}
-	conn, err := mesh.DialPinned(Target(address), credential.RootPin(h.Cluster, h.Pin), mesh.Options{
+	conn, err := pinned.Dial(Target(address), pinned.Root(h.Cluster, h.Pin), mesh.Options{
 		Now: h.Now, OnFailure: h.Failed,
 		GRPC:   []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxGrantBytes))},
 		Dialer: tellOnce(Dialer(h.Dial), func() { done(StepReach, address) }),

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/verdict"
 )
 
@@ -281,7 +281,7 @@ func (j *joiner) pursue(ctx context.Context, w state.Wanted) (*state.Admitted, s
 // allPins reports whether each address answered and had another root.
 func allPins(failures []error) bool {
 	return len(failures) > 0 && !slices.ContainsFunc(failures,
-		func(err error) bool { return !errors.Is(err, credential.ErrPin) })
+		func(err error) bool { return !errors.Is(err, pinned.ErrMismatch) })
 }
 
 // try joins at one address. The steps that were done are told; where it failed is

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -96,7 +97,7 @@ func handshake(h *mesh.HandshakeError) *explain.Error {
 		pairs = append(pairs, "problem", "rule "+chain.Rule+" refused its "+chain.Certificate,
 			"not_before", chain.NotBefore, "not_after", chain.NotAfter, "now", chain.Now)
 	}
-	if pin, ok := errors.AsType[*credential.PinError](h); ok {
+	if pin, ok := errors.AsType[*pinned.Error](h); ok {
 		pairs = append(pairs, "problem", pin.Detail)
 	}
 	if m, ok := errors.AsType[*credential.MismatchError](h); ok {

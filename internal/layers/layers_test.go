@@ -46,6 +46,10 @@ var levels = []struct {
 	{"internal/output/message", 2, "the form of messages of the protocol"},
 	{"internal/slip", 0, "words that somebody mistyped"},
 	{"internal/checksummed", 0, "the form of a file"},
+	{"internal/credentialdoor", 0, "functions that a package sets and another calls"},
+	{"internal/meshdoor", 0, "functions that a package sets and another calls"},
+	{"internal/localsocket", 0, "a socket and its path"},
+	{"internal/pinned", 3, "connections to a server that a key names"},
 	{"internal/identitydoor", 0, "functions that a package sets and another calls"},
 	{"internal/identityauthor", 0, "what who mints and names asks of package identity"},
 	{"internal/identityform", 0, "bounds of identities and certificates"},
@@ -302,8 +306,8 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/begins", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
-	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
+	"internal/begins", "internal/credentialdoor", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
+	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/meshdoor", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/turns",
 }
 

@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -297,7 +298,7 @@ func (x *coord) firstSet(req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifes
 	if err != nil {
 		return nil, err
 	}
-	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), credential.LeafPin(token.KeyHash), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := pinned.Dial("passthrough:///"+x.addr(), pinned.Leaf(token.KeyHash), mesh.Options{Dialer: x.f.net.dial(nil)})
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +336,7 @@ func bindingOf(ctx context.Context) ([]byte, error) {
 
 // join joins somebody over a connection of its own, and returns one with its identity.
 func (x *coord) join(ctx context.Context, kind identity.Kind, p proof.Prover) (*joined, error) {
-	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), credential.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := pinned.Dial("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
 	if err != nil {
 		return nil, err
 	}
@@ -570,7 +571,7 @@ func (x *coord) bring() (err error) {
 }
 
 func (x *coord) bringOne(file keyring.ShareFile) error {
-	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), credential.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := pinned.Dial("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
 	if err != nil {
 		return err
 	}

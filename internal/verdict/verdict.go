@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -168,7 +169,7 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 	case mesh.Protocol:
 		return explain.Wrap(err, explain.PeerProtocol, "endpoint", h.Endpoint)
 	}
-	if pin, ok := errors.AsType[*credential.PinError](h); ok {
+	if pin, ok := errors.AsType[*pinned.Error](h); ok {
 		return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem",
 			pin.Detail+"; expected was "+h.Expected, "do", "compare that with the root pin in fealty status of "+
 				"the cluster that is meant; if the pin is right, somebody else answers there: do not go on")
@@ -242,7 +243,7 @@ func fieldPairs(fields map[string]string) []any {
 // StrangeRoot reports whether err says that a coordinator is under a root that the
 // node does not know.
 func StrangeRoot(err error) bool {
-	if errors.Is(err, credential.ErrPin) {
+	if errors.Is(err, pinned.ErrMismatch) {
 		return true
 	}
 	h, ok := errors.AsType[*mesh.HandshakeError](err)

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/mesh"
@@ -125,7 +126,7 @@ func (c *Coordinators) unproven(ctx context.Context, address string,
 	call func(context.Context, fealtyv1.RestoreServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := mesh.DialPinned(enroll.Target(address), credential.Unproven(), mesh.Options{
+	conn, err := pinned.Dial(enroll.Target(address), pinned.Unproven(), mesh.Options{
 		Dialer: enroll.Dialer(c.Dial), Now: c.Node.Now, OnFailure: c.HandshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 << 20))},
 	})
@@ -335,7 +336,7 @@ func (c *Coordinators) AskForChanges(ctx context.Context) bool {
 func (c *Coordinators) changesAt(ctx context.Context, address string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := mesh.DialPinned(enroll.Target(address), credential.Unproven(), mesh.Options{
+	conn, err := pinned.Dial(enroll.Target(address), pinned.Unproven(), mesh.Options{
 		Dialer: enroll.Dialer(c.Dial), Now: c.Node.Now, OnFailure: c.HandshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxRootChangesBytes))},
 	})

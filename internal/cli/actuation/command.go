@@ -134,7 +134,7 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 	case len(missing) > 0:
 		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
 	}
-	files, err := credential.NewFiles(credential.FilesConfig{Paths: paths, Use: credential.FilesIdentity, Now: w.Now,
+	files, err := credential.NewFiles(credential.FilesConfig{Paths: paths, Now: w.Now,
 		Log:       log,
 		OnFailure: failed})
 	if err != nil {

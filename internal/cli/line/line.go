@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -72,7 +73,7 @@ func ServicesOf(l *Line, local bool) *Services {
 
 // Dial opens the way to a process of this machine.
 func Dial(path string, timeout time.Duration) (*Line, error) {
-	if err := mesh.CheckSocketPath(path); err != nil {
+	if err := localsocket.CheckPath(path); err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the socket", "value", path,
 			"problem", strings.TrimPrefix(err.Error(), "mesh: "), "want", "a shorter path")
 	}

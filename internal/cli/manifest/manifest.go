@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/line"
@@ -32,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -617,7 +617,7 @@ func firstSet(ctx context.Context, c *program.CLI, cfg *settings.Values, file st
 
 func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.SetupToken,
 	req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
-	conn, err := mesh.DialPinned(addr, credential.LeafPin(token.KeyHash), mesh.Options{Now: c.Env.Now})
+	conn, err := pinned.Dial(addr, pinned.Leaf(token.KeyHash), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return nil, err
 	}

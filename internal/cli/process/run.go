@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -114,7 +115,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 	if socket.Text == "" {
 		socket = cfg.Find("data")
 	}
-	if err := mesh.CheckSocketPath(adminSocket(cfg)); err != nil {
+	if err := localsocket.CheckPath(adminSocket(cfg)); err != nil {
 		return explain.Wrap(err, explain.BadSetting, "from", socket.From, "key", socket.Key, "problem",
 			strings.TrimPrefix(err.Error(), "mesh: "))
 	}

@@ -17,7 +17,6 @@ import (
 	terminal "golang.org/x/term"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
@@ -33,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -469,7 +469,7 @@ func bringShare(ctx context.Context, c *program.CLI, cfg *settings.Values, in re
 
 func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile,
 	expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
-	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.Env.Now})
+	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}

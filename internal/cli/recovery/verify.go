@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
@@ -27,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -166,7 +166,7 @@ func verifyAny(ctx context.Context, c *program.CLI, cfg *settings.Values, want r
 
 func verifyAt(ctx context.Context, c *program.CLI, cfg *settings.Values, want recovery.Expected,
 	addr string) (*recovery.Cluster, error) {
-	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.Env.Now})
+	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}

@@ -35,6 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -365,10 +366,10 @@ func (f *Fleet) Node() *Node {
 // Join runs the handshake as any candidate would, and returns the refusal.
 func (n *Node) Join(kind identity.Kind, prover proof.Prover) error {
 	n.Fleet.T.Helper()
-	pin := credential.RootPin(Cluster, n.Fleet.Pin())
+	pin := pinned.Root(Cluster, n.Fleet.Pin())
 	opts := n.Dialer
 	opts.Now = n.Fleet.Clock
-	conn, err := mesh.DialPinned(n.Fleet.Addr, pin, opts)
+	conn, err := pinned.Dial(n.Fleet.Addr, pin, opts)
 	if err != nil {
 		return err
 	}

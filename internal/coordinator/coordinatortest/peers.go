@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
@@ -175,7 +176,7 @@ func ServePeer(t testing.TB, s fealtyv1.PeerServiceServer) string {
 // and returns the address.
 func ServeAlone(t testing.TB, register func(grpc.ServiceRegistrar)) string {
 	t.Helper()
-	material, err := credential.NewEphemeral(nil)
+	material, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func Loaded(f *Fleet) *history.History {
 // DialUnproven returns a connection to whoever answers at addr, without a certificate. It reads no more than a
 // coordinator would.
 func DialUnproven(addr string) (*mesh.Conn, error) {
-	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{GRPC: []grpc.DialOption{
+	return pinned.Dial("passthrough:///"+addr, pinned.Unproven(), mesh.Options{GRPC: []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
 		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 	}})

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/mesh"
@@ -19,7 +19,7 @@ import (
 // VerifyAt verifies the cluster that answers at addr, as fealty verify does.
 func VerifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Cluster, error) {
 	t.Helper()
-	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
+	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

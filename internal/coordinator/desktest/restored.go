@@ -6,12 +6,12 @@ import (
 	"io"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -19,7 +19,7 @@ import (
 // RestoreClient is a stranger's client for what a restore lost.
 func RestoreClient(f *coordinatortest.Fleet) fealtyv1.RestoreServiceClient {
 	f.T.Helper()
-	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{Now: f.Clock})
+	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{Now: f.Clock})
 	if err != nil {
 		f.T.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
@@ -24,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
@@ -619,7 +619,7 @@ func TestSharesInRecovery(t *testing.T) {
 	}
 	made := before.GetTransition()
 	coordinatortest.LoseKeeper(f)
-	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{})
+	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

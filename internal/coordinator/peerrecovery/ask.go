@@ -26,7 +26,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -36,6 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -458,7 +458,7 @@ type asking struct {
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
 func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
-	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(),
+	return pinned.Dial("passthrough:///"+addr, pinned.Unproven(),
 		mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now, GRPC: []grpc.DialOption{
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
 			grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),

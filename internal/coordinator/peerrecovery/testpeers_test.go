@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -111,7 +111,7 @@ type peerRelay struct {
 }
 
 func (r *peerRelay) Recover(down fealtyv1.PeerService_RecoverServer) error {
-	conn, err := mesh.DialPinned(r.to, credential.Unproven(), mesh.Options{})
+	conn, err := pinned.Dial(r.to, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		return err
 	}

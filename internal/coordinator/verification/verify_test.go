@@ -15,7 +15,6 @@ import (
 	goproto "google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -25,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/mesh"
@@ -106,7 +106,7 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{})
+	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{})
 	coordinatortest.WantOnly(t, "dial", err, "")
 	defer conn.Close()
 	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(),

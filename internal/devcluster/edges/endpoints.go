@@ -240,7 +240,7 @@ func (l *load) call(ctx context.Context, conn grpc.ClientConnInterface) {
 		}
 		return
 	}
-	if info, ok := mesh.FromPeer(&at); ok {
+	if info, ok := at.AuthInfo.(*mesh.Info); ok {
 		l.seen[info.Peer.Key] = at.Addr.String()
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/devprogram"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/workload/files"
 	"github.com/fealty-io/fealty/mesh"
@@ -35,7 +36,7 @@ func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
 	e.cfg.Note("an agent and two processes of its machine as programs")
 	folder := filepath.Join(e.cfg.Dir, host)
 	socket := filepath.Join(e.cfg.Dir, "workload.sock")
-	if err := mesh.CheckSocketPath(socket); err != nil {
+	if err := localsocket.CheckPath(socket); err != nil {
 		return "", err
 	}
 	if err := e.runHost(ctx, folder, socket); err != nil {

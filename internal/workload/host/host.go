@@ -25,6 +25,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/tokenkey"
@@ -35,7 +36,6 @@ import (
 	"github.com/fealty-io/fealty/internal/workload/sds"
 	"github.com/fealty-io/fealty/internal/workload/spiffe"
 	"github.com/fealty-io/fealty/internal/workload/tokens"
-	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -235,10 +235,10 @@ func (h *Host) listen() (net.Listener, error) {
 	if h.cfg.Listener != nil {
 		return h.cfg.Listener, nil
 	}
-	if err := mesh.CheckSocketPath(h.cfg.Socket); err != nil {
+	if err := localsocket.CheckPath(h.cfg.Socket); err != nil {
 		return nil, err
 	}
-	l, err := mesh.ListenLocal(h.cfg.Socket)
+	l, err := localsocket.Listen(h.cfg.Socket)
 	if err != nil {
 		return nil, err
 	}

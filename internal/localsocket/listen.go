@@ -1,4 +1,5 @@
-package mesh
+// Package localsocket listens on unix sockets that the own user alone can open.
+package localsocket
 
 import (
 	"errors"
@@ -7,12 +8,12 @@ import (
 	"os"
 )
 
-// ListenLocal listens on the unix socket at path, which only the own user can
+// Listen listens on the unix socket at path, which only the own user can
 // open. A socket that a dead process left there is removed: that nobody lives
 // behind it is the caller's to know, by a lock. A file that is no socket stays, and
 // is an error.
-func ListenLocal(path string) (net.Listener, error) {
-	if err := CheckSocketPath(path); err != nil {
+func Listen(path string) (net.Listener, error) {
+	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
 	switch info, err := os.Lstat(path); {
@@ -20,7 +21,8 @@ func ListenLocal(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("mesh: look for an old socket: %w", err)
 	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("mesh: %s is in the way of the local socket, and is no socket: move it, or name another path", path)
+		return nil, fmt.Errorf("mesh: %s is in the way of the local socket, and is no socket: move it, or name "+
+			"another path", path)
 	default:
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("mesh: remove the old socket: %w", err)
@@ -35,4 +37,16 @@ func ListenLocal(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("mesh: protect a local socket: %w", err)
 	}
 	return l, nil
+}
+
+// CheckPath reports whether path fits into a unix socket's address, which is shorter than other paths may be.
+func CheckPath(path string) error {
+	if path == "" {
+		return errors.New("mesh: the path of the socket is blank")
+	}
+	if len(path) > maxPath {
+		return fmt.Errorf("mesh: the path of socket %s has %d bytes, at most %d are possible: use a shorter directory",
+			path, len(path), maxPath)
+	}
+	return nil
 }

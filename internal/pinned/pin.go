@@ -1,4 +1,6 @@
-package credential
+// Package pinned is how a process knows a server before it has a trust bundle: by a key that it learned on a trusted
+// way.
+package pinned
 
 import (
 	"crypto/tls"
@@ -7,26 +9,34 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/credentialdoor"
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/meshdoor"
+	"github.com/fealty-io/fealty/mesh"
 )
 
-// ErrPin is matched by every [*PinError].
-var ErrPin = errors.New("credential: the server does not match the pin")
+// ErrMismatch is matched by every [*Error].
+var ErrMismatch = errors.New("credential: the server does not match the pin")
 
-// PinError says how a server differs from a pin. Either the pin is of another
+// Error says how a server differs from a pin. Either the pin is of another
 // cluster or coordinator, or somebody is in between.
-type PinError struct {
+type Error struct {
 	Pin    Pin
 	Detail string
 }
 
-func (e *PinError) Error() string {
-	return fmt.Sprintf("credential: %s, expected %s: check that the token or pin is of this cluster, and do not go on if it is", e.Detail, e.Pin)
+func (e *Error) Error() string {
+	return fmt.Sprintf("credential: %s, expected %s: check that the token or pin is of this cluster, and do not "+
+		"go on if it is", e.Detail, e.Pin)
 }
 
-// Is makes every PinError match [ErrPin].
-func (e *PinError) Is(target error) bool { return target == ErrPin }
+// PinMismatch tells package mesh what it is.
+func (e *Error) PinMismatch() {}
+
+// Is makes every Error match [ErrMismatch].
+func (e *Error) Is(target error) bool { return target == ErrMismatch }
 
 // Pin is how a process knows a server before it has a trust bundle: by the hash
 // of a key, learned on a trusted way. The zero Pin is refused.
@@ -37,15 +47,15 @@ type Pin struct {
 	key     identity.KeyID
 }
 
-// RootPin names the root key of cluster. The server must present leaf, mesh CA
-// and root ([ServerOptions.SendRoot]); the root must have that key, the chain must
+// Root names the root key of cluster. The server must present leaf, mesh CA
+// and root (credential.ServerOptions.SendRoot); the root must have that key, the chain must
 // verify to it, and the leaf must identify a coordinator of cluster.
-func RootPin(cluster string, root identity.KeyID) Pin { return Pin{cluster: cluster, key: root} }
+func Root(cluster string, root identity.KeyID) Pin { return Pin{cluster: cluster, key: root} }
 
-// LeafPin names the key of an ephemeral certificate ([NewEphemeral]), which is
+// Leaf names the key of an ephemeral certificate ([NewEphemeral]), which is
 // all that a coordinator has before its cluster is initialized. Only the key
 // counts: its holder proves in the handshake that it has it.
-func LeafPin(leaf identity.KeyID) Pin { return Pin{leaf: true, key: leaf} }
+func Leaf(leaf identity.KeyID) Pin { return Pin{leaf: true, key: leaf} }
 
 // Unproven names nobody: whoever answers is taken, and known as nobody. It is for
 // calls in which the server proves itself later, over the channel binding of the
@@ -81,20 +91,20 @@ func (p Pin) String() string {
 	return fmt.Sprintf("key %s", p.key)
 }
 
-// PinnedClientTLS returns a config for a client that trusts nothing but pin; with
+// ClientTLS returns a config for a client that trusts nothing but p; with
 // [Unproven], nothing at all. It presents no certificate. Nil now means time.Now;
 // expiry is compared for a root pin only.
 //
-// Errors of the handshake: [*PinError] for another key, and those of [ClientTLS].
-func PinnedClientTLS(pin Pin, now func() time.Time, opts ClientOptions) (*tls.Config, error) {
-	if err := pin.Validate(); err != nil {
+// Errors of the handshake: [*Error] for another key, and those of credential.ClientTLS.
+func (p Pin) ClientTLS(now func() time.Time, opts credential.ClientOptions) (*tls.Config, error) {
+	if err := p.Validate(); err != nil {
 		return nil, err
 	}
 	if now == nil {
 		now = time.Now
 	}
 	return clientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
-		v, err := pin.verify(cs.PeerCertificates, now())
+		v, err := p.verify(cs.PeerCertificates, now())
 		if err != nil {
 			return err
 		}
@@ -105,26 +115,47 @@ func PinnedClientTLS(pin Pin, now func() time.Time, opts ClientOptions) (*tls.Co
 	}), nil
 }
 
+var dial = meshdoor.DialPinned.(func(target string, pin any, opts mesh.Options) *mesh.Conn)
+
+// Dial returns a client of target that trusts nothing but p, and presents no certificate. With [Unproven] the server is
+// nobody until it proves itself over the connection.
+func Dial(target string, p Pin, opts mesh.Options) (*mesh.Conn, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	return dial(target, p, opts), nil
+}
+
+var clientTLS = credentialdoor.ClientTLS.(func(protos []string, verify func(tls.ConnectionState) error) *tls.Config)
+
+// NewEphemeral returns material for a server that has no identity yet: a fresh P-256 key under a self-signed
+// certificate that names nobody. The server asks no client for a certificate; clients verify it by [Leaf] with
+// credential.Material.Pin. A credential.Issued changes from it to issued material, and never back. A nil now means
+// time.Now.
+var NewEphemeral = credentialdoor.NewEphemeral.(func(now func() time.Time) (*credential.Material, error))
+
 func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified, error) {
 	if p.nobody {
 		return identity.Verified{IDErr: identity.ErrNoIdentity, Leaf: chain[0], Key: identity.KeyOf(chain[0])}, nil
 	}
 	if p.leaf {
 		if len(chain) != 1 {
-			return identity.Verified{}, &PinError{p, fmt.Sprintf("the server sent %d certificates instead of one self-signed", len(chain))}
+			return identity.Verified{}, &Error{p, fmt.Sprintf("the server sent %d certificates instead of one "+
+				"self-signed", len(chain))}
 		}
 		key := identity.KeyOf(chain[0])
 		if key != p.key {
-			return identity.Verified{}, &PinError{p, "the server has key " + key.String()}
+			return identity.Verified{}, &Error{p, "the server has key " + key.String()}
 		}
 		return identity.Verified{IDErr: identity.ErrNoIdentity, Leaf: chain[0], Key: key}, nil
 	}
 	if len(chain) != 3 {
-		return identity.Verified{}, &PinError{p, fmt.Sprintf("the server sent %d certificates instead of leaf, mesh CA and root", len(chain))}
+		return identity.Verified{}, &Error{p, fmt.Sprintf("the server sent %d certificates instead of leaf, "+
+			"mesh CA and root", len(chain))}
 	}
 	root := chain[2]
 	if key := identity.KeyOf(root); key != p.key {
-		return identity.Verified{}, &PinError{p, "the server has root key " + key.String()}
+		return identity.Verified{}, &Error{p, "the server has root key " + key.String()}
 	}
 	bundle, err := identity.NewBundle(identity.BundleConfig{Cluster: p.cluster, Roots: []*x509.Certificate{root}})
 	if err != nil {
@@ -137,7 +168,7 @@ func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified
 	if v.IDErr != nil {
 		return identity.Verified{}, v.IDErr
 	}
-	if err := AnyOfKind(identity.Coordinator).Check(v.ID); err != nil {
+	if err := credential.AnyOfKind(identity.Coordinator).Check(v.ID); err != nil {
 		return identity.Verified{}, err
 	}
 	return v, nil

@@ -1,14 +1,16 @@
-package mesh
+package localsocket_test
 
 import (
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/fealty-io/fealty/internal/localsocket"
 )
 
 // A socket of a dead process gives way; somebody's file does not.
-func TestListenLocalRemovesSocketsAlone(t *testing.T) {
+func TestListenRemovesSocketsAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -16,7 +18,7 @@ func TestListenLocalRemovesSocketsAlone(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
-	l, err := ListenLocal(path)
+	l, err := localsocket.Listen(path)
 	if err != nil {
 		t.Fatalf("after a dead process: %v", err)
 	}
@@ -27,7 +29,7 @@ func TestListenLocalRemovesSocketsAlone(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenLocal(path); err == nil {
+	if _, err := localsocket.Listen(path); err == nil {
 		t.Error("a file was taken for an old socket")
 	}
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "precious" {
