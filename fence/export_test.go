@@ -7,6 +7,9 @@ const (
 	MaxTokenText = maxTokenText
 )
 
-var SequenceFrom = counterFrom
+var (
+	SequenceFrom = counterFrom
+	ParseToken   = parseToken
+)
 
 type Sequence = counter

@@ -650,7 +650,7 @@ func (c *Claim) Read(a Authority, token, lineage, grant []string) error {
 		}
 	}
 	var err error
-	if c.Token, err = ParseToken(strings.Join(token, "")); err != nil {
+	if c.Token, err = parseToken(strings.Join(token, "")); err != nil {
 		return err
 	}
 	if c.Lineage, err = ParseLineage(strings.Join(lineage, "")); err != nil {

@@ -64,9 +64,9 @@ func (t Token) String() string {
 	return string(b)
 }
 
-// ParseToken reads what [Token.String] wrote, and no other spelling of it. A token with an
+// parseToken reads what [Token.String] wrote, and no other spelling of it. A token with an
 // epoch, sequence or incarnation of zero is none. Errors match [ErrMalformed].
-func ParseToken(s string) (Token, error) {
+func parseToken(s string) (Token, error) {
 	bad := func(why string) (Token, error) {
 		return Token{},
 			fmt.Errorf("fence: %.160q is no token, %s: want v1:ownership:epoch:sequence:incarnation:digest: %w", s,

@@ -81,9 +81,9 @@ type GuardConfig struct {
 
 	// OnFailure is told of each handshake that failed; plain network failures are
 	// none. OnRefused is told of each connection that was refused for another
-	// reason: a [*FullError], a [*LocalError], or what the source said. OnCut is told
-	// of each connection that is cut. They are called from several goroutines and
-	// must not block. Nil: nobody is told.
+	// reason: a [*FullError], what the source said, or, on a unix socket, whose
+	// process it is. OnCut is told of each connection that is cut. They are called
+	// from several goroutines and must not block. Nil: nobody is told.
 	OnFailure func(*HandshakeError)
 	OnRefused func(error)
 	OnCut     func(identity.Peer, *CutError)

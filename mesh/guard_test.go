@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -89,7 +90,7 @@ func TestPlaintextIsInsecure(t *testing.T) {
 		if p := identity.FromContext(ctx); p.Standing() != identity.Insecure || p.Addr != ":7" {
 			t.Errorf("peer %v", p)
 		}
-		if _, ok := mesh.ConnectionState(ctx); ok {
+		if _, ok := proof.ConnectionState(ctx); ok {
 			t.Error("plaintext has a TLS state")
 		}
 		return nil, nil
@@ -104,7 +105,7 @@ func TestPlaintextIsInsecure(t *testing.T) {
 func TestChannelBinding(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	export := func(ctx context.Context) []byte {
-		cs, ok := mesh.ConnectionState(ctx)
+		cs, ok := proof.ConnectionState(ctx)
 		if !ok {
 			t.Error("no TLS state")
 			return nil

@@ -82,17 +82,6 @@ func FromContext(ctx context.Context) (*Info, bool) {
 	return i, ok
 }
 
-// ConnectionState returns the TLS state of the very connection that a call runs
-// on. It is false for plaintext and unix sockets: a proof that needs a channel
-// binding must then end the call.
-func ConnectionState(ctx context.Context) (tls.ConnectionState, bool) {
-	i, ok := FromContext(ctx)
-	if !ok {
-		return tls.ConnectionState{}, false
-	}
-	return i.ConnectionState()
-}
-
 // earliest returns the first end of a certificate in chain, or zero.
 func earliest(chain []*x509.Certificate) time.Time {
 	var t time.Time

@@ -18,14 +18,14 @@ import (
 // process that reaches itself and for its admin surface.
 func OwnUser(l identity.Local) bool { return l.UID == 0 || int64(l.UID) == int64(os.Geteuid()) }
 
-// LocalError says why a connection on a unix socket was refused.
-type LocalError struct {
+// localError says why a connection on a unix socket was refused.
+type localError struct {
 	Path  string
 	Local *identity.Local // nil if the system did not tell
 	Err   error           // why it did not
 }
 
-func (e *LocalError) Error() string {
+func (e *localError) Error() string {
 	if e.Local != nil {
 		return fmt.Sprintf("mesh: a process of user %d (pid %d) is not allowed on socket %s: run as the user that owns it, or as root", e.Local.UID, e.Local.PID, e.Path)
 	}
@@ -33,7 +33,7 @@ func (e *LocalError) Error() string {
 }
 
 // Unwrap returns why the system did not tell.
-func (e *LocalError) Unwrap() error { return e.Err }
+func (e *localError) Unwrap() error { return e.Err }
 
 // local shakes no hands: the kernel vouches for the process on the other end.
 func (g *Guard) local(raw net.Conn) (*Info, error) {
@@ -55,22 +55,22 @@ func localInfo(raw net.Conn, allow func(identity.Local) bool) (*Info, error) {
 	}
 	sc, ok := raw.(syscall.Conn)
 	if !ok {
-		return nil, &LocalError{Path: path, Err: errors.New("not a connection of the operating system")}
+		return nil, &localError{Path: path, Err: errors.New("not a connection of the operating system")}
 	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
-		return nil, &LocalError{Path: path, Err: err}
+		return nil, &localError{Path: path, Err: err}
 	}
 	var l identity.Local
 	var lerr error
 	if err := rc.Control(func(fd uintptr) { l, lerr = peerCredentials(int(fd)) }); err != nil {
-		return nil, &LocalError{Path: path, Err: err}
+		return nil, &localError{Path: path, Err: err}
 	}
 	if lerr != nil {
-		return nil, &LocalError{Path: path, Err: lerr}
+		return nil, &localError{Path: path, Err: lerr}
 	}
 	if !allow(l) {
-		return nil, &LocalError{Path: path, Local: &l}
+		return nil, &localError{Path: path, Local: &l}
 	}
 	return &Info{
 		// Bytes stay in the kernel.

@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -61,7 +62,7 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := mesh.ConnectionState(st.Context()); ok {
+	if _, ok := proof.ConnectionState(st.Context()); ok {
 		t.Fatal("a unix socket has a TLS state")
 	}
 	info, ok := mesh.FromContext(st.Context())

@@ -145,9 +145,9 @@ func (s *SignedRootChange) Marshal() ([]byte, error) {
 	return out, nil
 }
 
-// UnmarshalRootChange reads what Marshal wrote. It copies. Errors match
+// unmarshalRootChange reads what Marshal wrote. It copies. Errors match
 // ErrMalformed.
-func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
+func unmarshalRootChange(data []byte) (*SignedRootChange, error) {
 	r := &binaryReader{in: data}
 	if r.take(len(snapshotform.ChangeMagic)) != snapshotform.ChangeMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w", snapshotform.ChangeMagic, ErrMalformed)
@@ -201,11 +201,11 @@ func (s *SignedRootChange) verify(cluster string, signers *Signers) (RootChange,
 	return r, nil
 }
 
-// ErrNoRootChange is matched when none of the changes leads away from the root
+// errNoRootChange is matched when none of the changes leads away from the root
 // that a node pins.
-var ErrNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinned one", ErrRejected)
+var errNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinned one", ErrRejected)
 
-// VerifyRootChanges returns where the root that a node pins went: changes are those
+// verifyRootChanges returns where the root that a node pins went: changes are those
 // of its cluster, in the order of the history, and bundle is its newest trust
 // bundle, whose signers it believes. Those before pin came into force are passed
 // over. From there each must follow on the one before, and be signed by the
@@ -213,8 +213,8 @@ var ErrNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinn
 //
 // A change at a place of the history that the bundle has seen taken is refused: it
 // was signed and never made, or it is one that was replayed. Errors match
-// ErrRejected; [ErrNoRootChange] if pin did not change.
-func VerifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identity.KeyID) (RootChange, error) {
+// ErrRejected; errNoRootChange if pin did not change.
+func verifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identity.KeyID) (RootChange, error) {
 	held, ok := bundle.TrustBundle()
 	if !ok {
 		return RootChange{}, fmt.Errorf("snapshot: VerifyRootChanges needs a trust bundle")
@@ -249,7 +249,7 @@ func VerifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identi
 	case found:
 		return at, nil
 	case why != nil:
-		return RootChange{}, fmt.Errorf("%w: %w", ErrNoRootChange, why)
+		return RootChange{}, fmt.Errorf("%w: %w", errNoRootChange, why)
 	}
-	return RootChange{}, ErrNoRootChange
+	return RootChange{}, errNoRootChange
 }

@@ -91,7 +91,7 @@ func TestVerifyRootChanges(t *testing.T) {
 		{"too many", f.bundle, slices.Repeat([]*SignedRootChange{signChange(t, first, "alice")}, snapshotform.MaxRootChanges+1), identity.KeyID{}},
 		{"endless", f.bundle, []*SignedRootChange{{Change: make([]byte, snapshotform.MaxRecord+1)}}, identity.KeyID{}},
 	} {
-		r, err := VerifyRootChanges(tc.changes, tc.bundle, pin)
+		r, err := verifyRootChanges(tc.changes, tc.bundle, pin)
 		switch {
 		case tc.want.IsZero() && (!errors.Is(err, ErrRejected) || !r.Root.IsZero()):
 			t.Errorf("%s: %+v, %v, want it refused", tc.name, r, err)
@@ -128,7 +128,7 @@ func FuzzUnmarshalRootChange(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := UnmarshalRootChange(data)
+		s, err := unmarshalRootChange(data)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatalf("%v does not match ErrMalformed", err)
@@ -139,7 +139,7 @@ func FuzzUnmarshalRootChange(f *testing.F) {
 		if err != nil || !bytes.Equal(again, data) {
 			t.Fatalf("%x became %x, %v", data, again, err)
 		}
-		r, err := VerifyRootChanges([]*SignedRootChange{s}, fleet.bundle, fleet.ca.Root().KeyID())
+		r, err := verifyRootChanges([]*SignedRootChange{s}, fleet.bundle, fleet.ca.Root().KeyID())
 		if err == nil && !bytes.Equal(data, good) && r.Root != fleet.change().Root {
 			t.Fatalf("%x leads to %s", data, r.Root)
 		}

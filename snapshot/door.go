@@ -2,7 +2,7 @@ package snapshot
 
 import "github.com/fealty-io/fealty/internal/snapshotdoor"
 
-// Authors of snapshots need more than what is public, and nobody else does; see package snapshotdoor.
+// Authors of snapshots and members need more than what is public, and nobody else does; see package snapshotdoor.
 func init() {
 	snapshotdoor.Compose = func(h Header, content Content) (any, error) { return compose(h, content) }
 	snapshotdoor.NewTree = func(leaves []Digest) any { return newTree(leaves) }
@@ -21,4 +21,13 @@ func init() {
 	snapshotdoor.ParseSubject = parseSubject
 	snapshotdoor.DecodeRootChange = decodeRootChange
 	snapshotdoor.DecodeEmergency = decodeEmergency
+	snapshotdoor.FreshnessAt = freshnessAt
+	snapshotdoor.RecheckHeader = recheckHeader
+	snapshotdoor.AddEmergency = addEmergency
+	snapshotdoor.Effective = effective
+	snapshotdoor.RevocationsOf = revocationsOf
+	snapshotdoor.VerifyRootChanges = verifyRootChanges
+	snapshotdoor.ErrNoRootChange = errNoRootChange
+	snapshotdoor.UnmarshalRootChange = unmarshalRootChange
+	snapshotdoor.UnmarshalEmergency = unmarshalEmergency
 }

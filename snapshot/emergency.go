@@ -214,8 +214,8 @@ func (s *SignedEmergency) Marshal() ([]byte, error) {
 	return out, nil
 }
 
-// UnmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
-func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
+// unmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
+func unmarshalEmergency(data []byte) (*SignedEmergency, error) {
 	r := &binaryReader{in: data}
 	if r.take(len(snapshotform.EmergencyMagic)) != snapshotform.EmergencyMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w", snapshotform.EmergencyMagic, ErrMalformed)
@@ -276,10 +276,10 @@ func (s *SignedEmergency) Verify(b TrustBundle) (*Emergency, error) {
 	return e, nil
 }
 
-// AddEmergency returns the statements in force with e, which was verified as s. It
+// addEmergency returns the statements in force with e, which was verified as s. It
 // reports false if e is in force already. A number that another statement has is
 // refused: who numbers them has to know which there are.
-func AddEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, err error) {
+func addEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, err error) {
 	for _, old := range in {
 		if old.Root != e.Root || old.Number != e.Number {
 			continue

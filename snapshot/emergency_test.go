@@ -213,7 +213,7 @@ func TestEmergency(t *testing.T) {
 	if !bytes.Equal(must(encode(got)), must(encode(&e))) {
 		t.Errorf("%+v, want %+v", got, e)
 	}
-	back := must(UnmarshalEmergency(must(s.Marshal())))
+	back := must(unmarshalEmergency(must(s.Marshal())))
 	if !bytes.Equal(must(back.Marshal()), must(s.Marshal())) || back.Digest() != s.Digest() {
 		t.Error("it does not come back from its file")
 	}
@@ -247,7 +247,7 @@ func TestEmergencyFlips(t *testing.T) {
 		for bit := range 8 {
 			bent := bytes.Clone(raw)
 			bent[i] ^= 1 << bit
-			s, err := UnmarshalEmergency(bent)
+			s, err := unmarshalEmergency(bent)
 			if err == nil {
 				_, err = s.Verify(b)
 			}
@@ -257,11 +257,11 @@ func TestEmergencyFlips(t *testing.T) {
 		}
 	}
 	for n := range raw {
-		if _, err := UnmarshalEmergency(raw[:n]); !errors.Is(err, ErrMalformed) {
+		if _, err := unmarshalEmergency(raw[:n]); !errors.Is(err, ErrMalformed) {
 			t.Fatalf("the first %d bytes: %v", n, err)
 		}
 	}
-	if _, err := UnmarshalEmergency(append(raw, 0)); !errors.Is(err, ErrMalformed) {
+	if _, err := unmarshalEmergency(append(raw, 0)); !errors.Is(err, ErrMalformed) {
 		t.Error("a byte after the end")
 	}
 }
@@ -289,7 +289,7 @@ func TestAddEmergency(t *testing.T) {
 		{"another of the same number", at(1, "c"), false, ReasonEquivocation, 2},
 		{"a later one", at(9, "d"), true, "", 3},
 	} {
-		out, news, err := AddEmergency(in, step.e)
+		out, news, err := addEmergency(in, step.e)
 		r, _ := errors.AsType[*RejectedError](err)
 		if news != step.news || len(out) != step.want || (err != nil) != (step.bad != "") || err != nil && r.Reason != step.bad {
 			t.Fatalf("%s: %d in force, news %v, %v", step.name, len(out), news, err)
@@ -297,12 +297,12 @@ func TestAddEmergency(t *testing.T) {
 		in = out
 	}
 	for n := uint64(10); len(in) < snapshotform.MaxEmergencies; n++ {
-		in, _, _ = AddEmergency(in, at(n, "x"))
+		in, _, _ = addEmergency(in, at(n, "x"))
 	}
-	if _, _, err := AddEmergency(in, at(1000, "x")); !errors.Is(err, ErrRejected) {
+	if _, _, err := addEmergency(in, at(1000, "x")); !errors.Is(err, ErrRejected) {
 		t.Errorf("one above the limit: %v", err)
 	}
-	if _, news, err := AddEmergency(in, at(9, "d")); news || err != nil {
+	if _, news, err := addEmergency(in, at(9, "d")); news || err != nil {
 		t.Errorf("a full list refuses what is in force: %v", err)
 	}
 }
@@ -315,7 +315,7 @@ func FuzzEmergency(f *testing.F) {
 	f.Add(must(signEmergency(f, fl.emergency(), "alice").Marshal()))
 	f.Add([]byte(snapshotform.EmergencyMagic))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := UnmarshalEmergency(data)
+		s, err := unmarshalEmergency(data)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatal(err)

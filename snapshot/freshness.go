@@ -18,7 +18,7 @@ const (
 // can be reached does not matter, and a newer record from whatever source makes
 // it fresh again. staleFor is how long it is stale before it is degraded.
 func (v *Verified) Freshness(now time.Time, staleFor time.Duration) Freshness {
-	return FreshnessAt(v.FreshUntil(), v.header.ExpiresAt, now, staleFor)
+	return freshnessAt(v.FreshUntil(), v.header.ExpiresAt, now, staleFor)
 }
 
 // FreshUntil returns when v becomes stale: fresh_until of its publication record.
@@ -30,9 +30,9 @@ func (v *Verified) FreshUntil() time.Time {
 	return v.header.RefreshAfter
 }
 
-// FreshnessAt is [Verified.Freshness] of a snapshot that is fresh until freshUntil
+// freshnessAt is [Verified.Freshness] of a snapshot that is fresh until freshUntil
 // and expires at expiresAt.
-func FreshnessAt(freshUntil, expiresAt, now time.Time, staleFor time.Duration) Freshness {
+func freshnessAt(freshUntil, expiresAt, now time.Time, staleFor time.Duration) Freshness {
 	switch {
 	case !now.Before(expiresAt):
 		return Expired

@@ -154,8 +154,8 @@ type Revocations struct {
 	keys       []identity.KeyID
 }
 
-// RevocationsOf returns all that bundle, which may be nil, and statements revoke.
-func RevocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
+// revocationsOf returns all that bundle, which may be nil, and statements revoke.
+func revocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
 	if bundle != nil {
 		if b, ok := bundle.content.(*TrustBundle); ok {
 			return revocationsIn(*b, statements...)
@@ -164,7 +164,7 @@ func RevocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
 	return revocationsIn(TrustBundle{}, statements...)
 }
 
-// revocationsIn is [RevocationsOf] for who makes the bundle.
+// revocationsIn is revocationsOf for who makes the bundle.
 func revocationsIn(b TrustBundle, statements ...*Emergency) Revocations {
 	r := Revocations{things: slices.Clone(b.Revoked), ids: slices.Clone(b.BannedIDs), keys: slices.Clone(b.BannedKeys)}
 	for i := range b.ConfigKeys {
@@ -282,11 +282,11 @@ func withoutRevoked(content Content, r Revocations, me identity.ID) Content {
 	return content
 }
 
-// Effective returns what the node me may rely on of v: its content without what r
+// effective returns what the node me may rely on of v: its content without what r
 // revokes. It is for those who act on the content, and has v's header; it is not
 // what was signed, so that neither Accept nor a disk may get it. With nothing to
 // remove it is v itself.
-func Effective(v *Verified, r Revocations, me identity.ID) *Verified {
+func effective(v *Verified, r Revocations, me identity.ID) *Verified {
 	c, ok := v.content.(revocable)
 	if !ok || len(r.things)+len(r.ids) == 0 {
 		return v

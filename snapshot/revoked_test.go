@@ -48,7 +48,7 @@ func TestEffective(t *testing.T) {
 	v := f.mustVerify(t, f.signedBootstrap(t), f.trust())
 	with := func(things ...Revoked) Revocations {
 		slices.SortFunc(things, Revoked.Compare)
-		return RevocationsOf(f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.Revoked = things }), f.trust()))
+		return revocationsOf(f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.Revoked = things }), f.trust()))
 	}
 	path := memberPath(f.me)
 	for _, tc := range []struct {
@@ -66,7 +66,7 @@ func TestEffective(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			want := f.bootstrapContent()
 			tc.edit(want)
-			got := Effective(v, with(tc.revoked), f.me)
+			got := effective(v, with(tc.revoked), f.me)
 			if got.ContentJSON() != string(must(encode(want))) {
 				t.Errorf("%s, want %s", got.ContentJSON(), must(encode(want)))
 			}
@@ -78,7 +78,7 @@ func TestEffective(t *testing.T) {
 			}
 		})
 	}
-	if got := Effective(v, with(), f.me); got != v {
+	if got := effective(v, with(), f.me); got != v {
 		t.Error("nothing is revoked, and it is another one")
 	}
 	runtime := f.runtimeContent()
@@ -108,7 +108,7 @@ func TestEffectiveContents(t *testing.T) {
 		for _, n := range names {
 			e.Revoked = append(e.Revoked, Revoked{kind, n})
 		}
-		return RevocationsOf(nil, e)
+		return revocationsOf(nil, e)
 	}
 	route := func(name, service string, to, via []string, deny bool) Route {
 		return Route{Name: name, Service: service, To: to, Via: via, Deny: deny}
@@ -120,7 +120,7 @@ func TestEffectiveContents(t *testing.T) {
 	}{
 		{"peer by its record", with(snapshotform.RevokedPeer, "db-1"), &PeerDirectory{Active: []Peer{{Name: "db-1"}, {Name: "db-2"}}, Warm: []Peer{{Name: "db-1"}}}, &PeerDirectory{Active: []Peer{{Name: "db-2"}}}},
 		{"peer by its member", with(snapshotform.RevokedPeer, "data/db-1"), &PeerDirectory{Bootstrap: []Peer{{Name: "a", ID: peer}, {Name: "b", ID: f.me}}}, &PeerDirectory{Bootstrap: []Peer{{Name: "b", ID: f.me}}}},
-		{"peer by its identity", RevocationsOf(nil, &Emergency{Nodes: []identity.ID{peer}}), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
+		{"peer by its identity", revocationsOf(nil, &Emergency{Nodes: []identity.ID{peer}}), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
 		{"service", with(snapshotform.RevokedService, "web"), &ServiceAssignment{Services: []Service{{Name: "db"}, {Name: "web"}}, Endpoints: []Endpoint{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "db"}}}},
 		{"service of this member", with(snapshotform.RevokedService, memberPath(f.me)+"/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{}},
 		{"service of another member", with(snapshotform.RevokedService, "data/other/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "web"}}}},
@@ -157,7 +157,7 @@ func TestRevocationsAddUp(t *testing.T) {
 	node := mustID(identity.New(testCluster, identity.Data, "stolen"))
 	e := f.emergency()
 	e.Revoked, e.Nodes, e.ConfigKeys = []Revoked{{snapshotform.RevokedPeer, "db-1"}, {snapshotform.RevokedService, "web"}}, []identity.ID{node}, []Digest{DigestOf(public(f.keys[1]))}
-	r := RevocationsOf(bundle, &e)
+	r := revocationsOf(bundle, &e)
 	for _, ok := range []bool{
 		r.Revokes(snapshotform.RevokedService, "web"), r.RevokesService(f.me, "web"), r.RevokesPeer("db-1", f.me), r.RevokesPeer("", node),
 		r.RevokesPeer("", mustID(identity.New(testCluster, identity.Data, "bad"))),
@@ -170,7 +170,7 @@ func TestRevocationsAddUp(t *testing.T) {
 	}
 	// A key that a statement revokes signs nothing any more, though the bundle lists it.
 	trust := f.trust()
-	trust.Revoked = RevocationsOf(nil, &Emergency{ConfigKeys: []Digest{DigestOf(public(f.keys[0]))}})
+	trust.Revoked = revocationsOf(nil, &Emergency{ConfigKeys: []Digest{DigestOf(public(f.keys[0]))}})
 	_, err := Verify(f.signedBootstrap(t), trust, Marks{}, f.now)
 	wantRefused(t, err, checkSigner, snapshotform.ReasonSigner)
 	both := must(must(compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))

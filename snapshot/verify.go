@@ -160,9 +160,9 @@ func VerifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked,
 	return verifyHeader(&verification{signed: s, trust: trust, marks: marks, now: now})
 }
 
-// RecheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
+// recheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
 // accepted this very snapshot before, and lost its content.
-func RecheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
+func recheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
 	return verifyHeader(&verification{signed: s, trust: trust, marks: marks, now: now, recheck: true})
 }
 

@@ -27,7 +27,6 @@ package durable
 import (
 	"errors"
 
-	"github.com/fealty-io/fealty/fence"
 	files "github.com/fealty-io/fealty/internal/durable"
 )
 
@@ -40,7 +39,4 @@ var (
 
 	// ErrCorrupt is matched when a file is not what was written.
 	ErrCorrupt = errors.New("damaged")
-
-	// ErrExhausted is [fence.ErrExhausted].
-	ErrExhausted = fence.ErrExhausted
 )

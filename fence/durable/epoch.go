@@ -88,7 +88,7 @@ func EnrolEpoch(dir string, o EpochOptions) (*Epoch, error) { return enrolEpoch(
 // OpenEpoch begins the next life of a holder, and holds its directory until [Epoch.Close]
 // or the end of the process. The directory exists, and nobody else writes to it.
 //
-// The errors match [ErrLocked], [ErrMissing], [ErrCorrupt], [ErrExhausted],
+// The errors match [ErrLocked], [ErrMissing], [ErrCorrupt], [fence.ErrExhausted],
 // [ErrSuperseded] or [fence.ErrUntrusted], or are those of the disk. After any of them no
 // epoch was handed out.
 func OpenEpoch(dir string, o EpochOptions) (*Epoch, error) { return openEpoch(files.OS(), dir, o) }

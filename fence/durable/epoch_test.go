@@ -224,7 +224,7 @@ func TestEpochRefuses(t *testing.T) {
 		{"a number alone", file("12345"), durable.EpochOptions{}, durable.ErrCorrupt, true},
 		{"a negative number", file("-50\n"), durable.EpochOptions{}, durable.ErrCorrupt, true},
 		{"a file that is too long", file(strings.Repeat("x", 1<<20)), durable.EpochOptions{}, durable.ErrCorrupt, true},
-		{"the last life of a grant", last, durable.EpochOptions{}, durable.ErrExhausted, true},
+		{"the last life of a grant", last, durable.EpochOptions{}, fence.ErrExhausted, true},
 		{"an older grant", good, a.under(t, holder, 2), durable.ErrSuperseded, true},
 		{"an older grant that is said to be new", good, mending(a.under(t, holder, 2)), durable.ErrSuperseded, true},
 		{"a grant of somebody else", good, a.under(t, "spiffe://test.example/shard/b", 4), fence.ErrUntrusted, true},

@@ -34,7 +34,7 @@ type Config struct {
 	// DataDir is the folder that enroll.Join filled. Required.
 	DataDir string
 	// Socket is where the local API is served. Blank means SocketName in DataDir. A
-	// unix socket's path is short: see mesh.CheckSocketPath.
+	// unix socket's path is short: see localsocket.CheckPath.
 	Socket string
 	// Sockets are where processes of this machine are served.
 	Sockets Sockets
@@ -86,7 +86,7 @@ type Config struct {
 }
 
 // Sockets are where an agent serves the processes of its machine, which need a folder that they can
-// enter, and other members. A unix socket's path is short: see mesh.CheckSocketPath.
+// enter, and other members. A unix socket's path is short: see localsocket.CheckPath.
 type Sockets struct {
 	// Config is where config is served to local services. Blank means ConfigSocketName in
 	// DataDir, whose folder only the agent's own user and root can enter.

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -103,7 +104,7 @@ func (w *world) compilerOf(s *config.Set) *Compiler {
 		Config: s, Ceiling: w.ceiling,
 		Member:  func(path string) (Member, bool) { m, ok := w.members[path]; return m, ok },
 		Banned:  func(id identity.ID) bool { return w.banned[id] },
-		Revoked: snapshot.RevocationsOf(nil, &snapshot.Emergency{Revoked: w.revoked}),
+		Revoked: snapshotmember.RevocationsOf(nil, &snapshot.Emergency{Revoked: w.revoked}),
 	})
 }
 

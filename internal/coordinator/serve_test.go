@@ -80,7 +80,7 @@ func firstSet(f *coordinatortest.Fleet, tok proof.SetupToken, m []byte, alter fu
 	if err != nil {
 		return err
 	}
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return errors.New("no connection state")
 	}

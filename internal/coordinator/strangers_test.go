@@ -39,7 +39,7 @@ func TestFirstSetInParts(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		cs, _ := mesh.ConnectionState(stream.Context())
+		cs, _ := proof.ConnectionState(stream.Context())
 		binding, err := proof.Binding(cs)
 		if err != nil {
 			return err

@@ -193,7 +193,7 @@ func (n *Candidate) JoinOver(ctx context.Context, conn grpc.ClientConnInterface,
 
 // tlsState returns the TLS state of the stream's own connection.
 func tlsState(ctx context.Context) (tls.ConnectionState, error) {
-	if cs, ok := mesh.ConnectionState(ctx); ok {
+	if cs, ok := proof.ConnectionState(ctx); ok {
 		return cs, nil
 	}
 	if p, ok := peer.FromContext(ctx); ok {

@@ -21,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // admission is the fleet's AdmissionService.
@@ -32,7 +31,7 @@ type admission struct {
 
 func (s admission) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	f := s.f
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return status.Error(codes.FailedPrecondition, "no TLS")
 	}

@@ -60,6 +60,7 @@ var levels = []struct {
 	{"internal/snapshotform", 1, "bounds and words of snapshots, and what is signed"},
 	{"internal/snapshotdoor", 0, "functions that a package sets and another calls"},
 	{"internal/snapshotauthor", 1, "what makes the content that snapshot verifies"},
+	{"internal/snapshotmember", 1, "what a member does with what snapshot verified"},
 	{"internal/manifestform", 0, "bounds, defaults and words of a manifest"},
 	{"internal/labels", 0, "texts KEY=VALUE"},
 	{"internal/plainname", 0, "names of what a shard decides about"},
@@ -252,6 +253,7 @@ var levels = []struct {
 var sameLevel = []struct{ from, to, why string }{
 	{"snapshot", "internal/snapshotform", "the bounds of what it reads"},
 	{"internal/snapshotauthor", "snapshot", "it makes what that verifies"},
+	{"internal/snapshotmember", "snapshot", "it uses what that verifies"},
 	{"internal/config", "internal/snapshotform", "what looks like a secret, and bounds of contents"},
 	{"internal/config", "internal/workload", "the form of what registers a workload"},
 	{"internal/lately", "credential", "a source of material"},
@@ -270,6 +272,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/auditstore", "internal/auditlog", "it keeps what that one decides"},
 	{"provider", "mesh", "a shard and a provider meet over connections"},
 	{"internal/flowcontrol", "mesh", "a stranger that proves itself keeps its connection"},
+	{"internal/proof", "mesh", "a proof is bound to the connection of its call"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // Expect is what an owner knows of the cluster beside the share file. Its zero
@@ -78,7 +77,7 @@ type Progress struct {
 }
 
 // Bring takes part in a recovery over conn, whose server nobody vouches for yet
-// (credential.Unproven): it verifies who asks for which history, and sends the
+// (pinned.Unproven): it verifies who asks for which history, and sends the
 // share of file if all of that holds, encrypted to this attempt alone.
 //
 // It does not notice by itself a history that was rolled back: an older head is
@@ -103,7 +102,7 @@ func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.Shar
 	if err != nil {
 		return Progress{}, err
 	}
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return Progress{}, explain.New(explain.JoinNoBinding)
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // MaxMarkBytes bounds a mark on disk.
@@ -129,7 +128,7 @@ func (c *Cluster) Mark() Mark {
 }
 
 // Verify asks the coordinator at conn, whom nobody vouches for yet
-// (credential.Unproven), to prove itself and to show its history, and checks both
+// (pinned.Unproven), to prove itself and to show its history, and checks both
 // against what is expected. endpoint names it in errors.
 //
 // The first look at a cluster takes from its coordinators the key that signs the
@@ -151,7 +150,7 @@ func Verify(ctx context.Context, conn grpc.ClientConnInterface, want Expected, e
 	if err != nil {
 		return nil, err
 	}
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return nil, explain.New(explain.JoinNoBinding)
 	}

@@ -327,7 +327,7 @@ func (x *coord) firstSet(req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifes
 }
 
 func bindingOf(ctx context.Context) ([]byte, error) {
-	cs, ok := mesh.ConnectionState(ctx)
+	cs, ok := proof.ConnectionState(ctx)
 	if !ok {
 		return nil, errors.New("no connection state")
 	}

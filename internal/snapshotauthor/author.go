@@ -113,7 +113,7 @@ var (
 	// RevokedKinds returns the kinds, sorted.
 	RevokedKinds = snapshotdoor.RevokedKinds.(func() []snapshot.RevokedKind)
 
-	// RevocationsIn is [RevocationsOf] for who makes the bundle.
+	// RevocationsIn is snapshotmember.RevocationsOf for who makes the bundle.
 	RevocationsIn = snapshotdoor.RevocationsIn.(func(
 		b snapshot.TrustBundle, statements ...*snapshot.Emergency,
 	) snapshot.Revocations)

@@ -1,14 +1,20 @@
-// Package snapshotdoor is how internal/snapshotauthor reaches what package snapshot keeps for itself.
+// Package snapshotdoor is how internal/snapshotauthor and internal/snapshotmember reach what package snapshot keeps for
+// itself.
 //
 // Composing a snapshot asks the checks that verify one, so both are one package; but who composes is this module alone.
-// So snapshot sets these functions when a program starts, and snapshotauthor, which knows their types, calls them.
+// So snapshot sets these functions when a program starts, and those packages, which know their types, call them.
 // Where one of them returns any, that is a type of snapshot without a public name.
 package snapshotdoor
 
-// The functions, each as snapshotauthor declares it.
+// The functions, each as its caller declares it.
 var (
 	Compose, NewTree, LeafOf, Diff, Steps       any
 	RevokedKinds, RevocationsIn, WithoutRevoked any
 	ReadAssignment, ParseSubject                any
 	DecodeRootChange, DecodeEmergency           any
+
+	FreshnessAt, RecheckHeader                              any
+	UnmarshalEmergency, AddEmergency                        any
+	RevocationsOf, Effective                                any
+	UnmarshalRootChange, VerifyRootChanges, ErrNoRootChange any
 )

@@ -172,7 +172,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 		return badValue("--insecure", "true", err.Error(),
 			"loopback addresses in --listen and --provider, or a certificate")
 	}
-	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted,
+	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, fence.ErrExhausted,
 		epochs.ErrEnrolled, shardrun.ErrLost, planned.ErrDamaged} {
 		if errors.Is(err, bad) {
 			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())

@@ -630,7 +630,7 @@ func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.Se
 	if err != nil {
 		return nil, err
 	}
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return nil, explain.New(explain.JoinNoBinding)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -188,7 +189,7 @@ func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmerge
 		if err != nil {
 			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
 		}
-		s, err := snapshot.UnmarshalEmergency(raw)
+		s, err := snapshotmember.UnmarshalEmergency(raw)
 		if err != nil {
 			return nil, nil, bad(err)
 		}

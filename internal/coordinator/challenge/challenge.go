@@ -9,7 +9,6 @@ import (
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // Life bounds the age of a challenge.
@@ -37,7 +36,7 @@ func New(binding []byte) Challenge {
 // binding there is no call: a proof could come from anywhere. The error is
 // [explain.JoinNoBinding].
 func Open(ctx context.Context) (Challenge, error) {
-	cs, ok := mesh.ConnectionState(ctx)
+	cs, ok := proof.ConnectionState(ctx)
 	if !ok {
 		return Challenge{}, explain.New(explain.JoinNoBinding, "problem", "the call came over no TLS connection")
 	}

@@ -386,7 +386,7 @@ func (n *Node) joinOver(conn Conn, kind identity.Kind, prover proof.Prover) erro
 	if err != nil {
 		return err
 	}
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return errors.New("no connection state")
 	}

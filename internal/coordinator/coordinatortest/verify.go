@@ -37,7 +37,7 @@ type Impostor struct {
 
 // Verify answers one call.
 func (l *Impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
-	cs, _ := mesh.ConnectionState(stream.Context())
+	cs, _ := proof.ConnectionState(stream.Context())
 	binding, err := proof.Binding(cs)
 	if err != nil {
 		return err

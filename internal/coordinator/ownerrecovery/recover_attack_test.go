@@ -29,7 +29,6 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // thief answers owners in place of a coordinator, and keeps what they send.
@@ -45,7 +44,7 @@ type thief struct {
 }
 
 func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
-	cs, ok := mesh.ConnectionState(stream.Context())
+	cs, ok := proof.ConnectionState(stream.Context())
 	var binding []byte
 	if ok {
 		binding, _ = proof.Binding(cs)

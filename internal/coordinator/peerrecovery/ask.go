@@ -673,7 +673,7 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 	if err != nil {
 		return err
 	}
-	cs, ok := mesh.ConnectionState(ctx())
+	cs, ok := proof.ConnectionState(ctx())
 	if !ok {
 		return explain.New(explain.JoinNoBinding, "problem", "the call goes over no TLS connection")
 	}

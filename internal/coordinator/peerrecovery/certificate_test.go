@@ -28,7 +28,6 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // A stranger that shows anything else than a certificate that the manifest admits, proven
@@ -280,7 +279,7 @@ func askRaw(f *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]b
 	if err != nil {
 		return explain.Of(err)
 	}
-	cs, _ := mesh.ConnectionState(stream.Context())
+	cs, _ := proof.ConnectionState(stream.Context())
 	t.Binding, err = proof.Binding(cs)
 	coordinatortest.WantOnlyNil(f.T, err)
 	t.GiverNonce = m.GetChallenge().GetNonce()

@@ -25,7 +25,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // Bounds on what strangers can make a coordinator do as a peer.
@@ -101,7 +100,7 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if g.asker, err = g.shown.Match(s.Manifest, c.cfg.Now()); err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
-	cs, ok := mesh.ConnectionState(ctx)
+	cs, ok := proof.ConnectionState(ctx)
 	if !ok {
 		return nil, nil, explain.New(explain.JoinNoBinding, "problem", "the call came over no TLS connection")
 	}

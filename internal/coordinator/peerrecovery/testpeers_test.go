@@ -53,7 +53,7 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	if err != nil {
 		return err
 	}
-	cs, _ := mesh.ConnectionState(stream.Context())
+	cs, _ := proof.ConnectionState(stream.Context())
 	binding, err := proof.Binding(cs)
 	if err != nil {
 		return err

@@ -38,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -191,13 +192,13 @@ func TestReseed(t *testing.T) {
 	}).GetRootChanges()
 	var signed []*snapshot.SignedRootChange
 	for _, raw := range changes.GetChanges() {
-		s, err := snapshot.UnmarshalRootChange(raw)
+		s, err := snapshotmember.UnmarshalRootChange(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
 		signed = append(signed, s)
 	}
-	change, err := snapshot.VerifyRootChanges(signed, held, before.RootPin)
+	change, err := snapshotmember.VerifyRootChanges(signed, held, before.RootPin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,13 +287,13 @@ func TestReseed(t *testing.T) {
 	// A member that missed both gets by on what the signers signed.
 	signed = nil
 	for _, raw := range rootChanges(f) {
-		s, err := snapshot.UnmarshalRootChange(raw)
+		s, err := snapshotmember.UnmarshalRootChange(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
 		signed = append(signed, s)
 	}
-	if change, err := snapshot.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.Pin() {
+	if change, err := snapshotmember.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.Pin() {
 		t.Errorf("both changes lead to %s, %v; want %s", change.Root, err, f.Pin())
 	}
 
@@ -660,11 +661,11 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	// A change of root to keys of its own: with no signature, with a stranger's, with
 	// the old keys', with that of the change that was made, and one for elsewhere.
 	changes := rootChanges(f)
-	genuine, err := snapshot.UnmarshalRootChange(changes[0])
+	genuine, err := snapshotmember.UnmarshalRootChange(changes[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
+	if _, err := snapshotmember.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
 		before.RootPin); err != nil {
 		t.Fatalf("the genuine change: %v", err)
 	}
@@ -697,14 +698,14 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 			"key's": {sign(old.keys.ConfigRoot())},
 		"one in a signer's name": {asSigner}, "that of the change that was made": genuine.Signatures,
 	} {
-		if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}},
-			bystander, before.RootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
+		if _, err := snapshotmember.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}},
+			bystander, before.RootPin); !errors.Is(err, snapshotmember.ErrNoRootChange) {
 			t.Errorf("a change of root with %s signature: %v", name, err)
 		}
 	}
 	// The change that was made leads nobody away from the new root.
-	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
-		s.RootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
+	if _, err := snapshotmember.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
+		s.RootPin); !errors.Is(err, snapshotmember.ErrNoRootChange) {
 		t.Errorf("the change that was made, once more: %v", err)
 	}
 

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -67,7 +68,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
-	signed, err := snapshot.UnmarshalEmergency(req.GetStatement())
+	signed, err := snapshotmember.UnmarshalEmergency(req.GetStatement())
 	if err != nil {
 		return nil, emergencyRefused(err)
 	}

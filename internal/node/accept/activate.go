@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -363,7 +364,7 @@ func CheckHeader(me state.Self, b *state.Beliefs, signed *snapshot.Signed, now t
 	checked, err := snapshot.VerifyHeader(signed, trust, b.Marks, now)
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
 		// Accepted before. If it is not in use, something kept it from being used.
-		checked, err = snapshot.RecheckHeader(signed, trust, b.Marks, now)
+		checked, err = snapshotmember.RecheckHeader(signed, trust, b.Marks, now)
 		if err == nil && b.Uses(checked) {
 			return nil, nil
 		}

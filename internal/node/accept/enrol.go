@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -211,7 +212,7 @@ func (n *Node) HearChanges(ctx context.Context, encoded [][]byte) bool {
 	change, err := verifyChanges(encoded, n.beliefs.Load(), me.Pin)
 	if err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, snapshot.ErrNoRootChange) && len(encoded) == 0 {
+		if errors.Is(err, snapshotmember.ErrNoRootChange) && len(encoded) == 0 {
 			level = slog.LevelDebug
 		}
 		n.log.LogAttrs(ctx, level, "no change of root is believed, the pinned one stays",
@@ -245,13 +246,13 @@ func verifyChanges(encoded [][]byte, b *state.Beliefs, pin identity.KeyID) (snap
 	}
 	var signed []*snapshot.SignedRootChange
 	for _, raw := range encoded {
-		s, err := snapshot.UnmarshalRootChange(raw)
+		s, err := snapshotmember.UnmarshalRootChange(raw)
 		if err != nil {
 			return snapshot.RootChange{}, err
 		}
 		signed = append(signed, s)
 	}
-	return snapshot.VerifyRootChanges(signed, bundle, pin)
+	return snapshotmember.VerifyRootChanges(signed, bundle, pin)
 }
 
 // trustAhead has connections trust the bundle under the root that comes, before the

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -83,7 +84,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 		return nil, refused(errors.New("there is no trust bundle that names the signers"))
 	}
 	content, _ := bundle.TrustBundle()
-	signed, err := snapshot.UnmarshalEmergency(raw)
+	signed, err := snapshotmember.UnmarshalEmergency(raw)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -91,7 +92,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 	if err != nil {
 		return nil, refused(err)
 	}
-	statements, news, err := snapshot.AddEmergency(b.Emergencies, e)
+	statements, news, err := snapshotmember.AddEmergency(b.Emergencies, e)
 	if err != nil {
 		return nil, refused(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -230,7 +231,7 @@ type Standing struct {
 }
 
 func (s Standing) state(now time.Time) snapshot.Freshness {
-	return snapshot.FreshnessAt(s.Fresh, s.Expires, now, StaleFor)
+	return snapshotmember.FreshnessAt(s.Fresh, s.Expires, now, StaleFor)
 }
 
 // DegradedPolicy is what a node may do in degraded mode, and for how long.

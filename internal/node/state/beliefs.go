@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -491,19 +492,19 @@ func (b *Beliefs) Bundle() *snapshot.Verified {
 
 // Revocations are all that the node must not rely on.
 func (b *Beliefs) Revocations() snapshot.Revocations {
-	return snapshot.RevocationsOf(b.Bundle(), b.Emergencies...)
+	return snapshotmember.RevocationsOf(b.Bundle(), b.Emergencies...)
 }
 
 // Stated are what statements of the signers revoke, beyond any bundle.
 func (b *Beliefs) Stated() snapshot.Revocations {
-	return snapshot.RevocationsOf(nil, b.Emergencies...)
+	return snapshotmember.RevocationsOf(nil, b.Emergencies...)
 }
 
 // Effective returns what the node me may rely on of h: its content without what is
 // revoked. A caller that acts on content asks for it; h itself is verified, kept and
 // passed on.
 func (b *Beliefs) Effective(h *Held, me identity.ID) *snapshot.Verified {
-	return snapshot.Effective(h.Verified, b.Revocations(), me)
+	return snapshotmember.Effective(h.Verified, b.Revocations(), me)
 }
 
 // own is effective for a scope whose subject is a node: this one.

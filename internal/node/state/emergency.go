@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -63,7 +64,7 @@ func (s *Store) ReadEmergencies(me Self) (raw [][]byte, out []*snapshot.Emergenc
 			if e.ClusterID != me.Cluster || e.Root != me.Pin {
 				continue // of before a reseed, which changed all that it names
 			}
-			next, news, err := snapshot.AddEmergency(out, e)
+			next, news, err := snapshotmember.AddEmergency(out, e)
 			if err != nil {
 				problems = append(problems, s.Corrupt(name, err))
 				continue
@@ -77,7 +78,7 @@ func (s *Store) ReadEmergencies(me Self) (raw [][]byte, out []*snapshot.Emergenc
 }
 
 func readEmergency(raw []byte) (*snapshot.Emergency, error) {
-	signed, err := snapshot.UnmarshalEmergency(raw)
+	signed, err := snapshotmember.UnmarshalEmergency(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func readEmergency(raw []byte) (*snapshot.Emergency, error) {
 // other signatures is the same statement.
 func WithStatement(kept [][]byte, raw []byte) [][]byte {
 	digest := func(raw []byte) (d snapshot.Digest) {
-		if s, err := snapshot.UnmarshalEmergency(raw); err == nil {
+		if s, err := snapshotmember.UnmarshalEmergency(raw); err == nil {
 			d = s.Digest()
 		}
 		return d

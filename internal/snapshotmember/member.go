@@ -1,0 +1,65 @@
+// Package snapshotmember does with what is signed what a member of a cluster does, and a program of others never: it
+// follows changes of the root and emergencies, and works out what both leave of a content that it holds.
+package snapshotmember
+
+import (
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotdoor"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// The functions, and an error of one of them. Their errors are those of package snapshot.
+var (
+	// FreshnessAt is snapshot.Verified.Freshness of a snapshot that is fresh until freshUntil
+	// and expires at expiresAt.
+	FreshnessAt = snapshotdoor.FreshnessAt.(func(
+		freshUntil, expiresAt, now time.Time, staleFor time.Duration) snapshot.Freshness)
+
+	// RecheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
+	// accepted this very snapshot before, and lost its content.
+	RecheckHeader = snapshotdoor.RecheckHeader.(func(
+		s *snapshot.Signed, trust snapshot.Trust, marks snapshot.Marks, now time.Time) (*snapshot.Checked, error))
+
+	// UnmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
+	UnmarshalEmergency = snapshotdoor.UnmarshalEmergency.(func(data []byte) (*snapshot.SignedEmergency, error))
+
+	// AddEmergency returns the statements in force with e, which was verified. It
+	// reports false if e is in force already. A number that another statement has is
+	// refused: who numbers them has to know which there are.
+	AddEmergency = snapshotdoor.AddEmergency.(func(
+		in []*snapshot.Emergency, e *snapshot.Emergency) (out []*snapshot.Emergency, news bool, err error))
+
+	// RevocationsOf returns all that bundle, which may be nil, and statements revoke.
+	RevocationsOf = snapshotdoor.RevocationsOf.(func(
+		bundle *snapshot.Verified, statements ...*snapshot.Emergency) snapshot.Revocations)
+
+	// Effective returns what the node me may rely on of v: its content without what r
+	// revokes. It is for those who act on the content, and has v's header; it is not
+	// what was signed, so that neither Accept nor a disk may get it. With nothing to
+	// remove it is v itself.
+	Effective = snapshotdoor.Effective.(func(
+		v *snapshot.Verified, r snapshot.Revocations, me identity.ID) *snapshot.Verified)
+
+	// UnmarshalRootChange reads what Marshal wrote. It copies. Errors match
+	// ErrMalformed.
+	UnmarshalRootChange = snapshotdoor.UnmarshalRootChange.(func(data []byte) (*snapshot.SignedRootChange, error))
+
+	// VerifyRootChanges returns where the root that a node pins went: changes are those
+	// of its cluster, in the order of the history, and bundle is its newest trust
+	// bundle, whose signers it believes. Those before pin came into force are passed
+	// over. From there each must follow on the one before, and be signed by the
+	// threshold of bundle's signers.
+	//
+	// A change at a place of the history that the bundle has seen taken is refused: it
+	// was signed and never made, or it is one that was replayed. Errors match
+	// ErrRejected; ErrNoRootChange if pin did not change.
+	VerifyRootChanges = snapshotdoor.VerifyRootChanges.(func(
+		changes []*snapshot.SignedRootChange, bundle *snapshot.Verified, pin identity.KeyID) (
+		snapshot.RootChange, error))
+
+	// ErrNoRootChange is matched when none of the changes leads away from the root
+	// that a node pins.
+	ErrNoRootChange = snapshotdoor.ErrNoRootChange.(error)
+)
