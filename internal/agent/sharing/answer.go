@@ -3,6 +3,7 @@ package sharing
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -75,12 +76,19 @@ func (s *server) begin(ctx context.Context, runtime []byte) (begun *call, err er
 	return c, nil
 }
 
-// send gives the caller bytes of content within ctx, by do.
+// send gives the caller bytes of a list within ctx, by do, and in the time that these bytes may take.
 func (c *call) send(ctx context.Context, bytes int, do func() error) error {
 	if err := c.s.bounds.give(c.member, bytes, c.s.cfg.Node.Now()); err != nil {
 		return err
 	}
-	return c.s.writers.Do(ctx, do)
+	return within(ctx, &c.s.writers, pace.Time(int64(bytes)), do)
+}
+
+// within has a caller take what do sends in the time that there is for it.
+func within(ctx context.Context, writers *flowcontrol.Readers, most time.Duration, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return writers.Do(ctx, do)
 }
 
 // answered counts how a call ended.
@@ -90,12 +98,19 @@ func (c *call) answered(err error, otherwise string) {
 		outcome = Limited
 	} else if err != nil {
 		outcome = Broken
+		if c.ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
+			c.s.bounds.untaken.Charge(c.member, c.s.cfg.Node.Now(), 1)
+		}
 	}
 	c.s.cfg.Answered(outcome)
 }
 
-// listTime bounds a list, whatever is in it.
-const listTime = time.Minute
+// listTime bounds a list, whatever is in it, and stallTime each piece of a content: a caller that
+// reads nothing holds its place for no longer.
+const (
+	listTime  = time.Minute
+	stallTime = 15 * time.Second
+)
 
 func (s *server) ListShared(req *fealtyv1.ListSharedRequest, stream fealtyv1.SharedService_ListSharedServer) error {
 	c, err := s.begin(stream.Context(), req.GetNodeRuntime())
@@ -200,16 +215,22 @@ func (c *call) sendContent(content string, stream fealtyv1.SharedService_GetShar
 	if err := c.s.bounds.give(c.member, len(content), c.s.cfg.Node.Now()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, pace.Time(int64(len(content))))
+	return inPieces(c.ctx, &c.s.writers, content, func(piece []byte) error {
+		return stream.Send(&fealtyv1.GetSharedResponse{Chunk: piece})
+	})
+}
+
+// inPieces sends content piece by piece: each in stallTime, and all of them in the time that so many
+// bytes may take.
+func inPieces(ctx context.Context, writers *flowcontrol.Readers, content string, send func([]byte) error) error {
+	ctx, cancel := context.WithTimeout(ctx, pace.Time(int64(len(content))))
 	defer cancel()
 	for len(content) > 0 {
-		chunk := []byte(content[:min(len(content), chunkBytes)])
-		if err := c.s.writers.Do(ctx, func() error {
-			return stream.Send(&fealtyv1.GetSharedResponse{Chunk: chunk})
-		}); err != nil {
+		piece := []byte(content[:min(len(content), chunkBytes)])
+		if err := within(ctx, writers, stallTime, func() error { return send(piece) }); err != nil {
 			return err
 		}
-		content = content[len(chunk):]
+		content = content[len(piece):]
 	}
 	return nil
 }

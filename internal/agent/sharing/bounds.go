@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
@@ -18,6 +20,9 @@ const (
 	// askedAtOnce bounds the calls of one member that are under way, and atOnce those of all.
 	askedAtOnce = 2
 	atOnce      = 16
+	// untakenEvery is how often a member may leave an answer that it asked for: more often it holds
+	// places for nothing, and is not answered until the pause is over.
+	untakenEvery = 2 * time.Minute
 	// memberBytes and memberBurst bound what one member is given, and allBytes and allBurst
 	// what all are: whoever says that it holds nothing is given everything.
 	memberBytes = 16 << 10 // in a second
@@ -46,6 +51,7 @@ const (
 // bounds are kept before anything is looked at.
 type bounds struct {
 	calls, member, all *flowcontrol.PerKey
+	untaken            *flowcontrol.PerKey // answers, by member
 
 	mu       sync.Mutex
 	underWay map[string]int // by member, those with any; guarded by mu
@@ -57,6 +63,7 @@ func newBounds() *bounds {
 		calls:    flowcontrol.NewPerKey(askRate, askBurst, maxAskers),
 		member:   flowcontrol.NewPerKey(memberBytes, memberBurst, maxAskers),
 		all:      flowcontrol.NewPerKey(allBytes, allBurst, 1),
+		untaken:  flowcontrol.NewPerKey(rate.Every(untakenEvery), 1, maxAskers),
 		underWay: make(map[string]int),
 	}
 }
@@ -67,6 +74,9 @@ func limited(what, limit string) error {
 
 // begin begins a call of member, and returns what ends it.
 func (l *bounds) begin(member string, now time.Time) (end func(), err error) {
+	if !l.untaken.AllowN(member, now, 0) {
+		return nil, limited("calls of "+member, fmt.Sprintf("one in %s whose answer it leaves", untakenEvery))
+	}
 	if !l.calls.Allow(member, now) {
 		return nil, limited("calls of "+member, fmt.Sprintf("%d per second, %d at once", askRate, askBurst))
 	}
