@@ -95,7 +95,7 @@ alone+='|SetDiesAnywhere|TooLargeContent|WhatKeepsACoordinatorFromItsState)'
 rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$altered|$rows|$properties|$much|$callers|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
-  ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli ./internal/store/sqlite ./manifest ./snapshot)
+  ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli ./internal/store/sqlite ./internal/manifest ./snapshot)
 uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory crypto/internal/... math/big
   golang.org/x/crypto/... vendor/golang.org/x/crypto/cryptobyte
   github.com/goccy/go-yaml/{ast,lexer,parser,scanner,token} github.com/go-json-experiment/json/{jsontext,internal/jsonwire}
