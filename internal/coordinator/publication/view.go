@@ -159,18 +159,23 @@ func (p *View) Serves() bool {
 
 // with returns p after a commit that put some headers and dropped others.
 func (p *View) with(put []Published, drop map[HeaderPath]bool, contents map[string][]byte) *View {
-	next := &View{Headers: make([]Published, 0, len(p.Headers)+len(put)), Contents: make(map[string][]byte)}
-	changed := make(map[HeaderPath]bool, len(put))
-	for _, h := range put {
-		changed[h.HeaderPath] = true
-	}
-	for _, h := range p.Headers {
-		if !changed[h.HeaderPath] && !drop[h.HeaderPath] {
-			next.Headers = append(next.Headers, h)
+	next := &View{Headers: make([]Published, 0, len(p.Headers)+len(put)),
+		Contents: make(map[string][]byte, len(p.Contents)+len(contents))}
+	put = slices.Clone(put)
+	record.Sort(put, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
+	// Both are sorted, and a header that is put takes the place of the one of before.
+	rest := p.Headers
+	for i := range put {
+		n, replaced := slices.BinarySearchFunc(rest, put[i].HeaderPath,
+			func(h Published, path HeaderPath) int { return compareHeaders(h.HeaderPath, path) })
+		next.keep(rest[:n], drop)
+		next.Headers = append(next.Headers, put[i])
+		if replaced {
+			n++
 		}
+		rest = rest[n:]
 	}
-	next.Headers = append(next.Headers, put...)
-	record.Sort(next.Headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
+	next.keep(rest, drop)
 	for _, h := range next.Headers {
 		for _, hash := range []string{h.Header.Content, h.Header.Base} {
 			if raw, ok := contents[hash]; ok {
@@ -182,6 +187,19 @@ func (p *View) with(put []Published, drop map[HeaderPath]bool, contents map[stri
 	}
 	next.settle()
 	return next
+}
+
+// keep appends the headers that are not dropped.
+func (p *View) keep(headers []Published, drop map[HeaderPath]bool) {
+	if len(drop) == 0 {
+		p.Headers = append(p.Headers, headers...)
+		return
+	}
+	for i := range headers {
+		if !drop[headers[i].HeaderPath] {
+			p.Headers = append(p.Headers, headers[i])
+		}
+	}
 }
 
 // settle makes what follows from the headers.
