@@ -66,10 +66,9 @@ type Ledger struct {
 	frames *frames
 	size   int64 // of the file
 	live   int64 // of its changes, if it was written anew
-	next   int64 // the size at which that is tried, at least
 	batch  batch
 
-	rewriting error // what came of the last try
+	rewriting rewriting
 
 	requests sync.Pool // of *request, whose channels are empty
 
@@ -78,6 +77,12 @@ type Ledger struct {
 	led     bool         // guarded by mu; somebody makes a batch, or was told to
 	broken  error        // guarded by mu; why nothing is saved
 	status  LedgerStatus // guarded by mu
+}
+
+// rewriting says when the file is written anew.
+type rewriting struct {
+	failed error // what came of the last try
+	next   int64 // the size at which the next is made, at least
 }
 
 // LedgerStatus is for metrics and alarms.
@@ -320,7 +325,7 @@ func (l *Ledger) Rewrite(ctx context.Context) error {
 	if err != nil && (broken != nil || errors.Is(err, files.ErrUnknownOutcome)) {
 		return l.fail(err)
 	}
-	l.rewriting = err
+	l.rewriting.failed = err
 	l.note()
 	if err != nil {
 		return fmt.Errorf("fence: write %s anew: it is as it was, and goes on: %w", l.name, err)

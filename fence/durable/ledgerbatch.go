@@ -170,12 +170,12 @@ func (l *Ledger) commit() {
 		}
 		l.batch.answer(i, err)
 	}
-	if err == nil && l.size > 2*l.live+l.slack && l.size > l.next {
-		if l.rewriting = l.rewrite(); l.rewriting != nil {
-			l.next = l.size + l.slack // not with every attempt
+	if err == nil && l.size > 2*l.live+l.slack && l.size > l.rewriting.next {
+		if l.rewriting.failed = l.rewrite(); l.rewriting.failed != nil {
+			l.rewriting.next = l.size + l.slack // not with every attempt
 		}
-		if errors.Is(l.rewriting, files.ErrUnknownOutcome) {
-			_ = l.fail(l.rewriting)
+		if errors.Is(l.rewriting.failed, files.ErrUnknownOutcome) {
+			_ = l.fail(l.rewriting.failed)
 		}
 	}
 	l.note()
@@ -389,7 +389,7 @@ func (l *Ledger) rewrite() error {
 	if l.log != nil {
 		_ = l.log.Close() // it has no name any more
 	}
-	l.log, l.frames, l.size, l.live, l.next = log, is.frames, is.size, is.live, 0
+	l.log, l.frames, l.size, l.live, l.rewriting.next = log, is.frames, is.size, is.live, 0
 	return nil
 }
 
@@ -397,5 +397,5 @@ func (l *Ledger) rewrite() error {
 func (l *Ledger) note() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.status = LedgerStatus{Size: l.size, Live: l.live, Since: l.header.since, Rewriting: l.rewriting}
+	l.status = LedgerStatus{Size: l.size, Live: l.live, Since: l.header.since, Rewriting: l.rewriting.failed}
 }
