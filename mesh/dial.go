@@ -21,7 +21,6 @@ package mesh
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -125,6 +124,12 @@ type Conn struct {
 	closed atomic.Bool // set under mu, except for what a Pool gave out: that has only been left
 	stop   context.CancelFunc
 	done   chan struct{} // closed when watch has returned
+}
+
+// pinned knows a server by something else than an identity; see package internal/pinned.
+type pinned interface {
+	ClientTLS(now func() time.Time, opts credential.ClientOptions) (*tls.Config, error)
+	String() string
 }
 
 // generation is one gRPC client that was made with one material.
@@ -651,12 +656,4 @@ func (c *answeredConn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	return n, c.first(err)
-}
-
-func keysOf(chain []*x509.Certificate) []identity.KeyID {
-	keys := make([]identity.KeyID, len(chain))
-	for i, c := range chain {
-		keys[i] = identity.KeyOf(c)
-	}
-	return keys
 }

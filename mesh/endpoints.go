@@ -34,9 +34,6 @@ type NoEndpointsError struct {
 	code codes.Code
 }
 
-// maxFailuresShown bounds the endpoints that an error's text and details list.
-const maxFailuresShown = 8
-
 func (e *NoEndpointsError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "mesh: no endpoint of %s is usable", e.Target)

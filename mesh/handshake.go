@@ -253,3 +253,12 @@ func isNetwork(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)
 	return ok && ne.Timeout()
 }
+
+// pinMismatch is an error of a handshake with another server than the pinned one.
+type pinMismatch interface {
+	error
+	PinMismatch()
+}
+
+// maxFailuresShown bounds the endpoints that an error's text and details list.
+const maxFailuresShown = 8

@@ -98,3 +98,11 @@ func sooner(a, b time.Time) time.Time {
 	}
 	return a
 }
+
+func keysOf(chain []*x509.Certificate) []identity.KeyID {
+	keys := make([]identity.KeyID, len(chain))
+	for i, c := range chain {
+		keys[i] = identity.KeyOf(c)
+	}
+	return keys
+}
