@@ -19,22 +19,21 @@ func Listen(path string) (net.Listener, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("mesh: look for an old socket: %w", err)
+		return nil, fmt.Errorf("local socket: look for an old one: %w", err)
 	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("mesh: %s is in the way of the local socket, and is no socket: move it, or name "+
-			"another path", path)
+		return nil, fmt.Errorf("local socket: %s is in its way, and is no socket: move it, or name another path", path)
 	default:
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("mesh: remove the old socket: %w", err)
+			return nil, fmt.Errorf("local socket: remove the old one: %w", err)
 		}
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("mesh: listen on a local socket: %w", err)
+		return nil, fmt.Errorf("local socket: listen: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("mesh: protect a local socket: %w", err)
+		return nil, fmt.Errorf("local socket: keep others away from it: %w", err)
 	}
 	return l, nil
 }
@@ -42,10 +41,10 @@ func Listen(path string) (net.Listener, error) {
 // CheckPath reports whether path fits into a unix socket's address, which is shorter than other paths may be.
 func CheckPath(path string) error {
 	if path == "" {
-		return errors.New("mesh: the path of the socket is blank")
+		return errors.New("local socket: its path is blank")
 	}
 	if len(path) > maxPath {
-		return fmt.Errorf("mesh: the path of socket %s has %d bytes, at most %d are possible: use a shorter directory",
+		return fmt.Errorf("local socket: its path %s has %d bytes, at most %d are possible: use a shorter directory",
 			path, len(path), maxPath)
 	}
 	return nil

@@ -211,10 +211,12 @@ func (q *Queue) next(ctx context.Context) (*sending, error) {
 	if len(q.placed) > 0 {
 		s.tx, s.placed = q.placed[0], 1
 	} else {
-		s.entries, s.dropped = q.first(), q.dropped
-		entries = slices.Clone(q.entries[:s.entries])
+		// They are measured once the lock that callers take is free again.
+		entries, s.dropped = slices.Clone(q.entries[:min(len(q.entries), store.CutOps)]), q.dropped
 	}
 	q.mu.Unlock()
+	s.entries = fitting(entries)
+	entries = entries[:s.entries]
 	if s.dropped > 0 {
 		entries = append(entries, record.AuditEntry{
 			At: q.cfg.Now().UTC(), Actor: "coordinator", Action: "audit.dropped", Target: "queue",
@@ -235,17 +237,17 @@ func (q *Queue) next(ctx context.Context) (*sending, error) {
 	return s, nil
 }
 
-// first returns how many of the entries go into one transaction. The caller has q.mu.
-func (q *Queue) first() int {
+// fitting returns how many of the entries go into one transaction: one at least, if there is one.
+func fitting(entries []record.AuditEntry) int {
 	n, room := 0, store.RoomBeside(store.Tx{})
 	room.Take(3, 3*placeBytes) // the count of those that were dropped, and the beginning of a chain
-	for ; n < len(q.entries); n++ {
-		raw, err := json.Marshal(q.entries[n])
+	for ; n < len(entries); n++ {
+		raw, err := json.Marshal(entries[n])
 		if err != nil || !room.Take(1, len(raw)+placeBytes) {
 			break // an error is that of its place, too
 		}
 	}
-	return min(max(1, n), len(q.entries))
+	return min(max(1, n), len(entries))
 }
 
 // Waiting is how many entries wait for the store, those of one lost answer counted as one.
