@@ -48,14 +48,16 @@ func (c *call) waited() context.Context {
 	if own := c.own.Load(); own != nil {
 		return own
 	}
+	// Before the lock: the call may run in another one on the same connection, which takes it too.
+	own := new(canceled)
+	own.Context, own.cancel = context.WithCancelCause(c.Context)
 	conn := c.info.conn
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
-	if own := c.own.Load(); own != nil {
-		return own
+	if first := c.own.Load(); first != nil {
+		own.cancel(nil)
+		return first
 	}
-	own := new(canceled)
-	own.Context, own.cancel = context.WithCancelCause(c.Context)
 	c.own.Store(own)
 	switch cut := conn.cut.Load(); {
 	case c.over:

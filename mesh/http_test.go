@@ -188,6 +188,38 @@ func TestHTTPServerCut(t *testing.T) {
 	}
 }
 
+// A request that comes through one guard twice, as [mesh.Guard.Handler] lets it, is told of the end of
+// its connection like any other.
+func TestHTTPTwiceThroughAGuard(t *testing.T) {
+	t.Parallel()
+	a := identitytest.NewAuthority(t, cluster)
+	n1, src := material(t, a, identity.Data, "n1"), credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	ended := make(chan error, 1)
+	server := new(http.Server)
+	guards := make(chan *mesh.Guard, 1)
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(<-guards).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if err := src.Trust(banning(a, n1.ID())); err != nil {
+				t.Error(err)
+			}
+			<-r.Context().Done()
+			ended <- context.Cause(r.Context())
+		})).ServeHTTP(w, r)
+	})
+	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: src}, server)
+	guards <- s.guard
+	rt := transport(t, credential.Static(n1), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	go func() { _, _, _ = fetch(t, rt, "https://"+s.addr) }() // its connection is closed under it
+	select {
+	case err := <-ended:
+		if cut, ok := errors.AsType[*mesh.CutError](err); !ok || cut.Reason != mesh.PeerBanned {
+			t.Errorf("it ended because of %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it was not told")
+	}
+}
+
 // After a renewal a request is sent with the certificate of now, also where one of before ran
 // meanwhile, and no connection of before is used again.
 func TestHTTPFollowsItsSource(t *testing.T) {
