@@ -82,7 +82,10 @@ func (l *Link) Invoke(ctx context.Context, method string, args, reply any, opts 
 		last = conn.Invoke(limited, method, args, reply, opts...)
 		silent := limited.Err() != nil
 		cancel()
-		if last == nil || ctx.Err() != nil || status.Code(last) != codes.Unavailable && !silent && !older(last) {
+		// Canceled, and not by who calls: another call left this coordinator.
+		code := status.Code(last)
+		again := code == codes.Unavailable || code == codes.Canceled || silent || older(last)
+		if last == nil || ctx.Err() != nil || !again {
 			return last
 		}
 	}
