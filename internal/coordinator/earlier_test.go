@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -76,6 +77,29 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.Stop()
 	coordinatortest.AwaitReplica(f, func(x replicas.Record) bool { return x.Phase == "ready" })
 	coordinatortest.WantOnly(t, "after it stopped", f.Set(with), "")
+}
+
+// A long manifest that an earlier release wrote is whole, and read by all; the next one would be in parts.
+func TestLongSetWaitsForEarlierReleases(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.ReadyDesk(t, "")
+	d.Alter = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
+	other, err := d.Another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	entries := fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())
+	long := func(c byte) string { return entries + "#" + strings.Repeat(string(c), manifestform.LongBytes) + "\n" }
+	coordinatortest.WantOnly(t, "a long one", d.Set(long('x')), "")
+	other.Rooms().Moves.Succession.Look(t.Context())
+	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), false))
+	coordinatortest.WantCode(t, d.Set(long('y')), explain.ManifestFieldUnread)
+	coordinatortest.WantOnly(t, "the same again", d.Set(long('x')), "")
+	coordinatortest.WantOnly(t, "a short one", d.Set(entries), "")
+	coordinatortest.WantCode(t, d.Set(long('y')), explain.ManifestFieldUnread)
+	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), true))
+	coordinatortest.WantOnly(t, "after it stopped", d.Set(long('y')), "")
 }
 
 // Long contents are in parts, but while a coordinator of an earlier release is heard, which reads none.

@@ -6,6 +6,10 @@ import (
 	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
+// Long is the one of [LaterFields] that each manifest may have anew: an earlier release stored the one
+// before it whole, however long it is.
+const Long = "a length of more than 511 KiB"
+
 // later are the fields that an earlier release cannot read, by the names that the
 // reference gives them: to it they are unknown, and the whole manifest is refused. A new
 // field gets a row here, and stays as long as releases without it may be in use.
@@ -18,7 +22,7 @@ var later = [...]struct {
 	}},
 	{"baseline", func(m *Manifest) bool { return m.Baseline.stated }},
 	{"baseline.data", func(m *Manifest) bool { return m.Baseline.stated }},
-	{"a length of more than 511 KiB", func(m *Manifest) bool { return len(m.raw) > manifestform.LongBytes }},
+	{Long, func(m *Manifest) bool { return len(m.raw) > manifestform.LongBytes }},
 	{"workloads", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 	{"workloads.token_issuer", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 }

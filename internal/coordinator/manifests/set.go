@@ -241,7 +241,9 @@ func (c *Manifests) readByAll(ctx context.Context, s *authority.State, next *man
 	if s.Phase == authority.Ready {
 		before = s.Manifest.LaterFields()
 	}
-	added := slices.DeleteFunc(next.LaterFields(), func(f string) bool { return slices.Contains(before, f) })
+	added := slices.DeleteFunc(next.LaterFields(), func(f string) bool {
+		return slices.Contains(before, f) && (f != manifest.Long || next.Hash() == s.Manifest.Hash())
+	})
 	if len(added) == 0 {
 		return nil
 	}
