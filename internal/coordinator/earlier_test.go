@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -115,7 +116,7 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries+fmt.Sprintf(
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
-	desktest.LongPeers(d)
+	desktest.LongPeers(d, "zig")
 	b := publication.NewPublisher()
 	inParts := func(when string, want bool) {
 		t.Helper()
@@ -149,6 +150,51 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	d.Advance(replicas.SilentAfter)
 	desktest.MustPut(d, "kind: peer\nname: zig-7\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
 	inParts("it is silent", true)
+}
+
+// Who leads again does not take it from memory how contents are stored: another one may have found them
+// stored for an earlier release, with nothing else changed.
+func TestContentsThatWereStoredAnew(t *testing.T) {
+	t.Parallel()
+	d := desktest.Tenants(t)
+	d.Alter = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
+	other, err := d.Another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries+fmt.Sprintf(
+		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Moves.Succession.Look(t.Context())
+	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
+	desktest.LongPeers(d, "zig", "zag") // too long to go with the commit, whole or not
+	b := publication.NewPublisher()
+	version := desktest.MustPublish(d, b).State.Version
+	// It begins to store them whole, and does not come to the end.
+	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), false))
+	killed := errors.New("killed")
+	d.Faults.Fail("publish.before-commit", killed)
+	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+		t.Fatal(err)
+	}
+	d.Faults.Disarm("publish.before-commit")
+	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), true))
+	// The other one finds them whole, and sweeps the parts.
+	if _, err := other.Rooms().Desired.Read(t.Context(), other.Rooms().Head.State(), false); err != nil {
+		t.Fatal(err)
+	}
+	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
+	if len(d.Store.Keys(publication.PartPrefix)) > 0 || d.Store.Version(publication.StateKey) != version {
+		t.Fatal("contents are in parts still, or there is another generation")
+	}
+	// The next directory begins as the one before.
+	desktest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	p := desktest.MustPublish(d, publication.NewPublisher())
+	desktest.WantWholeAt(d, t, p)
+	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	if err != nil || !got.Serves() || got.Tree.Root() != p.Tree.Root() {
+		t.Errorf("something else is read (%v)", err)
+	}
 }
 
 func newClaim(t *testing.T) string {

@@ -120,8 +120,8 @@ func WantWholeAt(d *coordinatortest.Desk, t testing.TB, p *publication.View) {
 	}
 }
 
-// LongPeers makes a peer_directory longer than one value may be.
-func LongPeers(d *coordinatortest.Desk) {
+// LongPeers makes a peer_directory longer than one value may be, once for each of names.
+func LongPeers(d *coordinatortest.Desk, names ...string) {
 	d.T.Helper()
 	// No form of a secret begins with this letter: it is looked through in no time.
 	long := strings.Repeat("z", 55)
@@ -129,13 +129,15 @@ func LongPeers(d *coordinatortest.Desk) {
 	for i := range addresses {
 		addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d-%s.%s.%s.example:1", i, long, long, long))
 	}
-	var records []string
-	for i := range 60 {
-		records = append(records, fmt.Sprintf(
-			"kind: peer\nname: zig-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i,
-			strings.Join(addresses, ", ")))
+	for _, name := range names {
+		var records []string
+		for i := range 60 {
+			records = append(records, fmt.Sprintf(
+				"kind: peer\nname: %s-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", name, i,
+				strings.Join(addresses, ", ")))
+		}
+		MustPut(d, strings.Join(records, "\n---\n"))
 	}
-	MustPut(d, strings.Join(records, "\n---\n"))
 }
 
 // FindingsAt returns the findings of a code that the desk's coordinator has.

@@ -320,7 +320,8 @@ func (c *Publication) again(ctx context.Context, s *authority.State, b *Publishe
 		return nil, err
 	}
 	b.meet(found)
-	if found.State.Version == p.State.Version && found.Broken == p.Broken && found.Tree.Root() == p.Tree.Root() {
+	if found.State.Version == p.State.Version && found.Broken == p.Broken && found.Tree.Root() == p.Tree.Root() &&
+		maps.EqualFunc(found.divided, p.divided, slices.Equal) { // nor were contents stored anew
 		return p, nil
 	}
 	if found.State.Exists() {

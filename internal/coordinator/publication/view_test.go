@@ -33,7 +33,7 @@ func TestLongContents(t *testing.T) {
 	t.Parallel()
 	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.LongPeers(d)
+	desktest.LongPeers(d, "zig")
 	d.Store.Intercept(func(tx store.Tx) {
 		for _, w := range tx.Put {
 			if len(w.Value) > store.CutBytes/2 {
@@ -57,7 +57,7 @@ func TestLongContents(t *testing.T) {
 		desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
 		onePeer(d)
 		desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
-		desktest.LongPeers(d)
+		desktest.LongPeers(d, "zig")
 	}
 }
 
@@ -65,7 +65,7 @@ func TestLongContents(t *testing.T) {
 func TestLongContentsAreRepaired(t *testing.T) {
 	t.Parallel()
 	d := desktest.Tenants(t)
-	desktest.LongPeers(d)
+	desktest.LongPeers(d, "zig")
 	p := desktest.MustPublish(d, publication.NewPublisher())
 	for name, spoil := range map[string]func(key string) string{
 		"lost": func(key string) string { d.Store.Alter(key, func([]byte) []byte { return nil }); return key },
@@ -94,7 +94,7 @@ func TestLongContentsAreRepaired(t *testing.T) {
 func TestLongContentsOfEarlierReleases(t *testing.T) {
 	t.Parallel()
 	d := desktest.Tenants(t)
-	desktest.LongPeers(d)
+	desktest.LongPeers(d, "zig")
 	p := desktest.MustPublish(d, publication.NewPublisher())
 	tx := store.Tx{Delete: append(d.Store.Keys(publication.IndexPrefix), d.Store.Keys(publication.PartPrefix)...)}
 	for hash, raw := range p.Contents {
@@ -131,7 +131,7 @@ func TestCrashBetweenParts(t *testing.T) {
 	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
 	was := desktest.MustPublish(d, b)
-	desktest.LongPeers(d)
+	desktest.LongPeers(d, "zig")
 	killed := errors.New("killed")
 	d.Faults.Fail("publish.after-contents", killed)
 	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
