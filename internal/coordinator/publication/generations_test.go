@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -197,5 +198,63 @@ func TestSweepWhilePublishing(t *testing.T) {
 			desktest.WantWholeAt(d, t, other.Rooms().Publication.View())
 			desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
 		})
+	}
+}
+
+// crowdIs has the first n of the crowd be in a state.
+func crowdIs(d *coordinatortest.Desk, state string, n int) {
+	d.T.Helper()
+	s := d.State()
+	for i := range n {
+		name := fmt.Sprintf("n%04d", i)
+		r := d.Record(identity.Data, name)
+		r.Value.State = state
+		ch := s.Records.NewChange(s.HeadVersion)
+		ch.Put(record.MemberKey(identity.Data, name), r.Version, r.Value)
+		if _, err := ch.Commit(context.Background()); err != nil {
+			d.T.Fatal(err)
+		}
+	}
+	desktest.FollowMembers(d, d.C)
+}
+
+// A sweep whose answer was lost, and which comes late, takes nothing that is about to be named, though
+// the same coordinator leads under the same term.
+func TestSweepThatComesLate(t *testing.T) {
+	t.Parallel()
+	const some = 40 // fit into one generation, with their contents ahead of it
+	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+	ownCrowd(d)
+	b := publication.NewPublisher()
+	desktest.MustPublish(d, b)
+	crowdIs(d, record.Draining, some)
+	var late store.Tx
+	d.Store.Intercept(func(tx store.Tx) {
+		sweeps := len(tx.Put) == 0 && slices.ContainsFunc(tx.Delete,
+			func(key string) bool { return strings.HasPrefix(key, publication.ContentPrefix) })
+		if sweeps && late.ID == "" {
+			late = tx.Clone()
+			d.Store.Lose(coordinatortest.LostForGoodN, coordinatortest.Answered)
+		}
+	})
+	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrUnknownOutcome) || len(late.Delete) < some {
+		t.Fatalf("a sweep of %d whose answer is lost: %v", len(late.Delete), err)
+	}
+	d.Store.Intercept(nil)
+	term, _, _ := d.C.Rooms().Election.Leading()
+	crowdIs(d, record.Active, some)
+	came := false
+	d.Faults.Arm("publish.after-contents", func() error {
+		_, err := d.Store.Commit(t.Context(), late)
+		came = came || errors.Is(err, store.ErrConflict) || err == nil
+		return nil
+	})
+	p := desktest.MustPublish(d, publication.NewPublisher())
+	if now, _, _ := d.C.Rooms().Election.Leading(); now != term || !came {
+		t.Fatalf("term %d, and then %d; the sweep came: %v", term, now, came)
+	}
+	desktest.WantWholeAt(d, t, p)
+	if got, err := d.C.Rooms().Publication.Load(t.Context(), d.State()); err != nil || got.Broken {
+		t.Errorf("it is read as broken (%v)", err)
 	}
 }

@@ -32,6 +32,9 @@ type Publisher struct {
 	// term is the one under which all below was made. Under another one everything
 	// begins anew: somebody else may have published in between.
 	term uint64
+	// late: another Publisher began under this term. A transaction of that one whose answer was lost
+	// may yet come, and name strays or delete what is needed again.
+	late bool
 	// heard are the coordinators whose addresses members are told, by key, and when
 	// each of them was last known to be ready.
 	heard map[string]time.Time
@@ -178,6 +181,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	}
 	if b.term != term {
 		*b = *NewPublisher()
+		b.late, c.begun = c.begun == term, term
 		if !read {
 			if p, err = c.again(ctx, s, b, p); err != nil {
 				return false, err
@@ -186,6 +190,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		b.term = term
 	}
 	b.meet(p)
+	b.late = b.late && len(b.over(p)) > 0
 	now := c.cfg.Now()
 	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
@@ -196,12 +201,13 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return false, err
 	}
 	divided := c.readParts(all)
-	if !p.State.Exists() {
-		// Its version numbers the first generation.
+	if !p.State.Exists() || b.late {
+		// Its version numbers the first generation, and after another one nothing comes late.
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Tx.If = append(ch.Tx.If, leads)
-		ch.Put(StateKey, 0, next)
+		ch.Put(StateKey, p.State.Version, next)
 		_, err := ch.Commit(ctx)
+		b.late = b.late && err != nil
 		return true, err
 	}
 	ready := b.Collect(c, s, t, p, next.Addresses(), now)
