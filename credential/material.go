@@ -41,6 +41,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // ErrNoMaterial is what a [Source] answers that has no material yet, and what a
@@ -130,7 +131,7 @@ type Material struct {
 	chain       []*x509.Certificate
 	signer      func() crypto.Signer // a closure, so that no printer walks into the key
 	bundle      *identity.Bundle
-	roots       *identity.OperatorRoots // of proving material; nil otherwise
+	roots       identityauthor.OperatorRoots // of proving material; nil otherwise
 	id          identity.ID
 	fingerprint [32]byte
 	notAfter    time.Time
@@ -201,7 +202,7 @@ type proofConfig struct {
 // [ErrNoMaterial]. It fails with a [*MaterialError] unless the key is the leaf's and
 // the chain verifies now, for client authentication.
 func currentProof(cfg proofConfig) (*Material, error) {
-	m, _, err := newProof(cfg, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+	m, _, err := newProof(cfg, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return nil, r.Verify(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 	return m, err
@@ -210,12 +211,12 @@ func currentProof(cfg proofConfig) (*Material, error) {
 // acceptedProof is currentProof for what an earlier release took. newer is why nobody has to
 // believe it any more, if that is so.
 func acceptedProof(cfg proofConfig) (m *Material, newer, err error) {
-	return newProof(cfg, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+	return newProof(cfg, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return r.VerifyAccepted(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 }
 
-func newProof(cfg proofConfig, verify func(*identity.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
+func newProof(cfg proofConfig, verify func(identityauthor.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
 	now := cfg.Now
 	if now == nil {
 		now = time.Now
@@ -223,7 +224,7 @@ func newProof(cfg proofConfig, verify func(*identity.OperatorRoots, time.Time) (
 	if len(cfg.Chain) == 0 || cfg.Key == nil || slices.Contains(cfg.Chain, nil) {
 		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "a proof needs a certificate and its private key"}
 	}
-	roots, err := identity.NewOperatorRoots(cfg.Roots)
+	roots, err := identityauthor.NewOperatorRoots(cfg.Roots)
 	if err != nil {
 		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates cannot be used", Err: err}
 	}
@@ -363,8 +364,10 @@ func (m *Material) sum() [32]byte {
 		f := m.bundle.Fingerprint()
 		part(f[:])
 	}
-	for _, c := range m.roots.Certificates() {
-		part(c.Raw)
+	if m.roots != nil {
+		for _, c := range m.roots.Certificates() {
+			part(c.Raw)
+		}
 	}
 	return [32]byte(h.Sum(nil))
 }

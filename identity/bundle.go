@@ -53,7 +53,7 @@ type Bundle struct {
 
 	// operator is set for a bundle of [NewOperatorBundle]: its chains are verified by
 	// that alone.
-	operator *OperatorRoots
+	operator *operatorRoots
 
 	isMesh      map[KeyID]bool
 	isBannedID  map[ID]bool
@@ -66,7 +66,7 @@ type Bundle struct {
 // NewBundle checks cfg and makes a bundle of it, which keeps no slice of cfg's. Its roots
 // are shared: nobody may change a parsed certificate.
 //
-// Errors: [*IDError] for the cluster, [*ChainError] for a root, or a plain one that names
+// Errors: one that matches [ErrInvalidID] for the cluster, [*ChainError] for a root, or a plain one that names
 // the field.
 func NewBundle(cfg BundleConfig) (*Bundle, error) {
 	if err := checkCluster(cfg.Cluster); err != nil {
@@ -293,7 +293,7 @@ func (v Verified) Peer(addr string) Peer {
 
 // Verify decides at the time now whether chain is genuine. It is the leaf, its mesh CA,
 // and, if the sender gave it too, the root: exactly these, in this order. Under a bundle
-// of [NewOperatorBundle] it is what [OperatorRoots.Verify] takes.
+// of [NewOperatorBundle] it is what operatorRoots.Verify takes.
 //
 // The certificates must come from a parser. A bundle remembers a few mesh CAs that it
 // accepted, by their bytes, and does not check their profile and signature again: it then

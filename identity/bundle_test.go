@@ -173,7 +173,7 @@ func TestKeyID(t *testing.T) {
 	if err != nil || of != identity.KeyOf(chain[0]) || of.IsZero() {
 		t.Fatalf("KeyOfPublic = %v, %v, KeyOf = %v", of, err, identity.KeyOf(chain[0]))
 	}
-	if back, err := identity.ParseKeyID(of.String()); err != nil || back != of || len(of.String()) != 64 {
+	if back, err := identityauthor.ParseKeyID(of.String()); err != nil || back != of || len(of.String()) != 64 {
 		t.Errorf("ParseKeyID(%v) = %v, %v", of, back, err)
 	}
 	var read identity.KeyID

@@ -42,7 +42,7 @@ func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
 					t.Fatalf("%s, %s: got %+v", kind, name, v)
 				}
 				p := v.Peer("192.0.2.1:1")
-				if p.Standing() != identity.Identified || p.ID != id || p.Addr != "192.0.2.1:1" {
+				if !p.Identified() || p.ID != id || p.Addr != "192.0.2.1:1" {
 					t.Fatalf("%s, %s: peer %+v", kind, name, p)
 				}
 			}
@@ -93,8 +93,8 @@ func TestVerifiedWithoutIdentity(t *testing.T) {
 		if !ok || san.Reason != tc.want || san.Count != len(tc.uris) || !errors.Is(v.IDErr, identity.ErrNoIdentity) || !v.ID.IsZero() {
 			t.Errorf("%s: got %v, %+v, want %s", tc.name, v.ID, v.IDErr, tc.want)
 		}
-		if got := v.Peer("").Standing(); got != identity.Unidentified {
-			t.Errorf("%s: peer is %v", tc.name, got)
+		if p := v.Peer(""); p.Identified() || p.Err == nil {
+			t.Errorf("%s: peer is %v", tc.name, p)
 		}
 		// A foreign coordinator is no coordinator of ours: the mesh CA must be listed.
 		none := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })

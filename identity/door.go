@@ -1,6 +1,10 @@
 package identity
 
-import "github.com/fealty-io/fealty/internal/identitydoor"
+import (
+	"crypto/x509"
+
+	"github.com/fealty-io/fealty/internal/identitydoor"
+)
 
 // Issuers of certificates need more than what is public, and nobody else does; see package identitydoor.
 func init() {
@@ -12,4 +16,7 @@ func init() {
 	identitydoor.CheckUnsignedRoot = checkUnsignedRoot
 	identitydoor.URIs = uriNames
 	identitydoor.KeyOfPublic = keyOfPublic
+	identitydoor.ParseKeyID = parseKeyID
+	identitydoor.VoucherOf = voucherOfLeaf
+	identitydoor.NewOperatorRoots = func(certs []*x509.Certificate) (any, error) { return newOperatorRoots(certs) }
 }

@@ -22,14 +22,14 @@ func ExampleParse() {
 	// true
 }
 
-// A server decides by the peer's standing before it looks at the identity.
+// A server asks whether the peer is identified before it looks at the identity.
 func ExampleFromContext() {
 	decide := func(ctx context.Context) string {
 		peer := identity.FromContext(ctx)
-		switch peer.Standing() {
-		case identity.Identified:
+		switch {
+		case peer.Identified():
 			return "hello " + peer.ID.Name()
-		case identity.Unidentified:
+		case peer.Err != nil:
 			return "permission denied: " + peer.Err.Error()
 		}
 		return "unauthenticated"

@@ -31,6 +31,8 @@ func AddChecked(b *Bundle, c *x509.Certificate) { b.checked.add(c) }
 
 // The profiles and the rules.
 var (
+	NewOperatorRoots = newOperatorRoots
+
 	ChainRules    = allChainRules
 	OperatorRules = allOperatorRules
 	LeafProfile   = leafProfile
@@ -38,4 +40,8 @@ var (
 	RootProfile   = rootProfile
 )
 
-type Profile = profile
+type (
+	Profile       = profile
+	OperatorRoots = operatorRoots
+	IDError       = idError
+)

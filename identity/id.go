@@ -54,19 +54,19 @@ func (k Kind) Valid() bool {
 // ErrInvalidID is matched by every error of [New] and [Parse].
 var ErrInvalidID = errors.New("invalid identity")
 
-// IDError says which text is not an id (or not a part of one), and why.
-type IDError struct {
+// idError says which text is not an id (or not a part of one), and why.
+type idError struct {
 	Part  string // "cluster", "kind", "name" or "id"
 	Value string // what was given
 	Why   string // what is wrong with it, and what would be right
 }
 
-func (e *IDError) Error() string {
+func (e *idError) Error() string {
 	return fmt.Sprintf("%s %s refused: %s", e.Part, clip(e.Value), e.Why)
 }
 
-// Is makes every IDError match [ErrInvalidID].
-func (e *IDError) Is(target error) bool { return target == ErrInvalidID }
+// Is makes every idError match [ErrInvalidID].
+func (e *idError) Is(target error) bool { return target == ErrInvalidID }
 
 // ID is one identity of one cluster. It is comparable, so == and map keys work: two
 // IDs are equal when their URIs are. The zero ID is no identity; [New] and [Parse] are
@@ -84,7 +84,7 @@ type ID struct {
 // (letters, digits, '.', '-', '_', not "." or ".."); that of a workload may be several,
 // separated by '/'. The whole id is at most identityform.MaxIDBytes.
 //
-// Errors: [*IDError], matching [ErrInvalidID].
+// Errors: they match [ErrInvalidID].
 func New(cluster string, kind Kind, name string) (ID, error) {
 	if err := checkCluster(cluster); err != nil {
 		return ID{}, err
@@ -97,7 +97,7 @@ func New(cluster string, kind Kind, name string) (ID, error) {
 	}
 	uri := scheme + cluster + "/" + string(kind) + "/" + name
 	if len(uri) > identityform.MaxIDBytes {
-		return ID{}, &IDError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed: choose a shorter name", len(uri), identityform.MaxIDBytes)}
+		return ID{}, &idError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed: choose a shorter name", len(uri), identityform.MaxIDBytes)}
 	}
 	return ID{
 		uri:    uri,
@@ -109,7 +109,7 @@ func New(cluster string, kind Kind, name string) (ID, error) {
 // Parse reads an id as [ID.String] prints it. There is exactly one spelling of each
 // identity: nothing is decoded, trimmed or lowered. The ID keeps uri, not a copy.
 //
-// Errors: [*IDError], matching [ErrInvalidID].
+// Errors: they match [ErrInvalidID].
 func Parse(uri string) (ID, error) {
 	if id, ok := scan(uri); ok {
 		return id, nil
@@ -122,7 +122,7 @@ func Parse(uri string) (ID, error) {
 func parseSlowly(uri string) (ID, error) {
 	sid, err := spiffeid.FromString(uri)
 	if err != nil {
-		return ID{}, &IDError{"id", uri, "it is not a SPIFFE id (" + err.Error() + "): write spiffe://<cluster>/<kind>/<name>"}
+		return ID{}, &idError{"id", uri, "it is not a SPIFFE id (" + err.Error() + "): write spiffe://<cluster>/<kind>/<name>"}
 	}
 	kind, name, _ := strings.Cut(strings.TrimPrefix(sid.Path(), "/"), "/")
 	return New(sid.TrustDomain().Name(), Kind(kind), name)
@@ -182,9 +182,9 @@ func isSegment(s string) bool { return s != "" && s != "." && s != ".." }
 
 // checkCluster reports whether name can be a cluster's name: see [New].
 //
-// Errors: [*IDError], matching [ErrInvalidID].
+// Errors: they match [ErrInvalidID].
 func checkCluster(name string) error {
-	refuse := func(why string) error { return &IDError{"cluster", name, why} }
+	refuse := func(why string) error { return &idError{"cluster", name, why} }
 	switch {
 	case name == "":
 		return refuse("it is blank: name the cluster, such as prod.example")
@@ -217,11 +217,11 @@ func checkKind(kind Kind) error {
 	for _, k := range kinds() {
 		names = append(names, string(k))
 	}
-	return &IDError{"kind", string(kind), why + ": use one of " + strings.Join(names, ", ")}
+	return &idError{"kind", string(kind), why + ": use one of " + strings.Join(names, ", ")}
 }
 
 func checkName(kind Kind, name string) error {
-	refuse := func(why string) error { return &IDError{"name", name, why} }
+	refuse := func(why string) error { return &idError{"name", name, why} }
 	if name == "" {
 		return refuse("it is blank: an identity of kind " + string(kind) + " needs a name")
 	}

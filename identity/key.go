@@ -32,8 +32,8 @@ func keyOfPublic(pub crypto.PublicKey) (KeyID, error) {
 	return sha256.Sum256(der), nil
 }
 
-// ParseKeyID reads what [KeyID.String] prints: 64 lowercase hexadecimal digits.
-func ParseKeyID(s string) (KeyID, error) {
+// parseKeyID reads what [KeyID.String] prints: 64 lowercase hexadecimal digits.
+func parseKeyID(s string) (KeyID, error) {
 	var k KeyID
 	raw, err := hex.DecodeString(s)
 	// Uppercase is refused so that one key has one name, whoever compares the text.
@@ -56,9 +56,9 @@ func (k KeyID) Compare(other KeyID) int { return bytes.Compare(k[:], other[:]) }
 // MarshalText returns what String does.
 func (k KeyID) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText is [ParseKeyID]; on an error k keeps its value.
+// UnmarshalText reads what String prints, and nothing else; on an error k keeps its value.
 func (k *KeyID) UnmarshalText(text []byte) error {
-	parsed, err := ParseKeyID(string(text))
+	parsed, err := parseKeyID(string(text))
 	if err != nil {
 		return err
 	}

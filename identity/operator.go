@@ -24,19 +24,19 @@ const (
 	maxRSABits = 8192 // as crypto/tls: verifying takes time that a peer must not choose
 )
 
-// OperatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a
+// operatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a
 // corporate CA. Chains to them are verified as RFC 5280 says, and not by the profile of
 // the cluster's own certificates: they were minted by somebody else. Immutable.
 //
 // The worth of such a chain is the caller's to know. A cluster's own edges take none.
-type OperatorRoots struct {
+type operatorRoots struct {
 	certs []*x509.Certificate // sorted by DER, distinct
 	pool  *x509.CertPool
 }
 
-// NewOperatorRoots returns the roots certs, 1 to 64 certificates of CAs.
+// newOperatorRoots returns the roots certs, 1 to 64 certificates of CAs.
 // They may be intermediates, and out of date: that shows when they are used.
-func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
+func newOperatorRoots(certs []*x509.Certificate) (*operatorRoots, error) {
 	switch n := len(certs); {
 	case n == 0:
 		return nil, errors.New("identity: there is no root: without one nobody is trusted; add the CA's certificate")
@@ -51,7 +51,7 @@ func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
 			return nil, fmt.Errorf("identity: root %d, of %s, is not a CA's certificate: give that of the CA which signs", i+1, clip(c.Subject.String()))
 		}
 	}
-	r := &OperatorRoots{
+	r := &operatorRoots{
 		certs: distinct(certs, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) }),
 		pool:  x509.NewCertPool(),
 	}
@@ -62,7 +62,7 @@ func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
 }
 
 // Certificates returns a copy of the list of roots, sorted by their DER.
-func (r *OperatorRoots) Certificates() []*x509.Certificate {
+func (r *operatorRoots) Certificates() []*x509.Certificate {
 	if r == nil {
 		return nil
 	}
@@ -77,7 +77,7 @@ func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, erro
 	if err := checkCluster(cluster); err != nil {
 		return nil, fmt.Errorf("identity: the cluster of a bundle: %w", err)
 	}
-	r, err := NewOperatorRoots(roots)
+	r, err := newOperatorRoots(roots)
 	if err != nil {
 		return nil, err
 	}
@@ -86,11 +86,11 @@ func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, erro
 	return b, nil
 }
 
-// operatorPath is one run of [OperatorRoots.Verify].
+// operatorPath is one run of operatorRoots.Verify.
 type operatorPath struct {
 	chain  []*x509.Certificate
 	usages []x509.ExtKeyUsage
-	roots  *OperatorRoots
+	roots  *operatorRoots
 }
 
 // issued returns the certificates of the chain that somebody else vouches for. A trust
@@ -122,7 +122,7 @@ var (
 	dateRule = rule{"in-date", "RFC 5280 §4.1.2.5"}
 )
 
-// allOperatorRules lists the rules of [OperatorRoots.Verify], in order.
+// allOperatorRules lists the rules of operatorRoots.Verify, in order.
 func allOperatorRules() []rule {
 	var rules []rule
 	for _, r := range operatorRules {
@@ -272,20 +272,20 @@ func usageName(u x509.ExtKeyUsage) string {
 // usages. It is the leaf, then its issuers in order; the root may be left out.
 //
 // Errors: [*ChainError], with the first rule that refused.
-func (r *OperatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error {
+func (r *operatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error {
 	_, err := r.verify(chain, now, usages, false)
 	return err
 }
 
-// VerifyAccepted is [OperatorRoots.Verify] for a chain that is in use already: what
+// VerifyAccepted is operatorRoots.Verify for a chain that is in use already: what
 // breaks a rule that came after a release which took such chains is returned as newer,
 // and is no error. A program that started with it yesterday starts with it today, and
 // says so; nobody else has to believe it.
-func (r *OperatorRoots) VerifyAccepted(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (newer *ChainError, err error) {
+func (r *operatorRoots) VerifyAccepted(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (newer *ChainError, err error) {
 	return r.verify(chain, now, usages, true)
 }
 
-func (r *OperatorRoots) verify(chain []*x509.Certificate, now time.Time, usages []x509.ExtKeyUsage, accepted bool) (newer *ChainError, err error) {
+func (r *operatorRoots) verify(chain []*x509.Certificate, now time.Time, usages []x509.ExtKeyUsage, accepted bool) (newer *ChainError, err error) {
 	if r == nil {
 		return nil, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ErrUntrusted}
 	}

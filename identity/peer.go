@@ -13,7 +13,7 @@ type Peer struct {
 	Leaf *x509.Certificate // the verified leaf; nil without one
 	Key  KeyID             // of Leaf
 	// Local holds the peer's credentials on a unix socket; nil on any other transport.
-	// They are not an identity: a local peer stands as [Insecure].
+	// They are not an identity.
 	Local *Local
 	Addr  string // the remote address, for people; never trusted
 }
@@ -24,46 +24,25 @@ type Local struct {
 	PID      int32
 }
 
-// Standing is what may be concluded about a peer. The zero Standing is [Insecure].
-type Standing int
+// Identified reports whether there is a verified chain, and exactly one identity of the
+// cluster in it. An error always wins over an id. Of the others, those with neither Err nor
+// Leaf showed no certificate: plaintext, one-way TLS or a unix socket.
+func (p Peer) Identified() bool { return p.Err == nil && !p.ID.IsZero() }
 
-const (
-	// Insecure: no verified client chain. Plaintext, one-way TLS or a unix socket.
-	Insecure Standing = iota
-	// Identified: a verified chain, and exactly one identity of the cluster in it.
-	Identified
-	// Unidentified: a verified chain that identifies nobody here.
-	Unidentified
-)
-
-func (s Standing) String() string {
-	switch s {
-	case Insecure:
-		return "insecure"
-	case Identified:
+// standing tells the three cases apart, for people who read a log.
+func (p Peer) standing() string {
+	switch {
+	case p.Identified():
 		return "identified"
-	case Unidentified:
+	case p.Err != nil || p.Leaf != nil:
 		return "unidentified"
 	}
-	return "invalid standing"
-}
-
-// Standing tells the three cases apart. An error always wins over an id.
-func (p Peer) Standing() Standing {
-	switch {
-	case p.Err != nil:
-		return Unidentified
-	case !p.ID.IsZero():
-		return Identified
-	case p.Leaf != nil:
-		return Unidentified
-	}
-	return Insecure
+	return "insecure"
 }
 
 // LogValue shows who the peer is, and none of its certificate's bytes.
 func (p Peer) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("standing", p.Standing().String())}
+	attrs := []slog.Attr{slog.String("standing", p.standing())}
 	if p.Addr != "" {
 		attrs = append(attrs, slog.String("addr", p.Addr))
 	}
@@ -89,7 +68,7 @@ func NewContext(ctx context.Context, p Peer) context.Context {
 	return context.WithValue(ctx, contextKey{}, p)
 }
 
-// FromContext returns the peer that ctx carries, or the zero Peer, which is [Insecure].
+// FromContext returns the peer that ctx carries, or the zero Peer, which is not identified.
 func FromContext(ctx context.Context) Peer {
 	p, _ := ctx.Value(contextKey{}).(Peer)
 	return p

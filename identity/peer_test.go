@@ -13,33 +13,33 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
-func TestStanding(t *testing.T) {
+func TestIdentified(t *testing.T) {
 	a := identitytest.NewAuthority(t, "prod.example")
 	id := a.ID(t, identity.Shard, "s")
 	chain, _ := a.Issue(t, id)
 	for _, tc := range []struct {
 		name string
 		peer identity.Peer
-		want identity.Standing
+		want string // in a log
 	}{
-		{"nothing", identity.Peer{}, identity.Insecure},
-		{"an address alone", identity.Peer{Addr: "192.0.2.1:1"}, identity.Insecure},
-		{"a unix socket", identity.Peer{Local: &identity.Local{UID: 0}}, identity.Insecure},
-		{"an id", identity.Peer{ID: id, Leaf: chain[0]}, identity.Identified},
-		{"an error", identity.Peer{Err: identity.ErrNoIdentity, Leaf: chain[0]}, identity.Unidentified},
-		{"an error beside an id", identity.Peer{ID: id, Err: identity.ErrNoIdentity, Leaf: chain[0]}, identity.Unidentified},
-		{"an error without a leaf", identity.Peer{Err: identity.ErrNoIdentity}, identity.Unidentified},
-		{"a leaf without an id", identity.Peer{Leaf: chain[0]}, identity.Unidentified},
+		{"nothing", identity.Peer{}, "insecure"},
+		{"an address alone", identity.Peer{Addr: "192.0.2.1:1"}, "insecure"},
+		{"a unix socket", identity.Peer{Local: &identity.Local{UID: 0}}, "insecure"},
+		{"an id", identity.Peer{ID: id, Leaf: chain[0]}, "identified"},
+		{"an error", identity.Peer{Err: identity.ErrNoIdentity, Leaf: chain[0]}, "unidentified"},
+		{"an error beside an id", identity.Peer{ID: id, Err: identity.ErrNoIdentity, Leaf: chain[0]}, "unidentified"},
+		{"an error without a leaf", identity.Peer{Err: identity.ErrNoIdentity}, "unidentified"},
+		{"a leaf without an id", identity.Peer{Leaf: chain[0]}, "unidentified"},
 	} {
-		if got := tc.peer.Standing(); got != tc.want {
+		if got := tc.peer.LogValue().Group()[0].Value.String(); got != tc.want || tc.peer.Identified() != (tc.want == "identified") {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 		if got := identity.FromContext(identity.NewContext(context.Background(), tc.peer)); got != tc.peer {
 			t.Errorf("%s: the context carries %+v", tc.name, got)
 		}
 	}
-	if got := identity.FromContext(context.Background()); got.Standing() != identity.Insecure {
-		t.Errorf("a context without a peer: %v", got.Standing())
+	if got := identity.FromContext(context.Background()); got != (identity.Peer{}) {
+		t.Errorf("a context without a peer: %v", got)
 	}
 }
 

@@ -27,7 +27,7 @@ type SANError struct {
 	Count   int    // URI SANs in the certificate
 	URI     string // the one URI SAN, if Count is 1
 	Cluster string // the cluster that was wanted, if it is foreign
-	Err     error  // the [*IDError] behind what is malformed; nil otherwise
+	Err     error  // what is wrong with a malformed name, matching [ErrInvalidID]; nil otherwise
 }
 
 func (e *SANError) Error() string {
@@ -47,7 +47,7 @@ func (e *SANError) Error() string {
 // Is makes every SANError match [ErrNoIdentity].
 func (e *SANError) Is(target error) bool { return target == ErrNoIdentity }
 
-// Unwrap returns the [*IDError] behind what is malformed, if any.
+// Unwrap returns what is wrong with a malformed name, if it is one.
 func (e *SANError) Unwrap() error { return e.Err }
 
 // FromCertificate returns the identity in c: its one and only URI SAN (X509-SVID §2).

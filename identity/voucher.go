@@ -11,14 +11,14 @@ import (
 
 var errNoVoucher = errors.New("certificate names no member that vouches for it")
 
-// VoucherOf returns the member that vouches for a workload, and the key that it asked
+// voucherOfLeaf returns the member that vouches for a workload, and the key that it asked
 // with. A coordinator writes both into the common name of the workload's certificate, as
 // "<kind>/<name> <key id>": the workload is believed as long as neither is banned, so that
 // what ends a member ends what it vouched for.
 //
 // Leaf must have been verified ([Bundle.Verify] refuses a workload without a voucher).
 // Otherwise the error says that leaf is of no workload, or was not minted by a cluster.
-func VoucherOf(leaf *x509.Certificate) (ID, KeyID, error) {
+func voucherOfLeaf(leaf *x509.Certificate) (ID, KeyID, error) {
 	id, err := FromCertificate(leaf)
 	if err != nil {
 		return ID{}, KeyID{}, fmt.Errorf("%w: %w", errNoVoucher, err)
@@ -29,7 +29,7 @@ func VoucherOf(leaf *x509.Certificate) (ID, KeyID, error) {
 	return voucherOf(leaf, id)
 }
 
-// voucherOf is VoucherOf of a leaf that is known to be that of the workload id.
+// voucherOf is voucherOfLeaf of a leaf that is known to be that of the workload id.
 func voucherOf(leaf *x509.Certificate, id ID) (ID, KeyID, error) {
 	name := leaf.Subject.CommonName
 	path, hex, _ := strings.Cut(name, " ")
@@ -38,7 +38,7 @@ func voucherOf(leaf *x509.Certificate, id ID) (ID, KeyID, error) {
 	if err != nil {
 		return ID{}, KeyID{}, fmt.Errorf("%w: common name %s: %w", errNoVoucher, clip(name), err)
 	}
-	key, err := ParseKeyID(hex)
+	key, err := parseKeyID(hex)
 	if err != nil {
 		return ID{}, KeyID{}, fmt.Errorf("%w: common name %s: %w", errNoVoucher, clip(name), err)
 	}

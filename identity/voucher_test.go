@@ -2,17 +2,17 @@ package identity_test
 
 import (
 	"crypto/x509"
-	"fmt"
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 func TestVoucherOf(t *testing.T) {
 	a := identitytest.NewAuthority(t, "prod.example")
 	chain, _ := a.Issue(t, a.ID(t, identity.Workload, "billing/api"))
-	member, key, err := identity.VoucherOf(chain[0])
+	member, key, err := identityauthor.VoucherOf(chain[0])
 	if want := a.ID(t, identity.Data, "voucher"); err != nil || member != want || key != (identity.KeyID{1}) {
 		t.Errorf("got %v, %v, %v, want %v", member, key, err, want)
 	}
@@ -23,17 +23,8 @@ func TestVoucherOf(t *testing.T) {
 		if leaf == 1 {
 			c = nobody[0]
 		}
-		if member, key, err := identity.VoucherOf(c); err == nil || !member.IsZero() || !key.IsZero() {
+		if member, key, err := identityauthor.VoucherOf(c); err == nil || !member.IsZero() || !key.IsZero() {
 			t.Errorf("%s: %v, %v, %v, want an error", name, member, key, err)
 		}
 	}
-}
-
-func ExampleVoucherOf() {
-	tb := exampleTB{}
-	a := identitytest.NewAuthority(tb, "prod.example")
-	chain, _ := a.Issue(tb, a.ID(tb, identity.Workload, "billing/api"))
-	member, _, err := identity.VoucherOf(chain[0])
-	fmt.Println(member, err)
-	// Output: spiffe://prod.example/data/voucher <nil>
 }

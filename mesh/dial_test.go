@@ -696,7 +696,7 @@ func TestEphemeralBecomesIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := s.last(); p.Standing() != identity.Insecure {
+	if p := s.last(); standing(p) != "insecure" {
 		t.Fatalf("peer %v", p)
 	}
 	if err := src.Adopt(material(t, a, identity.Coordinator, "c1")); err != nil {

@@ -91,7 +91,7 @@ type health struct {
 
 // Check serves members of the cluster only.
 func (health) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	if p := identity.FromContext(ctx); p.Standing() != identity.Identified {
+	if p := identity.FromContext(ctx); !p.Identified() {
 		return nil, errors.New("who are you?")
 	}
 	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil

@@ -202,7 +202,7 @@ func TestHandlerAsMiddleware(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/who", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := identity.FromContext(r.Context())
-		fmt.Fprint(w, p.Standing(), " ", p.ID)
+		fmt.Fprint(w, standing(p), " ", p.ID)
 	}))
 	mux.Handle("/wait", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		entered <- struct{}{}

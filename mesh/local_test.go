@@ -55,7 +55,7 @@ func TestLocal(t *testing.T) {
 	}
 	p := s.last()
 	want := identity.Local{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid())}
-	if p.Local == nil || *p.Local != want || p.Standing() != identity.Insecure || p.Addr != "unix:"+path {
+	if p.Local == nil || *p.Local != want || standing(p) != "insecure" || p.Addr != "unix:"+path {
 		t.Fatalf("peer %+v, local %+v, want %+v", p, p.Local, want)
 	}
 	st, _, err := talk(t, cc, talkMethod)

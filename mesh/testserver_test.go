@@ -319,3 +319,14 @@ func (c *clock) set(t time.Time) {
 	defer c.mu.Unlock()
 	c.t = t
 }
+
+// standing tells apart what a server knows of a peer.
+func standing(p identity.Peer) string {
+	switch {
+	case p.Identified():
+		return "identified"
+	case p.Err != nil || p.Leaf != nil:
+		return "unidentified"
+	}
+	return "insecure"
+}

@@ -144,7 +144,7 @@ type health struct {
 
 func (h health) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	peer := identity.FromContext(ctx)
-	if peer.Standing() != identity.Identified {
+	if !peer.Identified() {
 		return nil, status.Error(codes.Unauthenticated, "this is for members")
 	}
 	h.keys <- peer.Key
@@ -241,7 +241,7 @@ func TestHTTP(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/who", func(w http.ResponseWriter, r *http.Request) {
 		peer := identity.FromContext(r.Context())
-		fmt.Fprint(w, peer.Standing(), " ", peer.Key, " ", r.TLS.Version == tls.VersionTLS13)
+		fmt.Fprint(w, peer.Identified(), " ", peer.Key, " ", r.TLS.Version == tls.VersionTLS13)
 	})
 	mux.HandleFunc("/wait", func(_ http.ResponseWriter, r *http.Request) {
 		close(began)
@@ -267,7 +267,7 @@ func TestHTTP(t *testing.T) {
 		return answer.Status + " " + string(body), err
 	}
 	for range 2 {
-		want := fmt.Sprint("200 OK identified ", b.material(t).Pin(), " true")
+		want := fmt.Sprint("200 OK true ", b.material(t).Pin(), " true")
 		if got, err := get(client, "/who"); err != nil || got != want {
 			t.Fatalf("%q, %v, want %q", got, err, want)
 		}

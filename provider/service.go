@@ -78,7 +78,7 @@ func (s *service) holderOf(ctx context.Context) (string, error) {
 	}
 	peer := identity.FromContext(ctx)
 	switch {
-	case peer.Standing() != identity.Identified:
+	case !peer.Identified():
 		return "", status.Error(codes.Unauthenticated, "provider: the caller shows no certificate that identifies it")
 	case peer.ID.Kind() != identity.Shard:
 		return "", status.Errorf(codes.PermissionDenied, "provider: %s is no shard, and shards alone are served",

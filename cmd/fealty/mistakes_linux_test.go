@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // A mistake is a command that somebody gets wrong, and what the answer has to tell them so
@@ -56,7 +56,7 @@ func TestMistakes(t *testing.T) {
 	if err := json.Unmarshal([]byte(f.must(ask("status", "-o", "json")...)), &status); err != nil {
 		t.Fatal(err)
 	}
-	root, err := identity.ParseKeyID(status.RootPin)
+	root, err := identityauthor.ParseKeyID(status.RootPin)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func checkLog(t *testing.T, cell, logged, method string, reason Reason, peer ide
 		return
 	}
 	if line.Method != method || line.Reason != string(reason) || line.Asserted != asserted ||
-		line.Peer.Addr != peer.Addr || line.Peer.ID != peer.ID.String() || line.Peer.Standing != peer.Standing().String() {
+		line.Peer.Addr != peer.Addr || line.Peer.ID != peer.ID.String() || line.Peer.Standing != peer.LogValue().Group()[0].Value.String() {
 		t.Errorf("%s: logged %s", cell, logged)
 	}
 }

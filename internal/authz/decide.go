@@ -82,18 +82,23 @@ func Decide(rule Rule, self Self, peer identity.Peer, asserted string) Decision 
 	return decideName(peer, asserted)
 }
 
+// anonymous reports whether peer showed no certificate at all: plaintext, one-way TLS or a unix socket.
+func anonymous(peer identity.Peer) bool {
+	return peer.ID.IsZero() && peer.Err == nil && peer.Leaf == nil
+}
+
 // decideCaller is Decide without what the request says.
 func decideCaller(rule Rule, self Self, peer identity.Peer) Decision {
 	switch {
 	case rule.Open, admitsLocally(rule, self, peer):
 		return Decision{Allowed: true}
-	case peer.Local != nil && peer.Standing() == identity.Insecure && !rule.Local:
+	case peer.Local != nil && anonymous(peer) && !rule.Local:
 		return refuse(NotLocal)
-	case peer.Local != nil && peer.Standing() == identity.Insecure:
+	case peer.Local != nil && anonymous(peer):
 		return refuse(OtherUser)
-	case peer.Standing() == identity.Insecure:
+	case anonymous(peer):
 		return refuse(Unauthenticated)
-	case peer.Standing() != identity.Identified || peer.ID.IsZero():
+	case !peer.Identified() || peer.ID.IsZero():
 		return refuse(Unidentified)
 	case peer.ID.Cluster() != self.Cluster: // an identity always has one
 		return refuse(OtherCluster)

@@ -247,7 +247,7 @@ var leafLints = []lintRule{
 			return "it has a subject that was not asked for"
 		}
 		if in.request.Voucher != "" {
-			if _, _, err := identity.VoucherOf(in.cert); err != nil {
+			if _, _, err := identityauthor.VoucherOf(in.cert); err != nil {
 				return err.Error()
 			}
 		}

@@ -321,7 +321,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo,
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
 	if _, not := c.rooms.Head.Ready(); not != nil && errors.Is(err,
-		explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
+		explain.Denied) && identity.FromContext(ctx).Identified() {
 		return not
 	}
 	return err

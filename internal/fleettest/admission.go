@@ -100,7 +100,7 @@ func (f *Fleet) proofs() *proof.Registry {
 	if f.Pki == nil {
 		f.Pki = identitytest.NewPKI(f.TB, "corp", f.Clock)
 	}
-	roots, err := identity.NewOperatorRoots([]*x509.Certificate{f.Pki.Root.Cert})
+	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{f.Pki.Root.Cert})
 	f.Must(err)
 	return proof.NewRegistry(
 		proof.NewX509Verifier(roots, f.Clock),

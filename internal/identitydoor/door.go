@@ -6,6 +6,7 @@ package identitydoor
 
 // The functions, each as identityauthor declares it.
 var (
-	Kinds, CheckCluster, KeyOfPublic, URIs               any
+	Kinds, CheckCluster, KeyOfPublic, ParseKeyID, URIs   any
+	VoucherOf, NewOperatorRoots                          any
 	CheckLeaf, CheckMeshCA, CheckRoot, CheckUnsignedRoot any
 )

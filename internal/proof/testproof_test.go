@@ -193,7 +193,7 @@ func x509Scheme(t testing.TB, name string, key, other crypto.Signer) scheme {
 		c.Subject = pkix.Name{CommonName: "node-c", Organization: []string{"acme"}}
 		c.DNSNames = []string{"Node-C.example"}
 	}
-	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}

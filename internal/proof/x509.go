@@ -198,7 +198,7 @@ func decodeX509(raw []byte) (chain []*x509.Certificate, sig []byte, err error) {
 //   - A certificate without any proves a key and nothing else: it admits nobody.
 //
 // Errors, beside those of [Verifier]: [*CertificateError], which matches [ErrRefused].
-func NewX509Verifier(roots *identity.OperatorRoots, now func() time.Time) Verifier {
+func NewX509Verifier(roots identityauthor.OperatorRoots, now func() time.Time) Verifier {
 	if roots == nil {
 		panic("proof: NewX509Verifier without roots")
 	}
@@ -231,7 +231,7 @@ func (e *CertificateError) Unwrap() error { return e.Err }
 var errX509Refused = &refusal{"the x509 proof is not a signature by the certificate's key over this channel: prove with the private key of the certificate, and connect without a proxy that terminates TLS"}
 
 type x509Verifier struct {
-	roots *identity.OperatorRoots
+	roots identityauthor.OperatorRoots
 	now   func() time.Time
 }
 

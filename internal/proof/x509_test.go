@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -38,7 +38,7 @@ type corp struct {
 func newCorp(t testing.TB) corp {
 	t.Helper()
 	pki := identitytest.NewPKI(t, "corp", nil)
-	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func fuzzCorp(f *testing.F) (Verifier, []*x509.Certificate, ed25519.PrivateKey) 
 		Subject: pkix.Name{CommonName: "node-c"}, URIs: []*url.URL{{Scheme: "spiffe", Host: "corp.example", Path: "/node/c"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, root, key.Public().(ed25519.PublicKey))
-	roots, err := identity.NewOperatorRoots([]*x509.Certificate{root})
+	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{root})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -566,7 +567,7 @@ func (s *Setting) Check(text string) string {
 	case StoreForm:
 		return CheckStore(text)
 	case HexForm:
-		if _, err := identity.ParseKeyID(text); err != nil {
+		if _, err := identityauthor.ParseKeyID(text); err != nil {
 			return "it is not 64 lower-case hex digits"
 		}
 	case TextForm, PathForm:

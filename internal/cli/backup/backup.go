@@ -235,7 +235,7 @@ func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file
 	var key, want identity.KeyID
 	if in.transactionKey != "" {
 		var err error
-		if want, err = identity.ParseKeyID(in.transactionKey); err != nil {
+		if want, err = identityauthor.ParseKeyID(in.transactionKey); err != nil {
 			return nil, key, explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value",
 				in.transactionKey, "problem", "it is not 64 lower-case hex digits", "want",
 				"the SHA-256 that fealty manifest verify-history shows")

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -221,7 +222,7 @@ func place(cfg *settings.Values, proof, flags string) (identity.KeyID, error) {
 					"--coordinator HOST:PORT, as fealty status shows them at a coordinator")
 		}
 	}
-	pin, err := identity.ParseKeyID(cfg.Text("pin"))
+	pin, err := identityauthor.ParseKeyID(cfg.Text("pin"))
 	if err != nil {
 		return identity.KeyID{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.Text("pin"))
 	}

@@ -81,7 +81,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 			var want identity.KeyID
 			if key != "" {
 				var err error
-				if want, err = identity.ParseKeyID(key); err != nil {
+				if want, err = identityauthor.ParseKeyID(key); err != nil {
 					return explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value", key, "problem",
 						"it is not 64 lower-case hex digits", "want", "the SHA-256 that this command printed before")
 				}

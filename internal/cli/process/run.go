@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/output/message"
@@ -121,7 +122,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 	}
 	var pin identity.KeyID
 	if text := cfg.Text("root_pin"); text != "" {
-		if pin, err = identity.ParseKeyID(text); err != nil {
+		if pin, err = identityauthor.ParseKeyID(text); err != nil {
 			panic("process: root_pin was not checked: " + err.Error())
 		}
 	}

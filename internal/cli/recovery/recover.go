@@ -17,7 +17,6 @@ import (
 	terminal "golang.org/x/term"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/line"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
@@ -29,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
@@ -282,7 +282,7 @@ func askSecret(ctx context.Context, c *program.CLI, fd int, what string) ([]byte
 func (in recoverFlags) expect(c *program.CLI, cfg *settings.Values) (recovery.Expect, error) {
 	var out recovery.Expect
 	if in.pin != "" {
-		pin, err := identity.ParseKeyID(in.pin)
+		pin, err := identityauthor.ParseKeyID(in.pin)
 		if err != nil {
 			return out, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", in.pin, "problem",
 				"it is not 64 lower-case hex digits", "want", "the root pin, as fealty status showed it")

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -86,7 +87,7 @@ func verify(ctx context.Context, c *program.CLI, cfg *settings.Values, in verify
 	}
 	want := recovery.Expected{}
 	if in.pin != "" {
-		pin, err := identity.ParseKeyID(in.pin)
+		pin, err := identityauthor.ParseKeyID(in.pin)
 		if err != nil {
 			return explain.Wrap(err, explain.BadValue, "name", "--pin", "value", in.pin, "problem",
 				"it is not 64 lower-case hex digits", "want", "the root pin, as fealty status showed it")

@@ -31,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -736,7 +737,7 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 		}
 		return key, nil
 	}
-	pin, err := identity.ParseKeyID(root)
+	pin, err := identityauthor.ParseKeyID(root)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--root", "value", root, "problem",
 			"it is not 64 lower-case hex digits", "want", "the root pin that fealty status shows")

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/replica"
@@ -55,8 +56,8 @@ type State struct {
 	RootPin     identity.KeyID // hash of the root's public key: what tokens pin
 	MeshKey     identity.KeyID
 	issuer      atomic.Pointer[ca.Issuer]
-	X509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
-	X509Fault   error                   // why they cannot be used
+	X509Roots   identityauthor.OperatorRoots // of the manifest's x509 proof; nil: it takes none
+	X509Fault   error                        // why they cannot be used
 	// RootStatement introduces the config root key to who pins the root.
 	RootStatement []byte
 	Bundle        *bundle.Authority // under which trust bundles are made

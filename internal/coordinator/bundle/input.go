@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
@@ -194,7 +195,7 @@ func Read(ctx context.Context, r record.Records, cluster string) (Input, error) 
 			if err != nil {
 				return in, err
 			}
-			key, err := identity.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
+			key, err := identityauthor.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
 			if err != nil {
 				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
 			}

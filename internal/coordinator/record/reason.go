@@ -13,7 +13,7 @@ import (
 func Actor(ctx context.Context) string {
 	p := identity.FromContext(ctx)
 	switch {
-	case p.Standing() == identity.Identified:
+	case p.Identified():
 		return p.ID.String()
 	case p.Local != nil:
 		return fmt.Sprintf("local uid %d", p.Local.UID)

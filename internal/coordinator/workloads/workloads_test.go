@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/snapshot"
@@ -147,7 +148,7 @@ func TestCertificate(t *testing.T) {
 		return chain[0]
 	}
 	leaf := parsed("acme/web")
-	member, key, err := identity.VoucherOf(leaf)
+	member, key, err := identityauthor.VoucherOf(leaf)
 	if err != nil || member != acme.ID || key != identity.KeyOf(acme.Leaf) {
 		t.Errorf("vouched for by %v, %v, %v, want %v", member, key, err, acme.ID)
 	}

@@ -122,7 +122,7 @@ func (s *Server) speaks(ctx context.Context, tenant string, req *fealtyv1.Sessio
 		if inventory.ValidName(req.GetTenant()) && (tenant == "" || tenant == req.GetTenant()) {
 			return nil
 		}
-	case peer.Standing() == identity.Identified && id.Kind() == identity.Operator && id.Name() == req.GetTenant():
+	case peer.Identified() && id.Kind() == identity.Operator && id.Name() == req.GetTenant():
 		return nil
 	}
 	s.refused.Add(1)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/tokenclaims"
 	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -355,7 +356,7 @@ func memberOf(claims map[string]any) (identity.ID, identity.KeyID, error) {
 	if err != nil {
 		return identity.ID{}, identity.KeyID{}, err
 	}
-	k, err := identity.ParseKeyID(key)
+	k, err := identityauthor.ParseKeyID(key)
 	return member, k, err
 }
 
