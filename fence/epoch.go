@@ -158,10 +158,3 @@ func parseHex(dst []byte, s string) bool {
 	_, err := hex.Decode(dst, []byte(s))
 	return err == nil
 }
-
-// parseNumber reads a decimal number without sign or leading zeros. It is never a JSON
-// number: those lose what is above 2^53.
-func parseNumber(s string, bits int) (uint64, bool) {
-	n, err := strconv.ParseUint(s, 10, bits)
-	return n, err == nil && strconv.FormatUint(n, 10) == s
-}

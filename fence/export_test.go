@@ -2,7 +2,6 @@ package fence
 
 // Parts that the tests of statements and of counters look at.
 const (
-	TypeDocument = typeDocument
 	TypeGrant    = typeGrant
 	MaxTokenText = maxTokenText
 )

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/instruction"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/execution"
 	"github.com/fealty-io/fealty/internal/shard/journal"
@@ -559,16 +560,14 @@ func (f *Fleet) ordered(ctx context.Context, who *beside.Agent, conn grpc.Client
 		if err != nil || answer.GetTerm() == "" || len(answer.GetInstructions()) == 0 {
 			return false, err
 		}
-		verified, err := who.Authority().OpenTerm(answer.GetTerm())
+		statement, err := orders.OpenTerm(who.Authority(), answer.GetTerm())
 		if err != nil {
 			return false, err
 		}
-		statement, _ := verified.Get()
-		verifiedOrder, err := who.Authority().OpenInstruction(answer.GetInstructions()[0].GetStatement())
+		order, err := orders.OpenInstruction(who.Authority(), answer.GetInstructions()[0].GetStatement())
 		if err != nil {
 			return false, err
 		}
-		order, _ := verifiedOrder.Get()
 		term = statement.Term
 		return term > above && order.Term == term, fmt.Errorf("term %d, and the order of term %d", term, order.Term)
 	})

@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/orders"
 )
 
 const (
@@ -117,19 +118,17 @@ func (e *Executor) step(ctx context.Context) error {
 	// The term of the answer: a leader that was deposed says nothing that counts, and nothing of
 	// it is answered.
 	if text := answer.GetTerm(); text != "" {
-		verified, err := e.cfg.Authority.OpenTerm(text)
+		term, err := orders.OpenTerm(e.cfg.Authority, text)
 		if err != nil {
 			return fmt.Errorf("the term of the answer: %w", err)
 		}
-		term, _ := verified.Get()
 		if err := e.cfg.Term.Check(term.Term); err != nil {
 			return err
 		}
 	}
 	for _, d := range answer.GetInstructions() {
-		verified, err := e.cfg.Authority.OpenInstruction(d.GetStatement())
-		i, ok := verified.Get()
-		if ok && i.Member != e.cfg.ID.String() {
+		i, err := orders.OpenInstruction(e.cfg.Authority, d.GetStatement())
+		if err == nil && i.Member != e.cfg.ID.String() {
 			err = fmt.Errorf("instruction %.64q is for %.320q", i.ID, i.Member)
 		}
 		if err != nil {
@@ -143,7 +142,7 @@ func (e *Executor) step(ctx context.Context) error {
 }
 
 // take does one instruction if it is new, and says what became of it.
-func (e *Executor) take(ctx context.Context, i fence.Instruction, reason string) error {
+func (e *Executor) take(ctx context.Context, i orders.Instruction, reason string) error {
 	if done, known := e.cfg.Book.Ended(i.ID); known {
 		return e.acknowledge(ctx, i, done)
 	}
@@ -180,7 +179,7 @@ func (e *Executor) take(ctx context.Context, i fence.Instruction, reason string)
 }
 
 // end notes what became of an instruction, and says so once that is on disk.
-func (e *Executor) end(ctx context.Context, i fence.Instruction, end End) error {
+func (e *Executor) end(ctx context.Context, i orders.Instruction, end End) error {
 	end.Detail = bounded(end.Detail)
 	if err := e.cfg.Book.End(i.ID, end, i.NotAfter, e.cfg.Now()); err != nil {
 		return fmt.Errorf("what became of instruction %s is not on disk yet: %w", i.ID, err)
@@ -190,7 +189,7 @@ func (e *Executor) end(ctx context.Context, i fence.Instruction, end End) error 
 	return e.acknowledge(ctx, i, end)
 }
 
-func (e *Executor) acknowledge(ctx context.Context, i fence.Instruction, end End) error {
+func (e *Executor) acknowledge(ctx context.Context, i orders.Instruction, end End) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, err := fealtyv1.NewInstructionServiceClient(e.cfg.Conn).AcknowledgeInstruction(ctx,

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/instruction"
+	"github.com/fealty-io/fealty/internal/orders"
 )
 
 // fleet is coordinators that lead one after the other over one store, of which earlier ones go on
@@ -70,14 +71,14 @@ func (f *fleet) lead() {
 func (f *fleet) sign() {
 	for id, o := range f.waits {
 		if o.Due(f.term, "key") {
-			f.waits[id] = o.Signed(f.term, "key", f.must(fence.Instruction{Cluster: "test.example", Member: f.id.String(),
+			f.waits[id] = o.Signed(f.term, "key", f.must(orders.Instruction{Cluster: "test.example", Member: f.id.String(),
 				ID: id, Kind: o.Kind, Term: f.term, NotAfter: o.Until, AuthorityEpoch: 1}.Sign(f.key)))
 		}
 	}
 }
 
 func (f *fleet) answer() *fealtyv1.PollInstructionsResponse {
-	out := &fealtyv1.PollInstructionsResponse{Term: f.must(fence.TermStatement{Cluster: "test.example", Term: f.term,
+	out := &fealtyv1.PollInstructionsResponse{Term: f.must(orders.Term{Cluster: "test.example", Term: f.term,
 		AuthorityEpoch: 1}.Sign(f.key))}
 	var all []instruction.Order
 	for _, o := range f.waits {
@@ -95,10 +96,8 @@ func (f *fleet) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.C
 	switch r := args.(type) {
 	case *fealtyv1.PollInstructionsRequest:
 		proto.Merge(reply.(proto.Message), f.next)
-		if term, _ := f.authority().OpenTerm(f.next.GetTerm()); true {
-			if s, ok := term.Get(); ok {
-				f.heard = max(f.heard, s.Term)
-			}
+		if term, err := orders.OpenTerm(f.authority(), f.next.GetTerm()); err == nil {
+			f.heard = max(f.heard, term.Term)
 		}
 		return nil
 	case *fealtyv1.AcknowledgeInstructionRequest:
@@ -155,8 +154,7 @@ func (f *fleet) start(first bool) bool {
 // latest is the term under which an instruction stands in the answer that is being dealt with.
 func (f *fleet) latest(id string) int64 {
 	for _, d := range f.next.GetInstructions() {
-		v, err := f.authority().OpenInstruction(d.GetStatement())
-		if i, ok := v.Get(); err == nil && ok && i.ID == id {
+		if i, err := orders.OpenInstruction(f.authority(), d.GetStatement()); err == nil && i.ID == id {
 			return i.Term
 		}
 	}

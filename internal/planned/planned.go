@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/checksummed"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/shardplan"
 )
 
@@ -206,11 +207,10 @@ func (f *Follower) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	verified, err := f.cfg.Authority.OpenDocument(shardplan.Kind, answer.GetStatement())
+	said, err := orders.OpenDocument(f.cfg.Authority, shardplan.Kind, answer.GetStatement())
 	if err != nil {
 		return fmt.Errorf("the statement over the plan: %w", err)
 	}
-	said, _ := verified.Get()
 	switch {
 	case said.Version>>32 > said.AuthorityEpoch:
 		// Else one statement of a thief would stand above all that come after the theft.

@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/plainname"
 	"github.com/fealty-io/fealty/internal/planned"
 	"github.com/fealty-io/fealty/internal/shardplan"
@@ -111,12 +112,12 @@ func (c *coordinator) signed(t testing.TB, version uint64, text string) string {
 	return signedBy(t, c.key, document(version, text))
 }
 
-func document(version uint64, text string) fence.Document {
-	return fence.Document{Cluster: cluster, Kind: shardplan.Kind, Version: version,
+func document(version uint64, text string) orders.Document {
+	return orders.Document{Cluster: cluster, Kind: shardplan.Kind, Version: version,
 		Digest: sha256.Sum256([]byte(text)), AuthorityEpoch: epoch}
 }
 
-func signedBy(t testing.TB, key ed25519.PrivateKey, d fence.Document) string {
+func signedBy(t testing.TB, key ed25519.PrivateKey, d orders.Document) string {
 	t.Helper()
 	statement, err := d.Sign(key)
 	if err != nil {
@@ -371,7 +372,7 @@ func TestRefused(t *testing.T) {
 	}
 	next := encoded(t, quotas(9))
 	// altered is the statement over the next plan, with something else in it.
-	altered := func(alter func(*fence.Document)) func(*coordinator) (string, string) {
+	altered := func(alter func(*orders.Document)) func(*coordinator) (string, string) {
 		return func(c *coordinator) (string, string) {
 			d := document(8, next)
 			alter(&d)
@@ -393,7 +394,7 @@ func TestRefused(t *testing.T) {
 		{"a lower version", "version 6 of the plan is the newest, and it was 7 before",
 			func(c *coordinator) (string, string) { return c.signed(t, 6, next), "" }, true},
 		{"a version above its authority epoch", "is above those of authority epoch 3",
-			altered(func(d *fence.Document) { d.Version = (epoch + 1) << 32 }), false},
+			altered(func(d *orders.Document) { d.Version = (epoch + 1) << 32 }), false},
 		{"the lowest version", "version 1 of the plan is the newest, and it was 7 before",
 			func(c *coordinator) (string, string) { return c.signed(t, 1, next), "" }, true},
 
@@ -405,12 +406,12 @@ func TestRefused(t *testing.T) {
 		{"the statement of another key", "does not sign for cluster", func(*coordinator) (string, string) {
 			return signedBy(t, stranger, document(8, next)), next
 		}, false},
-		{"the statement of another cluster", "did not sign this statement", altered(func(d *fence.Document) {
+		{"the statement of another cluster", "did not sign this statement", altered(func(d *orders.Document) {
 			d.Cluster = "other.example"
 		}), false},
 		{"a document of another kind", "another kind",
-			altered(func(d *fence.Document) { d.Kind = "shard-plans" }), false},
-		{"the statement of an authority that is over", "no longer count", altered(func(d *fence.Document) {
+			altered(func(d *orders.Document) { d.Kind = "shard-plans" }), false},
+		{"the statement of an authority that is over", "no longer count", altered(func(d *orders.Document) {
 			d.AuthorityEpoch = epoch - 1
 		}), false},
 		{"a statement of another type", "did not sign this statement", func(c *coordinator) (string, string) {
@@ -422,7 +423,7 @@ func TestRefused(t *testing.T) {
 		}, false},
 
 		{"another digest", "is not the one that was signed",
-			altered(func(d *fence.Document) { d.Digest[31] ^= 1 }), false},
+			altered(func(d *orders.Document) { d.Digest[31] ^= 1 }), false},
 		{"the digest of another plan", "is not the one that was signed", func(c *coordinator) (string, string) {
 			return c.signed(t, 8, encoded(t, quotas(3))), next
 		}, false},

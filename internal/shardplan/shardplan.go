@@ -24,7 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/plainname"
 )
 
-// Kind is that of a plan as a signed document: see [fence.Document].
+// Kind is that of a plan as a signed document: see orders.Document.
 const Kind = "shard-plan"
 
 // Limits of a plan.
@@ -235,5 +235,5 @@ func Decode(text []byte) (Plan, error) {
 	return p, nil
 }
 
-// DigestOf is what a [fence.Document] says of a plan as it travels.
+// DigestOf is what a orders.Document says of a plan as it travels.
 func DigestOf(text []byte) [sha256.Size]byte { return sha256.Sum256(text) }

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -72,12 +73,12 @@ func owned(t testing.TB, d *coordinatortest.Desk, c *coordinator.Coordinator, m 
 			release = append(release, a.Domain)
 		}
 	}
-	term, err := authority.OpenTerm(resp.GetTerm())
+	term, err := orders.OpenTerm(authority, resp.GetTerm())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, _ := term.Get(); uint64(s.Term) != d.C.Rooms().Election.Message().GetTerm() {
-		t.Errorf("the answer is of term %d", s.Term)
+	if uint64(term.Term) != d.C.Rooms().Election.Message().GetTerm() {
+		t.Errorf("the answer is of term %d", term.Term)
 	}
 	return all, release
 }

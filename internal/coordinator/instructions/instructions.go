@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/instruction"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
@@ -138,7 +139,7 @@ func (i *Instructions) sign(ctx context.Context, s *authority.State, v record.Ve
 	if err != nil {
 		return err
 	}
-	text, err := fence.Instruction{Cluster: s.Manifest.Cluster, Member: member.String(), ID: o.ID, Kind: o.Kind,
+	text, err := orders.Instruction{Cluster: s.Manifest.Cluster, Member: member.String(), ID: o.ID, Kind: o.Kind,
 		Term: term, NotAfter: o.Until, AuthorityEpoch: s.Head.AuthorityEpoch}.Sign(key)
 	if err != nil {
 		return fmt.Errorf("sign instruction %s of %s: %w", o.ID, o.Member, err)

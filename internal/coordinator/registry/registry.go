@@ -18,12 +18,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/shardplan"
 )
 
@@ -356,7 +356,7 @@ func (v server) PollPlan(ctx context.Context, req *fealtyv1.PollPlanRequest) (*f
 	}
 	version := max(rec.Value.Version, floor(s))
 	out := &fealtyv1.PollPlanResponse{}
-	if out.Statement, err = (fence.Document{Cluster: s.Manifest.Cluster, Kind: shardplan.Kind, Version: version,
+	if out.Statement, err = (orders.Document{Cluster: s.Manifest.Cluster, Kind: shardplan.Kind, Version: version,
 		Digest: shardplan.DigestOf(text), AuthorityEpoch: s.Head.AuthorityEpoch}).Sign(key); err != nil {
 		return nil, fmt.Errorf("sign the plan of shards: %w", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
@@ -18,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/registry"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/shardplan"
 	"github.com/fealty-io/fealty/internal/store"
@@ -46,7 +46,7 @@ func poll(c *coordinator.Coordinator, m *coordinatortest.Machine, have uint64) (
 }
 
 // told is the plan as a shard believes it that has nothing but the trust bundle.
-func told(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, have uint64) (fence.Document, shardplan.Plan, bool) {
+func told(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, have uint64) (orders.Document, shardplan.Plan, bool) {
 	t.Helper()
 	resp, err := poll(d.C, m, have)
 	if err != nil {
@@ -56,11 +56,10 @@ func told(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, hav
 	if err != nil {
 		t.Fatal(err)
 	}
-	verified, err := bundle.FenceAuthority(d.Clock).OpenDocument(shardplan.Kind, resp.GetStatement())
+	said, err := orders.OpenDocument(bundle.FenceAuthority(d.Clock), shardplan.Kind, resp.GetStatement())
 	if err != nil {
 		t.Fatal(err)
 	}
-	said, _ := verified.Get()
 	if resp.GetPlan() == "" {
 		return said, shardplan.Plan{}, false
 	}
