@@ -1,9 +1,20 @@
 package mesh
 
-import "github.com/fealty-io/fealty/internal/meshdoor"
+import (
+	"context"
+	"net"
 
-// Joining needs more than what is public, and nobody else does; see package meshdoor.
+	"github.com/fealty-io/fealty/internal/meshdoor"
+	"github.com/fealty-io/fealty/internal/meshform"
+)
+
+// Joining needs more than what is public, and so do the servers of this module; nobody else does. See package meshdoor.
 func init() {
+	meshdoor.NewGate = func(g *Guard, l net.Listener, cfg meshform.GateConfig) (any, error) { return g.newGate(l, cfg) }
+	meshdoor.ListenMembers = func(ctx context.Context, g *Guard, l net.Listener, cfg meshform.GateConfig) (
+		net.Listener, func() error, error) {
+		return g.listenMembers(ctx, l, cfg)
+	}
 	meshdoor.DialPinned = func(target string, pin any, opts Options) *Conn {
 		c := newConn(target, opts)
 		c.pin = pin.(pinned)

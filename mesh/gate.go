@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -18,10 +17,11 @@ import (
 	"github.com/fealty-io/fealty/internal/begins"
 	"github.com/fealty-io/fealty/internal/crowd"
 	"github.com/fealty-io/fealty/internal/frames"
+	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/turns"
 )
 
-// Limits that a [GateConfig] leaves at zero.
+// Limits that a meshform.GateConfig leaves at zero.
 const (
 	defaultMaxSockets        = 1024
 	defaultMaxHellos         = 1024
@@ -47,43 +47,14 @@ const (
 	fileShare = 4
 )
 
-// GateConfig bounds what clients cost before they proved who they are. Where there is no
-// room for one more, one of the network with the most connections gives way: an IPv4 /24
-// or an IPv6 /48.
-type GateConfig struct {
-	// MaxSockets bounds the connections whose first message is not whole; it is at most
-	// a quarter of the files that the process may have open. MaxHellos bounds those
-	// that wait for their handshake to begin, and MaxHandshakes the handshakes under
-	// way. Zero means 1,024, 1,024 and 256.
-	MaxSockets, MaxHellos, MaxHandshakes int
-
-	// HandshakeRate is the handshakes per second that clients of one network begin, and
-	// HandshakeBurst how many at once. Zero means 500 and
-	// 1,000.
-	HandshakeRate, HandshakeBurst int
-
-	// MaxStrangers bounds the connections that stand without a verified client
-	// certificate. Zero means 256.
-	MaxStrangers int
-
-	// StrangerBytes bounds the headers and data of calls that one of them sends while a
-	// call of it is open, and AllStrangersBytes those of all of them. Zero means
-	// 96 KiB and 8 MiB.
-	StrangerBytes, AllStrangersBytes int64
-
-	// Proxies are who has to say, by version 2 of the PROXY protocol, for whom it opens
-	// a connection. From everybody else that is an error of the protocol.
-	Proxies []netip.Prefix
-}
-
-// Gate makes the handshakes of a listener before any server sees its connections, and
+// gate makes the handshakes of a listener before any server sees its connections, and
 // hands those with an accepted certificate to one server, and those of strangers to
 // another, which can be given limits of its own. Both servers use the guard's
 // [Guard.Credentials], and stand behind its interceptors.
-type Gate struct {
+type gate struct {
 	guard    *Guard
 	listener net.Listener
-	cfg      GateConfig
+	cfg      meshform.GateConfig
 
 	sockets, hellos, handshakes, strangers *crowd.Line
 
@@ -93,8 +64,8 @@ type Gate struct {
 	others  *handed
 }
 
-// NewGate returns a gate before l. It starts nothing.
-func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
+// newGate returns a gate before l. It starts nothing.
+func (g *Guard) newGate(l net.Listener, cfg meshform.GateConfig) (*gate, error) {
 	if min(int64(min(cfg.MaxSockets, cfg.MaxHellos, cfg.MaxHandshakes, cfg.HandshakeRate, cfg.HandshakeBurst, cfg.MaxStrangers)),
 		cfg.StrangerBytes, cfg.AllStrangersBytes) < 0 {
 		return nil, errors.New("mesh: a limit of GateConfig is negative; leave it at zero for the default")
@@ -109,7 +80,7 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 	cfg.HandshakeRate = cmp.Or(cfg.HandshakeRate, defaultHandshakeRate)
 	cfg.HandshakeBurst = cmp.Or(cfg.HandshakeBurst, defaultHandshakeBurst)
 	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, defaultStrangerBytes)
-	return &Gate{
+	return &gate{
 		guard: g, listener: l, cfg: cfg,
 		sockets:    crowd.NewLine(crowd.Limits{Places: cfg.MaxSockets}),
 		hellos:     crowd.NewLine(crowd.Limits{Places: cfg.MaxHellos, Newest: true}),
@@ -123,14 +94,14 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 }
 
 // Members returns the listener of connections with an accepted certificate.
-func (g *Gate) Members() net.Listener { return g.members }
+func (g *gate) Members() net.Listener { return g.members }
 
 // Strangers returns the listener of all other connections.
-func (g *Gate) Strangers() net.Listener { return g.others }
+func (g *gate) Strangers() net.Listener { return g.others }
 
 // Run takes connections until ctx ends or the listener fails. It closes the listener, and
 // the connections that were handed to no server.
-func (g *Gate) Run(ctx context.Context) error {
+func (g *gate) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -181,7 +152,7 @@ func accept(ctx context.Context, l net.Listener, take func(net.Conn)) error {
 
 // coming is a connection on its way through the gate. It stands in one line at a time.
 type coming struct {
-	gate  *Gate
+	gate  *gate
 	raw   net.Conn
 	from  net.Addr // who the client is
 	place *crowd.Place

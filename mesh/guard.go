@@ -45,7 +45,7 @@ type GuardConfig struct {
 	SendRoot bool
 
 	// Local decides about the processes behind connections on unix sockets, which
-	// speak no TLS: see [OwnUser]. Nil: unix sockets are treated as
+	// speak no TLS. Nil: unix sockets are treated as
 	// any other connection.
 	Local func(identity.Local) bool
 
@@ -232,7 +232,7 @@ func (c guardCredentials) ClientHandshake(context.Context, string, net.Conn) (ne
 // goroutine of its own for each connection.
 func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	g := c.g
-	if s, ok := raw.(*shaken); ok { // of a Gate
+	if s, ok := raw.(*shaken); ok { // of a gate
 		return s.info.conn, s.info, nil
 	}
 	var (

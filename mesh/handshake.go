@@ -24,9 +24,11 @@ import (
 // domain marks the error details of this project in a gRPC status.
 const domain = "fealty"
 
-// Reason says why a handshake failed. It is short and fixed: a metric label.
+// Reason says why a handshake failed, or why a connection was ended that stood. It is short
+// and fixed: a metric label.
 type Reason string
 
+// Reasons for which a handshake failed: those of a [HandshakeError].
 const (
 	// PeerUntrusted: the peer's chain is not of the bundle, is banned, or does not
 	// match the pin.

@@ -23,24 +23,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// CutReason says why a connection was ended. It is short and fixed: a metric
-// label.
-type CutReason string
-
+// Reasons for which a connection was ended that stood: those of a [CutError].
 const (
 	// CertificateExpired: a certificate of the peer's chain ended.
-	CertificateExpired CutReason = "CertificateExpired"
+	CertificateExpired Reason = "CertificateExpired"
 	// PeerBanned: the bundle bans the peer's identity or a key of its chain.
-	PeerBanned CutReason = "PeerBanned"
+	PeerBanned Reason = "PeerBanned"
 	// RootRetired: another root took the place of the peer's, which vouches for none of
 	// its kind any more.
-	RootRetired CutReason = "RootRetired"
+	RootRetired Reason = "RootRetired"
 )
 
 // CutError says that a connection is no longer served. It is the cause of the
 // contexts of its calls, and what those calls return.
 type CutError struct {
-	Reason   CutReason
+	Reason   Reason
 	ID       identity.ID // zero if the peer is not identified
 	NotAfter time.Time   // for CertificateExpired
 }
@@ -84,7 +81,7 @@ type liveConn struct {
 	since    time.Time         // of registration; set by liveSet.add
 	read     atomic.Bool       // gRPC has taken the connection over
 
-	// Of a connection that came through a Gate; else nil.
+	// Of a connection that came through a gate; else nil.
 	frames    *frames.Counter // owned by who reads
 	resets    *rate.Limiter   // calls that it gives up
 	place     *crowd.Place    // of a stranger

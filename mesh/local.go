@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"syscall"
 
 	"github.com/fealty-io/fealty/identity"
@@ -13,10 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
-
-// OwnUser lets in the processes of our own user and of root: enough for a
-// process that reaches itself and for its admin surface.
-func OwnUser(l identity.Local) bool { return l.UID == 0 || int64(l.UID) == int64(os.Geteuid()) }
 
 // localError says why a connection on a unix socket was refused.
 type localError struct {
@@ -106,7 +101,7 @@ func (c localCredentials) Clone() credentials.TransportCredentials { return c }
 func (localCredentials) OverrideServerName(string) error           { return nil }
 
 func (localCredentials) ClientHandshake(_ context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	info, err := localInfo(raw, OwnUser)
+	info, err := localInfo(raw, localsocket.OwnUser)
 	if err != nil {
 		raw.Close()
 		return nil, nil, err

@@ -44,7 +44,7 @@ func listenUnix(tb testing.TB, path string) net.Listener {
 func TestLocal(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	path := socket(t)
-	s := serve(t, listenUnix(t, path), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Local: mesh.OwnUser})
+	s := serve(t, listenUnix(t, path), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Local: localsocket.OwnUser})
 	cc, err := mesh.DialLocal(path)
 	if err != nil {
 		t.Fatal(err)
@@ -81,15 +81,6 @@ func TestLocalRefuses(t *testing.T) {
 	defer cc.Close()
 	if _, err := who(t, cc); status.Code(err) != codes.Unavailable {
 		t.Fatal(err)
-	}
-}
-
-func TestOwnUser(t *testing.T) {
-	me := uint32(os.Geteuid())
-	for uid, want := range map[uint32]bool{0: true, me: true, me + 1: false, ^uint32(0): false} {
-		if got := mesh.OwnUser(identity.Local{UID: uid}); got != want {
-			t.Errorf("OwnUser(%d) = %v", uid, got)
-		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -50,7 +51,7 @@ func TestListenMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
+		members, wait, err := meshgate.ListenMembers(ctx, guard, l, meshgate.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +94,7 @@ func TestListenMembers(t *testing.T) {
 		server.Stop()
 		cancel()
 	}
-	if _, _, err := guard.ListenMembers(t.Context(), nil, mesh.GateConfig{MaxSockets: -1}); err == nil {
+	if _, _, err := meshgate.ListenMembers(t.Context(), guard, nil, meshgate.Config{MaxSockets: -1}); err == nil {
 		t.Error("a negative limit is taken")
 	}
 }

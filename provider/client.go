@@ -96,7 +96,7 @@ func Dial(cfg ClientConfig) (*Client, error) {
 	if cfg.Insecure {
 		host, _, err := net.SplitHostPort(cfg.Target)
 		if addr, problem := netip.ParseAddr(host); err != nil || problem != nil || !addr.IsLoopback() {
-			return nil, fmt.Errorf("provider: dial %s: %w", cfg.Target, ErrNotLoopback)
+			return nil, fmt.Errorf("provider: dial %s: %w", cfg.Target, providerform.ErrNotLoopback)
 		}
 		conn, err := grpc.NewClient("passthrough:///"+cfg.Target, append(options,
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())...)

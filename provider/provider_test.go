@@ -499,7 +499,7 @@ func TestInsecureIsLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := provider.Config{Machines: newRack(1), Marks: inMemory(), Insecure: true, Log: quiet()}
-	if err := provider.Serve(t.Context(), elsewhere{l}, cfg); !errors.Is(err, provider.ErrNotLoopback) {
+	if err := provider.Serve(t.Context(), elsewhere{l}, cfg); !errors.Is(err, providerform.ErrNotLoopback) {
 		t.Errorf("served on 192.0.2.1: %v, want ErrNotLoopback", err)
 	}
 	if _, err := l.Accept(); err == nil {
@@ -511,7 +511,7 @@ func TestInsecureIsLocal(t *testing.T) {
 	}
 	for _, target := range []string{"192.0.2.1:1", "p.example:1", "localhost:1", ":1", ""} {
 		if _, err := provider.Dial(provider.ClientConfig{Target: target, Sender: sender,
-			Insecure: true}); !errors.Is(err, provider.ErrNotLoopback) {
+			Insecure: true}); !errors.Is(err, providerform.ErrNotLoopback) {
 			t.Errorf("dialed %q: %v, want ErrNotLoopback", target, err)
 		}
 	}

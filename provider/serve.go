@@ -18,6 +18,8 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/meshgate"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -63,14 +65,11 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// ErrNotLoopback is matched when an insecure server would be reached from elsewhere.
-var ErrNotLoopback = errors.New("without TLS it is served on a loopback address alone")
-
 // Serve serves a provider on l until ctx ends, and closes l. It returns nil then, once the
 // calls that were under way are over or had five seconds.
 //
-// An error before anything is served: of the config, one that matches [ErrNotLoopback], what
-// Machines.List failed with, or an [*InvalidError].
+// An error before anything is served: of the config, as that without TLS it is served on a loopback address
+// alone, what Machines.List failed with, or an [*InvalidError].
 func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	defer l.Close()
 	switch {
@@ -80,7 +79,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 		return errors.New("provider: Config needs either a Source, or Insecure")
 	case cfg.Insecure && !loopback(l.Addr()):
 		return fmt.Errorf("provider: serve on %s: %w: give it a certificate, or listen on 127.0.0.1", l.Addr(),
-			ErrNotLoopback)
+			providerform.ErrNotLoopback)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -111,7 +110,7 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 		}
 		options = append(options, guard.ServerOptions()...)
 		// A client's cost is bounded before it proved who it is.
-		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
+		members, wait, err := meshgate.ListenMembers(ctx, guard, l, meshgate.Config{})
 		if err != nil {
 			return err
 		}

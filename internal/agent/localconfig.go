@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -93,8 +94,9 @@ func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
 		return nil, err
 	}
 	guard, err := mesh.NewGuard(mesh.GuardConfig{
-		Source: a.node.Source(), Local: func(p identity.Local) bool { return mesh.OwnUser(p) || a.consumers.has(p) },
-		Now: a.node.Now,
+		Source: a.node.Source(),
+		Local:  func(p identity.Local) bool { return localsocket.OwnUser(p) || a.consumers.has(p) },
+		Now:    a.node.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -139,7 +139,7 @@ func (a *Agent) grpcServer() (*grpc.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: a.node.Source(), Local: mesh.OwnUser, Now: a.node.Now})
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: a.node.Source(), Local: localsocket.OwnUser, Now: a.node.Now})
 	if err != nil {
 		return nil, err
 	}

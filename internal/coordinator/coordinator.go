@@ -47,7 +47,9 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
+	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
@@ -116,7 +118,7 @@ type Config struct {
 
 	// Gate bounds what connections to Listener cost before anybody proved anything.
 	// Its zero fields mean defaults.
-	Gate mesh.GateConfig
+	Gate meshgate.Config
 
 	// Log is where it says what happens. Nil means slog.Default().
 	Log *slog.Logger
@@ -384,7 +386,7 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 	}
 	var err error
 	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
-		Source: o.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
+		Source: o.source, SendRoot: true, Local: localsocket.OwnUser, Now: c.now,
 		OnFailure: c.handshakeFailed, OnRefused: c.connectionRefused, OnCut: c.connectionCut,
 	})
 	if err != nil {

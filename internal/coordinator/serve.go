@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
@@ -50,7 +51,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		local.Close()
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	entrance, err := c.guard.NewGate(c.cfg.Listener, c.cfg.Gate)
+	entrance, err := meshgate.New(c.guard, c.cfg.Listener, c.cfg.Gate)
 	if err != nil {
 		local.Close()
 		return err

@@ -49,6 +49,7 @@ var levels = []struct {
 	{"internal/credentialdoor", 0, "functions that a package sets and another calls"},
 	{"internal/meshdoor", 0, "functions that a package sets and another calls"},
 	{"internal/localsocket", 0, "a socket and its path"},
+	{"internal/meshgate", 2, "a listener before a guard"},
 	{"internal/pinned", 3, "connections to a server that a key names"},
 	{"internal/identitydoor", 0, "functions that a package sets and another calls"},
 	{"internal/identityauthor", 0, "what who mints and names asks of package identity"},
@@ -275,6 +276,9 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/config", "internal/manifest", "the names of roles, permissions and members"},
 	{"internal/auditstore", "internal/auditlog", "it keeps what that one decides"},
 	{"provider", "mesh", "a shard and a provider meet over connections"},
+	{"provider", "internal/meshgate", "a client's cost is bounded before it proved who it is"},
+	{"internal/meshgate", "mesh", "it knows the types"},
+	{"internal/localsocket", "identity", "what the kernel says of a process"},
 	{"internal/flowcontrol", "mesh", "a stranger that proves itself keeps its connection"},
 	{"internal/proof", "mesh", "a proof is bound to the connection of its call"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
@@ -314,7 +318,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // them shows in a public name.
 var publicMay = []string{
 	"internal/begins", "internal/credentialdoor", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
-	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/meshdoor", "internal/meshform", "internal/providerform", "internal/snapshotdoor",
+	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/statement", "internal/turns",
 }
 

@@ -1,4 +1,4 @@
-// Package localsocket listens on unix sockets that the own user alone can open.
+// Package localsocket listens on unix sockets that the own user alone can open, and says who that is.
 package localsocket
 
 import (
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+
+	"github.com/fealty-io/fealty/identity"
 )
 
 // Listen listens on the unix socket at path, which only the own user can
@@ -49,3 +51,7 @@ func CheckPath(path string) error {
 	}
 	return nil
 }
+
+// OwnUser lets in the processes of our own user and of root: enough for a
+// process that reaches itself and for its admin surface.
+func OwnUser(l identity.Local) bool { return l.UID == 0 || int64(l.UID) == int64(os.Geteuid()) }

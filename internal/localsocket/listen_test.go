@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/localsocket"
 )
 
@@ -34,5 +35,14 @@ func TestListenRemovesSocketsAlone(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "precious" {
 		t.Errorf("the file is gone: %q, %v", raw, err)
+	}
+}
+
+func TestOwnUser(t *testing.T) {
+	me := uint32(os.Geteuid())
+	for uid, want := range map[uint32]bool{0: true, me: true, me + 1: false, ^uint32(0): false} {
+		if got := localsocket.OwnUser(identity.Local{UID: uid}); got != want {
+			t.Errorf("OwnUser(%d) = %v", uid, got)
+		}
 	}
 }

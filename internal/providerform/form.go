@@ -1,6 +1,8 @@
 // Package providerform has the bounds of what a provider says and is told, and the name of a holder without identity.
 package providerform
 
+import "errors"
+
 // The bounds.
 const (
 	MaxName      = 128     // of a machine's id, a profile, a domain or a tenant, in bytes
@@ -12,3 +14,6 @@ const (
 
 // InsecureHolder is what an insecure server takes every caller for: the holder that grants and assignments name.
 const InsecureHolder = "insecure"
+
+// ErrNotLoopback is matched when an insecure server would be reached from elsewhere.
+var ErrNotLoopback = errors.New("without TLS it is served on a loopback address alone")

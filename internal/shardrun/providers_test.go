@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/planned"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shardplan"
 	"github.com/fealty-io/fealty/provider"
@@ -158,7 +159,7 @@ func TestProviderCannotBeUsed(t *testing.T) {
 	}
 	clear(r.flags)
 	r.flags["a"] = at("a", "10.0.0.1:1")
-	if err := r.open(); !errors.Is(err, provider.ErrNotLoopback) {
+	if err := r.open(); !errors.Is(err, providerform.ErrNotLoopback) {
 		t.Errorf("a start with such a flag: %v", err)
 	}
 }

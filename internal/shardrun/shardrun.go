@@ -31,8 +31,10 @@ import (
 	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/planned"
 	"github.com/fealty-io/fealty/internal/probe"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/execution"
@@ -173,7 +175,7 @@ func (r *running) open(ctx context.Context) error {
 	cfg := r.cfg
 	if addr, err := netip.ParseAddrPort(cfg.Listener.Addr().String()); cfg.Source == nil &&
 		(err != nil || !addr.Addr().Unmap().IsLoopback()) {
-		return fmt.Errorf("serve operators on %s: %w", cfg.Listener.Addr(), provider.ErrNotLoopback)
+		return fmt.Errorf("serve operators on %s: %w", cfg.Listener.Addr(), providerform.ErrNotLoopback)
 	}
 	j, err := journal.Open(journal.Options{Files: durable.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
 		Actor: cfg.ID.String(), Writer: auditlog.WriterOf(cfg.ID.String())})
@@ -396,7 +398,7 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	members, wait, err := guard.ListenMembers(ctx, r.cfg.Listener, mesh.GateConfig{})
+	members, wait, err := meshgate.ListenMembers(ctx, guard, r.cfg.Listener, meshgate.Config{})
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}

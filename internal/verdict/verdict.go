@@ -80,7 +80,7 @@ func Explained(err error) (*explain.Error, bool) {
 	if !ok {
 		return nil, false
 	}
-	switch mesh.CutReason(e.Code) {
+	switch mesh.Reason(e.Code) {
 	case mesh.PeerBanned:
 		return explain.Wrap(err, explain.CallerBanned, "identity", "this node"), true
 	case mesh.CertificateExpired:

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -57,7 +58,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve other members: %w", err)
 	}
-	members, ended, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
+	members, ended, err := meshgate.ListenMembers(ctx, guard, l, meshgate.Config{})
 	if err != nil {
 		return fmt.Errorf("serve other members: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/provider/process"
+	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -122,7 +123,7 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 		run.Source, run.Follow = who.source, who.follow
 	}
 	err = p.Run(ctx, run)
-	if errors.Is(err, provider.ErrNotLoopback) {
+	if errors.Is(err, providerform.ErrNotLoopback) {
 		return badValue("--listen", f.listen, "without TLS it is served on a loopback address alone",
 			"127.0.0.1:PORT, or a certificate")
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
 	"github.com/fealty-io/fealty/internal/uplink"
-	"github.com/fealty-io/fealty/provider"
 )
 
 // shards are the flags of fealty shard.
@@ -168,7 +167,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 	if errors.Is(err, epochs.ErrMissing) {
 		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
 	}
-	if errors.Is(err, provider.ErrNotLoopback) {
+	if errors.Is(err, providerform.ErrNotLoopback) {
 		return badValue("--insecure", "true", err.Error(),
 			"loopback addresses in --listen and --provider, or a certificate")
 	}

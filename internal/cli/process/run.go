@@ -31,12 +31,12 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/internal/workload/host"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 func Coordinator(c *program.CLI) *cobra.Command {
@@ -169,7 +169,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 		Timing: coordinator.Timing{MaxHeadAge: cfg.Duration("max_head_age"), Lease: lease, Beat: beat,
 			SelfHealAfter: cfg.Duration("self_heal_after")},
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
-		Gate: mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"),
+		Gate: meshgate.Config{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"),
 			HandshakeBurst: cfg.Number("handshake_burst")},
 		TLS: TLSPaths(cfg), Log: log, Machine: coordinator.Machine{Now: c.Env.Now}, Release: c.Env.Release,
 	})
