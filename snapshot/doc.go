@@ -25,20 +25,19 @@
 //	                            whose Merkle root (RFC 6962) covers the header
 //
 // A newer record over the same header renews it without touching it. The config
-// root key itself is introduced by a [SignedRoot], which the root CA's key signs.
+// root key itself is introduced by a statement that the root CA's key signs: [VerifyRoot].
 //
 // # Whole, patched, detached
 //
 // The header signs the hash and the size of the whole content, however that gets to
 // the node: with the header, as a patch to the version before, which the header
-// names (a coordinator makes it), or later, by its hash. [VerifyHeader] says whether it is
-// worth getting; [Checked.Complete] and [Checked.CompletePatch] do the rest, and end
-// in the same [Verified] as [Verify].
+// names, or later, by its hash. Agents put together what came in parts; what they keep, and
+// what [Verify] is given, is whole.
 //
 // # Groups
 //
 // Content that many nodes share is for a group: the members with exactly the same
-// roles and organizations ([GroupSubject]). A node belongs to one group, by its own
+// roles and organizations. A node belongs to one group, by its own
 // node_runtime, and which part of what scope its roles may hold is a table
 // ([Scope.MayHold]) that the compiler and the verifier both ask.
 //

@@ -1,6 +1,12 @@
 package snapshot
 
-import "github.com/fealty-io/fealty/internal/snapshotdoor"
+import (
+	"crypto"
+	"crypto/ed25519"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/snapshotdoor"
+)
 
 // Authors of snapshots and members need more than what is public, and nobody else does; see package snapshotdoor.
 func init() {
@@ -18,11 +24,26 @@ func init() {
 	snapshotdoor.RevocationsIn = revocationsIn
 	snapshotdoor.WithoutRevoked = withoutRevoked
 	snapshotdoor.ReadAssignment = readAssignment
-	snapshotdoor.ParseSubject = parseSubject
+	snapshotdoor.NodeSubject, snapshotdoor.ClusterSubject = nodeSubject, clusterSubject
+	snapshotdoor.GroupSubject = groupSubject
+	snapshotdoor.ParseSubject, snapshotdoor.ParseDigest = parseSubject, parseDigest
+	snapshotdoor.SignRoot = func(cluster string, configRoot ed25519.PublicKey, seedEpoch uint64, at time.Time,
+		root crypto.Signer) ([]byte, error) {
+		signed, err := rootStatement{cluster, configRoot, seedEpoch, at}.Sign(root)
+		if err != nil {
+			return nil, err
+		}
+		return signed.Marshal()
+	}
 	snapshotdoor.DecodeRootChange = decodeRootChange
 	snapshotdoor.DecodeEmergency = decodeEmergency
 	snapshotdoor.FreshnessAt = freshnessAt
-	snapshotdoor.RecheckHeader = recheckHeader
+	snapshotdoor.VerifyHeader = func(s *Signed, trust Trust, marks Marks, now time.Time) (any, error) {
+		return verifyHeader(s, trust, marks, now)
+	}
+	snapshotdoor.RecheckHeader = func(s *Signed, trust Trust, marks Marks, now time.Time) (any, error) {
+		return recheckHeader(s, trust, marks, now)
+	}
 	snapshotdoor.AddEmergency = addEmergency
 	snapshotdoor.Effective = effective
 	snapshotdoor.RevocationsOf = revocationsOf

@@ -88,11 +88,11 @@ func FuzzDecode(f *testing.F) {
 	fleet := newFleet(f)
 	news := []func() walker{
 		func() walker { return new(Header) }, func() walker { return new(Record) }, func() walker { return new(TrustBundle) },
-		func() walker { return new(NodeBootstrap) }, func() walker { return new(RootStatement) }, func() walker { return new(marksFile) },
+		func() walker { return new(NodeBootstrap) }, func() walker { return new(rootStatement) }, func() walker { return new(marksFile) },
 		func() walker { return new(NodeRuntime) },
 	}
 	h, r := fleet.bootstrapHeader(), fleet.record()
-	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
+	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
 	marks := mustAccept(f, Marks{}, fleet.bundle)
 	for _, s := range fleet.samples(f) {
 		news = append(news, func() walker { return ruleOf(s.content.scope()).content() })
@@ -151,8 +151,8 @@ func FuzzPatch(f *testing.F) {
 
 func FuzzParseSubject(f *testing.F) {
 	fleet := newFleet(f)
-	f.Add(NodeSubject(fleet.me, fleet.incarnation).String())
-	f.Add(GroupSubject([]string{"ingress"}, nil).String())
+	f.Add(nodeSubject(fleet.me, fleet.incarnation).String())
+	f.Add(groupSubject([]string{"ingress"}, nil).String())
 	f.Fuzz(func(t *testing.T, in string) {
 		if s, err := parseSubject(in); err == nil && s.String() != in {
 			t.Fatalf("%q was read as %q", in, s)
@@ -162,10 +162,10 @@ func FuzzParseSubject(f *testing.F) {
 
 func FuzzUnmarshalRoot(f *testing.F) {
 	fleet := newFleet(f)
-	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
+	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
 	f.Add(must(must(st.Sign(fleet.ca.Root().Key)).Marshal()))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := UnmarshalRoot(data)
+		s, err := unmarshalRoot(data)
 		if err != nil {
 			return
 		}

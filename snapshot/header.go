@@ -252,19 +252,19 @@ type Subject struct {
 	group       string
 }
 
-// NodeSubject is the node with id that enrolled with the key incarnation. A node
+// nodeSubject is the node with id that enrolled with the key incarnation. A node
 // that enrolls again, under the same name, is another subject.
-func NodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
+func nodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
 	return Subject{node: id, incarnation: incarnation}
 }
 
-// ClusterSubject is every member.
-func ClusterSubject() Subject { return Subject{group: clusterGroup} }
+// clusterSubject is every member.
+func clusterSubject() Subject { return Subject{group: clusterGroup} }
 
-// GroupSubject is every member with exactly these roles and exactly these
+// groupSubject is every member with exactly these roles and exactly these
 // organizations, in whatever order they are given here. The view of such a member
 // is a function of the two, so that its group's content is made and kept once.
-func GroupSubject(roles, organizations []string) Subject {
+func groupSubject(roles, organizations []string) Subject {
 	// Counts and lengths in front, so that no two pairs of sets give the same bytes.
 	label := []byte("fealty/group/v1")
 	for _, set := range [][]string{roles, organizations} {
@@ -295,7 +295,7 @@ func parseSubject(s string) (Subject, error) {
 		if !parseHex(incarnation[:], key) {
 			return Subject{}, fmt.Errorf("snapshot: subject %.80q has no incarnation: want #, then the 64 lower case hex digits of the key's hash", s)
 		}
-		return NodeSubject(id, incarnation), nil
+		return nodeSubject(id, incarnation), nil
 	}
 	hash, isGroup := strings.CutPrefix(s, groupPrefix)
 	if s == clusterGroup || isGroup && parseHex(new(Digest)[:], hash) {

@@ -89,18 +89,18 @@ func TestTree(t *testing.T) {
 
 func TestSubject(t *testing.T) {
 	me := mustID(identity.New(testCluster, identity.Data, "node-c"))
-	for _, s := range []Subject{NodeSubject(me, identity.KeyID{1}), ClusterSubject(), GroupSubject([]string{"ingress"}, []string{"acme"}), GroupSubject(nil, nil)} {
+	for _, s := range []Subject{nodeSubject(me, identity.KeyID{1}), clusterSubject(), groupSubject([]string{"ingress"}, []string{"acme"}), groupSubject(nil, nil)} {
 		if got, err := parseSubject(s.String()); err != nil || got != s {
 			t.Errorf("%s: %v, %v", s, got, err)
 		}
 	}
-	if id, inc, ok := NodeSubject(me, identity.KeyID{1}).Node(); !ok || id != me || inc != (identity.KeyID{1}) {
+	if id, inc, ok := nodeSubject(me, identity.KeyID{1}).Node(); !ok || id != me || inc != (identity.KeyID{1}) {
 		t.Error("a node subject is no node")
 	}
-	if _, _, ok := ClusterSubject().Node(); ok {
+	if _, _, ok := clusterSubject().Node(); ok {
 		t.Error("the cluster is a node")
 	}
-	node := NodeSubject(me, identity.KeyID{1}).String()
+	node := nodeSubject(me, identity.KeyID{1}).String()
 	for _, bad := range []string{
 		"", "node", "node:", "group", "group:", "group:a b", "role:ingress", "organization:acme", "cluster:", "cluster:x", "host:x",
 		node[:len(node)-1], node + "0", strings.ToUpper(node), strings.Replace(node, "#", "", 1), strings.Replace(node, "#01", "#0A", 1),
@@ -116,18 +116,18 @@ func TestRootStatement(t *testing.T) {
 	f := newFleet(t)
 	root := f.ca.Root()
 	other := identitytest.NewAuthority(t, testCluster).Root()
-	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 2, IssuedAt: f.now}
+	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 2, IssuedAt: f.now}
 	signed := must(st.Sign(root.Key))
 	data := must(signed.Marshal())
-	signed = must(UnmarshalRoot(data))
+	signed = must(unmarshalRoot(data))
 
-	got, err := VerifyRoot(signed, []*x509.Certificate{other.Cert, root.Cert}, testCluster, f.now)
+	got, err := verifyRoot(signed, []*x509.Certificate{other.Cert, root.Cert}, testCluster, f.now)
 	if err != nil || !got.ConfigRoot.Equal(public(f.root)) || got.SeedEpoch != 2 || got.ClusterID != testCluster || !got.IssuedAt.Equal(f.now) {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	raw := func(statement []byte, cluster, typ string) *SignedRoot {
+	raw := func(statement []byte, cluster, typ string) *signedRoot {
 		sum := DigestOf(snapshotform.PAE(typ, cluster, statement))
-		return &SignedRoot{statement, must(ecdsa.SignASN1(rand.Reader, root.Key, sum[:]))}
+		return &signedRoot{statement, must(ecdsa.SignASN1(rand.Reader, root.Key, sum[:]))}
 	}
 	foreign := st
 	foreign.ClusterID = "test.example"
@@ -139,12 +139,12 @@ func TestRootStatement(t *testing.T) {
 	later.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
 	for _, c := range []struct {
 		name   string
-		signed *SignedRoot
+		signed *signedRoot
 		roots  []*x509.Certificate
 		check  int
 	}{
 		{"nothing", nil, nil, checkLimits},
-		{"too long", &SignedRoot{make([]byte, snapshotform.MaxRecord+1), signed.Signature}, []*x509.Certificate{root.Cert}, checkLimits},
+		{"too long", &signedRoot{make([]byte, snapshotform.MaxRecord+1), signed.Signature}, []*x509.Certificate{root.Cert}, checkLimits},
 		{"no pinned root", signed, nil, checkSignature},
 		{"another root", signed, []*x509.Certificate{other.Cert}, checkSignature},
 		{"signed as another type", raw(signed.Statement, testCluster, snapshotform.TypeSnapshot), []*x509.Certificate{root.Cert}, checkSignature},
@@ -156,7 +156,7 @@ func TestRootStatement(t *testing.T) {
 		{"of tomorrow", must(later.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkValidity},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := VerifyRoot(c.signed, c.roots, testCluster, f.now)
+			_, err := verifyRoot(c.signed, c.roots, testCluster, f.now)
 			wantRefused(t, err, c.check, checkTexts[c.check].reason)
 		})
 	}
@@ -166,21 +166,21 @@ func TestRootStatement(t *testing.T) {
 			if bent == nil || bytes.Equal(bent, signed.Statement) {
 				continue
 			}
-			if _, err := VerifyRoot(raw(bent, testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, testCluster, f.now); !errors.Is(err, ErrRejected) {
+			if _, err := verifyRoot(raw(bent, testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, testCluster, f.now); !errors.Is(err, ErrRejected) {
 				t.Errorf("%s %s: %v", s.path, m.name, err)
 			}
 		}
 	}
 	try := func(data []byte) {
 		t.Helper()
-		s, err := UnmarshalRoot(data)
+		s, err := unmarshalRoot(data)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatal(err)
 			}
 			return
 		}
-		if _, err := VerifyRoot(s, []*x509.Certificate{root.Cert}, testCluster, f.now); err == nil {
+		if _, err := verifyRoot(s, []*x509.Certificate{root.Cert}, testCluster, f.now); err == nil {
 			t.Fatal("accepted")
 		}
 	}
@@ -201,7 +201,7 @@ func TestRootStatement(t *testing.T) {
 	if _, err := st.Sign(must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))); err == nil {
 		t.Error("signed with a P-384 key")
 	}
-	if _, err := (&SignedRoot{make([]byte, snapshotform.MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
+	if _, err := (&signedRoot{make([]byte, snapshotform.MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
 		t.Error("encoded above the limit")
 	}
 }

@@ -51,9 +51,9 @@ func asPatch(tb testing.TB, scope Scope, s *Signed, base []byte) *Signed {
 	return must(Unmarshal(must(sent.Marshal())))
 }
 
-func (f *fleet) checked(tb testing.TB, s *Signed, trust Trust, marks Marks) *Checked {
+func (f *fleet) checked(tb testing.TB, s *Signed, trust Trust, marks Marks) *checked {
 	tb.Helper()
-	c, err := VerifyHeader(s, trust, marks, f.now)
+	c, err := verifyHeader(s, trust, marks, f.now)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -183,30 +183,30 @@ var patchRefusals = []struct {
 	// bend changes what is sent, or what is active.
 	bend func(*testing.T, *increment)
 }{
-	{"nothing active", checkVersion, ReasonBase, func(_ *testing.T, x *increment) { x.active = nil }},
-	{"nothing verified", checkVersion, ReasonBase, func(_ *testing.T, x *increment) { x.active = new(Verified) }},
-	{"a version in between is missing", checkVersion, ReasonBase, func(_ *testing.T, x *increment) { x.active = x.before }},
-	{"what is active has another content", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
+	{"nothing active", checkVersion, snapshotform.ReasonBase, func(_ *testing.T, x *increment) { x.active = nil }},
+	{"nothing verified", checkVersion, snapshotform.ReasonBase, func(_ *testing.T, x *increment) { x.active = new(Verified) }},
+	{"a version in between is missing", checkVersion, snapshotform.ReasonBase, func(_ *testing.T, x *increment) { x.active = x.before }},
+	{"what is active has another content", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) { r.Routes[0].Priority = 99 })
 	}},
-	{"what is active has the content under another version", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active has the content under another version", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) { h.ConfigVersion, h.Base.ConfigVersion = 7, 6 })
 	}},
-	{"what is active is of another epoch", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active is of another epoch", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) { h.AuthorityEpoch = 2 })
 	}},
-	{"what is active is another group's", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active is another group's", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) {
 			h.OrganizationIDs = []string{"acme", "umbrella"}
-			h.Subject = GroupSubject(h.Roles, h.OrganizationIDs)
+			h.Subject = groupSubject(h.Roles, h.OrganizationIDs)
 		})
 	}},
-	{"what is active is of another scope", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active is of another scope", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
 		v := *x.active
 		v.header.ScopeType = ScopeQoSPolicy
 		x.active = &v
 	}},
-	{"the header names no base", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
+	{"the header names no base", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
 		x.header = func(h *Header) { h.Base = nil }
 	}},
 	{"empty", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "{}" }},
@@ -336,7 +336,7 @@ func TestIncrementRefusals(t *testing.T) {
 			}
 			if r.check == checkLimits {
 				s.Content, s.Patch = nil, []byte(x.patch)
-				_, err := VerifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
+				_, err := verifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
 				wantRefused(t, err, checkLimits, snapshotform.ReasonLimits)
 			}
 			// The active content is as it was, and the whole still helps.
@@ -357,7 +357,7 @@ func TestBaseRefusals(t *testing.T) {
 	for _, s := range f.samples(t) {
 		for _, base := range []Base{{}, {ConfigVersion: 6}, {ContentHash: Digest{1}}, {7, Digest{1}}, {8, Digest{1}}, {snapshotform.MaxVersion + 1, Digest{1}}, {6, Digest{1}}} {
 			signed := f.forgeOf(s, func(x *forge) { x.header.Base = &base })
-			_, err := VerifyHeader(signed, f.trustOf(s), Marks{}, f.now)
+			_, err := verifyHeader(signed, f.trustOf(s), Marks{}, f.now)
 			if base == (Base{6, Digest{1}}) && ruleOf(s.content.scope()).increments {
 				if err != nil {
 					t.Errorf("%s with base %v: %v", s.name, base, err)
@@ -386,7 +386,7 @@ func TestIncrementsConverge(tb *testing.T) {
 		l := f.line(s)
 		pool := partsOf(tb, scope, must(encode(s.content)))
 		verify := func(signed *Signed, marks Marks) *Verified {
-			return must(must(VerifyHeader(signed, trust, marks, f.now)).Complete(signed.Content))
+			return must(must(verifyHeader(signed, trust, marks, f.now)).Complete(signed.Content))
 		}
 		active := verify(l.publish(s.content), Marks{})
 		marks := must(Accept(Marks{}, active))
@@ -407,7 +407,7 @@ func TestIncrementsConverge(tb *testing.T) {
 				missed = true
 				continue
 			}
-			checked := must(VerifyHeader(signed, trust, marks, f.now))
+			checked := must(verifyHeader(signed, trust, marks, f.now))
 			if missed {
 				if _, _, err := checked.CompletePatch(active, patch); err == nil {
 					t.Fatal("a gap went unnoticed")

@@ -26,9 +26,6 @@ const (
 	// root, than was accepted under the same number. Keep both and raise an alarm:
 	// the signer lies, or its key is copied.
 	ReasonEquivocation Reason = "equivocation"
-	// ReasonBase: a patch to another version than the active one, so that there is a
-	// gap, or to one of another subject or epoch. The whole is to be asked for.
-	ReasonBase Reason = "base_mismatch"
 	// ReasonUnrecorded: at start-up, bytes that the marks do not know.
 	ReasonUnrecorded Reason = "unrecorded"
 )
@@ -73,9 +70,6 @@ var checkTexts = [...]struct {
 // ErrRejected is matched by every refusal of a snapshot.
 var ErrRejected = errors.New("snapshot refused")
 
-// ErrEquivocation is matched by refusals with ReasonEquivocation.
-var ErrEquivocation = errors.New("signer equivocates")
-
 // RejectedError says which check refused a snapshot. Earlier content that was
 // valid stays so.
 type RejectedError struct {
@@ -106,7 +100,7 @@ func (e *RejectedError) Error() string {
 		do = "nothing to do"
 	case ReasonStaleRecord:
 		do = "get it from another source, this one lags"
-	case ReasonBase:
+	case snapshotform.ReasonBase:
 		do = "get the whole content"
 	case ReasonEquivocation:
 		do = "keep both, and find out who else holds the signing key"
@@ -114,10 +108,8 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("%s refused by %s: %s: %s", what, by, e.Detail, do)
 }
 
-// Is matches ErrRejected, and ErrEquivocation where it applies.
-func (e *RejectedError) Is(target error) bool {
-	return target == ErrRejected || target == ErrEquivocation && e.Reason == ReasonEquivocation
-}
+// Is matches ErrRejected.
+func (e *RejectedError) Is(target error) bool { return target == ErrRejected }
 
 func refuse(check int, scope Scope, detail string) *RejectedError {
 	return &RejectedError{Scope: scope, Check: check, Reason: checkTexts[check].reason, Detail: detail}

@@ -11,9 +11,15 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
-// RevokedKind is a kind of thing that is revoked by its name. One that is not
-// known here is kept and means nothing: a newer release may know it. The kinds, and what
-// names one of each, where a member is named as KIND/NAME:
+// revokedKinds returns the kinds, sorted.
+func revokedKinds() []string {
+	return []string{snapshotform.RevokedCoordinator, snapshotform.RevokedPeer, snapshotform.RevokedPermission, snapshotform.RevokedRole, snapshotform.RevokedService, snapshotform.RevokedStorage}
+}
+
+// Revoked names one thing that nobody may rely on any more, whatever a snapshot
+// that is in use says. A kind that is not known here is kept and means nothing: a newer
+// release may know it. The kinds, and what names one of each, where a member is named as
+// KIND/NAME:
 //
 //	role         of a member: KIND/NAME/ROLE
 //	service      a service, or KIND/NAME/SERVICE for its assignment to one member
@@ -21,21 +27,12 @@ import (
 //	storage      a storage endpoint: its record, or its URL
 //	coordinator  an address (host:port) to refresh at
 //	permission   an action of degraded mode
-type RevokedKind string
-
-// revokedKinds returns the kinds, sorted.
-func revokedKinds() []RevokedKind {
-	return []RevokedKind{snapshotform.RevokedCoordinator, snapshotform.RevokedPeer, snapshotform.RevokedPermission, snapshotform.RevokedRole, snapshotform.RevokedService, snapshotform.RevokedStorage}
-}
-
-// Revoked names one thing that nobody may rely on any more, whatever a snapshot
-// that is in use says.
 type Revoked struct {
-	Kind RevokedKind
+	Kind string
 	Name string
 }
 
-func (r Revoked) String() string { return string(r.Kind) + " " + r.Name }
+func (r Revoked) String() string { return r.Kind + " " + r.Name }
 
 // Compare orders by kind, then by name.
 func (r Revoked) Compare(o Revoked) int {
@@ -52,7 +49,7 @@ func (r Revoked) Check(cluster string) error {
 }
 
 func (r Revoked) fault(cluster string) string {
-	if !validName(string(r.Kind)) {
+	if !validName(r.Kind) {
 		return "the kind is no name"
 	}
 	if r.Name == "" || len(r.Name) > snapshotform.MaxRevokedName {
@@ -112,7 +109,7 @@ func isMember(cluster, s string) bool {
 func (r *Revoked) walk(c *codec) {
 	c.begin()
 	c.member("kind")
-	c.text((*string)(&r.Kind), maxName)
+	c.text(&r.Kind, maxName)
 	c.member("name")
 	c.text(&r.Name, snapshotform.MaxRevokedName)
 	c.end()
@@ -195,7 +192,7 @@ func (r Revocations) Bans() ([]identity.ID, []identity.KeyID) {
 }
 
 // Revokes reports whether the thing of this kind and name is revoked.
-func (r Revocations) Revokes(kind RevokedKind, name string) bool {
+func (r Revocations) Revokes(kind, name string) bool {
 	_, found := slices.BinarySearchFunc(r.things, Revoked{kind, name}, Revoked.Compare)
 	return found
 }
@@ -260,7 +257,7 @@ func compareDigests(a, b Digest) int {
 }
 
 // Revokes reports whether the bundle revokes the thing of this kind and name.
-func (b TrustBundle) Revokes(kind RevokedKind, name string) bool {
+func (b TrustBundle) Revokes(kind, name string) bool {
 	_, found := slices.BinarySearchFunc(b.Revoked, Revoked{kind, name}, Revoked.Compare)
 	return found
 }

@@ -11,7 +11,7 @@ import (
 
 func TestRevokedNames(t *testing.T) {
 	for _, tc := range []struct {
-		kind RevokedKind
+		kind string
 		good []string
 		bad  []string
 	}{
@@ -103,7 +103,7 @@ func TestEffective(t *testing.T) {
 func TestEffectiveContents(t *testing.T) {
 	f := newFleet(t)
 	peer := mustID(identity.New(testCluster, identity.Data, "db-1"))
-	with := func(kind RevokedKind, names ...string) Revocations {
+	with := func(kind string, names ...string) Revocations {
 		e := &Emergency{}
 		for _, n := range names {
 			e.Revoked = append(e.Revoked, Revoked{kind, n})

@@ -17,23 +17,23 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
-// RootStatement says which config root key a cluster has. A node that pins the
+// rootStatement says which config root key a cluster has. A node that pins the
 // root CA gets the key from it.
-type RootStatement struct {
+type rootStatement struct {
 	ClusterID  string
 	ConfigRoot ed25519.PublicKey
 	SeedEpoch  uint64 // of the seed that both keys come from; within 1 and 2^53
 	IssuedAt   time.Time
 }
 
-// SignedRoot is a root statement as it travels: exact bytes, and an ECDSA
+// signedRoot is a root statement as it travels: exact bytes, and an ECDSA
 // signature (ASN.1, over SHA-256 of the pre-authentication encoding) of the root CA's P-256 key.
-type SignedRoot struct {
+type signedRoot struct {
 	Statement []byte
 	Signature []byte
 }
 
-func (s *RootStatement) walk(c *codec) {
+func (s *rootStatement) walk(c *codec) {
 	version := schemaVersion
 	c.begin()
 	c.member("cluster_id")
@@ -52,7 +52,7 @@ func (s *RootStatement) walk(c *codec) {
 	}
 }
 
-func (s *RootStatement) fault() string {
+func (s *rootStatement) fault() string {
 	switch {
 	case identityauthor.CheckCluster(s.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", s.ClusterID)
@@ -65,7 +65,7 @@ func (s *RootStatement) fault() string {
 }
 
 // Sign signs the statement with the root CA's P-256 key.
-func (s RootStatement) Sign(root crypto.Signer) (*SignedRoot, error) {
+func (s rootStatement) Sign(root crypto.Signer) (*signedRoot, error) {
 	encoded, err := encode(&s)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: root statement: %w", err)
@@ -81,12 +81,12 @@ func (s RootStatement) Sign(root crypto.Signer) (*SignedRoot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing the root statement: %w", err)
 	}
-	return &SignedRoot{Statement: encoded, Signature: sig}, nil
+	return &signedRoot{Statement: encoded, Signature: sig}, nil
 }
 
 // Marshal returns the encoding of r for disk and for the wire. It fails with
 // ErrMalformed if a part exceeds its limit.
-func (r *SignedRoot) Marshal() ([]byte, error) {
+func (r *signedRoot) Marshal() ([]byte, error) {
 	if len(r.Statement) > snapshotform.MaxRecord || len(r.Signature) > snapshotform.MaxSignature {
 		return nil, fmt.Errorf("snapshot: a root statement of %d and a signature of %d bytes, limits %d and %d: %w",
 			len(r.Statement), len(r.Signature), snapshotform.MaxRecord, snapshotform.MaxSignature, ErrMalformed)
@@ -96,13 +96,13 @@ func (r *SignedRoot) Marshal() ([]byte, error) {
 	return append(binary.BigEndian.AppendUint16(out, uint16(len(r.Signature))), r.Signature...), nil
 }
 
-// UnmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
-func UnmarshalRoot(data []byte) (*SignedRoot, error) {
+// unmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
+func unmarshalRoot(data []byte) (*signedRoot, error) {
 	r := &binaryReader{in: data}
 	if r.take(len(snapshotform.RootMagic)) != snapshotform.RootMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", snapshotform.RootMagic, ErrMalformed)
 	}
-	s := &SignedRoot{Statement: r.bytes(2, snapshotform.MaxRecord), Signature: r.bytes(2, snapshotform.MaxSignature)}
+	s := &signedRoot{Statement: r.bytes(2, snapshotform.MaxRecord), Signature: r.bytes(2, snapshotform.MaxSignature)}
 	if r.err == "" && len(r.in) != 0 {
 		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
 	}
@@ -112,13 +112,26 @@ func UnmarshalRoot(data []byte) (*SignedRoot, error) {
 	return s, nil
 }
 
-// VerifyRoot returns the statement of r if the key of one of roots, which the
-// caller pins, signed it for cluster. The signature is checked before anything
-// is parsed. A statement issued in the future by more than two minutes is refused.
-// Errors match ErrRejected; Scope is empty.
-func VerifyRoot(r *SignedRoot, roots []*x509.Certificate, cluster string, now time.Time) (RootStatement, error) {
+// VerifyRoot returns the config root key that a root statement introduces, for
+// [Trust.ConfigRoot], if the key of one of roots, which the caller pins, signed it for
+// cluster. encoded is the statement as it travels. The signature is checked before
+// anything is parsed. A statement issued in the future by more than two minutes is refused.
+//
+// A refusal is a [*RejectedError] without Scope, and matches ErrRejected. Bytes that are no
+// statement match ErrMalformed.
+func VerifyRoot(encoded []byte, roots []*x509.Certificate, cluster string, now time.Time) (ed25519.PublicKey, error) {
+	r, err := unmarshalRoot(encoded)
+	if err != nil {
+		return nil, err
+	}
+	s, err := verifyRoot(r, roots, cluster, now)
+	return s.ConfigRoot, err
+}
+
+// verifyRoot is VerifyRoot of what was read, with all that it says.
+func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now time.Time) (rootStatement, error) {
 	if r == nil || len(r.Statement) == 0 || len(r.Statement) > snapshotform.MaxRecord || len(r.Signature) > snapshotform.MaxSignature || len(roots) > snapshotform.MaxRoots {
-		return RootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
+		return rootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
 	}
 	sum := sha256.Sum256(snapshotform.PAE(snapshotform.TypeRoot, cluster, r.Statement))
 	signed := false
@@ -130,20 +143,20 @@ func VerifyRoot(r *SignedRoot, roots []*x509.Certificate, cluster string, now ti
 		}
 	}
 	if !signed {
-		return RootStatement{}, refuse(checkSignature, "", "no pinned root CA signed this root statement for cluster "+cluster)
+		return rootStatement{}, refuse(checkSignature, "", "no pinned root CA signed this root statement for cluster "+cluster)
 	}
-	var s RootStatement
+	var s rootStatement
 	if _, err := decode(string(r.Statement), &s); err != nil {
-		return RootStatement{}, refuse(checkSchema, "", "root statement: "+err.Error())
+		return rootStatement{}, refuse(checkSchema, "", "root statement: "+err.Error())
 	}
 	if msg := s.fault(); msg != "" {
-		return RootStatement{}, refuse(checkSchema, "", "root statement: "+msg)
+		return rootStatement{}, refuse(checkSchema, "", "root statement: "+msg)
 	}
 	if s.ClusterID != cluster {
-		return RootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
+		return rootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
 	}
 	if s.IssuedAt.After(now.Add(snapshotform.ClockTolerance)) {
-		return RootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
+		return rootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
 			s.IssuedAt.Format(timeLayout), now.UTC().Format(timeLayout)))
 	}
 	return s, nil

@@ -19,7 +19,7 @@ import (
 // It does not name the node: the header's subject does. So nodes that are told
 // the same share one content, which is compiled and stored once. The group that a
 // node is in, and whose snapshots it takes, is that of its Roles and its
-// Organizations; see GroupSubject.
+// Organizations.
 type NodeRuntime struct {
 	ClusterID     string
 	Kind          identity.Kind

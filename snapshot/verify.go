@@ -145,44 +145,44 @@ func Verify(s *Signed, trust Trust, marks Marks, now time.Time) (*Verified, erro
 	return verify(checks, &verification{signed: s, trust: trust, marks: marks, now: now})
 }
 
-// Checked is a snapshot whose header passed all checks that need no content: 1 to 5
+// checked is a snapshot whose header passed all checks that need no content: 1 to 5
 // and 7 to 9. The hash and the size of its content are signed; nothing of it
 // is trusted yet. It is immutable.
-type Checked struct{ v verification }
+type checked struct{ v verification }
 
-// VerifyHeader is the part of Verify that needs no content, for one that is to be
+// verifyHeader is the part of Verify that needs no content, for one that is to be
 // got first: by its hash, which the header says, as a patch, or from what is held
 // already. It looks at no content or patch in s but their sizes.
 //
 // Errors are those of Verify. Time passes until the content is there: Accept
 // decides by the marks of then.
-func VerifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
-	return verifyHeader(&verification{signed: s, trust: trust, marks: marks, now: now})
+func verifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*checked, error) {
+	return runHeader(&verification{signed: s, trust: trust, marks: marks, now: now})
 }
 
-// recheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
+// recheckHeader is to verifyHeader what Recheck is to Verify: for a node that
 // accepted this very snapshot before, and lost its content.
-func recheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
-	return verifyHeader(&verification{signed: s, trust: trust, marks: marks, now: now, recheck: true})
+func recheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*checked, error) {
+	return runHeader(&verification{signed: s, trust: trust, marks: marks, now: now, recheck: true})
 }
 
-func verifyHeader(v *verification) (*Checked, error) {
+func runHeader(v *verification) (*checked, error) {
 	if err := v.run(checks[:firstOfContent]); err != nil {
 		return nil, err
 	}
 	v.signed = nil
-	return &Checked{*v}, nil
+	return &checked{*v}, nil
 }
 
 // Header returns the header.
-func (c *Checked) Header() Header { return c.v.header.clone() }
+func (c *checked) Header() Header { return c.v.header.clone() }
 
 // HeaderDigest returns the SHA-256 of the header's bytes.
-func (c *Checked) HeaderDigest() Digest { return c.v.digest }
+func (c *checked) HeaderDigest() Digest { return c.v.digest }
 
 // Record returns the publication record over the header; false for a trust bundle,
 // which is signed by itself.
-func (c *Checked) Record() (Record, bool) {
+func (c *checked) Record() (Record, bool) {
 	if c.v.record == nil {
 		return Record{}, false
 	}
@@ -191,7 +191,7 @@ func (c *Checked) Record() (Record, bool) {
 
 // Complete is the rest of Verify, with content from whoever had it. Of content that
 // is refused another source may have the right one: it can be called again.
-func (c *Checked) Complete(content []byte) (*Verified, error) {
+func (c *checked) Complete(content []byte) (*Verified, error) {
 	v := c.v
 	v.raw = content
 	return v.complete(checks[firstOfContent:])
@@ -199,12 +199,12 @@ func (c *Checked) Complete(content []byte) (*Verified, error) {
 
 // CompletePatch is Complete with the content that patch makes of what is active,
 // which it returns too, to be kept. A patch to anything else but the base that the
-// header names is refused with ReasonBase, and nothing but the whole helps then.
-func (c *Checked) CompletePatch(active *Verified, patch []byte) (*Verified, []byte, error) {
+// header names is refused with snapshotform.ReasonBase, and nothing but the whole helps then.
+func (c *checked) CompletePatch(active *Verified, patch []byte) (*Verified, []byte, error) {
 	h := &c.v.header
 	if msg := c.v.baseFault(active); msg != "" {
 		err := refuse(checkVersion, h.ScopeType, msg)
-		err.Reason = ReasonBase
+		err.Reason = snapshotform.ReasonBase
 		return nil, nil, err
 	}
 	if msg := c.v.patchLimitFault(len(patch)); msg != "" {
@@ -488,11 +488,11 @@ func (v *verification) subjectFault() string {
 		if s.node == v.trust.Me && s.incarnation != v.trust.Incarnation {
 			return "it is for another incarnation of this node, from before it enrolled again or after its name was given away"
 		}
-		mine = s == NodeSubject(v.trust.Me, v.trust.Incarnation)
+		mine = s == nodeSubject(v.trust.Me, v.trust.Incarnation)
 	case subjectCluster:
 		mine = true
 	case subjectGroup:
-		mine = s == GroupSubject(v.trust.Roles, v.trust.Organizations)
+		mine = s == groupSubject(v.trust.Roles, v.trust.Organizations)
 	}
 	if !mine {
 		return fmt.Sprintf("it is for %.120q, I am %s", s, v.trust.Me)
@@ -506,7 +506,7 @@ func (v *verification) subjectFormFault() string {
 	switch kind := h.Subject.kind(); {
 	case kind&v.rule.subjects == 0:
 		return fmt.Sprintf("scope %s is not given to %.80q", h.ScopeType, h.Subject)
-	case kind == subjectGroup && h.Subject != GroupSubject(h.Roles, h.OrganizationIDs):
+	case kind == subjectGroup && h.Subject != groupSubject(h.Roles, h.OrganizationIDs):
 		return fmt.Sprintf("%.80q is not the group of roles %.200q and organizations %.200q", h.Subject, h.Roles, h.OrganizationIDs)
 	}
 	return ""

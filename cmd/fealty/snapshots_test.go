@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -45,7 +46,7 @@ func snapshots(t *testing.T) map[string][]byte {
 	}
 
 	h := header
-	h.Subject = snapshot.ClusterSubject()
+	h.Subject = subjects.Cluster()
 	draft, err := snapshotauthor.Compose(h, &snapshot.TrustBundle{
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{a.Root().Cert.Raw}, MeshKeys: []identity.KeyID{a.MeshCA().KeyID()},
 		ConfigRoot: public(root), Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: public(signer)}}}, Head: snapshot.Head{Index: 1, Hash: snapshot.Digest{1}},
@@ -57,7 +58,7 @@ func snapshots(t *testing.T) map[string][]byte {
 
 	runtime := func(version uint64, roles []string, signer crypto.Signer) *snapshot.Signed {
 		h := header
-		h.Subject, h.ConfigVersion, h.Roles = snapshot.NodeSubject(a.ID(t, identity.Data, "db-1"), identity.KeyID{1}), version, roles
+		h.Subject, h.ConfigVersion, h.Roles = subjects.Node(a.ID(t, identity.Data, "db-1"), identity.KeyID{1}), version, roles
 		content := &snapshot.NodeRuntime{
 			ClusterID: "prod.example", Kind: identity.Data, Roles: roles, Entry: "fleet", State: snapshot.MemberActive,
 			Coordinators: []string{"c1.example:7443"}, RenewEvery: time.Hour, SVIDTTL: 2 * time.Hour,
@@ -71,9 +72,7 @@ func snapshots(t *testing.T) map[string][]byte {
 		return s
 	}
 	rootKey := a.Root().Key
-	statement, err := snapshot.RootStatement{ClusterID: "prod.example", ConfigRoot: public(root), SeedEpoch: 1, IssuedAt: now.Add(-time.Minute)}.Sign(rootKey)
-	must(err)
-	signedRoot, err := statement.Marshal()
+	signedRoot, err := snapshotauthor.RootStatement{ClusterID: "prod.example", ConfigRoot: public(root), SeedEpoch: 1, IssuedAt: now.Add(-time.Minute)}.Sign(rootKey)
 	must(err)
 
 	one := marshal(runtime(5, nil, signing))

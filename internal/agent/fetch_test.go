@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -139,7 +140,7 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 		if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 100 {
 			t.Fatalf("active is version %d with %d peers", version, peers)
 		}
-		if got := refusalFor(a, snapshot.ScopePeerDirectory); got != string(snapshot.ReasonBase) {
+		if got := refusalFor(a, snapshot.ScopePeerDirectory); got != snapshotform.ReasonBase {
 			t.Errorf("refused for %q", got)
 		}
 		if got := asked(); got < 1 || got > 2 {

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -212,7 +213,7 @@ func TestMarksCopies(t *testing.T) {
 		c := n.clone()
 		c.Disk.Put(c.Path(name), before)
 		a := c.mustOpen()
-		mark, _ := a.Node().Beliefs().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+		mark, _ := a.Node().Beliefs().Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster())
 		if mark.ConfigVersion != 12 {
 			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -370,7 +371,7 @@ func TestWithdrawnNode(t *testing.T) {
 				})))
 			f.Must(n.take(a, f.Companion(member, snapshot.ScopeRoutePolicy,
 				&snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
-					h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
+					h.Subject, h.Roles = subjects.Group(roles, nil), roles
 				})))
 			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions,
 				guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -104,7 +105,7 @@ func (w *trialWorld) fellBack(when string) {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
 	mark, _ := w.a.Node().Beliefs().Marks.Get(snapshot.ScopeQoSPolicy,
-		snapshot.GroupSubject(authortest.GroupRoles, authortest.GroupOrganizations))
+		subjects.Group(authortest.GroupRoles, authortest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -347,7 +348,7 @@ func TestJoinAfterAnotherCluster(t *testing.T) {
 	if ready := l.Beliefs.Ready(f.Clock()); ready != "" || trustOf(l) != 10 || len(l.Refused) != 0 || len(l.Earlier) != 0 {
 		t.Errorf("%s, version %d, %v, %v", ready, trustOf(l), l.Refused, l.Earlier)
 	}
-	if mark, _ := l.Beliefs.Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject()); mark.ConfigVersion != 10 {
+	if mark, _ := l.Beliefs.Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster()); mark.ConfigVersion != 10 {
 		t.Errorf("the mark is at %d", mark.ConfigVersion)
 	}
 }

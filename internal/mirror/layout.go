@@ -38,6 +38,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -104,7 +105,7 @@ func parsePointer(data []byte) (Pointer, error) {
 	case p.Size < 1 || p.Size > MaxGeneration:
 		return Pointer{}, malformed("the pointer", fmt.Sprintf("it leads to %d bytes, limit %d", p.Size, MaxGeneration))
 	}
-	if _, err := snapshot.ParseDigest(p.Object); err != nil {
+	if _, err := snapshotauthor.ParseDigest(p.Object); err != nil {
 		return Pointer{}, malformed("the pointer", "it leads to no object")
 	}
 	return p, nil
@@ -117,7 +118,7 @@ type ref struct {
 }
 
 func (r ref) check(what string, limit int) (snapshot.Digest, error) {
-	h, err := snapshot.ParseDigest(r.Hash)
+	h, err := snapshotauthor.ParseDigest(r.Hash)
 	if err != nil {
 		return h, malformed("the generation", what+" has no hash")
 	}

@@ -215,7 +215,7 @@ func (w *Writer) look(next Pointer) (ahead bool, err error) {
 // whole reports whether the pointer leads to a generation that is there: one of the
 // same number may have been cut off from it.
 func (w *Writer) whole(p Pointer) bool {
-	hash, err := snapshot.ParseDigest(p.Object)
+	hash, err := snapshotauthor.ParseDigest(p.Object)
 	if err != nil {
 		return false
 	}
@@ -247,7 +247,7 @@ func (w *Writer) walk(each func(name string)) error {
 				return err
 			}
 			for _, name := range names {
-				if _, err := snapshot.ParseDigest(name); err == nil && strings.HasPrefix(name, part) {
+				if _, err := snapshotauthor.ParseDigest(name); err == nil && strings.HasPrefix(name, part) {
 					each(dir + "/" + part + "/" + name)
 				}
 			}

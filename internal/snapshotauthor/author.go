@@ -4,6 +4,8 @@ package snapshotauthor
 
 import (
 	"crypto"
+	"crypto/ed25519"
+	"time"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/snapshotdoor"
@@ -111,7 +113,7 @@ var (
 	Diff = snapshotdoor.Diff.(func(scope snapshot.Scope, base, result []byte) (patch []byte, ok bool))
 
 	// RevokedKinds returns the kinds, sorted.
-	RevokedKinds = snapshotdoor.RevokedKinds.(func() []snapshot.RevokedKind)
+	RevokedKinds = snapshotdoor.RevokedKinds.(func() []string)
 
 	// RevocationsIn is snapshotmember.RevocationsOf for who makes the bundle.
 	RevocationsIn = snapshotdoor.RevocationsIn.(func(
@@ -129,8 +131,8 @@ var (
 	// signer's own: nothing is checked but its form.
 	ReadAssignment = snapshotdoor.ReadAssignment.(func(raw []byte) (*snapshot.ServiceAssignment, error))
 
-	// ParseSubject reads what String prints.
-	ParseSubject = snapshotdoor.ParseSubject.(func(s string) (snapshot.Subject, error))
+	// ParseDigest reads 64 lower case hex digits.
+	ParseDigest = snapshotdoor.ParseDigest.(func(s string) (snapshot.Digest, error))
 
 	// DecodeRootChange reads the canonical bytes of a change of root, which nobody
 	// vouches for yet: it is for people who are asked to sign them. Errors match
@@ -142,3 +144,19 @@ var (
 	// Errors match ErrMalformed.
 	DecodeEmergency = snapshotdoor.DecodeEmergency.(func(data []byte) (*snapshot.Emergency, error))
 )
+
+var signRoot = snapshotdoor.SignRoot.(func(string, ed25519.PublicKey, uint64, time.Time, crypto.Signer) ([]byte, error))
+
+// RootStatement says which config root key a cluster has. A node that pins the root CA gets the key from it: see
+// snapshot.VerifyRoot.
+type RootStatement struct {
+	ClusterID  string
+	ConfigRoot ed25519.PublicKey
+	SeedEpoch  uint64 // of the seed that both keys come from; within 1 and 2^53
+	IssuedAt   time.Time
+}
+
+// Sign returns the statement as it travels, signed with the root CA's P-256 key.
+func (s RootStatement) Sign(root crypto.Signer) ([]byte, error) {
+	return signRoot(s.ClusterID, s.ConfigRoot, s.SeedEpoch, s.IssuedAt, root)
+}

@@ -1,5 +1,5 @@
-// Package snapshotdoor is how internal/snapshotauthor and internal/snapshotmember reach what package snapshot keeps for
-// itself.
+// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember and internal/subjects reach what package
+// snapshot keeps for itself.
 //
 // Composing a snapshot asks the checks that verify one, so both are one package; but who composes is this module alone.
 // So snapshot sets these functions when a program starts, and those packages, which know their types, call them.
@@ -10,10 +10,12 @@ package snapshotdoor
 var (
 	Compose, NewTree, LeafOf, Diff, Steps       any
 	RevokedKinds, RevocationsIn, WithoutRevoked any
-	ReadAssignment, ParseSubject                any
-	DecodeRootChange, DecodeEmergency           any
+	ReadAssignment, ParseDigest, SignRoot       any
 
-	FreshnessAt, RecheckHeader                              any
+	NodeSubject, ClusterSubject, GroupSubject, ParseSubject any
+	DecodeRootChange, DecodeEmergency                       any
+
+	FreshnessAt, VerifyHeader, RecheckHeader                any
 	UnmarshalEmergency, AddEmergency                        any
 	RevocationsOf, Effective                                any
 	UnmarshalRootChange, VerifyRootChanges, ErrNoRootChange any

@@ -124,7 +124,7 @@ const (
 	RevokedPermission  = "permission"  // an action of degraded mode
 )
 
-// Reasons of refusals beside those that package snapshot names: one for each check.
+// Reasons of refusals beside those that package snapshot names: one for each check, and one of patches.
 const (
 	ReasonLimits    = "limits"
 	ReasonSchema    = "schema"
@@ -141,6 +141,9 @@ const (
 	// ReasonHistory: a trust bundle whose head does not lead on from the one of the
 	// bundle before: of a history that was rolled back or forked.
 	ReasonHistory = "history"
+	// ReasonBase: a patch to another version than the active one, so that there is a gap, or to
+	// one of another subject or epoch. The whole is to be asked for.
+	ReasonBase = "base_mismatch"
 )
 
 // PAE returns the bytes that are signed for payload: its pre-authentication

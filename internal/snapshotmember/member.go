@@ -1,5 +1,6 @@
 // Package snapshotmember does with what is signed what a member of a cluster does, and a program of others never: it
-// follows changes of the root and emergencies, and works out what both leave of a content that it holds.
+// follows changes of the root and emergencies, works out what both leave of a content that it holds, and looks at a
+// header whose content is still to come.
 package snapshotmember
 
 import (
@@ -16,11 +17,6 @@ var (
 	// and expires at expiresAt.
 	FreshnessAt = snapshotdoor.FreshnessAt.(func(
 		freshUntil, expiresAt, now time.Time, staleFor time.Duration) snapshot.Freshness)
-
-	// RecheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
-	// accepted this very snapshot before, and lost its content.
-	RecheckHeader = snapshotdoor.RecheckHeader.(func(
-		s *snapshot.Signed, trust snapshot.Trust, marks snapshot.Marks, now time.Time) (*snapshot.Checked, error))
 
 	// UnmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
 	UnmarshalEmergency = snapshotdoor.UnmarshalEmergency.(func(data []byte) (*snapshot.SignedEmergency, error))
@@ -63,3 +59,55 @@ var (
 	// that a node pins.
 	ErrNoRootChange = snapshotdoor.ErrNoRootChange.(error)
 )
+
+// Checked is a snapshot whose header passed all checks that need no content: 1 to 5 and 7 to 9. The hash and the size
+// of its content are signed; nothing of it is trusted yet. It is immutable.
+type Checked interface {
+	// Header returns the header.
+	Header() snapshot.Header
+
+	// HeaderDigest returns the SHA-256 of the header's bytes.
+	HeaderDigest() snapshot.Digest
+
+	// Record returns the publication record over the header; false for a trust bundle, which is signed by itself.
+	Record() (snapshot.Record, bool)
+
+	// Complete is the rest of snapshot.Verify, with content from whoever had it. Of content that is refused another
+	// source may have the right one: it can be called again.
+	Complete(content []byte) (*snapshot.Verified, error)
+
+	// CompletePatch is Complete with the content that patch makes of what is active, which it returns too, to be kept.
+	// A patch to anything else but the base that the header names is refused with snapshotform.ReasonBase, and nothing
+	// but the whole helps then.
+	CompletePatch(active *snapshot.Verified, patch []byte) (*snapshot.Verified, []byte, error)
+}
+
+type headerCheck = func(*snapshot.Signed, snapshot.Trust, snapshot.Marks, time.Time) (any, error)
+
+var (
+	verifyHeader  = snapshotdoor.VerifyHeader.(headerCheck)
+	recheckHeader = snapshotdoor.RecheckHeader.(headerCheck)
+)
+
+// VerifyHeader is the part of snapshot.Verify that needs no content, for one that is to be got first: by its hash,
+// which the header says, as a patch, or from what is held already. It looks at no content or patch in s but their
+// sizes.
+//
+// Errors are those of snapshot.Verify. Time passes until the content is there: snapshot.Accept decides by the marks of
+// then.
+func VerifyHeader(s *snapshot.Signed, trust snapshot.Trust, marks snapshot.Marks, now time.Time) (Checked, error) {
+	return checked(verifyHeader(s, trust, marks, now))
+}
+
+// RecheckHeader is to VerifyHeader what snapshot.Recheck is to snapshot.Verify: for a node that accepted this very
+// snapshot before, and lost its content.
+func RecheckHeader(s *snapshot.Signed, trust snapshot.Trust, marks snapshot.Marks, now time.Time) (Checked, error) {
+	return checked(recheckHeader(s, trust, marks, now))
+}
+
+func checked(c any, err error) (Checked, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c.(Checked), nil
+}

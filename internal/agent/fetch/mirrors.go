@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -388,7 +389,7 @@ func (f *Fetcher) WatchMirrors(ctx context.Context) error {
 // zero for a scope that a generation does not have, or that it is not to hold.
 func (f *Fetcher) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Subject {
 	me := f.Node.Self()
-	node := snapshot.NodeSubject(me.ID, me.Incarnation)
+	node := subjects.Node(me.ID, me.Incarnation)
 	if scope == snapshot.ScopeNodeRuntime {
 		return node
 	}
@@ -403,7 +404,7 @@ func (f *Fetcher) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Sub
 	case scope == snapshot.ScopeServiceAssignment:
 		return node
 	}
-	return snapshot.GroupSubject(runtime.Roles, runtime.Organizations)
+	return subjects.Group(runtime.Roles, runtime.Organizations)
 }
 
 // newerBundle reports whether a trust bundle says that it is newer than the one in

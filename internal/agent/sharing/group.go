@@ -11,6 +11,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -47,7 +49,7 @@ func groupOf(b *state.Beliefs, most time.Duration, caller identity.ID, raw []byt
 	if bundle == nil {
 		return none, errors.New("no trust bundle is in use here")
 	}
-	checked, err := snapshot.VerifyHeader(signed, snapshot.Trust{Me: caller, Incarnation: incarnation,
+	checked, err := snapshotmember.VerifyHeader(signed, snapshot.Trust{Me: caller, Incarnation: incarnation,
 		Bundle: bundle.Verified, Revoked: b.Stated()}, snapshot.Marks{}, now)
 	if err != nil {
 		return none, err
@@ -66,7 +68,7 @@ func groupOf(b *state.Beliefs, most time.Duration, caller identity.ID, raw []byt
 	case b.Revocations().Withdraws(caller, header.Roles):
 		return none, errors.New("one of its roles is revoked")
 	}
-	return snapshot.GroupSubject(header.Roles, header.OrganizationIDs), nil
+	return subjects.Group(header.Roles, header.OrganizationIDs), nil
 }
 
 // shared returns what of a node that believes b a member of group is given at now, the
@@ -79,7 +81,7 @@ func shared(b *state.Beliefs, group snapshot.Subject, now time.Time) []*state.He
 			continue
 		}
 		switch subject := h.Verified.Header().Subject; subject {
-		case snapshot.ClusterSubject():
+		case subjects.Cluster():
 			out = append(out, h)
 		case group:
 			if _, _, one := subject.Node(); !one && !group.IsZero() {

@@ -40,6 +40,7 @@ import (
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -292,9 +293,9 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	if scope == snapshot.ScopeTrustBundle {
 		return tree.TrustBundle(ctx)
 	}
-	subject := snapshot.NodeSubject(node.Me, node.Incarnation)
+	subject := subjects.Node(node.Me, node.Incarnation)
 	if scope != snapshot.ScopeNodeRuntime && scope != snapshot.ScopeServiceAssignment {
-		subject = snapshot.GroupSubject(node.Roles, node.Organizations)
+		subject = subjects.Group(node.Roles, node.Organizations)
 	}
 	signed, err := tree.Header(ctx, scope, subject.String())
 	if err != nil {
@@ -715,7 +716,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 	if id, incarnation, ok := h.Subject.Node(); ok && id.Cluster() == me.Cluster() {
 		o.Trust.Me, o.Trust.Incarnation = id, incarnation
 		a.open[3] = "as for the node that it names"
-	} else if h.Subject != snapshot.ClusterSubject() {
+	} else if h.Subject != subjects.Cluster() {
 		a.open[3] = "as for a node of the group that it names"
 	}
 	if len(h.Roles)+len(h.OrganizationIDs) > 0 {
@@ -746,22 +747,21 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 	if err != nil {
 		return nil, err
 	}
-	signed, err := snapshot.UnmarshalRoot(raw)
-	if err != nil {
-		return nil, Unreadable(statement, "root statement", err)
-	}
 	// The certificate of the root comes with the bundle; its key is the pinned one, so
 	// that it does not matter who brought it.
 	cert, err := pinned(bundle.Signed.Content, pin)
 	if err != nil {
 		return nil, err
 	}
-	s, err := snapshot.VerifyRoot(signed, []*x509.Certificate{cert}, bundle.Header().ClusterID, c.Env.Now())
-	if err != nil {
+	key, err := snapshot.VerifyRoot(raw, []*x509.Certificate{cert}, bundle.Header().ClusterID, c.Env.Now())
+	switch {
+	case errors.Is(err, snapshot.ErrMalformed):
+		return nil, Unreadable(statement, "root statement", err)
+	case err != nil:
 		return nil, explain.Wrap(err, explain.SnapshotUnreadable, "sort", "root statement of the pinned root", "file",
 			statement, "problem", rejection(err).Detail)
 	}
-	return s.ConfigRoot, nil
+	return key, nil
 }
 
 // pinned returns the root certificate in a trust bundle whose key is pin.

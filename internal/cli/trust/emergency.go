@@ -146,7 +146,7 @@ func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
 		if err := checkRevokedKind(kind); err != nil {
 			return nil, err
 		}
-		r := snapshot.Revoked{Kind: snapshot.RevokedKind(kind), Name: name}
+		r := snapshot.Revoked{Kind: kind, Name: name}
 		if err := r.Check(in.cluster); err != nil {
 			return nil, explain.Wrap(err, explain.BadValue, "name", "--revoke", "value", command.ShownArg(text),
 				"problem", strings.TrimPrefix(err.Error(),

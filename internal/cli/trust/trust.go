@@ -303,7 +303,7 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 func revokedKinds() []string {
 	var out []string
 	for _, k := range snapshotauthor.RevokedKinds() {
-		out = append(out, string(k))
+		out = append(out, k)
 	}
 	return out
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Phase is what a coordinator can do.
@@ -181,15 +181,11 @@ func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *ca
 	s.issuer.Store(issuer)
 	// It was parsed and set with them. One proof less is no reason to serve nobody.
 	s.X509Roots, s.X509Fault = proof.OperatorRoots(s.Manifest)
-	statement, err := snapshot.RootStatement{
+	if s.RootStatement, err = (snapshotauthor.RootStatement{
 		ClusterID: s.Manifest.Cluster, ConfigRoot: s.Bundle.PublicRoot(), SeedEpoch: s.Head.SeedEpoch,
 		IssuedAt: now.UTC().Truncate(time.Second),
-	}.Sign(secrets.RootCA())
-	if err != nil {
+	}).Sign(secrets.RootCA()); err != nil {
 		return nil, fmt.Errorf("sign the root statement: %w", err)
-	}
-	if s.RootStatement, err = statement.Marshal(); err != nil {
-		return nil, fmt.Errorf("encode the root statement: %w", err)
 	}
 	return s, nil
 }

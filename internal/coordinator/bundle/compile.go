@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -157,7 +158,7 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 	life := Life(a.Manifest)
 	draft, err := snapshotauthor.Compose(snapshot.Header{
 		ClusterID:      a.Manifest.Cluster,
-		Subject:        snapshot.ClusterSubject(),
+		Subject:        subjects.Cluster(),
 		ScopeType:      snapshot.ScopeTrustBundle,
 		ConfigVersion:  uint64(in.State.Version),
 		AuthorityEpoch: a.Head.AuthorityEpoch,

@@ -152,11 +152,11 @@ const (
 
 // Revocation is something that is revoked by its name, for good.
 type Revocation struct {
-	Kind   snapshot.RevokedKind `json:"kind"`
-	Name   string               `json:"name"`
-	At     time.Time            `json:"at"`
-	By     string               `json:"by"`
-	Reason string               `json:"reason"`
+	Kind   string    `json:"kind"`
+	Name   string    `json:"name"`
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
 }
 
 func (r Revocation) thing() snapshot.Revoked { return snapshot.Revoked{Kind: r.Kind, Name: r.Name} }

@@ -540,11 +540,8 @@ func (n *Node) VerifyGrant() (*snapshot.Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	signedRoot, err := snapshot.UnmarshalRoot(n.Grant.GetRootStatement())
-	if err != nil {
-		return nil, err
-	}
-	statement, err := snapshot.VerifyRoot(signedRoot, []*x509.Certificate{root}, Cluster, n.Fleet.Clock())
+	configRoot, err := snapshot.VerifyRoot(n.Grant.GetRootStatement(), []*x509.Certificate{root}, Cluster,
+		n.Fleet.Clock())
 	if err != nil {
 		return nil, err
 	}
@@ -552,7 +549,7 @@ func (n *Node) VerifyGrant() (*snapshot.Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	trust := snapshot.Trust{Me: n.ID, Incarnation: key, ConfigRoot: statement.ConfigRoot}
+	trust := snapshot.Trust{Me: n.ID, Incarnation: key, ConfigRoot: configRoot}
 	signed, err := snapshot.Unmarshal(n.Grant.GetTrustBundle().GetEnvelope())
 	if err != nil {
 		return nil, err

@@ -17,6 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -140,7 +142,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				v, err := snapshot.VerifyHeader(signed, other.Trust, snapshot.Marks{}, f.Clock())
+				v, err := snapshotmember.VerifyHeader(signed, other.Trust, snapshot.Marks{}, f.Clock())
 				if err != nil {
 					t.Logf("what came before: %v", err) // it names the roles of before
 				} else {
@@ -215,7 +217,7 @@ func (a *acting) hear(t *testing.T) []string {
 func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signed) (*snapshot.Verified, error) {
 	t.Helper()
 	now := a.m.Desk.Clock()
-	checked, err := snapshot.VerifyHeader(signed, a.Trust, a.Marks, now)
+	checked, err := snapshotmember.VerifyHeader(signed, a.Trust, a.Marks, now)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +284,7 @@ func TestDeliveryToTenants(t *testing.T) {
 		}
 		for hash, content := range p.Contents {
 			d.Advance(time.Second)
-			digest, err := snapshot.ParseDigest(hash)
+			digest, err := snapshotauthor.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
 			}

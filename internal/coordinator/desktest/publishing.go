@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store/parts"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -65,7 +66,7 @@ func ParseHeader(t testing.TB, raw []byte) snapshot.Header {
 		t.Fatalf("%s: %v", raw, err)
 	}
 	digest := func(s string) snapshot.Digest {
-		d, err := snapshot.ParseDigest(s)
+		d, err := snapshotauthor.ParseDigest(s)
 		if err != nil {
 			t.Fatalf("%s: %v", raw, err)
 		}
@@ -74,7 +75,7 @@ func ParseHeader(t testing.TB, raw []byte) snapshot.Header {
 	h := snapshot.Header{ScopeType: in.Scope, OrganizationIDs: in.Orgs, ConfigVersion: in.Version,
 		AuthorityEpoch: in.Epoch, ExpiresAt: in.Expires, ContentHash: digest(in.Content)}
 	var err error
-	if h.Subject, err = snapshotauthor.ParseSubject(in.Subject); err != nil {
+	if h.Subject, err = subjects.Parse(in.Subject); err != nil {
 		t.Fatal(err)
 	}
 	if in.Base != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -139,7 +140,7 @@ func nodeTarget(s *authority.State, scope snapshot.Scope, rec record.Member, g c
 	if err != nil {
 		return target{}, err
 	}
-	return target{HeaderPath: nodePath(scope, rec.Path()), subject: snapshot.NodeSubject(id, rec.Incarnation),
+	return target{HeaderPath: nodePath(scope, rec.Path()), subject: subjects.Node(id, rec.Incarnation),
 		group: g}, nil
 }
 
@@ -194,7 +195,7 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 		record.BaseVersion, record.Base = old.Header.ConfigVersion, old.Header.Content
 	}
 	if record.Base != "" {
-		hash, err := snapshot.ParseDigest(record.Base)
+		hash, err := snapshotauthor.ParseDigest(record.Base)
 		if err != nil {
 			return Published{}, nil, false, err
 		}

@@ -73,7 +73,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 			t.Errorf("%s is told %d things of its own organization", m.name, own)
 		}
 		for hash := range p.Contents {
-			digest, err := snapshot.ParseDigest(hash)
+			digest, err := snapshotauthor.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -771,10 +771,10 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
 	desktest.MustPublish(d, b)
-	revoke := func(kind snapshot.RevokedKind, name string) *publication.View {
+	revoke := func(kind string, name string) *publication.View {
 		t.Helper()
 		if _, err := desktest.TrustService(d).Revoke(t.Context(),
-			&fealtyv1.RevokeRequest{Kind: string(kind), Name: name, Reason: "it leaked"}); err != nil {
+			&fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: "it leaked"}); err != nil {
 			t.Fatal(err)
 		}
 		p := desktest.MustPublish(d, b)
@@ -794,7 +794,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		return in
 	}
 	for _, tc := range []struct {
-		kind snapshot.RevokedKind
+		kind string
 		name string
 		gone string
 	}{

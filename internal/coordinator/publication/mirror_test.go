@@ -14,7 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -42,7 +42,7 @@ func TestPublishDir(t *testing.T) {
 		_, err = tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
 		return err == nil
 	})
-	parsed, err := snapshotauthor.ParseSubject(subject)
+	parsed, err := subjects.Parse(subject)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -112,7 +112,7 @@ func parseHeaderPath(s string) (HeaderPath, bool) {
 	p := HeaderPath{Scope: snapshot.Scope(scope)}
 	if group, ok := strings.CutPrefix(rest, groupMark); ok {
 		p.Group = group
-		_, err := snapshotauthor.ParseSubject(groupSubjectPrefix + group)
+		_, err := subjects.Parse(groupSubjectPrefix + group)
 		return p, err == nil && slices.Contains(compiler.GroupScopes(), p.Scope)
 	}
 	member, ok := strings.CutPrefix(rest, nodeMark)

@@ -33,7 +33,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	if err := record.CheckReason(req.GetReason(), true); err != nil {
 		return nil, err
 	}
-	thing := snapshot.Revoked{Kind: snapshot.RevokedKind(req.GetKind()), Name: req.GetName()}
+	thing := snapshot.Revoked{Kind: req.GetKind(), Name: req.GetName()}
 	if !slices.Contains(snapshotauthor.RevokedKinds(), thing.Kind) {
 		return nil, explain.New(explain.RequestField,
 			"field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))

@@ -216,7 +216,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 		out.LastRotation.Missing = r.Missing
 	}
 	for _, r := range st.Revoked {
-		out.Revoked = append(out.Revoked, &fealtyv1.RevokedThing{Kind: string(r.Kind), Name: r.Name,
+		out.Revoked = append(out.Revoked, &fealtyv1.RevokedThing{Kind: r.Kind, Name: r.Name,
 			At: timestamppb.New(r.At), By: r.By, Reason: r.Reason})
 	}
 	for _, e := range st.Emergencies {

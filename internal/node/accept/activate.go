@@ -306,7 +306,7 @@ func (n *Node) note(ctx context.Context, r state.Refusal, cause error, o state.O
 		n.fallBehind(ctx)
 	}
 	level := slog.LevelWarn
-	if errors.Is(cause, snapshot.ErrEquivocation) {
+	if r.Reason == string(snapshot.ReasonEquivocation) {
 		level = slog.LevelError
 		if state.Known(scope) {
 			if err := n.store.Write(dir.SnapshotName(scope, dir.Refused), o.Raw); err != nil {
@@ -359,9 +359,10 @@ func (n *Node) fallBehind(ctx context.Context) {
 
 // CheckHeader verifies the header of what came without its content; nil if there is
 // nothing new in it. Errors are a [*snapshot.RejectedError].
-func CheckHeader(me state.Self, b *state.Beliefs, signed *snapshot.Signed, now time.Time) (*snapshot.Checked, error) {
+func CheckHeader(me state.Self, b *state.Beliefs, signed *snapshot.Signed, now time.Time) (
+	snapshotmember.Checked, error) {
 	trust := me.Trust(b)
-	checked, err := snapshot.VerifyHeader(signed, trust, b.Marks, now)
+	checked, err := snapshotmember.VerifyHeader(signed, trust, b.Marks, now)
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
 		// Accepted before. If it is not in use, something kept it from being used.
 		checked, err = snapshotmember.RecheckHeader(signed, trust, b.Marks, now)

@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -431,7 +432,7 @@ func (b *Beliefs) gives(h snapshot.Header) bool {
 	if !slices.Contains(content.Companions, h.ScopeType) {
 		return false
 	}
-	if h.Subject == snapshot.GroupSubject(content.Roles, content.Organizations) {
+	if h.Subject == subjects.Group(content.Roles, content.Organizations) {
 		return true
 	}
 	// Its own, as long as it is for what the node is now.

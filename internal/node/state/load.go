@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -295,7 +296,7 @@ func compareVerified(a, b *snapshot.Verified) int {
 // used now, as of the time when it was issued; nil if there is none. Members that
 // it bans stay banned, and the roots that it names stay the only ones.
 func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) *snapshot.Verified {
-	mark, ok := marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+	mark, ok := marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster())
 	if !ok {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -24,7 +25,7 @@ func (b *Beliefs) NewestRecord() snapshot.Record {
 }
 
 // Uses reports whether what was checked is in use, under its record or a newer one.
-func (b *Beliefs) Uses(c *snapshot.Checked) bool {
+func (b *Beliefs) Uses(c snapshotmember.Checked) bool {
 	h := b.Held[c.Header().ScopeType]
 	if h == nil || h.Verified.HeaderDigest() != c.HeaderDigest() {
 		return false

@@ -200,15 +200,14 @@ func (a Anchor) Verify(now time.Time) (Self, error) {
 	case a.ID.IsZero() || a.ID.Cluster() != a.Cluster || a.ID.Kind() != a.Kind || a.Incarnation.IsZero():
 		return Self{}, fmt.Errorf("%w: it does not name one node", dir.ErrDamaged)
 	}
-	signed, err := snapshot.UnmarshalRoot(a.RootStatement)
-	if err != nil {
+	configRoot, err := snapshot.VerifyRoot(a.RootStatement, []*x509.Certificate{root}, a.Cluster, now)
+	switch {
+	case errors.Is(err, snapshot.ErrMalformed):
 		return Self{}, fmt.Errorf("%w: the root statement: %w", dir.ErrDamaged, err)
-	}
-	statement, err := snapshot.VerifyRoot(signed, []*x509.Certificate{root}, a.Cluster, now)
-	if err != nil {
+	case err != nil:
 		return Self{}, fmt.Errorf("the root statement: %w", err)
 	}
-	return Self{a, root, statement.ConfigRoot}, nil
+	return Self{a, root, configRoot}, nil
 }
 
 // Trust is what snapshots are verified with.
