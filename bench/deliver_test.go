@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -273,7 +274,7 @@ func (l *listeners) open(ctx context.Context, n *devcluster.Candidate, stranger 
 	if err != nil {
 		return err
 	}
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	if err != nil {
 		return err
 	}

@@ -5,36 +5,36 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
-// Claims are what an envelope says of itself. Nothing of it is verified: it is for
+// claimed is what an envelope says of itself. Nothing of it is verified: it is for
 // people who look at a snapshot, and to choose what to verify it with. Never act on
 // it; see Verify.
-type Claims struct {
+type claimed struct {
 	Header Header
 	// Record is nil for what is signed by itself.
 	Record *Record
 }
 
-// Claims reads the header and the record of s without verifying them. Errors
+// claims reads the header and the record of s without verifying them. Errors
 // match ErrMalformed: what cannot be read verifies neither.
-func (s *Signed) Claims() (Claims, error) {
-	var c Claims
+func (s *Signed) claims() (claimed, error) {
+	var c claimed
 	if msg := s.fault(); msg != "" {
-		return Claims{}, fmt.Errorf("snapshot: an envelope with %s: %w", msg, ErrMalformed)
+		return claimed{}, fmt.Errorf("snapshot: an envelope with %s: %w", msg, ErrMalformed)
 	}
 	if _, err := decode(string(s.Header), &c.Header); err != nil {
-		return Claims{}, fmt.Errorf("snapshot: header: %w: %w", err, ErrMalformed)
+		return claimed{}, fmt.Errorf("snapshot: header: %w: %w", err, ErrMalformed)
 	}
 	if s.Publication != nil {
 		r, err := s.Publication.ReadRecord()
 		if err != nil {
-			return Claims{}, err
+			return claimed{}, err
 		}
 		c.Record = &r
 	}
 	return c, nil
 }
 
-// ReadRecord reads a publication record without verifying it, as [Signed.Claims] does.
+// ReadRecord reads a publication record without verifying it, as people who look at it want to see it: never act on it.
 func (p *Publication) ReadRecord() (Record, error) {
 	var r Record
 	if n := len(p.Record); n > snapshotform.MaxRecord {

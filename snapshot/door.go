@@ -37,6 +37,10 @@ func init() {
 	}
 	snapshotdoor.DecodeRootChange = decodeRootChange
 	snapshotdoor.DecodeEmergency = decodeEmergency
+	snapshotdoor.ClaimsOf = func(s *Signed) (Header, *Record, error) {
+		c, err := s.claims()
+		return c.Header, c.Record, err
+	}
 	snapshotdoor.FreshnessAt = freshnessAt
 	snapshotdoor.VerifyHeader = func(s *Signed, trust Trust, marks Marks, now time.Time) (any, error) {
 		return verifyHeader(s, trust, marks, now)

@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -60,7 +61,7 @@ func (a *Author) PublishAs(m *Member, cluster string, to []*Replica,
 	a.TB.Helper()
 	signed, err := snapshot.Unmarshal(a.Runtime(m, edits...).GetEnvelope())
 	a.Must(err)
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	a.Must(err)
 	other := []byte("of somebody else")
 	p := mirror.Publication{

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -360,7 +361,7 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	if err != nil {
 		return nil, err
 	}
-	claims, err := s.Claims()
+	claims, err := snapshotmember.ClaimsOf(s)
 	if err != nil {
 		return nil, err
 	}

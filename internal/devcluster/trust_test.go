@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -29,7 +30,7 @@ func (c *Cluster) believes(t *testing.T, name string, raw []byte) error {
 	}
 	signed, err := snapshot.Unmarshal(raw)
 	must(err)
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	must(err)
 	me, incarnation, _ := claims.Header.Subject.Node()
 	bundleRaw, err := state.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeTrustBundle)

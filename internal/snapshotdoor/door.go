@@ -17,6 +17,6 @@ var (
 
 	FreshnessAt, VerifyHeader, RecheckHeader                any
 	UnmarshalEmergency, AddEmergency                        any
-	RevocationsOf, Effective                                any
+	RevocationsOf, Effective, ClaimsOf                      any
 	UnmarshalRootChange, VerifyRootChanges, ErrNoRootChange any
 )

@@ -111,3 +111,20 @@ func checked(c any, err error) (Checked, error) {
 	}
 	return c.(Checked), nil
 }
+
+var claimsOf = snapshotdoor.ClaimsOf.(func(*snapshot.Signed) (snapshot.Header, *snapshot.Record, error))
+
+// Claims are what an envelope says of itself. Nothing of it is verified: it is for people who look at a snapshot, and to
+// choose what to verify it with. Never act on it; see snapshot.Verify.
+type Claims struct {
+	Header snapshot.Header
+	// Record is nil for what is signed by itself.
+	Record *snapshot.Record
+}
+
+// ClaimsOf reads the header and the record of s without verifying them. Errors match snapshot.ErrMalformed: what cannot
+// be read verifies neither.
+func ClaimsOf(s *snapshot.Signed) (Claims, error) {
+	header, record, err := claimsOf(s)
+	return Claims{header, record}, err
+}

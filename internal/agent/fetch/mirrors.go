@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -417,7 +418,7 @@ func newerBundle(h *state.Held, raw []byte) bool {
 	if err != nil {
 		return true // to be refused, and told
 	}
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	if err != nil {
 		return true
 	}

@@ -36,7 +36,7 @@ func groupOf(b *state.Beliefs, most time.Duration, caller identity.ID, raw []byt
 	if len(signed.Content) > 0 || len(signed.Patch) > 0 {
 		return none, errors.New("the node_runtime has more than its header")
 	}
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	if err != nil {
 		return none, err
 	}

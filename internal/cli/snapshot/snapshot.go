@@ -40,6 +40,7 @@ import (
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -61,7 +62,7 @@ type Reading struct {
 	Name   string
 	raw    []byte
 	Signed *snapshot.Signed
-	claims snapshot.Claims
+	claims snapshotmember.Claims
 }
 
 func (r *Reading) Header() *snapshot.Header { return &r.claims.Header }
@@ -135,7 +136,7 @@ func ReadingOf(name string, raw []byte) (*Reading, error) {
 	r := &Reading{Name: name, raw: raw}
 	var err error
 	if r.Signed, err = snapshot.Unmarshal(raw); err == nil {
-		r.claims, err = r.Signed.Claims()
+		r.claims, err = snapshotmember.ClaimsOf(r.Signed)
 	}
 	if err != nil {
 		return nil, Unreadable(name, "snapshot", err)
@@ -301,7 +302,7 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	if err != nil {
 		return nil, err
 	}
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	if err != nil {
 		return nil, err
 	}

@@ -300,13 +300,7 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 }
 
 // revokedKinds are the kinds of what is revoked by name.
-func revokedKinds() []string {
-	var out []string
-	for _, k := range snapshotauthor.RevokedKinds() {
-		out = append(out, k)
-	}
-	return out
-}
+func revokedKinds() []string { return snapshotauthor.RevokedKinds() }
 
 // checkRevokedKind refuses a kind that does not exist.
 func checkRevokedKind(kind string) error {

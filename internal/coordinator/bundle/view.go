@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -132,7 +133,7 @@ func (a *Authority) Open(raw []byte) (*snapshot.TrustBundle, snapshot.Header, er
 	if err != nil {
 		return nil, snapshot.Header{}, err
 	}
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	if err != nil {
 		return nil, snapshot.Header{}, err
 	}

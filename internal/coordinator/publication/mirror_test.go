@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -63,8 +64,8 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, err := (&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
-		Publication: signed.Publication, Proof: signed.Proof}).Claims()
+	claims, err := snapshotmember.ClaimsOf(&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
+		Publication: signed.Publication, Proof: signed.Proof})
 	if err != nil {
 		t.Fatal(err)
 	}

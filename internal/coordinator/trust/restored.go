@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -156,7 +157,7 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 	if err != nil {
 		return false
 	}
-	claims, err := signed.Claims()
+	claims, err := snapshotmember.ClaimsOf(signed)
 	t := c.cfg.Bundle.View()
 	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch &&
 		claims.Header.ConfigVersion > t.Version

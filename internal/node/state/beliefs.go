@@ -407,7 +407,7 @@ func (b *Beliefs) Overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
 	if h == nil {
 		return false
 	}
-	claims, err := s.Claims()
+	claims, err := snapshotmember.ClaimsOf(s)
 	if err != nil {
 		return false
 	}
