@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -78,55 +79,55 @@ func (r Resilience) Met() bool { return r.DataMembers >= r.Required }
 func (b *NodeBootstrap) scope() Scope { return ScopeNodeBootstrap }
 
 func (b *NodeBootstrap) walk(c *codec) {
-	c.begin()
-	c.member("cluster_id")
-	c.text(&b.ClusterID, identityform.MaxClusterBytes)
-	c.member("coordinators")
-	c.names(&b.Coordinators, snapshotform.MaxCoordinators, maxAddress)
-	c.member("degraded")
+	c.Begin()
+	c.Member("cluster_id")
+	c.Text(&b.ClusterID, identityform.MaxClusterBytes)
+	c.Member("coordinators")
+	c.Names(&b.Coordinators, snapshotform.MaxCoordinators, maxAddress)
+	c.Member("degraded")
 	b.Degraded.walk(c)
-	c.member("entry")
-	c.text(&b.Entry, maxName)
-	c.member("kind")
-	c.text((*string)(&b.Kind), maxName)
-	c.member("members")
-	list(c, &b.Members, snapshotform.MaxMembers, func(c *codec, m *Member) {
-		c.begin()
-		c.member("id")
-		walkID(c, &m.ID)
-		c.member("state")
-		c.text((*string)(&m.State), maxName)
-		c.end()
+	c.Member("entry")
+	c.Text(&b.Entry, maxName)
+	c.Member("kind")
+	c.Text((*string)(&b.Kind), maxName)
+	c.Member("members")
+	canonical.List(c, &b.Members, snapshotform.MaxMembers, func(c *codec, m *Member) {
+		c.Begin()
+		c.Member("id")
+		canonical.ID(c, &m.ID)
+		c.Member("state")
+		c.Text((*string)(&m.State), maxName)
+		c.End()
 	})
-	c.member("node")
-	walkID(c, &b.Node)
-	c.member("organizations")
-	c.names(&b.Organizations, maxNames, maxName)
-	c.member("renew_seconds")
-	c.seconds(&b.RenewEvery)
-	c.member("resilience")
-	c.begin()
-	c.member("data_members")
-	c.number(&b.Resilience.DataMembers, maxSeconds)
-	c.member("required")
-	c.number(&b.Resilience.Required, maxSeconds)
-	c.end()
-	c.member("roles")
-	c.names(&b.Roles, maxNames, maxName)
-	c.member("svid_ttl_seconds")
-	c.seconds(&b.SVIDTTL)
-	c.end()
+	c.Member("node")
+	canonical.ID(c, &b.Node)
+	c.Member("organizations")
+	c.Names(&b.Organizations, maxNames, maxName)
+	c.Member("renew_seconds")
+	c.Seconds(&b.RenewEvery)
+	c.Member("resilience")
+	c.Begin()
+	c.Member("data_members")
+	c.Number(&b.Resilience.DataMembers, canonical.MaxSeconds)
+	c.Member("required")
+	c.Number(&b.Resilience.Required, canonical.MaxSeconds)
+	c.End()
+	c.Member("roles")
+	c.Names(&b.Roles, maxNames, maxName)
+	c.Member("svid_ttl_seconds")
+	c.Seconds(&b.SVIDTTL)
+	c.End()
 }
 
 func (p *DegradedPolicy) walk(c *codec) {
-	c.begin()
-	c.member("allow")
-	c.names(&p.Allow, maxNames, maxName)
-	c.member("max_seconds")
-	c.seconds(&p.Max)
-	c.member("route_ttl_seconds")
-	c.seconds(&p.RouteTTL)
-	c.end()
+	c.Begin()
+	c.Member("allow")
+	c.Names(&p.Allow, maxNames, maxName)
+	c.Member("max_seconds")
+	c.Seconds(&p.Max)
+	c.Member("route_ttl_seconds")
+	c.Seconds(&p.RouteTTL)
+	c.End()
 }
 
 func (p *DegradedPolicy) clone() DegradedPolicy {
@@ -166,7 +167,7 @@ func (b *NodeBootstrap) fault(h *Header) string {
 		return fmt.Sprintf("cluster_id is %.80q, the header's %.80q", b.ClusterID, h.ClusterID)
 	case b.Node != node:
 		return fmt.Sprintf("node is %.80q, the header's subject %.80q", b.Node, node)
-	case !ascending(b.Members, func(x, y Member) int { return x.ID.Compare(y.ID) }):
+	case !canonical.Ascending(b.Members, func(x, y Member) int { return x.ID.Compare(y.ID) }):
 		return "members are out of order or double"
 	}
 	for _, m := range b.Members {

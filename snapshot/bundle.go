@@ -6,11 +6,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -85,107 +85,76 @@ type Head struct {
 	Hash  Digest
 }
 
-func walkKeyID(c *codec, k *identity.KeyID) { c.fixed(k[:]) }
-
-// walkID is an identity. No character that one may hold is spelled in two ways in
-// JSON, so that what stands between the quotes is parsed as it is: contents are
-// mostly ids.
-func walkID(c *codec, id *identity.ID) {
-	if !c.reading {
-		s := id.String()
-		c.text(&s, maxID)
-		return
-	}
-	if !c.skipByte('"') {
-		c.fail("want an identity, found %.32q", c.in[c.pos:min(len(c.in), c.pos+32)])
-		return
-	}
-	rest := c.in[c.pos:min(len(c.in), c.pos+maxID+1)]
-	end := strings.IndexByte(rest, '"')
-	if end < 0 {
-		c.fail("an identity without end, limit %d bytes", maxID)
-		return
-	}
-	parsed, err := identity.Parse(rest[:end])
-	if err != nil || parsed.String() != rest[:end] {
-		c.fail("%.80q is no identity", rest[:end])
-		return
-	}
-	c.pos += end + 1
-	// The cluster is the verifier's own and the kind one of a few.
-	name := parsed.Name()
-	c.notice(name, hasOdd(name))
-	*id = parsed
-}
+func walkKeyID(c *codec, k *identity.KeyID) { c.Fixed(k[:]) }
 
 func (b *TrustBundle) scope() Scope { return ScopeTrustBundle }
 
 func (b *TrustBundle) walk(c *codec) {
-	c.begin()
-	c.member("authority_epoch")
-	c.number64(&b.AuthorityEpoch)
-	c.member("banned_ids")
-	list(c, &b.BannedIDs, snapshotform.MaxBans, walkID)
-	c.member("banned_keys")
-	list(c, &b.BannedKeys, snapshotform.MaxBans, walkKeyID)
-	c.member("cluster_id")
-	c.text(&b.ClusterID, identityform.MaxClusterBytes)
-	c.member("config_keys")
-	list(c, &b.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
-	c.member("config_root_key")
-	c.blob((*[]byte)(&b.ConfigRoot), ed25519.PublicKeySize)
-	c.member("head")
-	c.begin()
-	c.member("hash")
-	c.fixed(b.Head.Hash[:])
-	c.member("index")
-	c.number64(&b.Head.Index)
-	c.end()
-	c.member("mesh_keys")
-	list(c, &b.MeshKeys, snapshotform.MaxMeshKeys, walkKeyID)
+	c.Begin()
+	c.Member("authority_epoch")
+	c.Number64(&b.AuthorityEpoch)
+	c.Member("banned_ids")
+	canonical.List(c, &b.BannedIDs, snapshotform.MaxBans, canonical.ID)
+	c.Member("banned_keys")
+	canonical.List(c, &b.BannedKeys, snapshotform.MaxBans, walkKeyID)
+	c.Member("cluster_id")
+	c.Text(&b.ClusterID, identityform.MaxClusterBytes)
+	c.Member("config_keys")
+	canonical.List(c, &b.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
+	c.Member("config_root_key")
+	c.Blob((*[]byte)(&b.ConfigRoot), ed25519.PublicKeySize)
+	c.Member("head")
+	c.Begin()
+	c.Member("hash")
+	c.Fixed(b.Head.Hash[:])
+	c.Member("index")
+	c.Number64(&b.Head.Index)
+	c.End()
+	c.Member("mesh_keys")
+	canonical.List(c, &b.MeshKeys, snapshotform.MaxMeshKeys, walkKeyID)
 	// The member is there if the list is not empty: one content has one form.
-	if c.has("retired_roots", len(b.RetiredRoots) > 0) {
-		c.member("retired_roots")
-		list(c, &b.RetiredRoots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
-		if c.err == nil && len(b.RetiredRoots) == 0 {
-			c.fail("retired_roots is empty: it is left out then")
+	if c.Has("retired_roots", len(b.RetiredRoots) > 0) {
+		c.Member("retired_roots")
+		canonical.List(c, &b.RetiredRoots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, identityform.MaxCertificateBytes) })
+		if c.Err() == nil && len(b.RetiredRoots) == 0 {
+			c.Fail("retired_roots is empty: it is left out then")
 		}
 	}
 	walkRevoked(c, &b.Revoked)
-	c.member("roots")
-	list(c, &b.Roots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
-	c.member("signers")
-	c.begin()
-	c.member("keys")
-	list(c, &b.Signers.Keys, snapshotform.MaxSigners, func(c *codec, k *SignerKey) {
-		c.begin()
-		c.member("key")
-		c.blob((*[]byte)(&k.Key), ed25519.PublicKeySize)
-		c.member("name")
-		c.text(&k.Name, maxName)
-		c.end()
+	c.Member("roots")
+	canonical.List(c, &b.Roots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, identityform.MaxCertificateBytes) })
+	c.Member("signers")
+	c.Begin()
+	c.Member("keys")
+	canonical.List(c, &b.Signers.Keys, snapshotform.MaxSigners, func(c *codec, k *SignerKey) {
+		c.Begin()
+		c.Member("key")
+		c.Blob((*[]byte)(&k.Key), ed25519.PublicKeySize)
+		c.Member("name")
+		c.Text(&k.Name, maxName)
+		c.End()
 	})
-	c.member("threshold")
-	c.number(&b.Signers.Threshold, snapshotform.MaxSigners)
-	c.end()
-	c.end()
+	c.Member("threshold")
+	c.Number(&b.Signers.Threshold, snapshotform.MaxSigners)
+	c.End()
+	c.End()
 }
 
 func (k *ConfigKey) walk(c *codec) {
-	c.begin()
-	c.member("algorithm")
-	c.text(&k.Algorithm, snapshotform.MaxAlgorithm)
-	c.member("key")
-	c.blob(&k.Key, maxKeyBytes)
-	c.member("not_after")
-	c.instant(&k.NotAfter)
-	c.member("not_before")
-	c.instant(&k.NotBefore)
-	c.member("revoked")
-	c.boolean(&k.Revoked)
-	c.member("scopes")
-	list(c, &k.Scopes, maxNames, func(c *codec, s *Scope) { c.text((*string)(s), maxName) })
-	c.end()
+	c.Begin()
+	c.Member("algorithm")
+	c.Text(&k.Algorithm, snapshotform.MaxAlgorithm)
+	c.Member("key")
+	c.Blob(&k.Key, maxKeyBytes)
+	c.Member("not_after")
+	c.Instant(&k.NotAfter)
+	c.Member("not_before")
+	c.Instant(&k.NotBefore)
+	c.Member("revoked")
+	c.Boolean(&k.Revoked)
+	c.Member("scopes")
+	canonical.List(c, &k.Scopes, maxNames, func(c *codec, s *Scope) { c.Text((*string)(s), maxName) })
+	c.End()
 }
 
 // grants: a bundle is trust, not access.
@@ -199,20 +168,20 @@ func (b *TrustBundle) fault(h *Header) string {
 		return fmt.Sprintf("authority_epoch is %d, the header's %d", b.AuthorityEpoch, h.AuthorityEpoch)
 	case len(b.ConfigRoot) != ed25519.PublicKeySize:
 		return fmt.Sprintf("config_root_key has %d bytes, want %d", len(b.ConfigRoot), ed25519.PublicKeySize)
-	case !ascending(b.Roots, bytes.Compare):
+	case !canonical.Ascending(b.Roots, bytes.Compare):
 		return "roots are out of order or double"
-	case !ascending(b.RetiredRoots, bytes.Compare):
+	case !canonical.Ascending(b.RetiredRoots, bytes.Compare):
 		return "retired_roots are out of order or double"
-	case !ascending(b.MeshKeys, identity.KeyID.Compare):
+	case !canonical.Ascending(b.MeshKeys, identity.KeyID.Compare):
 		return "mesh_keys are out of order or double"
-	case !ascending(b.BannedIDs, identity.ID.Compare):
+	case !canonical.Ascending(b.BannedIDs, identity.ID.Compare):
 		return "banned_ids are out of order or double"
-	case !ascending(b.BannedKeys, identity.KeyID.Compare):
+	case !canonical.Ascending(b.BannedKeys, identity.KeyID.Compare):
 		return "banned_keys are out of order or double"
 	// By their bytes: one key under two ids would count as two.
-	case !ascending(b.ConfigKeys, func(x, y ConfigKey) int { return bytes.Compare(x.Key, y.Key) }):
+	case !canonical.Ascending(b.ConfigKeys, func(x, y ConfigKey) int { return bytes.Compare(x.Key, y.Key) }):
 		return "config_keys are out of order or double"
-	case !ascending(b.Signers.Keys, func(x, y SignerKey) int { return bytes.Compare(x.Key, y.Key) }):
+	case !canonical.Ascending(b.Signers.Keys, func(x, y SignerKey) int { return bytes.Compare(x.Key, y.Key) }):
 		return "the signers' keys are out of order or double"
 	case b.Signers.Threshold < 1 || b.Signers.Threshold > len(b.Signers.Keys):
 		return fmt.Sprintf("a threshold of %d with %d signers", b.Signers.Threshold, len(b.Signers.Keys))
@@ -249,7 +218,7 @@ func (k *ConfigKey) fault(root ed25519.PublicKey) string {
 		return "it is the config root key"
 	case !k.NotAfter.After(k.NotBefore):
 		return "not_after is not after not_before"
-	case !ascending(k.Scopes, func(x, y Scope) int { return bytes.Compare([]byte(x), []byte(y)) }):
+	case !canonical.Ascending(k.Scopes, func(x, y Scope) int { return bytes.Compare([]byte(x), []byte(y)) }):
 		return "scopes are out of order or double"
 	case slices.Contains(k.Scopes, ScopeTrustBundle):
 		return "scope trust_bundle is for the config root key"
@@ -270,9 +239,9 @@ func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
 	case !slices.Contains(k.Scopes, scope):
 		return fmt.Sprintf("may not sign %.40s", scope)
 	case now.Add(snapshotform.ClockTolerance).Before(k.NotBefore):
-		return fmt.Sprintf("is not valid before %s", k.NotBefore.Format(timeLayout))
+		return fmt.Sprintf("is not valid before %s", k.NotBefore.Format(canonical.TimeLayout))
 	case !now.Before(k.NotAfter):
-		return fmt.Sprintf("expired at %s", k.NotAfter.Format(timeLayout))
+		return fmt.Sprintf("expired at %s", k.NotAfter.Format(canonical.TimeLayout))
 	}
 	return ""
 }
@@ -386,15 +355,15 @@ func (r revocations) walk(c *codec) {
 			revoked = append(revoked, DigestOf(r.b.ConfigKeys[i].Key).String())
 		}
 	}
-	c.begin()
-	c.member("banned_ids")
-	list(c, &r.b.BannedIDs, snapshotform.MaxBans, walkID)
-	c.member("banned_keys")
-	list(c, &r.b.BannedKeys, snapshotform.MaxBans, walkKeyID)
+	c.Begin()
+	c.Member("banned_ids")
+	canonical.List(c, &r.b.BannedIDs, snapshotform.MaxBans, canonical.ID)
+	c.Member("banned_keys")
+	canonical.List(c, &r.b.BannedKeys, snapshotform.MaxBans, walkKeyID)
 	walkRevoked(c, &r.b.Revoked)
-	c.member("revoked_keys")
-	c.names(&revoked, snapshotform.MaxConfigKeys, 64)
-	c.end()
+	c.Member("revoked_keys")
+	c.Names(&revoked, snapshotform.MaxConfigKeys, 64)
+	c.End()
 }
 
 // Revocations returns the digest of all that the bundle revokes: banned ids,
@@ -433,14 +402,4 @@ func (b *TrustBundle) clone() TrustBundle {
 		n.Signers.Keys[i].Key = bytes.Clone(n.Signers.Keys[i].Key)
 	}
 	return n
-}
-
-// ascending reports whether s is sorted without duplicates.
-func ascending[T any](s []T, compare func(a, b T) int) bool {
-	for i := 1; i < len(s); i++ {
-		if compare(s[i-1], s[i]) >= 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -33,32 +34,32 @@ type RootChange struct {
 
 func (r *RootChange) walk(c *codec) {
 	version := schemaVersion
-	c.begin()
-	c.member("authority_epoch")
-	c.number64(&r.AuthorityEpoch)
-	c.member("cluster_id")
-	c.text(&r.ClusterID, identityform.MaxClusterBytes)
-	c.member("config_root_key")
-	c.blob((*[]byte)(&r.ConfigRoot), ed25519.PublicKeySize)
-	c.member("index")
-	c.number64(&r.Index)
-	c.member("manifest")
-	c.fixed(r.Manifest[:])
-	c.member("previous")
-	c.fixed(r.Previous[:])
-	c.member("previous_root")
-	c.fixed(r.PreviousRoot[:])
-	c.member("root")
-	c.fixed(r.Root[:])
-	c.member("schema_version")
-	c.number(&version, 1<<15)
-	c.member("seed_epoch")
-	c.number64(&r.SeedEpoch)
-	c.member("transaction_key")
-	c.blob((*[]byte)(&r.TransactionKey), ed25519.PublicKeySize)
-	c.end()
-	if c.err == nil && version != schemaVersion {
-		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	c.Begin()
+	c.Member("authority_epoch")
+	c.Number64(&r.AuthorityEpoch)
+	c.Member("cluster_id")
+	c.Text(&r.ClusterID, identityform.MaxClusterBytes)
+	c.Member("config_root_key")
+	c.Blob((*[]byte)(&r.ConfigRoot), ed25519.PublicKeySize)
+	c.Member("index")
+	c.Number64(&r.Index)
+	c.Member("manifest")
+	c.Fixed(r.Manifest[:])
+	c.Member("previous")
+	c.Fixed(r.Previous[:])
+	c.Member("previous_root")
+	c.Fixed(r.PreviousRoot[:])
+	c.Member("root")
+	c.Fixed(r.Root[:])
+	c.Member("schema_version")
+	c.Number(&version, 1<<15)
+	c.Member("seed_epoch")
+	c.Number64(&r.SeedEpoch)
+	c.Member("transaction_key")
+	c.Blob((*[]byte)(&r.TransactionKey), ed25519.PublicKeySize)
+	c.End()
+	if c.Err() == nil && version != schemaVersion {
+		c.Fail("schema version %d, supported is %d", version, schemaVersion)
 	}
 }
 
@@ -148,22 +149,20 @@ func (s *SignedRootChange) Marshal() ([]byte, error) {
 // unmarshalRootChange reads what Marshal wrote. It copies. Errors match
 // ErrMalformed.
 func unmarshalRootChange(data []byte) (*SignedRootChange, error) {
-	r := &binaryReader{in: data}
-	if r.take(len(snapshotform.ChangeMagic)) != snapshotform.ChangeMagic {
+	r := canonical.NewParts(data)
+	if r.Take(len(snapshotform.ChangeMagic)) != snapshotform.ChangeMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w", snapshotform.ChangeMagic, ErrMalformed)
 	}
-	s := &SignedRootChange{Change: r.bytes(2, snapshotform.MaxRecord)}
-	for range r.count(snapshotform.MaxSigners) {
+	s := &SignedRootChange{Change: r.Bytes(2, snapshotform.MaxRecord)}
+	for range r.Count(snapshotform.MaxSigners) {
 		var sig SignerSignature
-		copy(sig.Key[:], r.take(len(sig.Key)))
-		copy(sig.Signature[:], r.take(len(sig.Signature)))
+		copy(sig.Key[:], r.Take(len(sig.Key)))
+		copy(sig.Signature[:], r.Take(len(sig.Signature)))
 		s.Signatures = append(s.Signatures, sig)
 	}
-	if r.err == "" && len(r.in) != 0 {
-		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
-	}
-	if r.err != "" {
-		return nil, fmt.Errorf("snapshot: an encoded change of root with %s: %w", r.err, ErrMalformed)
+	r.Finish()
+	if r.Fault() != "" {
+		return nil, fmt.Errorf("snapshot: an encoded change of root with %s: %w", r.Fault(), ErrMalformed)
 	}
 	return s, nil
 }

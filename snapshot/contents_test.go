@@ -697,13 +697,13 @@ func TestEveryStringIsLookedThrough(t *testing.T) {
 			keepOnly(reflect.ValueOf(bent), path)
 			c := &codec{}
 			bent.walk(c)
-			if c.err != nil {
-				t.Errorf("%s%s: %v", s.name, path, c.err)
+			if c.Err() != nil {
+				t.Errorf("%s%s: %v", s.name, path, c.Err())
 				continue
 			}
-			read, err := decode(string(c.out), ruleOf(bent.scope()).content())
-			if c.secret == "" || err != nil || read.secret == "" {
-				t.Errorf("%s%s: a secret there is not seen: %q when written, %v when read", s.name, path, c.secret, err)
+			read, err := decode(string(c.Out()), ruleOf(bent.scope()).content())
+			if c.Secret() == "" || err != nil || read.Secret() == "" {
+				t.Errorf("%s%s: a secret there is not seen: %q when written, %v when read", s.name, path, c.Secret(), err)
 			}
 		}
 	}
@@ -774,9 +774,9 @@ func TestSecretIn(t *testing.T) {
 		}
 		written := &codec{}
 		(&Service{Parameters: p}).walk(written)
-		read, err := decode(string(written.out), new(Service))
-		if err != nil || (written.secret != "") != c.secret || (read.secret != "") != c.secret {
-			t.Errorf("parameter %s=%s: %q when written, %q when read, %v", c.name, c.text, written.secret, read.secret, err)
+		read, err := decode(string(written.Out()), new(Service))
+		if err != nil || (written.Secret() != "") != c.secret || (read.Secret() != "") != c.secret {
+			t.Errorf("parameter %s=%s: %q when written, %q when read, %v", c.name, c.text, written.Secret(), read.Secret(), err)
 		}
 	}
 }

@@ -31,23 +31,23 @@ type Trial struct {
 func (p *DegradedModePolicy) scope() Scope { return ScopeDegradedModePolicy }
 
 func (p *DegradedModePolicy) walk(c *codec) {
-	c.begin()
-	c.member("allow")
-	c.names(&p.Allow, maxNames, maxName)
-	c.member("max_seconds")
-	c.seconds(&p.Max)
-	c.member("route_ttl_seconds")
-	c.seconds(&p.RouteTTL)
-	c.member("session_ttl_seconds")
-	c.seconds(&p.SessionTTL)
-	c.member("trials")
+	c.Begin()
+	c.Member("allow")
+	c.Names(&p.Allow, maxNames, maxName)
+	c.Member("max_seconds")
+	c.Seconds(&p.Max)
+	c.Member("route_ttl_seconds")
+	c.Seconds(&p.RouteTTL)
+	c.Member("session_ttl_seconds")
+	c.Seconds(&p.SessionTTL)
+	c.Member("trials")
 	dict(c, &p.Trials, len(Scopes()), validRecordName)
-	c.end()
+	c.End()
 }
 
 func (t *Trial) key() *string { return (*string)(&t.Scope) }
 
-func (t *Trial) walk(c *codec) { c.seconds(&t.Duration) }
+func (t *Trial) walk(c *codec) { c.Seconds(&t.Duration) }
 
 // grants: without a row for the scope in the table of roles nothing is in it.
 func (p *DegradedModePolicy) grants(h *Header) string { return grantsOfSection(h, "") }

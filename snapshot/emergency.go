@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -38,29 +39,29 @@ type Emergency struct {
 
 func (e *Emergency) walk(c *codec) {
 	version := schemaVersion
-	c.begin()
-	c.member("cluster_id")
-	c.text(&e.ClusterID, identityform.MaxClusterBytes)
-	c.member("config_keys")
-	list(c, &e.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, d *Digest) { c.fixed(d[:]) })
-	c.member("issued_at")
-	c.instant(&e.IssuedAt)
-	c.member("keys")
-	list(c, &e.Keys, snapshotform.MaxEmergencyParts, walkKeyID)
-	c.member("nodes")
-	list(c, &e.Nodes, snapshotform.MaxEmergencyParts, walkID)
-	c.member("number")
-	c.number64(&e.Number)
-	c.member("reason")
-	c.text(&e.Reason, snapshotform.MaxReason)
+	c.Begin()
+	c.Member("cluster_id")
+	c.Text(&e.ClusterID, identityform.MaxClusterBytes)
+	c.Member("config_keys")
+	canonical.List(c, &e.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, d *Digest) { c.Fixed(d[:]) })
+	c.Member("issued_at")
+	c.Instant(&e.IssuedAt)
+	c.Member("keys")
+	canonical.List(c, &e.Keys, snapshotform.MaxEmergencyParts, walkKeyID)
+	c.Member("nodes")
+	canonical.List(c, &e.Nodes, snapshotform.MaxEmergencyParts, canonical.ID)
+	c.Member("number")
+	c.Number64(&e.Number)
+	c.Member("reason")
+	c.Text(&e.Reason, snapshotform.MaxReason)
 	walkRevoked(c, &e.Revoked)
-	c.member("root")
-	c.fixed(e.Root[:])
-	c.member("schema_version")
-	c.number(&version, 1<<15)
-	c.end()
-	if c.err == nil && version != schemaVersion {
-		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	c.Member("root")
+	c.Fixed(e.Root[:])
+	c.Member("schema_version")
+	c.Number(&version, 1<<15)
+	c.End()
+	if c.Err() == nil && version != schemaVersion {
+		c.Fail("schema version %d, supported is %d", version, schemaVersion)
 	}
 }
 
@@ -81,11 +82,11 @@ func (e *Emergency) fault() string {
 		return "it revokes nothing"
 	case len(e.Revoked) > snapshotform.MaxEmergencyParts:
 		return fmt.Sprintf("%d things revoked by name, limit %d", len(e.Revoked), snapshotform.MaxEmergencyParts)
-	case !ascending(e.ConfigKeys, compareDigests):
+	case !canonical.Ascending(e.ConfigKeys, compareDigests):
 		return "config_keys are out of order or double"
-	case !ascending(e.Keys, identity.KeyID.Compare):
+	case !canonical.Ascending(e.Keys, identity.KeyID.Compare):
 		return "keys are out of order or double"
-	case !ascending(e.Nodes, identity.ID.Compare):
+	case !canonical.Ascending(e.Nodes, identity.ID.Compare):
 		return "nodes are out of order or double"
 	case slices.Contains(e.Keys, e.Root):
 		return "it bans the root, which a reseed replaces: nobody would be left to believe"
@@ -216,25 +217,23 @@ func (s *SignedEmergency) Marshal() ([]byte, error) {
 
 // unmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
 func unmarshalEmergency(data []byte) (*SignedEmergency, error) {
-	r := &binaryReader{in: data}
-	if r.take(len(snapshotform.EmergencyMagic)) != snapshotform.EmergencyMagic {
+	r := canonical.NewParts(data)
+	if r.Take(len(snapshotform.EmergencyMagic)) != snapshotform.EmergencyMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w", snapshotform.EmergencyMagic, ErrMalformed)
 	}
-	s := &SignedEmergency{Statement: r.bytes(4, snapshotform.MaxEmergency)}
-	for range r.count(snapshotform.MaxSigners) {
+	s := &SignedEmergency{Statement: r.Bytes(4, snapshotform.MaxEmergency)}
+	for range r.Count(snapshotform.MaxSigners) {
 		var sig SignerSignature
-		copy(sig.Key[:], r.take(len(sig.Key)))
-		copy(sig.Signature[:], r.take(len(sig.Signature)))
+		copy(sig.Key[:], r.Take(len(sig.Key)))
+		copy(sig.Signature[:], r.Take(len(sig.Signature)))
 		s.Signatures = append(s.Signatures, sig)
 	}
-	if r.err == "" && len(r.in) != 0 {
-		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
+	r.Finish()
+	if r.Fault() == "" && !canonical.Ascending(s.Signatures, compareSignatures) {
+		r.Fail("signatures out of order or double")
 	}
-	if r.err == "" && !ascending(s.Signatures, compareSignatures) {
-		r.fail("signatures out of order or double")
-	}
-	if r.err != "" {
-		return nil, fmt.Errorf("snapshot: an encoded emergency statement with %s: %w", r.err, ErrMalformed)
+	if r.Fault() != "" {
+		return nil, fmt.Errorf("snapshot: an encoded emergency statement with %s: %w", r.Fault(), ErrMalformed)
 	}
 	return s, nil
 }
@@ -289,7 +288,7 @@ func addEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, e
 		if err1 == nil && err2 == nil && bytes.Equal(was, is) {
 			return in, false, nil
 		}
-		err := refuse(checkVersion, "", fmt.Sprintf("number %d is taken by another emergency statement, of %s", e.Number, old.IssuedAt.Format(timeLayout)))
+		err := refuse(checkVersion, "", fmt.Sprintf("number %d is taken by another emergency statement, of %s", e.Number, old.IssuedAt.Format(canonical.TimeLayout)))
 		err.Reason = ReasonEquivocation
 		return in, false, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -106,49 +107,49 @@ type Header struct {
 }
 
 func (h *Header) walk(c *codec) {
-	c.begin()
-	c.member("authority_epoch")
-	c.number64(&h.AuthorityEpoch)
-	if c.has("base_config_version", h.Base != nil) {
-		if c.reading {
+	c.Begin()
+	c.Member("authority_epoch")
+	c.Number64(&h.AuthorityEpoch)
+	if c.Has("base_config_version", h.Base != nil) {
+		if c.Reading() {
 			h.Base = new(Base)
 		}
-		c.member("base_config_version")
-		c.number64(&h.Base.ConfigVersion)
-		c.member("base_content_hash")
-		c.fixed(h.Base.ContentHash[:])
+		c.Member("base_config_version")
+		c.Number64(&h.Base.ConfigVersion)
+		c.Member("base_content_hash")
+		c.Fixed(h.Base.ContentHash[:])
 	}
-	c.member("cluster_id")
-	c.text(&h.ClusterID, identityform.MaxClusterBytes)
-	c.member("config_version")
-	c.number64(&h.ConfigVersion)
-	c.member("content_hash")
-	c.fixed(h.ContentHash[:])
-	c.member("content_size")
-	c.number(&h.ContentSize, snapshotform.MaxContent)
-	c.member("expires_at")
-	c.instant(&h.ExpiresAt)
-	c.member("issued_at")
-	c.instant(&h.IssuedAt)
-	c.member("organization_ids")
-	c.names(&h.OrganizationIDs, maxNames, maxName)
-	c.member("refresh_after")
-	c.instant(&h.RefreshAfter)
-	c.member("roles")
-	c.names(&h.Roles, maxNames, maxName)
-	c.member("schema_version")
-	c.number(&h.SchemaVersion, 1<<15)
-	c.member("scope_ids")
-	c.names(&h.ScopeIDs, maxNames, maxName)
-	c.member("scope_type")
-	c.text((*string)(&h.ScopeType), maxName)
-	c.member("snapshot_id")
-	c.text(&h.SnapshotID, maxName)
-	c.member("subject")
+	c.Member("cluster_id")
+	c.Text(&h.ClusterID, identityform.MaxClusterBytes)
+	c.Member("config_version")
+	c.Number64(&h.ConfigVersion)
+	c.Member("content_hash")
+	c.Fixed(h.ContentHash[:])
+	c.Member("content_size")
+	c.Number(&h.ContentSize, snapshotform.MaxContent)
+	c.Member("expires_at")
+	c.Instant(&h.ExpiresAt)
+	c.Member("issued_at")
+	c.Instant(&h.IssuedAt)
+	c.Member("organization_ids")
+	c.Names(&h.OrganizationIDs, maxNames, maxName)
+	c.Member("refresh_after")
+	c.Instant(&h.RefreshAfter)
+	c.Member("roles")
+	c.Names(&h.Roles, maxNames, maxName)
+	c.Member("schema_version")
+	c.Number(&h.SchemaVersion, 1<<15)
+	c.Member("scope_ids")
+	c.Names(&h.ScopeIDs, maxNames, maxName)
+	c.Member("scope_type")
+	c.Text((*string)(&h.ScopeType), maxName)
+	c.Member("snapshot_id")
+	c.Text(&h.SnapshotID, maxName)
+	c.Member("subject")
 	h.Subject.walk(c)
-	c.member("valid_from")
-	c.instant(&h.ValidFrom)
-	c.end()
+	c.Member("valid_from")
+	c.Instant(&h.ValidFrom)
+	c.End()
 }
 
 // clone returns a copy that shares nothing that can be written.
@@ -292,13 +293,13 @@ func parseSubject(s string) (Subject, error) {
 			return Subject{}, fmt.Errorf("snapshot: subject %.80q: %w", s, err)
 		}
 		var incarnation identity.KeyID
-		if !parseHex(incarnation[:], key) {
+		if !canonical.ParseHex(incarnation[:], key) {
 			return Subject{}, fmt.Errorf("snapshot: subject %.80q has no incarnation: want #, then the 64 lower case hex digits of the key's hash", s)
 		}
 		return nodeSubject(id, incarnation), nil
 	}
 	hash, isGroup := strings.CutPrefix(s, groupPrefix)
-	if s == clusterGroup || isGroup && parseHex(new(Digest)[:], hash) {
+	if s == clusterGroup || isGroup && canonical.ParseHex(new(Digest)[:], hash) {
 		return Subject{group: s}, nil
 	}
 	return Subject{}, fmt.Errorf("snapshot: %.80q is no subject: want node:<id>#<incarnation>, group:<64 hex digits> or cluster", s)
@@ -323,16 +324,16 @@ func (s Subject) Node() (identity.ID, identity.KeyID, bool) {
 
 func (s *Subject) walk(c *codec) {
 	var text string
-	if !c.reading {
+	if !c.Reading() {
 		text = s.String()
 	}
-	c.text(&text, maxSubject)
-	if c.err != nil || !c.reading {
+	c.Text(&text, maxSubject)
+	if c.Err() != nil || !c.Reading() {
 		return
 	}
 	parsed, err := parseSubject(text)
 	if err != nil {
-		c.fail("%v", err)
+		c.Fail("%v", err)
 		return
 	}
 	*s = parsed

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"maps"
 	"slices"
@@ -36,34 +37,34 @@ type Mark struct {
 }
 
 func (m *Mark) walk(c *codec) {
-	c.begin()
-	c.member("authority_epoch")
-	c.number64(&m.AuthorityEpoch)
-	c.member("config_version")
-	c.number64(&m.ConfigVersion)
-	c.member("content_hash")
-	c.fixed(m.ContentHash[:])
-	c.member("generation")
-	c.number64(&m.Generation)
-	c.member("header")
-	c.fixed(m.Header[:])
-	c.member("issued_at")
-	c.instant(&m.IssuedAt)
-	c.member("previous")
-	c.fixed(m.Previous[:])
-	c.member("publication_epoch")
-	c.number64(&m.PublicationEpoch)
-	c.member("replaced")
-	c.fixed(m.Replaced[:])
-	c.member("root")
-	c.fixed(m.Root[:])
-	c.member("scope_type")
-	c.text((*string)(&m.Scope), maxName)
-	c.member("signed_at")
-	c.instant(&m.SignedAt)
-	c.member("subject")
+	c.Begin()
+	c.Member("authority_epoch")
+	c.Number64(&m.AuthorityEpoch)
+	c.Member("config_version")
+	c.Number64(&m.ConfigVersion)
+	c.Member("content_hash")
+	c.Fixed(m.ContentHash[:])
+	c.Member("generation")
+	c.Number64(&m.Generation)
+	c.Member("header")
+	c.Fixed(m.Header[:])
+	c.Member("issued_at")
+	c.Instant(&m.IssuedAt)
+	c.Member("previous")
+	c.Fixed(m.Previous[:])
+	c.Member("publication_epoch")
+	c.Number64(&m.PublicationEpoch)
+	c.Member("replaced")
+	c.Fixed(m.Replaced[:])
+	c.Member("root")
+	c.Fixed(m.Root[:])
+	c.Member("scope_type")
+	c.Text((*string)(&m.Scope), maxName)
+	c.Member("signed_at")
+	c.Instant(&m.SignedAt)
+	c.Member("subject")
 	m.Subject.walk(c)
-	c.end()
+	c.End()
 }
 
 type markKey struct {
@@ -115,14 +116,14 @@ type marksFile struct{ marks []Mark }
 
 func (f *marksFile) walk(c *codec) {
 	version := schemaVersion
-	c.begin()
-	c.member("marks")
-	list(c, &f.marks, snapshotform.MaxMarks, func(c *codec, m *Mark) { m.walk(c) })
-	c.member("schema_version")
-	c.number(&version, 1<<15)
-	c.end()
-	if c.err == nil && version != schemaVersion {
-		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	c.Begin()
+	c.Member("marks")
+	canonical.List(c, &f.marks, snapshotform.MaxMarks, func(c *codec, m *Mark) { m.walk(c) })
+	c.Member("schema_version")
+	c.Number(&version, 1<<15)
+	c.End()
+	if c.Err() == nil && version != schemaVersion {
+		c.Fail("schema version %d, supported is %d", version, schemaVersion)
 	}
 }
 
@@ -143,7 +144,7 @@ func ParseMarks(data []byte) (Marks, error) {
 	if _, err := decode(string(data), &f); err != nil {
 		return Marks{}, fmt.Errorf("snapshot: marks: %w: %w", ErrMalformed, err)
 	}
-	if !ascending(f.marks, compareMarks) {
+	if !canonical.Ascending(f.marks, compareMarks) {
 		return Marks{}, fmt.Errorf("snapshot: marks: out of order or double: %w", ErrMalformed)
 	}
 	m := Marks{m: make(map[markKey]Mark, len(f.marks))}
@@ -327,7 +328,7 @@ func (m Marks) versionFault(s *activation) (Reason, string) {
 		return ReasonUnchanged, fmt.Sprintf("version %d of epoch %d is the accepted one", h.ConfigVersion, h.AuthorityEpoch)
 	case !h.IssuedAt.After(mark.IssuedAt):
 		return ReasonVersion, fmt.Sprintf("version %d of epoch %d again, issued at %s, accepted was one of %s",
-			h.ConfigVersion, h.AuthorityEpoch, h.IssuedAt.Format(timeLayout), mark.IssuedAt.Format(timeLayout))
+			h.ConfigVersion, h.AuthorityEpoch, h.IssuedAt.Format(canonical.TimeLayout), mark.IssuedAt.Format(canonical.TimeLayout))
 	}
 	return "", "" // a renewal
 }

@@ -225,17 +225,17 @@ func TestFindSecret(t *testing.T) {
 		b := &NodeBootstrap{Entry: s}
 		c := &codec{}
 		b.walk(c)
-		if c.err == nil && c.secret == "" {
+		if c.Err() == nil && c.Secret() == "" {
 			t.Errorf("%q: not seen when written", s)
 		}
-		if read, err := decode(string(c.out), new(NodeBootstrap)); err == nil && read.secret == "" {
+		if read, err := decode(string(c.Out()), new(NodeBootstrap)); err == nil && read.Secret() == "" {
 			t.Errorf("%q: not seen when read", s)
 		}
 	}
 	for _, name := range []string{"glpat-" + run, "ghp_" + run, "hvs." + run, "n-xoxb-" + run} {
 		id := mustID(identity.New(testCluster, identity.Data, name))
 		read, err := decode(string(must(encode(&NodeBootstrap{Node: id, ClusterID: testCluster}))), new(NodeBootstrap))
-		if err != nil || read.secret == "" {
+		if err != nil || read.Secret() == "" {
 			t.Errorf("member %q: not seen when read: %v", name, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
@@ -28,30 +29,30 @@ type Peer struct {
 func (d *PeerDirectory) scope() Scope { return ScopePeerDirectory }
 
 func (d *PeerDirectory) walk(c *codec) {
-	c.begin()
-	c.member(snapshotform.SectionActive)
+	c.Begin()
+	c.Member(snapshotform.SectionActive)
 	dict(c, &d.Active, snapshotform.MaxPeers, validRecordName)
-	c.member(snapshotform.SectionBootstrap)
+	c.Member(snapshotform.SectionBootstrap)
 	dict(c, &d.Bootstrap, snapshotform.MaxPeers, validRecordName)
-	c.member(snapshotform.SectionWarm)
+	c.Member(snapshotform.SectionWarm)
 	dict(c, &d.Warm, snapshotform.MaxPeers, validRecordName)
-	c.end()
+	c.End()
 }
 
 func (p *Peer) key() *string  { return &p.Name }
 func (p *Peer) owner() string { return p.Organization }
 
 func (p *Peer) walk(c *codec) {
-	c.begin()
-	c.member("addresses")
-	c.names(&p.Addresses, snapshotform.MaxReferences, maxAddress)
-	c.member("id")
-	walkID(c, &p.ID)
-	c.member("organization")
-	c.text(&p.Organization, maxName)
-	c.member("state")
-	c.text((*string)(&p.State), maxName)
-	c.end()
+	c.Begin()
+	c.Member("addresses")
+	c.Names(&p.Addresses, snapshotform.MaxReferences, maxAddress)
+	c.Member("id")
+	canonical.ID(c, &p.ID)
+	c.Member("organization")
+	c.Text(&p.Organization, maxName)
+	c.Member("state")
+	c.Text((*string)(&p.State), maxName)
+	c.End()
 }
 
 func (d *PeerDirectory) grants(h *Header) string {

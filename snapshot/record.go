@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/canonical"
 )
 
 // Limits of the contents that are made of records, beside their sizes.
@@ -134,7 +136,7 @@ func faultOfAddresses(addresses []string) string {
 }
 
 func walkScopes(c *codec, v *[]Scope) {
-	list(c, v, maxNames, func(c *codec, s *Scope) { c.text((*string)(s), maxName) })
+	canonical.List(c, v, maxNames, func(c *codec, s *Scope) { c.Text((*string)(s), maxName) })
 }
 
 // faultOfScopes says why scopes are no sorted set of scopes, or "".

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
@@ -107,30 +108,30 @@ func isMember(cluster, s string) bool {
 }
 
 func (r *Revoked) walk(c *codec) {
-	c.begin()
-	c.member("kind")
-	c.text(&r.Kind, maxName)
-	c.member("name")
-	c.text(&r.Name, snapshotform.MaxRevokedName)
-	c.end()
+	c.Begin()
+	c.Member("kind")
+	c.Text(&r.Kind, maxName)
+	c.Member("name")
+	c.Text(&r.Name, snapshotform.MaxRevokedName)
+	c.End()
 }
 
 // walkRevoked is an optional member: it is there if the list is not empty, so that
 // one content has one form.
 func walkRevoked(c *codec, v *[]Revoked) {
-	if !c.has("revoked", len(*v) > 0) {
+	if !c.Has("revoked", len(*v) > 0) {
 		return
 	}
-	c.member("revoked")
-	list(c, v, snapshotform.MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
-	if c.err == nil && len(*v) == 0 {
-		c.fail("revoked is empty: it is left out then")
+	c.Member("revoked")
+	canonical.List(c, v, snapshotform.MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
+	if c.Err() == nil && len(*v) == 0 {
+		c.Fail("revoked is empty: it is left out then")
 	}
 }
 
 // faultOfRevoked says what is wrong with a list of revoked things, or "".
 func faultOfRevoked(cluster string, l []Revoked) string {
-	if !ascending(l, Revoked.Compare) {
+	if !canonical.Ascending(l, Revoked.Compare) {
 		return "revoked is out of order or double"
 	}
 	for _, r := range l {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -35,20 +36,20 @@ type signedRoot struct {
 
 func (s *rootStatement) walk(c *codec) {
 	version := schemaVersion
-	c.begin()
-	c.member("cluster_id")
-	c.text(&s.ClusterID, identityform.MaxClusterBytes)
-	c.member("config_root_key")
-	c.blob((*[]byte)(&s.ConfigRoot), ed25519.PublicKeySize)
-	c.member("issued_at")
-	c.instant(&s.IssuedAt)
-	c.member("schema_version")
-	c.number(&version, 1<<15)
-	c.member("seed_epoch")
-	c.number64(&s.SeedEpoch)
-	c.end()
-	if c.err == nil && version != schemaVersion {
-		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	c.Begin()
+	c.Member("cluster_id")
+	c.Text(&s.ClusterID, identityform.MaxClusterBytes)
+	c.Member("config_root_key")
+	c.Blob((*[]byte)(&s.ConfigRoot), ed25519.PublicKeySize)
+	c.Member("issued_at")
+	c.Instant(&s.IssuedAt)
+	c.Member("schema_version")
+	c.Number(&version, 1<<15)
+	c.Member("seed_epoch")
+	c.Number64(&s.SeedEpoch)
+	c.End()
+	if c.Err() == nil && version != schemaVersion {
+		c.Fail("schema version %d, supported is %d", version, schemaVersion)
 	}
 }
 
@@ -98,16 +99,14 @@ func (r *signedRoot) Marshal() ([]byte, error) {
 
 // unmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
 func unmarshalRoot(data []byte) (*signedRoot, error) {
-	r := &binaryReader{in: data}
-	if r.take(len(snapshotform.RootMagic)) != snapshotform.RootMagic {
+	r := canonical.NewParts(data)
+	if r.Take(len(snapshotform.RootMagic)) != snapshotform.RootMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", snapshotform.RootMagic, ErrMalformed)
 	}
-	s := &signedRoot{Statement: r.bytes(2, snapshotform.MaxRecord), Signature: r.bytes(2, snapshotform.MaxSignature)}
-	if r.err == "" && len(r.in) != 0 {
-		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
-	}
-	if r.err != "" {
-		return nil, fmt.Errorf("snapshot: an encoded root statement with %s: %w", r.err, ErrMalformed)
+	s := &signedRoot{Statement: r.Bytes(2, snapshotform.MaxRecord), Signature: r.Bytes(2, snapshotform.MaxSignature)}
+	r.Finish()
+	if r.Fault() != "" {
+		return nil, fmt.Errorf("snapshot: an encoded root statement with %s: %w", r.Fault(), ErrMalformed)
 	}
 	return s, nil
 }
@@ -157,7 +156,7 @@ func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now ti
 	}
 	if s.IssuedAt.After(now.Add(snapshotform.ClockTolerance)) {
 		return rootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
-			s.IssuedAt.Format(timeLayout), now.UTC().Format(timeLayout)))
+			s.IssuedAt.Format(canonical.TimeLayout), now.UTC().Format(canonical.TimeLayout)))
 	}
 	return s, nil
 }

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 	"time"
@@ -31,36 +32,36 @@ type Route struct {
 func (r *RoutePolicy) scope() Scope { return ScopeRoutePolicy }
 
 func (r *RoutePolicy) walk(c *codec) {
-	c.begin()
-	c.member(snapshotform.SectionEntry)
+	c.Begin()
+	c.Member(snapshotform.SectionEntry)
 	dict(c, &r.Entry, snapshotform.MaxRecords, validRecordName)
-	c.member(snapshotform.SectionRoutes)
+	c.Member(snapshotform.SectionRoutes)
 	dict(c, &r.Routes, snapshotform.MaxRecords, validRecordName)
-	c.end()
+	c.End()
 }
 
 func (r *Route) key() *string  { return &r.Name }
 func (r *Route) owner() string { return r.Organization }
 
 func (r *Route) walk(c *codec) {
-	c.begin()
-	c.member("deny")
-	c.boolean(&r.Deny)
-	c.member("match")
-	c.text(&r.Match, snapshotform.MaxText)
-	c.member("organization")
-	c.text(&r.Organization, maxName)
-	c.member("priority")
-	c.number(&r.Priority, maxSeconds)
-	c.member("service")
-	c.text(&r.Service, maxRecordName)
-	c.member("to")
-	c.names(&r.To, snapshotform.MaxReferences, maxRecordName)
-	c.member("ttl_seconds")
-	c.seconds(&r.TTL)
-	c.member("via")
-	c.names(&r.Via, snapshotform.MaxReferences, maxRecordName)
-	c.end()
+	c.Begin()
+	c.Member("deny")
+	c.Boolean(&r.Deny)
+	c.Member("match")
+	c.Text(&r.Match, snapshotform.MaxText)
+	c.Member("organization")
+	c.Text(&r.Organization, maxName)
+	c.Member("priority")
+	c.Number(&r.Priority, canonical.MaxSeconds)
+	c.Member("service")
+	c.Text(&r.Service, maxRecordName)
+	c.Member("to")
+	c.Names(&r.To, snapshotform.MaxReferences, maxRecordName)
+	c.Member("ttl_seconds")
+	c.Seconds(&r.TTL)
+	c.Member("via")
+	c.Names(&r.Via, snapshotform.MaxReferences, maxRecordName)
+	c.End()
 }
 
 func (r *RoutePolicy) grants(h *Header) string {
@@ -140,44 +141,44 @@ type SessionPolicy struct {
 func (q *QoSPolicy) scope() Scope { return ScopeQoSPolicy }
 
 func (q *QoSPolicy) walk(c *codec) {
-	c.begin()
-	c.member(snapshotform.SectionClasses)
+	c.Begin()
+	c.Member(snapshotform.SectionClasses)
 	dict(c, &q.Classes, snapshotform.MaxRecords, validRecordName)
-	c.member(snapshotform.SectionSessions)
+	c.Member(snapshotform.SectionSessions)
 	dict(c, &q.Sessions, snapshotform.MaxRecords, validRecordName)
-	c.end()
+	c.End()
 }
 
 func (q *QoSClass) key() *string  { return &q.Name }
 func (q *QoSClass) owner() string { return q.Organization }
 
 func (q *QoSClass) walk(c *codec) {
-	c.begin()
-	c.member("max_kbps")
-	c.number64(&q.MaxKbps)
-	c.member("min_kbps")
-	c.number64(&q.MinKbps)
-	c.member("organization")
-	c.text(&q.Organization, maxName)
-	c.member("priority")
-	c.number(&q.Priority, maxSeconds)
-	c.end()
+	c.Begin()
+	c.Member("max_kbps")
+	c.Number64(&q.MaxKbps)
+	c.Member("min_kbps")
+	c.Number64(&q.MinKbps)
+	c.Member("organization")
+	c.Text(&q.Organization, maxName)
+	c.Member("priority")
+	c.Number(&q.Priority, canonical.MaxSeconds)
+	c.End()
 }
 
 func (s *SessionPolicy) key() *string  { return &s.Name }
 func (s *SessionPolicy) owner() string { return s.Organization }
 
 func (s *SessionPolicy) walk(c *codec) {
-	c.begin()
-	c.member("idle_seconds")
-	c.seconds(&s.Idle)
-	c.member("max")
-	c.number(&s.Max, maxSeconds)
-	c.member("organization")
-	c.text(&s.Organization, maxName)
-	c.member("ttl_seconds")
-	c.seconds(&s.TTL)
-	c.end()
+	c.Begin()
+	c.Member("idle_seconds")
+	c.Seconds(&s.Idle)
+	c.Member("max")
+	c.Number(&s.Max, canonical.MaxSeconds)
+	c.Member("organization")
+	c.Text(&s.Organization, maxName)
+	c.Member("ttl_seconds")
+	c.Seconds(&s.TTL)
+	c.End()
 }
 
 func (q *QoSPolicy) grants(h *Header) string {

@@ -45,41 +45,41 @@ type NodeRuntime struct {
 func (r *NodeRuntime) scope() Scope { return ScopeNodeRuntime }
 
 func (r *NodeRuntime) walk(c *codec) {
-	c.begin()
-	c.member("cluster_id")
-	c.text(&r.ClusterID, identityform.MaxClusterBytes)
+	c.Begin()
+	c.Member("cluster_id")
+	c.Text(&r.ClusterID, identityform.MaxClusterBytes)
 	// The member is there if the list is not empty: one content has one form.
-	if c.has("companions", len(r.Companions) > 0) {
-		c.member("companions")
+	if c.Has("companions", len(r.Companions) > 0) {
+		c.Member("companions")
 		walkScopes(c, &r.Companions)
-		if c.err == nil && len(r.Companions) == 0 {
-			c.fail("companions is empty: it is left out then")
+		if c.Err() == nil && len(r.Companions) == 0 {
+			c.Fail("companions is empty: it is left out then")
 		}
 	}
-	c.member("coordinators")
-	c.names(&r.Coordinators, snapshotform.MaxCoordinators, maxAddress)
-	if c.has("degraded", r.Degraded != nil) {
-		if c.reading {
+	c.Member("coordinators")
+	c.Names(&r.Coordinators, snapshotform.MaxCoordinators, maxAddress)
+	if c.Has("degraded", r.Degraded != nil) {
+		if c.Reading() {
 			r.Degraded = new(DegradedPolicy)
 		}
-		c.member("degraded")
+		c.Member("degraded")
 		r.Degraded.walk(c)
 	}
-	c.member("entry")
-	c.text(&r.Entry, maxName)
-	c.member("kind")
-	c.text((*string)(&r.Kind), maxName)
-	c.member("organizations")
-	c.names(&r.Organizations, maxNames, maxName)
-	c.member("renew_seconds")
-	c.seconds(&r.RenewEvery)
-	c.member("roles")
-	c.names(&r.Roles, maxNames, maxName)
-	c.member("state")
-	c.text((*string)(&r.State), maxName)
-	c.member("svid_ttl_seconds")
-	c.seconds(&r.SVIDTTL)
-	c.end()
+	c.Member("entry")
+	c.Text(&r.Entry, maxName)
+	c.Member("kind")
+	c.Text((*string)(&r.Kind), maxName)
+	c.Member("organizations")
+	c.Names(&r.Organizations, maxNames, maxName)
+	c.Member("renew_seconds")
+	c.Seconds(&r.RenewEvery)
+	c.Member("roles")
+	c.Names(&r.Roles, maxNames, maxName)
+	c.Member("state")
+	c.Text((*string)(&r.State), maxName)
+	c.Member("svid_ttl_seconds")
+	c.Seconds(&r.SVIDTTL)
+	c.End()
 }
 
 func (r *NodeRuntime) grants(h *Header) string {

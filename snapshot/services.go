@@ -7,6 +7,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"fmt"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 	"strings"
@@ -95,53 +96,53 @@ func readAssignment(raw []byte) (*ServiceAssignment, error) {
 func (a *ServiceAssignment) scope() Scope { return ScopeServiceAssignment }
 
 func (a *ServiceAssignment) walk(c *codec) {
-	c.begin()
-	c.member(snapshotform.SectionEndpoints)
+	c.Begin()
+	c.Member(snapshotform.SectionEndpoints)
 	dict(c, &a.Endpoints, snapshotform.MaxRecords, validRecordName)
-	if c.has(snapshotform.SectionEntry, a.Entry != nil) {
-		if c.reading {
+	if c.Has(snapshotform.SectionEntry, a.Entry != nil) {
+		if c.Reading() {
 			a.Entry = new(EntryPolicy)
 		}
-		c.member(snapshotform.SectionEntry)
+		c.Member(snapshotform.SectionEntry)
 		a.Entry.walk(c)
 	}
-	c.member(snapshotform.SectionResources)
+	c.Member(snapshotform.SectionResources)
 	dict(c, &a.Resources, snapshotform.MaxRecords, validRecordName)
-	c.member(snapshotform.SectionSecrets)
+	c.Member(snapshotform.SectionSecrets)
 	dict(c, &a.Secrets, snapshotform.MaxRecords, validRecordName)
-	c.member(snapshotform.SectionServices)
+	c.Member(snapshotform.SectionServices)
 	dict(c, &a.Services, snapshotform.MaxRecords, validRecordName)
-	c.end()
+	c.End()
 }
 
 func (s *Service) key() *string  { return &s.Name }
 func (s *Service) owner() string { return s.Organization }
 
 func (s *Service) walk(c *codec) {
-	c.begin()
-	c.member("addresses")
-	c.names(&s.Addresses, snapshotform.MaxReferences, maxAddress)
-	c.member("organization")
-	c.text(&s.Organization, maxName)
-	c.member("parameters")
+	c.Begin()
+	c.Member("addresses")
+	c.Names(&s.Addresses, snapshotform.MaxReferences, maxAddress)
+	c.Member("organization")
+	c.Text(&s.Organization, maxName)
+	c.Member("parameters")
 	dict(c, &s.Parameters, snapshotform.MaxReferences, validName)
-	c.member("qos")
-	c.text(&s.QoS, maxRecordName)
-	c.member("resources")
-	c.names(&s.Resources, snapshotform.MaxReferences, maxRecordName)
-	c.member("secrets")
-	c.names(&s.Secrets, snapshotform.MaxReferences, maxRecordName)
-	c.member("type")
-	c.text(&s.Type, maxName)
-	c.end()
+	c.Member("qos")
+	c.Text(&s.QoS, maxRecordName)
+	c.Member("resources")
+	c.Names(&s.Resources, snapshotform.MaxReferences, maxRecordName)
+	c.Member("secrets")
+	c.Names(&s.Secrets, snapshotform.MaxReferences, maxRecordName)
+	c.Member("type")
+	c.Text(&s.Type, maxName)
+	c.End()
 }
 
 func (p *Parameter) key() *string { return &p.Name }
 
 func (p *Parameter) walk(c *codec) {
-	c.text(&p.Value, snapshotform.MaxText)
-	if c.err == nil && c.secret == "" && p.Value != "" {
-		c.secret = snapshotform.SecretName(p.Name)
+	c.Text(&p.Value, snapshotform.MaxText)
+	if c.Err() == nil && p.Value != "" {
+		c.Notice(snapshotform.SecretName(p.Name))
 	}
 }
 
@@ -149,72 +150,72 @@ func (r *Resource) key() *string  { return &r.Name }
 func (r *Resource) owner() string { return r.Organization }
 
 func (r *Resource) walk(c *codec) {
-	c.begin()
-	c.member("address")
-	c.text(&r.Address, maxAddress)
-	c.member("connector")
-	c.text(&r.Connector, maxName)
-	c.member("organization")
-	c.text(&r.Organization, maxName)
-	c.member("parameters")
+	c.Begin()
+	c.Member("address")
+	c.Text(&r.Address, maxAddress)
+	c.Member("connector")
+	c.Text(&r.Connector, maxName)
+	c.Member("organization")
+	c.Text(&r.Organization, maxName)
+	c.Member("parameters")
 	dict(c, &r.Parameters, snapshotform.MaxReferences, validName)
-	c.member("secrets")
-	c.names(&r.Secrets, snapshotform.MaxReferences, maxRecordName)
-	c.member("type")
-	c.text(&r.Type, maxName)
-	c.end()
+	c.Member("secrets")
+	c.Names(&r.Secrets, snapshotform.MaxReferences, maxRecordName)
+	c.Member("type")
+	c.Text(&r.Type, maxName)
+	c.End()
 }
 
 func (s *SecretRef) key() *string  { return &s.Name }
 func (s *SecretRef) owner() string { return s.Organization }
 
 func (s *SecretRef) walk(c *codec) {
-	c.begin()
-	c.member("organization")
-	c.text(&s.Organization, maxName)
-	c.member("path")
-	c.text(&s.Path, snapshotform.MaxText)
-	c.member("resolver")
-	c.text(&s.Resolver, maxName)
-	c.member("version")
-	c.text(&s.Version, maxName)
-	c.end()
+	c.Begin()
+	c.Member("organization")
+	c.Text(&s.Organization, maxName)
+	c.Member("path")
+	c.Text(&s.Path, snapshotform.MaxText)
+	c.Member("resolver")
+	c.Text(&s.Resolver, maxName)
+	c.Member("version")
+	c.Text(&s.Version, maxName)
+	c.End()
 }
 
 func (e *EntryPolicy) walk(c *codec) {
-	c.begin()
-	c.member("issuers")
+	c.Begin()
+	c.Member("issuers")
 	dict(c, &e.Issuers, snapshotform.MaxReferences, validRecordName)
-	c.member("max_sessions")
-	c.number(&e.MaxSessions, maxSeconds)
-	c.end()
+	c.Member("max_sessions")
+	c.Number(&e.MaxSessions, canonical.MaxSeconds)
+	c.End()
 }
 
 func (i *Issuer) key() *string { return &i.Name }
 
 func (i *Issuer) walk(c *codec) {
-	c.begin()
-	c.member("audiences")
-	c.names(&i.Audiences, snapshotform.MaxReferences, maxAddress)
-	c.member("keys")
-	list(c, &i.Keys, snapshotform.MaxReferences, func(c *codec, key *[]byte) { c.blob(key, maxKeyBytes) })
-	c.member("url")
-	c.text(&i.URL, maxAddress)
-	c.end()
+	c.Begin()
+	c.Member("audiences")
+	c.Names(&i.Audiences, snapshotform.MaxReferences, maxAddress)
+	c.Member("keys")
+	canonical.List(c, &i.Keys, snapshotform.MaxReferences, func(c *codec, key *[]byte) { c.Blob(key, maxKeyBytes) })
+	c.Member("url")
+	c.Text(&i.URL, maxAddress)
+	c.End()
 }
 
 func (e *Endpoint) key() *string  { return &e.Name }
 func (e *Endpoint) owner() string { return e.Organization }
 
 func (e *Endpoint) walk(c *codec) {
-	c.begin()
-	c.member("address")
-	c.text(&e.Address, maxAddress)
-	c.member("organization")
-	c.text(&e.Organization, maxName)
-	c.member("protocol")
-	c.text(&e.Protocol, maxName)
-	c.end()
+	c.Begin()
+	c.Member("address")
+	c.Text(&e.Address, maxAddress)
+	c.Member("organization")
+	c.Text(&e.Organization, maxName)
+	c.Member("protocol")
+	c.Text(&e.Protocol, maxName)
+	c.End()
 }
 
 func (a *ServiceAssignment) grants(h *Header) string {
@@ -312,7 +313,7 @@ func (i *Issuer) fault() string {
 		return fmt.Sprintf("%.80q is no https:// URL", i.URL)
 	case len(i.Audiences) == 0 || !slices.IsSorted(i.Audiences) || len(slices.Compact(slices.Clone(i.Audiences))) != len(i.Audiences):
 		return "audiences: want at least one, in order, none double"
-	case len(i.Keys) == 0 || !ascending(i.Keys, bytes.Compare):
+	case len(i.Keys) == 0 || !canonical.Ascending(i.Keys, bytes.Compare):
 		return "keys: want at least one, in order, none double"
 	}
 	for _, a := range i.Audiences {

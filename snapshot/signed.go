@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ed25519"
 	"crypto/sha256"
@@ -10,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
@@ -176,115 +176,55 @@ func (s *Signed) Marshal() ([]byte, error) {
 // Unmarshal reads what Marshal wrote. It copies: data stays the caller's. Sizes
 // are checked before anything is allocated for them. Errors match ErrMalformed.
 func Unmarshal(data []byte) (*Signed, error) {
-	r := &binaryReader{in: data}
-	if r.take(len(signedMagic)) != signedMagic {
+	r := canonical.NewParts(data)
+	if r.Take(len(signedMagic)) != signedMagic {
 		return nil, fmt.Errorf("snapshot: not an encoded snapshot (want %q first): %w", signedMagic, ErrMalformed)
 	}
-	form := r.number(1)
-	s := &Signed{Header: r.bytes(4, snapshotform.MaxHeader)}
+	form := r.Number(1)
+	s := &Signed{Header: r.Bytes(4, snapshotform.MaxHeader)}
 	switch form {
 	case formPlain, formTree:
-		if s.Content = r.bytes(4, snapshotform.MaxContent); len(s.Content) == 0 {
-			r.fail("no content, in a form that has it")
+		if s.Content = r.Bytes(4, snapshotform.MaxContent); len(s.Content) == 0 {
+			r.Fail("no content, in a form that has it")
 		}
 	case formPatch:
-		if s.Patch = r.bytes(4, snapshotform.MaxContent); len(s.Patch) == 0 {
-			r.fail("no patch, in a form that has it")
+		if s.Patch = r.Bytes(4, snapshotform.MaxContent); len(s.Patch) == 0 {
+			r.Fail("no patch, in a form that has it")
 		}
 	}
 	switch form {
 	case formPlain:
-		s.Signatures = r.signatures()
+		s.Signatures = readSignatures(r)
 	case formTree, formDetached, formPatch:
-		s.Publication = &Publication{Record: r.bytes(4, snapshotform.MaxRecord), Signatures: r.signatures()}
-		s.Proof.Index = r.number(8)
-		s.Proof.Hashes = make([]Digest, r.count(snapshotform.MaxProof))
+		s.Publication = &Publication{Record: r.Bytes(4, snapshotform.MaxRecord), Signatures: readSignatures(r)}
+		s.Proof.Index = r.Number(8)
+		s.Proof.Hashes = make([]Digest, r.Count(snapshotform.MaxProof))
 		for i := range s.Proof.Hashes {
-			copy(s.Proof.Hashes[i][:], r.take(sha256.Size))
+			copy(s.Proof.Hashes[i][:], r.Take(sha256.Size))
 		}
 		if len(s.Proof.Hashes) == 0 {
 			s.Proof.Hashes = nil
 		}
 	default:
-		r.fail(fmt.Sprintf("form %d is not known", form))
+		r.Fail(fmt.Sprintf("form %d is not known", form))
 	}
-	if r.err == "" && len(r.in) != 0 {
-		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
+	r.Finish()
+	if r.Fault() == "" {
+		r.Fail(s.fault())
 	}
-	if r.err == "" {
-		r.err = s.fault()
-	}
-	if r.err != "" {
-		return nil, fmt.Errorf("snapshot: an encoded snapshot with %s: %w", r.err, ErrMalformed)
+	if r.Fault() != "" {
+		return nil, fmt.Errorf("snapshot: an encoded snapshot with %s: %w", r.Fault(), ErrMalformed)
 	}
 	return s, nil
 }
 
-// binaryReader takes parts off the front of in; after a failure it gives zeros.
-type binaryReader struct {
-	in  []byte
-	err string
-}
-
-func (r *binaryReader) fail(msg string) {
-	if r.err == "" {
-		r.err = msg
-	}
-}
-
-func (r *binaryReader) take(n int) string {
-	if r.err == "" && n > len(r.in) {
-		r.fail(fmt.Sprintf("%d bytes missing at its end", n-len(r.in)))
-	}
-	if r.err != "" {
-		return ""
-	}
-	s := string(r.in[:n])
-	r.in = r.in[n:]
-	return s
-}
-
-func (r *binaryReader) number(width int) uint64 {
-	var n uint64
-	for _, b := range []byte(r.take(width)) {
-		n = n<<8 | uint64(b)
-	}
-	return n
-}
-
-func (r *binaryReader) count(limit int) int {
-	n := r.number(1)
-	if n > uint64(limit) {
-		r.fail(fmt.Sprintf("a count of %d, limit %d", n, limit))
-		return 0
-	}
-	return int(n)
-}
-
-func (r *binaryReader) bytes(width, limit int) []byte {
-	n := r.number(width)
-	if n > uint64(limit) {
-		r.fail(fmt.Sprintf("a part of %d bytes, limit %d", n, limit))
-		return nil
-	}
-	if r.err == "" && n > uint64(len(r.in)) {
-		r.fail(fmt.Sprintf("%d bytes missing at its end", n-uint64(len(r.in))))
-	}
-	if r.err != "" {
-		return nil
-	}
-	b := bytes.Clone(r.in[:n])
-	r.in = r.in[n:]
-	return b
-}
-
-func (r *binaryReader) signatures() []Signature {
-	sigs := make([]Signature, r.count(snapshotform.MaxSignatures))
+func readSignatures(r *canonical.Parts) []Signature {
+	sigs := make([]Signature, r.Count(snapshotform.MaxSignatures))
 	for i := range sigs {
 		sigs[i] = Signature{
-			KeyID:     string(r.bytes(2, snapshotform.MaxKeyID)),
-			Algorithm: string(r.bytes(2, snapshotform.MaxAlgorithm)),
-			Bytes:     r.bytes(2, snapshotform.MaxSignature),
+			KeyID:     string(r.Bytes(2, snapshotform.MaxKeyID)),
+			Algorithm: string(r.Bytes(2, snapshotform.MaxAlgorithm)),
+			Bytes:     r.Bytes(2, snapshotform.MaxSignature),
 		}
 	}
 	return sigs
@@ -313,24 +253,24 @@ func compose(h Header, content Content) (*draft, error) {
 	d := &draft{}
 	c := &codec{}
 	content.walk(c)
-	if c.err != nil {
-		return nil, refuse(checkContent, h.ScopeType, c.err.Error())
+	if c.Err() != nil {
+		return nil, refuse(checkContent, h.ScopeType, c.Err().Error())
 	}
-	d.content = c.out
+	d.content = c.Out()
 	h.ContentHash, h.ContentSize = DigestOf(d.content), len(d.content)
 	// Sorts by time of issue; the rest makes it unique without asking for randomness.
 	id := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d %s", h.ScopeType, h.Subject, h.AuthorityEpoch, h.ConfigVersion, h.ContentHash))
 	h.SnapshotID = fmt.Sprintf("%012x-%x", h.IssuedAt.UnixMilli(), id[:10])
 
-	secret := c.secret
+	secret := c.Secret()
 	hc := &codec{}
 	h.walk(hc)
-	if hc.err != nil {
-		return nil, refuse(checkSchema, h.ScopeType, hc.err.Error())
+	if hc.Err() != nil {
+		return nil, refuse(checkSchema, h.ScopeType, hc.Err().Error())
 	}
-	d.encoded = hc.out
+	d.encoded = hc.Out()
 	if secret == "" {
-		secret = hc.secret
+		secret = hc.Secret()
 	}
 	v := &verification{header: h, rule: ruleOf(h.ScopeType), content: content}
 	me, _, _ := h.Subject.Node()
@@ -457,28 +397,28 @@ type Record struct {
 
 func (r *Record) walk(c *codec) {
 	version := schemaVersion
-	c.begin()
-	c.member("authority_epoch")
-	c.number64(&r.AuthorityEpoch)
-	c.member("cluster_id")
-	c.text(&r.ClusterID, identityform.MaxClusterBytes)
-	c.member("fresh_until")
-	c.instant(&r.FreshUntil)
-	c.member("generation")
-	c.number64(&r.Generation)
-	c.member("issued_at")
-	c.instant(&r.IssuedAt)
-	c.member("revocations")
-	c.fixed(r.Revocations[:])
-	c.member("root")
-	c.fixed(r.Root[:])
-	c.member("schema_version")
-	c.number(&version, 1<<15)
-	c.member("tree_size")
-	c.number64(&r.TreeSize)
-	c.end()
-	if c.err == nil && version != schemaVersion {
-		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	c.Begin()
+	c.Member("authority_epoch")
+	c.Number64(&r.AuthorityEpoch)
+	c.Member("cluster_id")
+	c.Text(&r.ClusterID, identityform.MaxClusterBytes)
+	c.Member("fresh_until")
+	c.Instant(&r.FreshUntil)
+	c.Member("generation")
+	c.Number64(&r.Generation)
+	c.Member("issued_at")
+	c.Instant(&r.IssuedAt)
+	c.Member("revocations")
+	c.Fixed(r.Revocations[:])
+	c.Member("root")
+	c.Fixed(r.Root[:])
+	c.Member("schema_version")
+	c.Number(&version, 1<<15)
+	c.Member("tree_size")
+	c.Number64(&r.TreeSize)
+	c.End()
+	if c.Err() == nil && version != schemaVersion {
+		c.Fail("schema version %d, supported is %d", version, schemaVersion)
 	}
 }
 

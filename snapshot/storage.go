@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 )
@@ -36,44 +37,44 @@ type StorageShard struct {
 func (d *StorageDirectory) scope() Scope { return ScopeStorageDirectory }
 
 func (d *StorageDirectory) walk(c *codec) {
-	c.begin()
-	c.member(snapshotform.SectionEndpoints)
+	c.Begin()
+	c.Member(snapshotform.SectionEndpoints)
 	dict(c, &d.Endpoints, snapshotform.MaxRecords, validRecordName)
-	c.member(snapshotform.SectionShards)
+	c.Member(snapshotform.SectionShards)
 	dict(c, &d.Shards, snapshotform.MaxRecords, validRecordName)
-	c.end()
+	c.End()
 }
 
 func (e *StorageEndpoint) key() *string  { return &e.Name }
 func (e *StorageEndpoint) owner() string { return e.Organization }
 
 func (e *StorageEndpoint) walk(c *codec) {
-	c.begin()
-	c.member("families")
+	c.Begin()
+	c.Member("families")
 	walkScopes(c, &e.Families)
-	c.member("organization")
-	c.text(&e.Organization, maxName)
-	c.member("priority")
-	c.number(&e.Priority, maxSeconds)
-	c.member("url")
-	c.text(&e.URL, snapshotform.MaxText)
-	c.end()
+	c.Member("organization")
+	c.Text(&e.Organization, maxName)
+	c.Member("priority")
+	c.Number(&e.Priority, canonical.MaxSeconds)
+	c.Member("url")
+	c.Text(&e.URL, snapshotform.MaxText)
+	c.End()
 }
 
 func (s *StorageShard) key() *string  { return &s.Name }
 func (s *StorageShard) owner() string { return s.Organization }
 
 func (s *StorageShard) walk(c *codec) {
-	c.begin()
-	c.member("factor")
-	c.number(&s.Factor, snapshotform.MaxReferences)
-	c.member("families")
+	c.Begin()
+	c.Member("factor")
+	c.Number(&s.Factor, snapshotform.MaxReferences)
+	c.Member("families")
 	walkScopes(c, &s.Families)
-	c.member("organization")
-	c.text(&s.Organization, maxName)
-	c.member("replicas")
-	c.names(&s.Replicas, snapshotform.MaxReferences, maxRecordName)
-	c.end()
+	c.Member("organization")
+	c.Text(&s.Organization, maxName)
+	c.Member("replicas")
+	c.Names(&s.Replicas, snapshotform.MaxReferences, maxRecordName)
+	c.End()
 }
 
 func (d *StorageDirectory) grants(h *Header) string {

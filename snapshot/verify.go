@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/canonical"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
@@ -435,7 +436,7 @@ func (v *verification) headerFault() string {
 		}
 		return "header: " + err.Error()
 	}
-	v.secret = c.secret
+	v.secret = c.Secret()
 	v.rule = ruleOf(v.header.ScopeType)
 	return v.schemaFault()
 }
@@ -525,7 +526,7 @@ func (v *verification) signerFault() string {
 		return fmt.Sprintf("no config key may sign %s", v.header.ScopeType)
 	}
 	if end := v.trust.Bundle.header.ExpiresAt; !v.now.Before(end) {
-		return fmt.Sprintf("the trust bundle expired at %s", end.Format(timeLayout))
+		return fmt.Sprintf("the trust bundle expired at %s", end.Format(canonical.TimeLayout))
 	}
 	var why string
 	for _, k := range v.keys {
@@ -581,17 +582,17 @@ func (v *verification) versionFault() string {
 // validityFault is check 7.
 func (v *verification) validityFault() string {
 	h, soon := &v.header, v.now.Add(snapshotform.ClockTolerance)
-	clock := " (it is " + v.now.UTC().Format(timeLayout) + " here)"
+	clock := " (it is " + v.now.UTC().Format(canonical.TimeLayout) + " here)"
 	switch {
 	case h.ValidFrom.After(soon):
-		return "it is valid from " + h.ValidFrom.Format(timeLayout) + clock
+		return "it is valid from " + h.ValidFrom.Format(canonical.TimeLayout) + clock
 	// Else a renewal from the future would keep out all that follow.
 	case h.IssuedAt.After(soon):
-		return "it was issued at " + h.IssuedAt.Format(timeLayout) + clock
+		return "it was issued at " + h.IssuedAt.Format(canonical.TimeLayout) + clock
 	case !v.now.Before(h.ExpiresAt):
-		return "it expired at " + h.ExpiresAt.Format(timeLayout) + clock
+		return "it expired at " + h.ExpiresAt.Format(canonical.TimeLayout) + clock
 	case v.record != nil && v.record.IssuedAt.After(soon):
-		return "its record was issued at " + v.record.IssuedAt.Format(timeLayout) + clock
+		return "its record was issued at " + v.record.IssuedAt.Format(canonical.TimeLayout) + clock
 	case v.record != nil && !v.record.FreshUntil.After(v.record.IssuedAt):
 		return "its record was never fresh"
 	}
@@ -645,7 +646,7 @@ func (v *verification) grantsFault() string {
 	c, err := decode(v.text, v.content)
 	v.formErr = err
 	if v.secret == "" {
-		v.secret = c.secret
+		v.secret = c.Secret()
 	}
 	if err != nil {
 		return "" // check 11 says so

@@ -60,6 +60,7 @@ var levels = []struct {
 	{"internal/orders", 1, "statements of a leader: what they are, and not who obeys"},
 	{"internal/providerform", 0, "bounds of a provider"},
 	{"internal/meshform", 0, "bounds of connections"},
+	{"internal/canonical", 1, "one spelling of each value, and nothing of what values mean"},
 	{"internal/snapshotform", 1, "bounds and words of snapshots, and what is signed"},
 	{"internal/snapshotdoor", 0, "functions that a package sets and another calls"},
 	{"internal/snapshotauthor", 1, "what makes the content that snapshot verifies"},
@@ -256,6 +257,8 @@ var levels = []struct {
 // the compiler sees to.
 var sameLevel = []struct{ from, to, why string }{
 	{"snapshot", "internal/snapshotform", "the bounds of what it reads"},
+	{"snapshot", "internal/canonical", "the form of what it reads"},
+	{"internal/canonical", "internal/snapshotform", "what looks like a secret"},
 	{"internal/snapshotauthor", "snapshot", "it makes what that verifies"},
 	{"internal/snapshotmember", "snapshot", "it uses what that verifies"},
 	{"internal/subjects", "snapshot", "it knows the types"},
@@ -319,7 +322,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/begins", "internal/credentialdoor", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
+	"internal/begins", "internal/canonical", "internal/credentialdoor", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
 	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/statement", "internal/turns",
 }
