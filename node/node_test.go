@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -534,12 +535,12 @@ func TestEmergency(t *testing.T) {
 		t.Fatal(err)
 	}
 	bundle, _ := out.Trust.Bundle.TrustBundle()
-	e := snapshot.Emergency{ClusterID: a.ID().Cluster(), Root: f.Pin(), Number: 1,
+	e := cosigned.Emergency{ClusterID: a.ID().Cluster(), Root: f.Pin(), Number: 1,
 		IssuedAt: f.Clock().UTC().Truncate(time.Second), Reason: "stolen", Nodes: []identity.ID{banned}}
 	for _, k := range bundle.ConfigKeys {
 		e.ConfigKeys = append(e.ConfigKeys, snapshot.DigestOf(k.Key))
 	}
-	statement := &snapshot.SignedEmergency{}
+	statement := &cosigned.SignedEmergency{}
 	if statement.Statement, err = e.Encode(); err != nil {
 		t.Fatal(err)
 	}

@@ -35,8 +35,6 @@ func init() {
 		}
 		return signed.Marshal()
 	}
-	snapshotdoor.DecodeRootChange = decodeRootChange
-	snapshotdoor.DecodeEmergency = decodeEmergency
 	snapshotdoor.ClaimsOf = func(s *Signed) (Header, *Record, error) {
 		c, err := s.claims()
 		return c.Header, c.Record, err
@@ -48,11 +46,7 @@ func init() {
 	snapshotdoor.RecheckHeader = func(s *Signed, trust Trust, marks Marks, now time.Time) (any, error) {
 		return recheckHeader(s, trust, marks, now)
 	}
-	snapshotdoor.AddEmergency = addEmergency
 	snapshotdoor.Effective = effective
-	snapshotdoor.RevocationsOf = revocationsOf
-	snapshotdoor.VerifyRootChanges = verifyRootChanges
-	snapshotdoor.ErrNoRootChange = errNoRootChange
-	snapshotdoor.UnmarshalRootChange = unmarshalRootChange
-	snapshotdoor.UnmarshalEmergency = unmarshalEmergency
+	snapshotdoor.RevocationsOf, snapshotdoor.NewRevocations = revocationsOf, newRevocations
+	snapshotdoor.Refuse, snapshotdoor.WalkRevoked, snapshotdoor.FaultOfRevoked = refuse, walkRevoked, faultOfRevoked
 }

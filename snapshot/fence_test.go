@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -55,7 +56,7 @@ func TestFenceAuthority(t *testing.T) {
 		}
 	}
 	bundle := snapshot.TrustBundle{ClusterID: "prod.example", ConfigKeys: []snapshot.ConfigKey{good}}
-	stated := snapshotauthor.RevocationsIn(bundle, &snapshot.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}})
+	stated := snapshotauthor.RevocationsIn(bundle, (&cosigned.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}}).Revocations())
 	now := func() time.Time { return begin.Add(time.Minute) }
 	if _, err := bundle.FenceAuthorityWith(stated, now).OpenGrant(text); !errors.Is(err, fence.ErrUntrusted) {
 		t.Errorf("revoked by a statement: %v", err)

@@ -206,6 +206,23 @@ func TestRootStatement(t *testing.T) {
 	}
 }
 
+// The bundle under a new root follows the one before it no more than any other: it
+// takes the signers' change of root. And the key that signs bundles retires no root.
+func TestBundleMovesNoRoot(t *testing.T) {
+	f := newFleet(t)
+	other := newFleet(t)
+	for name, edit := range map[string]func(*TrustBundle){
+		"another root":           func(b *TrustBundle) { b.Roots = [][]byte{other.ca.Root().Cert.Raw} },
+		"another root, retiring": func(b *TrustBundle) { b.Roots, b.RetiredRoots = [][]byte{other.ca.Root().Cert.Raw}, b.Roots },
+		"a retired root":         func(b *TrustBundle) { b.RetiredRoots = [][]byte{other.ca.Root().Cert.Raw} },
+	} {
+		s := f.signedBundle(t, func(h *Header, b *TrustBundle) { h.ConfigVersion++; edit(b) })
+		if v, err := Verify(s, f.trust(), Marks{}, f.now); !errors.Is(err, ErrRejected) {
+			t.Errorf("%s: %v, %v", name, v, err)
+		}
+	}
+}
+
 // The examples are put together at run time, so that no scanner takes this file
 // for a leak.
 func TestFindSecret(t *testing.T) {

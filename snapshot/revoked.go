@@ -152,28 +152,37 @@ type Revocations struct {
 	keys       []identity.KeyID
 }
 
-// revocationsOf returns all that bundle, which may be nil, and statements revoke.
-func revocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
+// newRevocations returns what a statement revokes, whose lists stay the caller's.
+func newRevocations(things []Revoked, configKeys []Digest, ids []identity.ID, keys []identity.KeyID) Revocations {
+	return merged(Revocations{things, configKeys, ids, keys})
+}
+
+// revocationsOf returns all that bundle, which may be nil, and more revoke.
+func revocationsOf(bundle *Verified, more ...Revocations) Revocations {
 	if bundle != nil {
 		if b, ok := bundle.content.(*TrustBundle); ok {
-			return revocationsIn(*b, statements...)
+			return revocationsIn(*b, more...)
 		}
 	}
-	return revocationsIn(TrustBundle{}, statements...)
+	return merged(more...)
 }
 
 // revocationsIn is revocationsOf for who makes the bundle.
-func revocationsIn(b TrustBundle, statements ...*Emergency) Revocations {
-	r := Revocations{things: slices.Clone(b.Revoked), ids: slices.Clone(b.BannedIDs), keys: slices.Clone(b.BannedKeys)}
+func revocationsIn(b TrustBundle, more ...Revocations) Revocations {
+	in := Revocations{things: b.Revoked, ids: b.BannedIDs, keys: b.BannedKeys}
 	for i := range b.ConfigKeys {
 		if b.ConfigKeys[i].Revoked {
-			r.configKeys = append(r.configKeys, DigestOf(b.ConfigKeys[i].Key))
+			in.configKeys = append(in.configKeys, DigestOf(b.ConfigKeys[i].Key))
 		}
 	}
-	for _, e := range statements {
-		r.things = append(r.things, e.Revoked...)
-		r.configKeys = append(r.configKeys, e.ConfigKeys...)
-		r.ids, r.keys = append(r.ids, e.Nodes...), append(r.keys, e.Keys...)
+	return merged(append([]Revocations{in}, more...)...)
+}
+
+// merged returns all that the parts revoke.
+func merged(parts ...Revocations) (r Revocations) {
+	for _, p := range parts {
+		r.things, r.configKeys = append(r.things, p.things...), append(r.configKeys, p.configKeys...)
+		r.ids, r.keys = append(r.ids, p.ids...), append(r.keys, p.keys...)
 	}
 	slices.SortFunc(r.things, Revoked.Compare)
 	slices.SortFunc(r.configKeys, compareDigests)

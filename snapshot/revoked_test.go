@@ -104,11 +104,11 @@ func TestEffectiveContents(t *testing.T) {
 	f := newFleet(t)
 	peer := mustID(identity.New(testCluster, identity.Data, "db-1"))
 	with := func(kind string, names ...string) Revocations {
-		e := &Emergency{}
+		var things []Revoked
 		for _, n := range names {
-			e.Revoked = append(e.Revoked, Revoked{kind, n})
+			things = append(things, Revoked{kind, n})
 		}
-		return revocationsOf(nil, e)
+		return newRevocations(things, nil, nil, nil)
 	}
 	route := func(name, service string, to, via []string, deny bool) Route {
 		return Route{Name: name, Service: service, To: to, Via: via, Deny: deny}
@@ -120,7 +120,7 @@ func TestEffectiveContents(t *testing.T) {
 	}{
 		{"peer by its record", with(snapshotform.RevokedPeer, "db-1"), &PeerDirectory{Active: []Peer{{Name: "db-1"}, {Name: "db-2"}}, Warm: []Peer{{Name: "db-1"}}}, &PeerDirectory{Active: []Peer{{Name: "db-2"}}}},
 		{"peer by its member", with(snapshotform.RevokedPeer, "data/db-1"), &PeerDirectory{Bootstrap: []Peer{{Name: "a", ID: peer}, {Name: "b", ID: f.me}}}, &PeerDirectory{Bootstrap: []Peer{{Name: "b", ID: f.me}}}},
-		{"peer by its identity", revocationsOf(nil, &Emergency{Nodes: []identity.ID{peer}}), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
+		{"peer by its identity", newRevocations(nil, nil, []identity.ID{peer}, nil), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
 		{"service", with(snapshotform.RevokedService, "web"), &ServiceAssignment{Services: []Service{{Name: "db"}, {Name: "web"}}, Endpoints: []Endpoint{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "db"}}}},
 		{"service of this member", with(snapshotform.RevokedService, memberPath(f.me)+"/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{}},
 		{"service of another member", with(snapshotform.RevokedService, "data/other/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "web"}}}},
@@ -155,9 +155,9 @@ func TestRevocationsAddUp(t *testing.T) {
 		b.ConfigKeys[0].Revoked = true
 	}), f.trust())
 	node := mustID(identity.New(testCluster, identity.Data, "stolen"))
-	e := f.emergency()
-	e.Revoked, e.Nodes, e.ConfigKeys = []Revoked{{snapshotform.RevokedPeer, "db-1"}, {snapshotform.RevokedService, "web"}}, []identity.ID{node}, []Digest{DigestOf(public(f.keys[1]))}
-	r := revocationsOf(bundle, &e)
+	stated := newRevocations([]Revoked{{snapshotform.RevokedPeer, "db-1"}, {snapshotform.RevokedService, "web"}},
+		[]Digest{DigestOf(public(f.keys[1]))}, []identity.ID{node}, []identity.KeyID{{7}})
+	r := revocationsOf(bundle, stated)
 	for _, ok := range []bool{
 		r.Revokes(snapshotform.RevokedService, "web"), r.RevokesService(f.me, "web"), r.RevokesPeer("db-1", f.me), r.RevokesPeer("", node),
 		r.RevokesPeer("", mustID(identity.New(testCluster, identity.Data, "bad"))),
@@ -170,7 +170,7 @@ func TestRevocationsAddUp(t *testing.T) {
 	}
 	// A key that a statement revokes signs nothing any more, though the bundle lists it.
 	trust := f.trust()
-	trust.Revoked = revocationsOf(nil, &Emergency{ConfigKeys: []Digest{DigestOf(public(f.keys[0]))}})
+	trust.Revoked = newRevocations(nil, []Digest{DigestOf(public(f.keys[0]))}, nil, nil)
 	_, err := Verify(f.signedBootstrap(t), trust, Marks{}, f.now)
 	wantRefused(t, err, checkSigner, snapshotform.ReasonSigner)
 	both := must(must(compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/authortest"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/fleettest"
@@ -155,7 +156,7 @@ func TestEmergency(t *testing.T) {
 	member := memberOf(f, a)
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	banned := identity.KeyID{42}
-	raw := f.Emergency(1, func(e *snapshot.Emergency) {
+	raw := f.Emergency(1, func(e *cosigned.Emergency) {
 		e.ConfigKeys, e.Keys = []snapshot.Digest{f.ConfigDigest()}, []identity.KeyID{banned}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	})
@@ -211,7 +212,7 @@ func TestEmergencyRefused(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
-	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
+	good := func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} }
 	if _, err := a.Node().ApplyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
 		t.Fatal(err)
 	}
@@ -232,14 +233,14 @@ func TestEmergencyRefused(t *testing.T) {
 			return f.Emergency(4, good)
 		}},
 		{"another root", func() []byte {
-			return f.Emergency(4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
+			return f.Emergency(4, func(e *cosigned.Emergency) { good(e); e.Root = identity.KeyID{1} })
 		}},
 		{"another cluster", func() []byte {
-			return f.Emergency(4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
+			return f.Emergency(4, func(e *cosigned.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
 		{"a number that is taken", func() []byte {
 			return f.Emergency(3,
-				func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} })
+				func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{8}} })
 		}},
 		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
@@ -259,7 +260,7 @@ func TestEmergencyRefused(t *testing.T) {
 	}
 	// Statements count in whatever order they come.
 	if _, err := a.Node().ApplyEmergency(t.Context(), f.Emergency(1,
-		func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
+		func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
 	if n := len(a.Node().Beliefs().Emergencies); n != 2 {
@@ -276,7 +277,7 @@ func TestEmergencyCrash(t *testing.T) {
 	crash := errors.New("crash")
 	a.Node().Faults = new(fault.Points)
 	a.Node().Faults.FailNext("emergency.after-write", 1, crash)
-	raw := f.Emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+	raw := f.Emergency(1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} })
 	if _, err := a.Node().ApplyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
@@ -335,7 +336,7 @@ func TestWithdrawnNode(t *testing.T) {
 		bound  string
 		roles  []string
 		bundle func(f *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle)
-		file   func(a *agent.Agent, e *snapshot.Emergency)
+		file   func(a *agent.Agent, e *cosigned.Emergency)
 	}{
 		{"identity banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 			b.BannedIDs = append(b.BannedIDs, a.Node().Me().ID)
@@ -344,7 +345,7 @@ func TestWithdrawnNode(t *testing.T) {
 			b.BannedKeys = append(b.BannedKeys, a.Node().SVID().Key.ID)
 		}, nil},
 		{"identity banned by a statement", guard.LimitIdentity, nil, nil,
-			func(a *agent.Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.Node().Me().ID} }},
+			func(a *agent.Agent, e *cosigned.Emergency) { e.Nodes = []identity.ID{a.Node().Me().ID} }},
 		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
@@ -353,7 +354,7 @@ func TestWithdrawnNode(t *testing.T) {
 				b.Revoked = []snapshot.Revoked{ingressOf(a)}
 			}, nil},
 		{"role revoked by a statement", guard.LimitRoles, nil, nil,
-			func(a *agent.Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+			func(a *agent.Agent, e *cosigned.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := fleettest.New(t)
@@ -386,7 +387,7 @@ func TestWithdrawnNode(t *testing.T) {
 				f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
 			} else {
 				_, err := a.Node().ApplyEmergency(t.Context(),
-					f.Emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
+					f.Emergency(1, func(e *cosigned.Emergency) { tc.file(a, e) }), false)
 				f.Must(err)
 			}
 			for _, when := range []string{"at once", "after a restart"} {
@@ -451,7 +452,7 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 		statements := map[uint64][]byte{}
 		for _, number := range []uint64{1, 2, 3} {
 			statements[number] = f.Emergency(number,
-				func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
+				func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
 			_, err := a.Node().ApplyEmergency(t.Context(), statements[number], false)

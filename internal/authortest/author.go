@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
@@ -498,11 +499,11 @@ func (a *Author) NextKey() snapshot.ConfigKey {
 }
 
 // Emergency is a statement of the fleet's one signer.
-func (a *Author) Emergency(number uint64, edit func(*snapshot.Emergency)) []byte {
-	e := snapshot.Emergency{ClusterID: Cluster, Root: identity.KeyOf(a.Root), Number: number,
+func (a *Author) Emergency(number uint64, edit func(*cosigned.Emergency)) []byte {
+	e := cosigned.Emergency{ClusterID: Cluster, Root: identity.KeyOf(a.Root), Number: number,
 		IssuedAt: a.Clock().UTC().Truncate(time.Second), Reason: "test"}
 	edit(&e)
-	s := &snapshot.SignedEmergency{}
+	s := &cosigned.SignedEmergency{}
 	var err error
 	s.Statement, err = e.Encode()
 	a.Must(err)

@@ -18,9 +18,9 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -105,7 +105,7 @@ func (w *world) compilerOf(s *config.Set) *Compiler {
 		Config: s, Ceiling: w.ceiling,
 		Member:  func(path string) (Member, bool) { m, ok := w.members[path]; return m, ok },
 		Banned:  func(id identity.ID) bool { return w.banned[id] },
-		Revoked: snapshotmember.RevocationsOf(nil, &snapshot.Emergency{Revoked: w.revoked}),
+		Revoked: cosigned.RevocationsOf(nil, &cosigned.Emergency{Revoked: w.revoked}),
 	})
 }
 

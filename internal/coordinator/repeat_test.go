@@ -20,13 +20,13 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Clients make a change again at the next coordinator when one says that it is in
@@ -112,7 +112,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			}
 		}},
 		{"TrustService.ApplyEmergency", "nothing: it is in force", func(d *coordinatortest.Desk) func() error {
-			raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+			raw := desktest.Statement(d, 1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} })
 			return func() error { _, err := desktest.ApplyEmergency(d, raw, false); return err }
 		}},
 		{"LeaderService.TransferLeader", "the next leader is sent away too",

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/node/state"
@@ -66,15 +67,15 @@ func (c *Cluster) SigningKey(ctx context.Context) (*fealtyv1.TrustConfigKey, err
 }
 
 // Emergency returns a statement that the cluster's signer signed, as edit says.
-func (c *Cluster) Emergency(ctx context.Context, number uint64, edit func(*snapshot.Emergency)) ([]byte, error) {
+func (c *Cluster) Emergency(ctx context.Context, number uint64, edit func(*cosigned.Emergency)) ([]byte, error) {
 	st, err := c.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e := snapshot.Emergency{ClusterID: c.ID(), Number: number, Reason: "a dev cluster tries it", IssuedAt: c.clock.now().UTC().Truncate(time.Second)}
+	e := cosigned.Emergency{ClusterID: c.ID(), Number: number, Reason: "a dev cluster tries it", IssuedAt: c.clock.now().UTC().Truncate(time.Second)}
 	copy(e.Root[:], st.GetRootPin())
 	edit(&e)
-	s := &snapshot.SignedEmergency{}
+	s := &cosigned.SignedEmergency{}
 	if s.Statement, err = e.Encode(); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -124,7 +125,7 @@ func TestTrust(t *testing.T) {
 
 	// Without a coordinator: the signers' word is enough, and it stays.
 	digest := snapshot.DigestOf(must1(c.StealConfigKey(ctx, fourth.GetNumber())).Public().(ed25519.PublicKey))
-	statement, err := c.Emergency(ctx, 1, func(e *snapshot.Emergency) { e.ConfigKeys = []snapshot.Digest{digest} })
+	statement, err := c.Emergency(ctx, 1, func(e *cosigned.Emergency) { e.ConfigKeys = []snapshot.Digest{digest} })
 	must(err)
 	must(c.StopCoordinators())
 	resp, err := c.HandOver(ctx, "node-a", statement)

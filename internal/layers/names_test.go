@@ -31,8 +31,8 @@ const promised = "../../docs/reference/api.txt"
 // mostNames bounds the top-level names of all public packages, and of single ones. A
 // public name is a promise, so the figures only shrink.
 var mostNames = map[string]int{
-	"all":      300,
-	"snapshot": 86,
+	"all":      295,
+	"snapshot": 81,
 }
 
 // exported loads the public packages as the compiler exported them for Linux, by their

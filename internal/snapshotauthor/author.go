@@ -115,9 +115,9 @@ var (
 	// RevokedKinds returns the kinds, sorted.
 	RevokedKinds = snapshotdoor.RevokedKinds.(func() []string)
 
-	// RevocationsIn is snapshotmember.RevocationsOf for who makes the bundle.
+	// RevocationsIn is cosigned.RevocationsOf for who makes the bundle.
 	RevocationsIn = snapshotdoor.RevocationsIn.(func(
-		b snapshot.TrustBundle, statements ...*snapshot.Emergency,
+		b snapshot.TrustBundle, more ...snapshot.Revocations,
 	) snapshot.Revocations)
 
 	// Without returns content without what r revokes for the node me, or for all if me is
@@ -133,16 +133,6 @@ var (
 
 	// ParseDigest reads 64 lower case hex digits.
 	ParseDigest = snapshotdoor.ParseDigest.(func(s string) (snapshot.Digest, error))
-
-	// DecodeRootChange reads the canonical bytes of a change of root, which nobody
-	// vouches for yet: it is for people who are asked to sign them. Errors match
-	// ErrMalformed.
-	DecodeRootChange = snapshotdoor.DecodeRootChange.(func(data []byte) (snapshot.RootChange, error))
-
-	// DecodeEmergency reads the canonical bytes of a statement, which nobody vouches for
-	// yet: it is for people who are asked to sign it, and for what was verified before.
-	// Errors match ErrMalformed.
-	DecodeEmergency = snapshotdoor.DecodeEmergency.(func(data []byte) (*snapshot.Emergency, error))
 )
 
 var signRoot = snapshotdoor.SignRoot.(func(string, ed25519.PublicKey, uint64, time.Time, crypto.Signer) ([]byte, error))

@@ -1,5 +1,5 @@
-// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember and internal/subjects reach what package
-// snapshot keeps for itself.
+// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember, internal/cosigned and internal/subjects
+// reach what package snapshot keeps for itself.
 //
 // Composing a snapshot asks the checks that verify one, so both are one package; but who composes is this module alone.
 // So snapshot sets these functions when a program starts, and those packages, which know their types, call them.
@@ -13,10 +13,8 @@ var (
 	ReadAssignment, ParseDigest, SignRoot       any
 
 	NodeSubject, ClusterSubject, GroupSubject, ParseSubject any
-	DecodeRootChange, DecodeEmergency                       any
+	Refuse, WalkRevoked, FaultOfRevoked, NewRevocations     any
 
-	FreshnessAt, VerifyHeader, RecheckHeader                any
-	UnmarshalEmergency, AddEmergency                        any
-	RevocationsOf, Effective, ClaimsOf                      any
-	UnmarshalRootChange, VerifyRootChanges, ErrNoRootChange any
+	FreshnessAt, VerifyHeader, RecheckHeader any
+	RevocationsOf, Effective, ClaimsOf       any
 )

@@ -1,6 +1,6 @@
 // Package snapshotmember does with what is signed what a member of a cluster does, and a program of others never: it
-// follows changes of the root and emergencies, works out what both leave of a content that it holds, and looks at a
-// header whose content is still to come.
+// works out what is left of a content that it holds when parts are revoked, looks at a header whose content is still to
+// come, and reads what nobody vouches for yet.
 package snapshotmember
 
 import (
@@ -11,25 +11,16 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// The functions, and an error of one of them. Their errors are those of package snapshot.
+// The functions.
 var (
 	// FreshnessAt is snapshot.Verified.Freshness of a snapshot that is fresh until freshUntil
 	// and expires at expiresAt.
 	FreshnessAt = snapshotdoor.FreshnessAt.(func(
 		freshUntil, expiresAt, now time.Time, staleFor time.Duration) snapshot.Freshness)
 
-	// UnmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
-	UnmarshalEmergency = snapshotdoor.UnmarshalEmergency.(func(data []byte) (*snapshot.SignedEmergency, error))
-
-	// AddEmergency returns the statements in force with e, which was verified. It
-	// reports false if e is in force already. A number that another statement has is
-	// refused: who numbers them has to know which there are.
-	AddEmergency = snapshotdoor.AddEmergency.(func(
-		in []*snapshot.Emergency, e *snapshot.Emergency) (out []*snapshot.Emergency, news bool, err error))
-
-	// RevocationsOf returns all that bundle, which may be nil, and statements revoke.
+	// RevocationsOf returns all that bundle, which may be nil, and more revoke.
 	RevocationsOf = snapshotdoor.RevocationsOf.(func(
-		bundle *snapshot.Verified, statements ...*snapshot.Emergency) snapshot.Revocations)
+		bundle *snapshot.Verified, more ...snapshot.Revocations) snapshot.Revocations)
 
 	// Effective returns what the node me may rely on of v: its content without what r
 	// revokes. It is for those who act on the content, and has v's header; it is not
@@ -37,27 +28,6 @@ var (
 	// remove it is v itself.
 	Effective = snapshotdoor.Effective.(func(
 		v *snapshot.Verified, r snapshot.Revocations, me identity.ID) *snapshot.Verified)
-
-	// UnmarshalRootChange reads what Marshal wrote. It copies. Errors match
-	// ErrMalformed.
-	UnmarshalRootChange = snapshotdoor.UnmarshalRootChange.(func(data []byte) (*snapshot.SignedRootChange, error))
-
-	// VerifyRootChanges returns where the root that a node pins went: changes are those
-	// of its cluster, in the order of the history, and bundle is its newest trust
-	// bundle, whose signers it believes. Those before pin came into force are passed
-	// over. From there each must follow on the one before, and be signed by the
-	// threshold of bundle's signers.
-	//
-	// A change at a place of the history that the bundle has seen taken is refused: it
-	// was signed and never made, or it is one that was replayed. Errors match
-	// ErrRejected; ErrNoRootChange if pin did not change.
-	VerifyRootChanges = snapshotdoor.VerifyRootChanges.(func(
-		changes []*snapshot.SignedRootChange, bundle *snapshot.Verified, pin identity.KeyID) (
-		snapshot.RootChange, error))
-
-	// ErrNoRootChange is matched when none of the changes leads away from the root
-	// that a node pins.
-	ErrNoRootChange = snapshotdoor.ErrNoRootChange.(error)
 )
 
 // Checked is a snapshot whose header passed all checks that need no content: 1 to 5 and 7 to 9. The hash and the size
@@ -114,8 +84,8 @@ func checked(c any, err error) (Checked, error) {
 
 var claimsOf = snapshotdoor.ClaimsOf.(func(*snapshot.Signed) (snapshot.Header, *snapshot.Record, error))
 
-// Claims are what an envelope says of itself. Nothing of it is verified: it is for people who look at a snapshot, and to
-// choose what to verify it with. Never act on it; see snapshot.Verify.
+// Claims are what an envelope says of itself. Nothing of it is verified: it is for people who look at a snapshot, and
+// to choose what to verify it with. Never act on it; see snapshot.Verify.
 type Claims struct {
 	Header snapshot.Header
 	// Record is nil for what is signed by itself.

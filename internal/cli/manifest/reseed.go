@@ -17,15 +17,14 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/term"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // reseedFlags are what manifest reseed is told.
@@ -129,7 +128,7 @@ func reseedCluster(ctx context.Context, c *program.CLI, cfg *settings.Values, in
 			if err != nil {
 				return err
 			}
-			change, err := snapshotauthor.DecodeRootChange(p.GetChange())
+			change, err := cosigned.DecodeRootChange(p.GetChange())
 			if err != nil {
 				return explain.Wrap(err, explain.PeerProtocol, "endpoint", "the coordinator", "problem", err.Error())
 			}
@@ -188,7 +187,7 @@ func WordManifest(file string, err error) error {
 
 // signReseed signs a change of root with each key.
 func signReseed(change []byte, keys []ed25519.PrivateKey) ([]*fealtyv1.ManifestSignature, error) {
-	parsed, err := snapshotauthor.DecodeRootChange(change)
+	parsed, err := cosigned.DecodeRootChange(change)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the change of root", "value", "unreadable", "problem",
 			err.Error(), "want", "the file that manifest reseed --prepare wrote, byte for byte")
@@ -278,7 +277,7 @@ roots and manifest with what you were told on another way.`,
 			if err := keyfile.Create(cfg.Within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
 				return err
 			}
-			parsed, err := snapshotauthor.DecodeRootChange(change)
+			parsed, err := cosigned.DecodeRootChange(change)
 			if err != nil {
 				return err
 			}
@@ -311,7 +310,7 @@ type rootChange struct {
 	Root               string `json:"root"`
 }
 
-func changeOfRoot(r snapshot.RootChange) rootChange {
+func changeOfRoot(r cosigned.RootChange) rootChange {
 	return rootChange{
 		Cluster: r.ClusterID, SeedEpoch: r.SeedEpoch, AuthorityEpoch: r.AuthorityEpoch, Index: r.Index,
 		PreviousTransition: r.Previous.String(), ManifestHash: r.Manifest.String(),
@@ -319,7 +318,7 @@ func changeOfRoot(r snapshot.RootChange) rootChange {
 	}
 }
 
-func changeFacts(r snapshot.RootChange) term.Facts {
+func changeFacts(r cosigned.RootChange) term.Facts {
 	var f term.Facts
 	f.Add("cluster", r.ClusterID)
 	f.Add("seed epoch", command.Itoa(int64(r.SeedEpoch)))
@@ -332,7 +331,7 @@ func changeFacts(r snapshot.RootChange) term.Facts {
 	return f
 }
 
-func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) program.Result {
+func preparedResult(p *fealtyv1.PrepareReseedResponse, r cosigned.RootChange) program.Result {
 	data := plannedReseed{changeOfRoot(r), p.GetMembers(), p.GetTokensVoided()}
 	return program.ResultOf(data, func(pg *term.Page) error {
 		f := changeFacts(r)

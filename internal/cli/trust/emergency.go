@@ -20,15 +20,14 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/status"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -63,7 +62,7 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 			if in.out == "" {
 				return command.Missing("--out", "the statement goes into a file", "--out FILE")
 			}
-			s := &snapshot.SignedEmergency{}
+			s := &cosigned.SignedEmergency{}
 			if s.Statement, err = e.Encode(); err != nil {
 				return explain.Wrap(err, explain.BadValue, "name", "the statement", "value", "given", "problem",
 					strings.TrimPrefix(err.Error(), "snapshot: "), "want", "something to revoke, with a reason")
@@ -95,8 +94,8 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 }
 
 // statement returns what the flags say.
-func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
-	e := &snapshot.Emergency{ClusterID: in.cluster, Number: in.number, Reason: in.reason,
+func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
+	e := &cosigned.Emergency{ClusterID: in.cluster, Number: in.number, Reason: in.reason,
 		IssuedAt: now.UTC().Truncate(time.Second)}
 	if in.cluster == "" {
 		return nil, command.Missing("--cluster", "a statement is for one cluster", "--cluster ID")
@@ -169,7 +168,7 @@ func digestFlag(flag, text string, dst []byte) error {
 	return nil
 }
 
-func writeEmergency(cfg *settings.Values, file string, s *snapshot.SignedEmergency) error {
+func writeEmergency(cfg *settings.Values, file string, s *cosigned.SignedEmergency) error {
 	raw, err := s.Marshal()
 	if err != nil {
 		return err
@@ -178,8 +177,8 @@ func writeEmergency(cfg *settings.Values, file string, s *snapshot.SignedEmergen
 }
 
 // readEmergency reads one file, or copies of one statement that were signed apart.
-func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmergency, *snapshot.Emergency, error) {
-	var all *snapshot.SignedEmergency
+func readEmergency(cfg *settings.Values, files []string) (*cosigned.SignedEmergency, *cosigned.Emergency, error) {
+	var all *cosigned.SignedEmergency
 	for _, file := range files {
 		bad := func(err error) error {
 			return explain.Wrap(err, explain.EmergencyRefused, "problem",
@@ -189,7 +188,7 @@ func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmerge
 		if err != nil {
 			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
 		}
-		s, err := snapshotmember.UnmarshalEmergency(raw)
+		s, err := cosigned.UnmarshalEmergency(raw)
 		if err != nil {
 			return nil, nil, bad(err)
 		}
@@ -203,8 +202,8 @@ func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmerge
 	return all, e, err
 }
 
-func decoded(file string, s *snapshot.SignedEmergency) (*snapshot.Emergency, error) {
-	e, err := snapshotauthor.DecodeEmergency(s.Statement)
+func decoded(file string, s *cosigned.SignedEmergency) (*cosigned.Emergency, error) {
+	e, err := cosigned.DecodeEmergency(s.Statement)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.EmergencyRefused, "problem",
 			file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
@@ -393,7 +392,7 @@ type shownStatement struct {
 
 // emergencyResult shows a statement. Without a manifest nobody knows whose signatures
 // they are.
-func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *manifest.Manifest) program.Result {
+func emergencyResult(s *cosigned.SignedEmergency, e *cosigned.Emergency, m *manifest.Manifest) program.Result {
 	var configKeys, keys, nodes, things, signers []string
 	for _, d := range e.ConfigKeys {
 		configKeys = append(configKeys, d.String())
@@ -448,7 +447,7 @@ func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *mani
 }
 
 // signerOf names who made a signature, and reports whether it counts for the manifest.
-func signerOf(s *snapshot.SignedEmergency, e *snapshot.Emergency, sig snapshot.SignerSignature,
+func signerOf(s *cosigned.SignedEmergency, e *cosigned.Emergency, sig cosigned.SignerSignature,
 	m *manifest.Manifest) (string, bool) {
 	key, err := manifest.NewKey(ed25519.PublicKey(sig.Key[:]))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -299,7 +300,7 @@ func (t *State) Revoke(now time.Time, by, reason string, room Room,
 }
 
 // IsNews reports whether a statement is not in force yet.
-func (t State) IsNews(signed *snapshot.SignedEmergency, e *snapshot.Emergency) (bool, error) {
+func (t State) IsNews(signed *cosigned.SignedEmergency, e *cosigned.Emergency) (bool, error) {
 	for _, a := range t.Emergencies {
 		switch {
 		case a.Digest == signed.Digest():

@@ -9,7 +9,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/internal/cosigned"
 )
 
 // TrustService is the service of the signing keys.
@@ -29,12 +29,12 @@ func Rotate(d *coordinatortest.Desk, deadline time.Duration) *fealtyv1.RotateCon
 }
 
 // Statement is one that the desk's signer signed.
-func Statement(d *coordinatortest.Desk, number uint64, edit func(*snapshot.Emergency)) []byte {
+func Statement(d *coordinatortest.Desk, number uint64, edit func(*cosigned.Emergency)) []byte {
 	d.T.Helper()
-	e := snapshot.Emergency{ClusterID: coordinatortest.Cluster, Root: d.State().RootPin, Number: number,
+	e := cosigned.Emergency{ClusterID: coordinatortest.Cluster, Root: d.State().RootPin, Number: number,
 		IssuedAt: d.Clock().UTC(), Reason: "c1 was stolen"}
 	edit(&e)
-	s := &snapshot.SignedEmergency{}
+	s := &cosigned.SignedEmergency{}
 	var err error
 	if s.Statement, err = e.Encode(); err != nil {
 		d.T.Fatal(err)

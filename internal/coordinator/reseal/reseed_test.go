@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
@@ -38,7 +39,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -190,15 +190,15 @@ func TestReseed(t *testing.T) {
 		}
 		return m.GetRootChanges() != nil
 	}).GetRootChanges()
-	var signed []*snapshot.SignedRootChange
+	var signed []*cosigned.SignedRootChange
 	for _, raw := range changes.GetChanges() {
-		s, err := snapshotmember.UnmarshalRootChange(raw)
+		s, err := cosigned.UnmarshalRootChange(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
 		signed = append(signed, s)
 	}
-	change, err := snapshotmember.VerifyRootChanges(signed, held, before.RootPin)
+	change, err := cosigned.VerifyRootChanges(signed, held, before.RootPin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,13 +287,13 @@ func TestReseed(t *testing.T) {
 	// A member that missed both gets by on what the signers signed.
 	signed = nil
 	for _, raw := range rootChanges(f) {
-		s, err := snapshotmember.UnmarshalRootChange(raw)
+		s, err := cosigned.UnmarshalRootChange(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
 		signed = append(signed, s)
 	}
-	if change, err := snapshotmember.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.Pin() {
+	if change, err := cosigned.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.Pin() {
 		t.Errorf("both changes lead to %s, %v; want %s", change.Root, err, f.Pin())
 	}
 
@@ -661,15 +661,15 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	// A change of root to keys of its own: with no signature, with a stranger's, with
 	// the old keys', with that of the change that was made, and one for elsewhere.
 	changes := rootChanges(f)
-	genuine, err := snapshotmember.UnmarshalRootChange(changes[0])
+	genuine, err := cosigned.UnmarshalRootChange(changes[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := snapshotmember.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
+	if _, err := cosigned.VerifyRootChanges([]*cosigned.SignedRootChange{genuine}, bystander,
 		before.RootPin); err != nil {
 		t.Fatalf("the genuine change: %v", err)
 	}
-	mine := snapshot.RootChange{
+	mine := cosigned.RootChange{
 		ClusterID: coordinatortest.Cluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash),
 		Manifest:       snapshot.Digest(before.Head.Manifest),
 		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.RootPin, Root: identity.KeyID{6, 6, 6},
@@ -684,28 +684,28 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sign := func(key keyring.Signer) snapshot.SignerSignature {
+	sign := func(key keyring.Signer) cosigned.SignerSignature {
 		sig, err := key.Sign(rand.Reader, statement, crypto.Hash(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return snapshot.SignerSignature{Key: [32]byte(key.Public().(ed25519.PublicKey)), Signature: [64]byte(sig)}
+		return cosigned.SignerSignature{Key: [32]byte(key.Public().(ed25519.PublicKey)), Signature: [64]byte(sig)}
 	}
 	asSigner := sign(old.keys.ConfigRoot())
 	asSigner.Key = genuine.Signatures[0].Key
-	for name, sigs := range map[string][]snapshot.SignerSignature{
+	for name, sigs := range map[string][]cosigned.SignerSignature{
 		"nobody's": nil, "the old transaction key's": {sign(old.keys.Transaction())}, "the old config root " +
 			"key's": {sign(old.keys.ConfigRoot())},
 		"one in a signer's name": {asSigner}, "that of the change that was made": genuine.Signatures,
 	} {
-		if _, err := snapshotmember.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}},
-			bystander, before.RootPin); !errors.Is(err, snapshotmember.ErrNoRootChange) {
+		if _, err := cosigned.VerifyRootChanges([]*cosigned.SignedRootChange{{Change: raw, Signatures: sigs}},
+			bystander, before.RootPin); !errors.Is(err, cosigned.ErrNoRootChange) {
 			t.Errorf("a change of root with %s signature: %v", name, err)
 		}
 	}
 	// The change that was made leads nobody away from the new root.
-	if _, err := snapshotmember.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
-		s.RootPin); !errors.Is(err, snapshotmember.ErrNoRootChange) {
+	if _, err := cosigned.VerifyRootChanges([]*cosigned.SignedRootChange{genuine}, bystander,
+		s.RootPin); !errors.Is(err, cosigned.ErrNoRootChange) {
 		t.Errorf("the change that was made, once more: %v", err)
 	}
 

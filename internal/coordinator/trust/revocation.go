@@ -15,10 +15,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -68,7 +68,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
-	signed, err := snapshotmember.UnmarshalEmergency(req.GetStatement())
+	signed, err := cosigned.UnmarshalEmergency(req.GetStatement())
 	if err != nil {
 		return nil, emergencyRefused(err)
 	}
@@ -117,7 +117,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
 func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bundle.Input, ch *record.Change,
-	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
+	signed *cosigned.SignedEmergency, e *cosigned.Emergency) error {
 	now, by := c.cfg.Now().UTC().Truncate(time.Second), record.Actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
 	var d bundle.Delta

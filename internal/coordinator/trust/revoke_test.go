@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -127,7 +128,7 @@ func TestApplyEmergency(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := snapshot.DigestOf(d.State().Bundle.PublicKey(1))
-	raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) {
+	raw := desktest.Statement(d, 1, func(e *cosigned.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
 	})
@@ -173,7 +174,7 @@ func TestApplyEmergency(t *testing.T) {
 
 func TestApplyEmergencyRefused(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
+	good := func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} }
 	if _, err := desktest.ApplyEmergency(d, desktest.Statement(d, 3, good), false); err != nil {
 		t.Fatal(err)
 	}
@@ -191,16 +192,16 @@ func TestApplyEmergencyRefused(t *testing.T) {
 			return desktest.Statement(d, 4, good)
 		}},
 		{"another root", func() []byte {
-			return desktest.Statement(d, 4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
+			return desktest.Statement(d, 4, func(e *cosigned.Emergency) { good(e); e.Root = identity.KeyID{1} })
 		}},
 		{"another cluster", func() []byte {
-			return desktest.Statement(d, 4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
+			return desktest.Statement(d, 4, func(e *cosigned.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
 		{"a number that is taken", func() []byte {
-			return desktest.Statement(d, 3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} })
+			return desktest.Statement(d, 3, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{8}} })
 		}},
 		{"the mesh CA key in force", func() []byte {
-			return desktest.Statement(d, 4, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{d.State().MeshKey} })
+			return desktest.Statement(d, 4, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{d.State().MeshKey} })
 		}},
 	} {
 		_, err := desktest.ApplyEmergency(d, tc.raw(), false)
@@ -210,12 +211,12 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
-	if resp, err := desktest.ApplyEmergency(d, desktest.Statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }),
+	if resp, err := desktest.ApplyEmergency(d, desktest.Statement(d, 1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{9}} }),
 		false); err != nil || !resp.GetChanged() {
 		t.Errorf("%v (%v)", resp, err)
 	}
 	// The largest statement there is fits into one transaction.
-	large := desktest.Statement(d, 5, func(e *snapshot.Emergency) {
+	large := desktest.Statement(d, 5, func(e *cosigned.Emergency) {
 		for i := range snapshotform.MaxEmergencyParts {
 			id, err := identity.New(coordinatortest.Cluster, identity.Data, fmt.Sprintf("n-%d", i))
 			if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -372,7 +373,7 @@ func TestCompromisedKey(t *testing.T) {
 	coordinatortest.WantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
 	last := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1]
-	raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) {
+	raw := desktest.Statement(d, 1, func(e *cosigned.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.State().Bundle.PublicKey(last.Number))}
 	})
 	if _, err := desktest.TrustService(d).ApplyEmergency(t.Context(),

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -320,7 +321,7 @@ func configKeys(t *testing.T, d *coordinatortest.Desk) []snapshot.ConfigKey {
 func TestRevokedService(t *testing.T) {
 	t.Parallel()
 	d, acme, _ := desk(t, service("web", "", "uid: 1"))
-	desktest.ApplyEmergency(d, desktest.Statement(d, 1, func(e *snapshot.Emergency) {
+	desktest.ApplyEmergency(d, desktest.Statement(d, 1, func(e *cosigned.Emergency) {
 		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
 	}), false)
 	if got, err := certify(t, d, acme, "web"); err != nil || outcomes(got) != "no" {

@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -50,7 +51,7 @@ type Node struct {
 	told     Told
 	source   *credential.Issued
 	enrolled atomic.Pointer[state.Self]          // stored under activation
-	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
+	moved    atomic.Pointer[cosigned.RootChange] // the change of root that is to be followed; nil: none
 	svid     state.Decisive[dir.SVID]
 	beliefs  state.Decisive[state.Beliefs]
 	status   state.Condition
@@ -256,7 +257,7 @@ func (n *Node) Beliefs() *state.Beliefs { return n.beliefs.Load() }
 func (n *Node) SVID() *dir.SVID { return n.svid.Load() }
 
 // Moved is the change of root that is to be followed; nil: none.
-func (n *Node) Moved() *snapshot.RootChange { return n.moved.Load() }
+func (n *Node) Moved() *cosigned.RootChange { return n.moved.Load() }
 
 // Status is what the node tells of itself.
 func (n *Node) Status() *state.Condition { return &n.status }

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -84,7 +84,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 		return nil, refused(errors.New("there is no trust bundle that names the signers"))
 	}
 	content, _ := bundle.TrustBundle()
-	signed, err := snapshotmember.UnmarshalEmergency(raw)
+	signed, err := cosigned.UnmarshalEmergency(raw)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -92,7 +92,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 	if err != nil {
 		return nil, refused(err)
 	}
-	statements, news, err := snapshotmember.AddEmergency(b.Emergencies, e)
+	statements, news, err := cosigned.AddEmergency(b.Emergencies, e)
 	if err != nil {
 		return nil, refused(err)
 	}

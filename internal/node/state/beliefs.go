@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
@@ -91,7 +92,7 @@ type Beliefs struct {
 
 	// Emergencies are the statements of the signers that are in force here, and
 	// statements the same as they were handed in.
-	Emergencies []*snapshot.Emergency
+	Emergencies []*cosigned.Emergency
 	Statements  [][]byte
 
 	// Contact is what connections are verified by.
@@ -493,12 +494,12 @@ func (b *Beliefs) Bundle() *snapshot.Verified {
 
 // Revocations are all that the node must not rely on.
 func (b *Beliefs) Revocations() snapshot.Revocations {
-	return snapshotmember.RevocationsOf(b.Bundle(), b.Emergencies...)
+	return cosigned.RevocationsOf(b.Bundle(), b.Emergencies...)
 }
 
 // Stated are what statements of the signers revoke, beyond any bundle.
 func (b *Beliefs) Stated() snapshot.Revocations {
-	return snapshotmember.RevocationsOf(nil, b.Emergencies...)
+	return cosigned.RevocationsOf(nil, b.Emergencies...)
 }
 
 // Effective returns what the node me may rely on of h: its content without what is

@@ -9,6 +9,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/snapshot"
@@ -29,7 +30,7 @@ type Wanted struct {
 	Beliefs *Beliefs
 	// Moved is the change of root that leads to pin, for a member that follows it; nil
 	// if pin is its root already.
-	Moved *snapshot.RootChange
+	Moved *cosigned.RootChange
 }
 
 // session reports whether what is wanted is a person's or tool's identity: it

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -26,7 +27,7 @@ type Loaded struct {
 	Beliefs  *Beliefs
 	// emergencies are the statements of the signers that are in force here, and
 	// statements the same as they were handed in.
-	emergencies []*snapshot.Emergency
+	emergencies []*cosigned.Emergency
 	statements  [][]byte
 	// Unsaved are the scopes whose pending snapshot is to be placed, with the bytes
 	// that it takes the place of, if any.

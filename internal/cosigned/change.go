@@ -1,4 +1,4 @@
-package snapshot
+package cosigned
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // RootChange says that a cluster has another root from now on. It is what the
@@ -19,11 +20,11 @@ import (
 // in the history that it is for: at another place it authorizes nothing.
 type RootChange struct {
 	ClusterID      string
-	Index          uint64 // of the transition that makes the change
-	Previous       Digest // the transition before it
-	Manifest       Digest // the manifest that it sets
-	AuthorityEpoch uint64 // that it begins
-	SeedEpoch      uint64 // that it begins; at least 2
+	Index          uint64          // of the transition that makes the change
+	Previous       snapshot.Digest // the transition before it
+	Manifest       snapshot.Digest // the manifest that it sets
+	AuthorityEpoch uint64          // that it begins
+	SeedEpoch      uint64          // that it begins; at least 2
 
 	PreviousRoot identity.KeyID // the root CA key that leaves
 	Root         identity.KeyID // the root CA key that comes
@@ -32,7 +33,7 @@ type RootChange struct {
 	TransactionKey ed25519.PublicKey // signs the head of the history from now on
 }
 
-func (r *RootChange) walk(c *codec) {
+func (r *RootChange) walk(c *canonical.Codec) {
 	version := schemaVersion
 	c.Begin()
 	c.Member("authority_epoch")
@@ -67,13 +68,16 @@ func (r *RootChange) fault() string {
 	switch {
 	case identityauthor.CheckCluster(r.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", r.ClusterID)
-	case !inVersions(r.AuthorityEpoch) || r.AuthorityEpoch < 2 || !inVersions(r.SeedEpoch) || r.SeedEpoch < 2 || !inVersions(r.Index) || r.Index < 2:
-		return fmt.Sprintf("index %d, authority epoch %d, seed epoch %d: a root changes after the first", r.Index, r.AuthorityEpoch, r.SeedEpoch)
+	case !inVersions(r.AuthorityEpoch) || r.AuthorityEpoch < 2 || !inVersions(r.SeedEpoch) || r.SeedEpoch < 2 ||
+		!inVersions(r.Index) || r.Index < 2:
+		return fmt.Sprintf("index %d, authority epoch %d, seed epoch %d: a root changes after the first",
+			r.Index, r.AuthorityEpoch, r.SeedEpoch)
 	case r.Previous.IsZero() || r.Manifest.IsZero():
 		return "it names no place in the history"
 	case r.PreviousRoot.IsZero() || r.Root.IsZero() || r.PreviousRoot == r.Root:
 		return "it does not name two roots"
-	case len(r.ConfigRoot) != ed25519.PublicKeySize || len(r.TransactionKey) != ed25519.PublicKeySize || bytes.Equal(r.ConfigRoot, r.TransactionKey):
+	case len(r.ConfigRoot) != ed25519.PublicKeySize || len(r.TransactionKey) != ed25519.PublicKeySize ||
+		bytes.Equal(r.ConfigRoot, r.TransactionKey):
 		return "it does not name two keys of 32 bytes"
 	}
 	return ""
@@ -85,7 +89,7 @@ func (r RootChange) Encode() ([]byte, error) {
 	if msg := r.fault(); msg != "" {
 		return nil, fmt.Errorf("snapshot: change of root: %s", msg)
 	}
-	encoded, err := encode(&r)
+	encoded, err := encode(r.walk)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: change of root: %w", err)
 	}
@@ -102,19 +106,20 @@ func (r RootChange) Statement() ([]byte, error) {
 	return snapshotform.PAE(snapshotform.TypeRootChange, r.ClusterID, encoded), nil
 }
 
-// decodeRootChange reads the canonical bytes of a change of root, which nobody
+// DecodeRootChange reads the canonical bytes of a change of root, which nobody
 // vouches for yet: it is for people who are asked to sign them. Errors match
-// ErrMalformed.
-func decodeRootChange(data []byte) (RootChange, error) {
+// snapshot.ErrMalformed.
+func DecodeRootChange(data []byte) (RootChange, error) {
 	var r RootChange
 	if len(data) > snapshotform.MaxRecord {
-		return r, fmt.Errorf("snapshot: a change of root of %d bytes, limit %d: %w", len(data), snapshotform.MaxRecord, ErrMalformed)
+		return r, fmt.Errorf("snapshot: a change of root of %d bytes, limit %d: %w",
+			len(data), snapshotform.MaxRecord, snapshot.ErrMalformed)
 	}
-	if _, err := decode(string(data), &r); err != nil {
-		return RootChange{}, fmt.Errorf("snapshot: change of root: %w: %w", err, ErrMalformed)
+	if err := decode(data, r.walk); err != nil {
+		return RootChange{}, fmt.Errorf("snapshot: change of root: %w: %w", err, snapshot.ErrMalformed)
 	}
 	if msg := r.fault(); msg != "" {
-		return RootChange{}, fmt.Errorf("snapshot: change of root: %s: %w", msg, ErrMalformed)
+		return RootChange{}, fmt.Errorf("snapshot: change of root: %s: %w", msg, snapshot.ErrMalformed)
 	}
 	return r, nil
 }
@@ -131,12 +136,12 @@ type SignedRootChange struct {
 	Signatures []SignerSignature
 }
 
-// Marshal returns the encoding of s for the wire. It fails with ErrMalformed if a
+// Marshal returns the encoding of s for the wire. It fails with snapshot.ErrMalformed if a
 // part exceeds its limit.
 func (s *SignedRootChange) Marshal() ([]byte, error) {
 	if len(s.Change) > snapshotform.MaxRecord || len(s.Signatures) > snapshotform.MaxSigners {
 		return nil, fmt.Errorf("snapshot: a change of root of %d bytes with %d signatures, limits %d and %d: %w",
-			len(s.Change), len(s.Signatures), snapshotform.MaxRecord, snapshotform.MaxSigners, ErrMalformed)
+			len(s.Change), len(s.Signatures), snapshotform.MaxRecord, snapshotform.MaxSigners, snapshot.ErrMalformed)
 	}
 	out := append(binary.BigEndian.AppendUint16([]byte(snapshotform.ChangeMagic), uint16(len(s.Change))), s.Change...)
 	out = append(out, byte(len(s.Signatures)))
@@ -146,12 +151,13 @@ func (s *SignedRootChange) Marshal() ([]byte, error) {
 	return out, nil
 }
 
-// unmarshalRootChange reads what Marshal wrote. It copies. Errors match
-// ErrMalformed.
-func unmarshalRootChange(data []byte) (*SignedRootChange, error) {
+// UnmarshalRootChange reads what Marshal wrote. It copies. Errors match
+// snapshot.ErrMalformed.
+func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
 	r := canonical.NewParts(data)
 	if r.Take(len(snapshotform.ChangeMagic)) != snapshotform.ChangeMagic {
-		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w", snapshotform.ChangeMagic, ErrMalformed)
+		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w",
+			snapshotform.ChangeMagic, snapshot.ErrMalformed)
 	}
 	s := &SignedRootChange{Change: r.Bytes(2, snapshotform.MaxRecord)}
 	for range r.Count(snapshotform.MaxSigners) {
@@ -162,7 +168,7 @@ func unmarshalRootChange(data []byte) (*SignedRootChange, error) {
 	}
 	r.Finish()
 	if r.Fault() != "" {
-		return nil, fmt.Errorf("snapshot: an encoded change of root with %s: %w", r.Fault(), ErrMalformed)
+		return nil, fmt.Errorf("snapshot: an encoded change of root with %s: %w", r.Fault(), snapshot.ErrMalformed)
 	}
 	return s, nil
 }
@@ -170,41 +176,47 @@ func unmarshalRootChange(data []byte) (*SignedRootChange, error) {
 // verify returns the change if the threshold of signers signed it for cluster. The
 // signatures are checked before anything is parsed. A signature of a stranger, or
 // one that does not verify, counts for nothing.
-func (s *SignedRootChange) verify(cluster string, signers *Signers) (RootChange, error) {
-	if s == nil || len(s.Change) == 0 || len(s.Change) > snapshotform.MaxRecord || len(s.Signatures) > snapshotform.MaxSigners {
-		return RootChange{}, refuse(checkLimits, "", "the change of root or its list of signatures is missing or above its limit")
+func (s *SignedRootChange) verify(cluster string, signers *snapshot.Signers) (RootChange, error) {
+	if s == nil || len(s.Change) == 0 || len(s.Change) > snapshotform.MaxRecord ||
+		len(s.Signatures) > snapshotform.MaxSigners {
+		return RootChange{}, refuse(checkLimits, "",
+			"the change of root or its list of signatures is missing or above its limit")
 	}
 	statement := snapshotform.PAE(snapshotform.TypeRootChange, cluster, s.Change)
 	signed := 0
 	for _, k := range signers.Keys {
 		for i := range s.Signatures {
-			if sig := &s.Signatures[i]; bytes.Equal(sig.Key[:], k.Key) && ed25519.Verify(k.Key, statement, sig.Signature[:]) {
+			sig := &s.Signatures[i]
+			if bytes.Equal(sig.Key[:], k.Key) && ed25519.Verify(k.Key, statement, sig.Signature[:]) {
 				signed++
 				break
 			}
 		}
 	}
 	if signers.Threshold < 1 || signed < signers.Threshold {
-		return RootChange{}, refuse(checkSignature, "", fmt.Sprintf("%d of the signers that this node knows have signed the change of root, %d must", signed, signers.Threshold))
+		return RootChange{}, refuse(checkSignature, "",
+			fmt.Sprintf("%d of the signers that this node knows have signed the change of root, %d must",
+				signed, signers.Threshold))
 	}
 	var r RootChange
-	if _, err := decode(string(s.Change), &r); err != nil {
+	if err := decode(s.Change, r.walk); err != nil {
 		return RootChange{}, refuse(checkSchema, "", "change of root: "+err.Error())
 	}
 	if msg := r.fault(); msg != "" {
 		return RootChange{}, refuse(checkSchema, "", "change of root: "+msg)
 	}
 	if r.ClusterID != cluster {
-		return RootChange{}, refuse(checkCluster, "", fmt.Sprintf("the change of root is of cluster %.80q", r.ClusterID))
+		return RootChange{}, refuse(checkCluster, "",
+			fmt.Sprintf("the change of root is of cluster %.80q", r.ClusterID))
 	}
 	return r, nil
 }
 
-// errNoRootChange is matched when none of the changes leads away from the root
+// ErrNoRootChange is matched when none of the changes leads away from the root
 // that a node pins.
-var errNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinned one", ErrRejected)
+var ErrNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinned one", snapshot.ErrRejected)
 
-// verifyRootChanges returns where the root that a node pins went: changes are those
+// VerifyRootChanges returns where the root that a node pins went: changes are those
 // of its cluster, in the order of the history, and bundle is its newest trust
 // bundle, whose signers it believes. Those before pin came into force are passed
 // over. From there each must follow on the one before, and be signed by the
@@ -212,14 +224,15 @@ var errNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinn
 //
 // A change at a place of the history that the bundle has seen taken is refused: it
 // was signed and never made, or it is one that was replayed. Errors match
-// ErrRejected; errNoRootChange if pin did not change.
-func verifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identity.KeyID) (RootChange, error) {
+// snapshot.ErrRejected; ErrNoRootChange if pin did not change.
+func VerifyRootChanges(changes []*SignedRootChange, bundle *snapshot.Verified, pin identity.KeyID) (RootChange, error) {
 	held, ok := bundle.TrustBundle()
 	if !ok {
 		return RootChange{}, fmt.Errorf("snapshot: VerifyRootChanges needs a trust bundle")
 	}
 	if len(changes) > snapshotform.MaxRootChanges {
-		return RootChange{}, refuse(checkLimits, "", fmt.Sprintf("%d changes of root, limit %d", len(changes), snapshotform.MaxRootChanges))
+		return RootChange{}, refuse(checkLimits, "",
+			fmt.Sprintf("%d changes of root, limit %d", len(changes), snapshotform.MaxRootChanges))
 	}
 	at := RootChange{ClusterID: held.ClusterID, Index: held.Head.Index, AuthorityEpoch: held.AuthorityEpoch, Root: pin}
 	found, why := false, error(nil)
@@ -234,13 +247,20 @@ func verifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identi
 		}
 		switch {
 		case next.AuthorityEpoch <= at.AuthorityEpoch:
-			return RootChange{}, refuse(checkEpoch, "", fmt.Sprintf("a change of root to authority epoch %d, and %d is known", next.AuthorityEpoch, at.AuthorityEpoch))
+			return RootChange{}, refuse(checkEpoch, "",
+				fmt.Sprintf("a change of root to authority epoch %d, and %d is known",
+					next.AuthorityEpoch, at.AuthorityEpoch))
 		case next.Index <= at.Index:
-			return RootChange{}, refuse(checkVersion, "", fmt.Sprintf("a change of root at index %d of the history, which is known to lead to %d without it", next.Index, at.Index))
+			return RootChange{}, refuse(checkVersion, "",
+				fmt.Sprintf("a change of root at index %d of the history, which is known to lead to %d without it",
+					next.Index, at.Index))
 		case !found && next.Index == at.Index+1 && next.Previous != held.Head.Hash:
-			return RootChange{}, refuse(checkVersion, "", fmt.Sprintf("a change of root after another transition at index %d than the one that is known", at.Index))
+			return RootChange{}, refuse(checkVersion, "",
+				fmt.Sprintf("a change of root after another transition at index %d than the one that is known",
+					at.Index))
 		case found && next.SeedEpoch <= at.SeedEpoch:
-			return RootChange{}, refuse(checkVersion, "", fmt.Sprintf("seed epoch %d follows %d", next.SeedEpoch, at.SeedEpoch))
+			return RootChange{}, refuse(checkVersion, "",
+				fmt.Sprintf("seed epoch %d follows %d", next.SeedEpoch, at.SeedEpoch))
 		}
 		at, found = next, true
 	}
@@ -248,7 +268,7 @@ func verifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identi
 	case found:
 		return at, nil
 	case why != nil:
-		return RootChange{}, fmt.Errorf("%w: %w", errNoRootChange, why)
+		return RootChange{}, fmt.Errorf("%w: %w", ErrNoRootChange, why)
 	}
-	return RootChange{}, errNoRootChange
+	return RootChange{}, ErrNoRootChange
 }

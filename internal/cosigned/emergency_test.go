@@ -1,4 +1,5 @@
-package snapshot
+// The tests are inside: they sign what no function of the package makes.
+package cosigned
 
 import (
 	"bytes"
@@ -11,25 +12,26 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 func (f *fleet) emergency() Emergency {
 	return Emergency{
 		ClusterID: testCluster, Root: f.ca.Root().KeyID(), Number: 1, IssuedAt: f.now, Reason: "c1 was stolen",
-		ConfigKeys: []Digest{DigestOf(public(f.keys[0]))}, Keys: []identity.KeyID{{7}},
-		Nodes: []identity.ID{mustID(identity.New(testCluster, identity.Data, "stolen"))}, Revoked: []Revoked{{snapshotform.RevokedService, "web"}},
+		ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public(f.keys[0]))}, Keys: []identity.KeyID{{7}},
+		Nodes: []identity.ID{mustID(identity.New(testCluster, identity.Data, "stolen"))}, Revoked: []snapshot.Revoked{{snapshotform.RevokedService, "web"}},
 	}
 }
 
 // council is a bundle whose manifest takes two of three signers.
-func (f *fleet) council(tb testing.TB) TrustBundle {
+func (f *fleet) council(tb testing.TB) snapshot.TrustBundle {
 	tb.Helper()
-	b, _ := f.bundleOf(tb, func(b *TrustBundle) {
-		b.Signers = Signers{Threshold: 2}
+	b, _ := f.bundleOf(tb, func(b *snapshot.TrustBundle) {
+		b.Signers = snapshot.Signers{Threshold: 2}
 		for _, name := range []string{"alice", "bob", "carol"} {
-			b.Signers.Keys = append(b.Signers.Keys, SignerKey{name, public(keyOf(name))})
+			b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{name, public(keyOf(name))})
 		}
-		slices.SortFunc(b.Signers.Keys, func(x, y SignerKey) int { return bytes.Compare(x.Key, y.Key) })
+		slices.SortFunc(b.Signers.Keys, func(x, y snapshot.SignerKey) int { return bytes.Compare(x.Key, y.Key) })
 	}).TrustBundle()
 	return b
 }
@@ -37,7 +39,7 @@ func (f *fleet) council(tb testing.TB) TrustBundle {
 // signEmergency signs e, also what Encode refuses, with the keys of these names.
 func signEmergency(tb testing.TB, e Emergency, signers ...string) *SignedEmergency {
 	tb.Helper()
-	s := &SignedEmergency{Statement: must(encode(&e))}
+	s := &SignedEmergency{Statement: must(encode(e.walk))}
 	for _, name := range signers {
 		key := keyOf(name)
 		sig := SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeEmergency, e.ClusterID, s.Statement)))}
@@ -51,7 +53,7 @@ func signEmergency(tb testing.TB, e Emergency, signers ...string) *SignedEmergen
 // emergencyAttacks are statements that no node may act on.
 var emergencyAttacks = []struct {
 	name   string
-	reason Reason
+	reason snapshot.Reason
 	make   func(t *testing.T, f *fleet) *SignedEmergency
 }{
 	{"nobody signed", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency { return signEmergency(t, f.emergency()) }},
@@ -90,7 +92,7 @@ var emergencyAttacks = []struct {
 	{"of another cluster, signed for this one", snapshotform.ReasonCluster, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.ClusterID, e.Nodes = "test.example", nil
-		s := &SignedEmergency{Statement: must(encode(&e))}
+		s := &SignedEmergency{Statement: must(encode(e.walk))}
 		for _, name := range []string{"alice", "bob"} {
 			key := keyOf(name)
 			_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeEmergency, testCluster, s.Statement)))})
@@ -143,13 +145,13 @@ var emergencyAttacks = []struct {
 		return signEmergency(t, e, "alice", "bob")
 	}},
 	{"with an unknown field", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
-		return resigned(bytes.Replace(must(encode(ptr(f.emergency()))), []byte(`"config_keys":`), []byte(`"comment":"x","config_keys":`), 1))
+		return resigned(bytes.Replace(must(encode(ptr(f.emergency()).walk)), []byte(`"config_keys":`), []byte(`"comment":"x","config_keys":`), 1))
 	}},
 	{"in another spelling", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
-		return resigned(bytes.Replace(must(encode(ptr(f.emergency()))), []byte(`{"cluster_id":`), []byte(`{ "cluster_id":`), 1))
+		return resigned(bytes.Replace(must(encode(ptr(f.emergency()).walk)), []byte(`{"cluster_id":`), []byte(`{ "cluster_id":`), 1))
 	}},
 	{"of a newer schema", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
-		return resigned(bytes.Replace(must(encode(ptr(f.emergency()))), []byte(`"schema_version":1`), []byte(`"schema_version":2`), 1))
+		return resigned(bytes.Replace(must(encode(ptr(f.emergency()).walk)), []byte(`"schema_version":1`), []byte(`"schema_version":2`), 1))
 	}},
 	{"too large", snapshotform.ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency {
 		return resigned(make([]byte, snapshotform.MaxEmergency+1))
@@ -181,8 +183,8 @@ func TestEmergencyAttacks(t *testing.T) {
 	for _, a := range emergencyAttacks {
 		t.Run(a.name, func(t *testing.T) {
 			_, err := a.make(t, f).Verify(b)
-			r, ok := errors.AsType[*RejectedError](err)
-			if !ok || r.Reason != a.reason || !errors.Is(err, ErrRejected) {
+			r, ok := errors.AsType[*snapshot.RejectedError](err)
+			if !ok || r.Reason != a.reason || !errors.Is(err, snapshot.ErrRejected) {
 				t.Fatalf("%v, want it refused for %s", err, a.reason)
 			}
 		})
@@ -210,15 +212,15 @@ func TestEmergency(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Keys = []identity.KeyID{{7}, {9}}
-	if !bytes.Equal(must(encode(got)), must(encode(&e))) {
+	if !bytes.Equal(must(encode(got.walk)), must(encode(e.walk))) {
 		t.Errorf("%+v, want %+v", got, e)
 	}
-	back := must(unmarshalEmergency(must(s.Marshal())))
+	back := must(UnmarshalEmergency(must(s.Marshal())))
 	if !bytes.Equal(must(back.Marshal()), must(s.Marshal())) || back.Digest() != s.Digest() {
 		t.Error("it does not come back from its file")
 	}
 	// A statement whose signer leaves after it was signed stays in force: who reads a kept one needs no signers.
-	if _, err := decodeEmergency(s.Statement); err != nil {
+	if _, err := DecodeEmergency(s.Statement); err != nil {
 		t.Error(err)
 	}
 	other := f.emergency()
@@ -231,7 +233,7 @@ func TestEmergency(t *testing.T) {
 	}
 	long := f.emergency()
 	for i := range snapshotform.MaxEmergencyParts {
-		long.Revoked = append(long.Revoked, Revoked{snapshotform.RevokedStorage, fmt.Sprintf("https://%s.example/%d", strings.Repeat("x", 230), i)})
+		long.Revoked = append(long.Revoked, snapshot.Revoked{snapshotform.RevokedStorage, fmt.Sprintf("https://%s.example/%d", strings.Repeat("x", 230), i)})
 	}
 	if _, err := long.Encode(); err == nil {
 		t.Error("a statement above its size")
@@ -247,21 +249,21 @@ func TestEmergencyFlips(t *testing.T) {
 		for bit := range 8 {
 			bent := bytes.Clone(raw)
 			bent[i] ^= 1 << bit
-			s, err := unmarshalEmergency(bent)
+			s, err := UnmarshalEmergency(bent)
 			if err == nil {
 				_, err = s.Verify(b)
 			}
-			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrRejected) {
+			if !errors.Is(err, snapshot.ErrMalformed) && !errors.Is(err, snapshot.ErrRejected) {
 				t.Fatalf("byte %d, bit %d: %v", i, bit, err)
 			}
 		}
 	}
 	for n := range raw {
-		if _, err := unmarshalEmergency(raw[:n]); !errors.Is(err, ErrMalformed) {
+		if _, err := UnmarshalEmergency(raw[:n]); !errors.Is(err, snapshot.ErrMalformed) {
 			t.Fatalf("the first %d bytes: %v", n, err)
 		}
 	}
-	if _, err := unmarshalEmergency(append(raw, 0)); !errors.Is(err, ErrMalformed) {
+	if _, err := UnmarshalEmergency(append(raw, 0)); !errors.Is(err, snapshot.ErrMalformed) {
 		t.Error("a byte after the end")
 	}
 }
@@ -279,30 +281,30 @@ func TestAddEmergency(t *testing.T) {
 		name string
 		e    *Emergency
 		news bool
-		bad  Reason
+		bad  snapshot.Reason
 		want int
 	}{
 		{"the second first", at(2, "b"), true, "", 1},
 		{"then the first", at(1, "a"), true, "", 2},
 		{"replayed", at(2, "b"), false, "", 2},
 		{"an old one, replayed", at(1, "a"), false, "", 2},
-		{"another of the same number", at(1, "c"), false, ReasonEquivocation, 2},
+		{"another of the same number", at(1, "c"), false, snapshot.ReasonEquivocation, 2},
 		{"a later one", at(9, "d"), true, "", 3},
 	} {
-		out, news, err := addEmergency(in, step.e)
-		r, _ := errors.AsType[*RejectedError](err)
+		out, news, err := AddEmergency(in, step.e)
+		r, _ := errors.AsType[*snapshot.RejectedError](err)
 		if news != step.news || len(out) != step.want || (err != nil) != (step.bad != "") || err != nil && r.Reason != step.bad {
 			t.Fatalf("%s: %d in force, news %v, %v", step.name, len(out), news, err)
 		}
 		in = out
 	}
 	for n := uint64(10); len(in) < snapshotform.MaxEmergencies; n++ {
-		in, _, _ = addEmergency(in, at(n, "x"))
+		in, _, _ = AddEmergency(in, at(n, "x"))
 	}
-	if _, _, err := addEmergency(in, at(1000, "x")); !errors.Is(err, ErrRejected) {
+	if _, _, err := AddEmergency(in, at(1000, "x")); !errors.Is(err, snapshot.ErrRejected) {
 		t.Errorf("one above the limit: %v", err)
 	}
-	if _, news, err := addEmergency(in, at(9, "d")); news || err != nil {
+	if _, news, err := AddEmergency(in, at(9, "d")); news || err != nil {
 		t.Errorf("a full list refuses what is in force: %v", err)
 	}
 }
@@ -315,9 +317,9 @@ func FuzzEmergency(f *testing.F) {
 	f.Add(must(signEmergency(f, fl.emergency(), "alice").Marshal()))
 	f.Add([]byte(snapshotform.EmergencyMagic))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := unmarshalEmergency(data)
+		s, err := UnmarshalEmergency(data)
 		if err != nil {
-			if !errors.Is(err, ErrMalformed) {
+			if !errors.Is(err, snapshot.ErrMalformed) {
 				t.Fatal(err)
 			}
 			return
@@ -325,7 +327,7 @@ func FuzzEmergency(f *testing.F) {
 		if !bytes.Equal(must(s.Marshal()), data) {
 			t.Fatal("one value has two encodings")
 		}
-		if e, err := decodeEmergency(s.Statement); err == nil {
+		if e, err := DecodeEmergency(s.Statement); err == nil {
 			if again, err := e.Encode(); err != nil || !bytes.Equal(again, s.Statement) {
 				t.Fatalf("one statement has two forms (%v)", err)
 			}

@@ -1,8 +1,9 @@
-package snapshot
+package cosigned
 
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshotmember"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Emergency revokes, on the word of the signers of the manifest alone: no coordinator
@@ -31,19 +34,20 @@ type Emergency struct {
 	IssuedAt time.Time
 	Reason   string
 
-	ConfigKeys []Digest         // SHA-256 of config signing keys
-	Keys       []identity.KeyID // of leaves or mesh CAs
+	ConfigKeys []snapshot.Digest // SHA-256 of config signing keys
+	Keys       []identity.KeyID  // of leaves or mesh CAs
 	Nodes      []identity.ID
-	Revoked    []Revoked
+	Revoked    []snapshot.Revoked
 }
 
-func (e *Emergency) walk(c *codec) {
+func (e *Emergency) walk(c *canonical.Codec) {
 	version := schemaVersion
 	c.Begin()
 	c.Member("cluster_id")
 	c.Text(&e.ClusterID, identityform.MaxClusterBytes)
 	c.Member("config_keys")
-	canonical.List(c, &e.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, d *Digest) { c.Fixed(d[:]) })
+	canonical.List(c, &e.ConfigKeys, snapshotform.MaxConfigKeys,
+		func(c *canonical.Codec, d *snapshot.Digest) { c.Fixed(d[:]) })
 	c.Member("issued_at")
 	c.Instant(&e.IssuedAt)
 	c.Member("keys")
@@ -116,37 +120,40 @@ func isPrintable(s string) bool {
 // Encode returns the canonical bytes of e, with its lists sorted, which
 // [SignedEmergency] carries. Errors say which part no statement can have.
 func (e Emergency) Encode() ([]byte, error) {
-	e.ConfigKeys, e.Keys, e.Nodes, e.Revoked = slices.Clone(e.ConfigKeys), slices.Clone(e.Keys), slices.Clone(e.Nodes), slices.Clone(e.Revoked)
+	e.ConfigKeys, e.Keys = slices.Clone(e.ConfigKeys), slices.Clone(e.Keys)
+	e.Nodes, e.Revoked = slices.Clone(e.Nodes), slices.Clone(e.Revoked)
 	slices.SortFunc(e.ConfigKeys, compareDigests)
 	slices.SortFunc(e.Keys, identity.KeyID.Compare)
 	slices.SortFunc(e.Nodes, identity.ID.Compare)
-	slices.SortFunc(e.Revoked, Revoked.Compare)
+	slices.SortFunc(e.Revoked, snapshot.Revoked.Compare)
 	if msg := e.fault(); msg != "" {
 		return nil, fmt.Errorf("snapshot: emergency statement: %s", msg)
 	}
-	encoded, err := encode(&e)
+	encoded, err := encode(e.walk)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: emergency statement: %w", err)
 	}
 	if len(encoded) > snapshotform.MaxEmergency {
-		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d", len(encoded), snapshotform.MaxEmergency)
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d",
+			len(encoded), snapshotform.MaxEmergency)
 	}
 	return encoded, nil
 }
 
-// decodeEmergency reads the canonical bytes of a statement, which nobody vouches for
+// DecodeEmergency reads the canonical bytes of a statement, which nobody vouches for
 // yet: it is for people who are asked to sign it, and for what was verified before.
-// Errors match ErrMalformed.
-func decodeEmergency(data []byte) (*Emergency, error) {
+// Errors match snapshot.ErrMalformed.
+func DecodeEmergency(data []byte) (*Emergency, error) {
 	if len(data) > snapshotform.MaxEmergency {
-		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d: %w", len(data), snapshotform.MaxEmergency, ErrMalformed)
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d: %w",
+			len(data), snapshotform.MaxEmergency, snapshot.ErrMalformed)
 	}
 	e := new(Emergency)
-	if _, err := decode(string(data), e); err != nil {
-		return nil, fmt.Errorf("snapshot: emergency statement: %w: %w", err, ErrMalformed)
+	if err := decode(data, e.walk); err != nil {
+		return nil, fmt.Errorf("snapshot: emergency statement: %w: %w", err, snapshot.ErrMalformed)
 	}
 	if msg := e.fault(); msg != "" {
-		return nil, fmt.Errorf("snapshot: emergency statement: %s: %w", msg, ErrMalformed)
+		return nil, fmt.Errorf("snapshot: emergency statement: %s: %w", msg, snapshot.ErrMalformed)
 	}
 	return e, nil
 }
@@ -158,12 +165,12 @@ type SignedEmergency struct {
 }
 
 // Digest names the statement, whoever signed it.
-func (s *SignedEmergency) Digest() Digest { return DigestOf(s.Statement) }
+func (s *SignedEmergency) Digest() snapshot.Digest { return snapshot.DigestOf(s.Statement) }
 
 // Sign adds the signature of key, unless it is there. The statement is read first:
 // nobody signs for another cluster than it names.
 func (s *SignedEmergency) Sign(key ed25519.PrivateKey) error {
-	e, err := decodeEmergency(s.Statement)
+	e, err := DecodeEmergency(s.Statement)
 	if err != nil {
 		return err
 	}
@@ -176,7 +183,8 @@ func (s *SignedEmergency) Sign(key ed25519.PrivateKey) error {
 // Merge adds the signatures of another copy of the same statement.
 func (s *SignedEmergency) Merge(o *SignedEmergency) error {
 	if !bytes.Equal(s.Statement, o.Statement) {
-		return fmt.Errorf("snapshot: statement %s and statement %s are two, and were signed apart: %w", s.Digest(), o.Digest(), ErrMalformed)
+		return fmt.Errorf("snapshot: statement %s and statement %s are two, and were signed apart: %w",
+			s.Digest(), o.Digest(), snapshot.ErrMalformed)
 	}
 	for _, sig := range o.Signatures {
 		if err := s.add(sig); err != nil {
@@ -192,7 +200,8 @@ func (s *SignedEmergency) add(sig SignerSignature) error {
 	case found:
 		return nil
 	case len(s.Signatures) >= snapshotform.MaxSigners:
-		return fmt.Errorf("snapshot: %d signatures, limit %d: %w", len(s.Signatures)+1, snapshotform.MaxSigners, ErrMalformed)
+		return fmt.Errorf("snapshot: %d signatures, limit %d: %w",
+			len(s.Signatures)+1, snapshotform.MaxSigners, snapshot.ErrMalformed)
 	}
 	s.Signatures = slices.Insert(s.Signatures, i, sig)
 	return nil
@@ -200,26 +209,28 @@ func (s *SignedEmergency) add(sig SignerSignature) error {
 
 func compareSignatures(a, b SignerSignature) int { return bytes.Compare(a.Key[:], b.Key[:]) }
 
-// Marshal returns the encoding of s for a file. It fails with ErrMalformed if a part
+// Marshal returns the encoding of s for a file. It fails with snapshot.ErrMalformed if a part
 // exceeds its limit.
 func (s *SignedEmergency) Marshal() ([]byte, error) {
 	if len(s.Statement) > snapshotform.MaxEmergency || len(s.Signatures) > snapshotform.MaxSigners {
 		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes with %d signatures, limits %d and %d: %w",
-			len(s.Statement), len(s.Signatures), snapshotform.MaxEmergency, snapshotform.MaxSigners, ErrMalformed)
+			len(s.Statement), len(s.Signatures), snapshotform.MaxEmergency,
+			snapshotform.MaxSigners, snapshot.ErrMalformed)
 	}
-	out := append(binary.BigEndian.AppendUint32([]byte(snapshotform.EmergencyMagic), uint32(len(s.Statement))), s.Statement...)
-	out = append(out, byte(len(s.Signatures)))
+	out := binary.BigEndian.AppendUint32([]byte(snapshotform.EmergencyMagic), uint32(len(s.Statement)))
+	out = append(append(out, s.Statement...), byte(len(s.Signatures)))
 	for _, sig := range s.Signatures {
 		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
 	}
 	return out, nil
 }
 
-// unmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
-func unmarshalEmergency(data []byte) (*SignedEmergency, error) {
+// UnmarshalEmergency reads what Marshal wrote. It copies. Errors match snapshot.ErrMalformed.
+func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
 	r := canonical.NewParts(data)
 	if r.Take(len(snapshotform.EmergencyMagic)) != snapshotform.EmergencyMagic {
-		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w", snapshotform.EmergencyMagic, ErrMalformed)
+		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w",
+			snapshotform.EmergencyMagic, snapshot.ErrMalformed)
 	}
 	s := &SignedEmergency{Statement: r.Bytes(4, snapshotform.MaxEmergency)}
 	for range r.Count(snapshotform.MaxSigners) {
@@ -233,7 +244,7 @@ func unmarshalEmergency(data []byte) (*SignedEmergency, error) {
 		r.Fail("signatures out of order or double")
 	}
 	if r.Fault() != "" {
-		return nil, fmt.Errorf("snapshot: an encoded emergency statement with %s: %w", r.Fault(), ErrMalformed)
+		return nil, fmt.Errorf("snapshot: an encoded emergency statement with %s: %w", r.Fault(), snapshot.ErrMalformed)
 	}
 	return s, nil
 }
@@ -241,10 +252,12 @@ func unmarshalEmergency(data []byte) (*SignedEmergency, error) {
 // Verify returns the statement if the threshold of the signers that b names signed
 // it, for b's cluster and a root of b's. The signatures are checked before anything is
 // parsed. A signature of a stranger, or one that does not verify, counts for nothing.
-// A refusal is a *RejectedError and matches ErrRejected.
-func (s *SignedEmergency) Verify(b TrustBundle) (*Emergency, error) {
-	if s == nil || len(s.Statement) == 0 || len(s.Statement) > snapshotform.MaxEmergency || len(s.Signatures) > snapshotform.MaxSigners {
-		return nil, refuse(checkLimits, "", "the emergency statement or its list of signatures is missing or above its limit")
+// A refusal is a *snapshot.RejectedError and matches snapshot.ErrRejected.
+func (s *SignedEmergency) Verify(b snapshot.TrustBundle) (*Emergency, error) {
+	if s == nil || len(s.Statement) == 0 || len(s.Statement) > snapshotform.MaxEmergency ||
+		len(s.Signatures) > snapshotform.MaxSigners {
+		return nil, refuse(checkLimits, "",
+			"the emergency statement or its list of signatures is missing or above its limit")
 	}
 	message := snapshotform.PAE(snapshotform.TypeEmergency, b.ClusterID, s.Statement)
 	signed := 0
@@ -256,10 +269,12 @@ func (s *SignedEmergency) Verify(b TrustBundle) (*Emergency, error) {
 		}
 	}
 	if b.Signers.Threshold < 1 || signed < b.Signers.Threshold {
-		return nil, refuse(checkSignature, "", fmt.Sprintf("%d of the signers of the manifest have signed the emergency statement, %d must", signed, b.Signers.Threshold))
+		return nil, refuse(checkSignature, "",
+			fmt.Sprintf("%d of the signers of the manifest have signed the emergency statement, %d must",
+				signed, b.Signers.Threshold))
 	}
 	e := new(Emergency)
-	if _, err := decode(string(s.Statement), e); err != nil {
+	if err := decode(s.Statement, e.walk); err != nil {
 		return nil, refuse(checkSchema, "", "emergency statement: "+err.Error())
 	}
 	if msg := e.fault(); msg != "" {
@@ -268,32 +283,36 @@ func (s *SignedEmergency) Verify(b TrustBundle) (*Emergency, error) {
 	if e.ClusterID != b.ClusterID {
 		return nil, refuse(checkCluster, "", fmt.Sprintf("the emergency statement is of cluster %.80q", e.ClusterID))
 	}
-	roots, err := b.rootKeys()
-	if err != nil || !slices.Contains(roots, e.Root) {
-		return nil, refuse(checkEpoch, "", fmt.Sprintf("the emergency statement is for root %s, which is not in force: a reseed took its place", e.Root))
+	if !isRoot(b, e.Root) {
+		return nil, refuse(checkEpoch, "",
+			fmt.Sprintf("the emergency statement is for root %s, which is not in force: a reseed took its place",
+				e.Root))
 	}
 	return e, nil
 }
 
-// addEmergency returns the statements in force with e, which was verified as s. It
+// AddEmergency returns the statements in force with e, which was verified as s. It
 // reports false if e is in force already. A number that another statement has is
 // refused: who numbers them has to know which there are.
-func addEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, err error) {
+func AddEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, err error) {
 	for _, old := range in {
 		if old.Root != e.Root || old.Number != e.Number {
 			continue
 		}
-		was, err1 := encode(old)
-		is, err2 := encode(e)
+		was, err1 := encode(old.walk)
+		is, err2 := encode(e.walk)
 		if err1 == nil && err2 == nil && bytes.Equal(was, is) {
 			return in, false, nil
 		}
-		err := refuse(checkVersion, "", fmt.Sprintf("number %d is taken by another emergency statement, of %s", e.Number, old.IssuedAt.Format(canonical.TimeLayout)))
-		err.Reason = ReasonEquivocation
+		err := refuse(checkVersion, "",
+			fmt.Sprintf("number %d is taken by another emergency statement, of %s",
+				e.Number, old.IssuedAt.Format(canonical.TimeLayout)))
+		err.Reason = snapshot.ReasonEquivocation
 		return in, false, err
 	}
 	if len(in) >= snapshotform.MaxEmergencies {
-		return in, false, refuse(checkLimits, "", fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, snapshotform.MaxEmergencies))
+		return in, false, refuse(checkLimits, "",
+			fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, snapshotform.MaxEmergencies))
 	}
 	out = append(slices.Clone(in), e)
 	slices.SortFunc(out, func(a, b *Emergency) int {
@@ -303,4 +322,31 @@ func addEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, e
 		return 1
 	})
 	return out, true, nil
+}
+
+// isRoot reports whether a root of b, all of which can be read, is of the key root.
+func isRoot(b snapshot.TrustBundle, root identity.KeyID) bool {
+	found := false
+	for _, der := range b.Roots {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return false
+		}
+		found = found || identity.KeyOf(cert) == root
+	}
+	return found
+}
+
+// Revocations returns what e revokes.
+func (e *Emergency) Revocations() snapshot.Revocations {
+	return newRevocations(e.Revoked, e.ConfigKeys, e.Nodes, e.Keys)
+}
+
+// RevocationsOf returns all that bundle, which may be nil, and statements revoke.
+func RevocationsOf(bundle *snapshot.Verified, statements ...*Emergency) snapshot.Revocations {
+	more := make([]snapshot.Revocations, len(statements))
+	for i, e := range statements {
+		more[i] = e.Revocations()
+	}
+	return snapshotmember.RevocationsOf(bundle, more...)
 }
