@@ -10,6 +10,7 @@ import (
 
 // The types of what is signed. A signature over one never verifies as another.
 const (
+	typeTerm       = "fealty/term/v1"
 	typeGrant      = "fealty/grant/v1"
 	typeAssignment = "fealty/assignment/v1"
 )
@@ -17,6 +18,13 @@ const (
 // ErrUntrusted is matched by every refusal of a statement that is well formed, and that
 // the authority did not sign, or not for this cluster.
 var ErrUntrusted = statement.ErrUntrusted
+
+// TermStatement says that a leader's term has begun: see [Term.Check].
+type TermStatement struct {
+	Cluster        string
+	Term           int64
+	AuthorityEpoch uint64
+}
 
 // Grant says that the authority gave a holder this grant, after all with a lower number.
 type Grant struct {
@@ -63,17 +71,31 @@ func KeyID(key ed25519.PublicKey) string { return statement.KeyID(key) }
 
 // Sign returns the statement as it travels, signed by an Ed25519 key (RFC 8032). It
 // refuses what no receiver would take; other errors are the signer's.
+func (s TermStatement) Sign(key crypto.Signer) (string, error) {
+	return statement.Sign(key, typeTerm, s.Cluster, s.form)
+}
+
+// Sign is [TermStatement.Sign].
 func (s Grant) Sign(key crypto.Signer) (string, error) {
 	return statement.Sign(key, typeGrant, s.Cluster, s.form)
 }
 
-// Sign is [Grant.Sign].
+// Sign is [TermStatement.Sign].
 func (s Assignment) Sign(key crypto.Signer) (string, error) {
 	return statement.Sign(key, typeAssignment, s.Cluster, s.form)
 }
 
-// OpenGrant returns the grant in a text if a signed this. Errors match [ErrMalformed] or
-// [ErrUntrusted].
+// OpenTerm returns the statement in a text if a signed this. Errors match [ErrMalformed]
+// or [ErrUntrusted].
+func (a Authority) OpenTerm(text string) (Verified[TermStatement], error) {
+	return opened(statement.Open(statement.Authority(a), text, typeTerm, func(f *statement.Fields) (s TermStatement) {
+		s.Cluster, s.AuthorityEpoch = f.Head()
+		s.Term = int64(f.Number("term", 63))
+		return s
+	}, TermStatement.form))
+}
+
+// OpenGrant is [Authority.OpenTerm] of a grant.
 func (a Authority) OpenGrant(text string) (Verified[Grant], error) {
 	return opened(statement.Open(statement.Authority(a), text, typeGrant, func(f *statement.Fields) (s Grant) {
 		s.Cluster, s.AuthorityEpoch = f.Head()
@@ -83,7 +105,7 @@ func (a Authority) OpenGrant(text string) (Verified[Grant], error) {
 	}, Grant.form))
 }
 
-// OpenAssignment is [Authority.OpenGrant] of an assignment.
+// OpenAssignment is [Authority.OpenTerm] of an assignment.
 func (a Authority) OpenAssignment(text string) (Verified[Assignment], error) {
 	return opened(statement.Open(statement.Authority(a), text, typeAssignment, func(f *statement.Fields) (s Assignment) {
 		s.Cluster, s.AuthorityEpoch = f.Head()
@@ -96,6 +118,13 @@ func (a Authority) OpenAssignment(text string) (Verified[Assignment], error) {
 // opened is what statement.Open returned, as the type that only a verified statement has.
 func opened[T any](said T, err error) (Verified[T], error) {
 	return Verified[T]{said, err == nil}, err
+}
+
+func (s TermStatement) form() (string, string) {
+	return statement.Head(s.Cluster, s.AuthorityEpoch) + "term " + strconv.FormatInt(s.Term, 10) + "\n",
+		statement.FirstFault(nameFault("cluster", s.Cluster, false),
+			statement.ZeroFault("authority epoch", s.AuthorityEpoch),
+			statement.ZeroFault("term", uint64(max(s.Term, 0))))
 }
 
 func (s Grant) form() (string, string) {

@@ -18,8 +18,8 @@ import (
 	"github.com/fealty-io/fealty/internal/orders"
 )
 
-func termOf(cluster string, term int64, authorityEpoch uint64) orders.Term {
-	return orders.Term{Cluster: cluster, Term: term, AuthorityEpoch: authorityEpoch}
+func termOf(cluster string, term int64, authorityEpoch uint64) fence.TermStatement {
+	return fence.TermStatement{Cluster: cluster, Term: term, AuthorityEpoch: authorityEpoch}
 }
 
 func grantOf(cluster, holder string, number uint32, authorityEpoch uint64) fence.Grant {
@@ -48,8 +48,9 @@ func opened(t *testing.T, a fence.Authority, kind, text string) (any, error) {
 	var err error
 	switch kind {
 	case "term":
-		v, err = orders.OpenTerm(a, text)
-		ok = err == nil
+		var s fence.Verified[fence.TermStatement]
+		s, err = a.OpenTerm(text)
+		v, ok = s.Get()
 	case "grant":
 		var s fence.Verified[fence.Grant]
 		s, err = a.OpenGrant(text)
@@ -79,7 +80,7 @@ func statements(t *testing.T, a authority) map[string]struct {
 	text string
 } {
 	t.Helper()
-	term := orders.Term{Cluster: cluster, Term: 1<<53 + 1, AuthorityEpoch: 4}
+	term := fence.TermStatement{Cluster: cluster, Term: 1<<53 + 1, AuthorityEpoch: 4}
 	grant := fence.Grant{Cluster: cluster, Holder: "spiffe://test.example/shard/a", Number: 1<<32 - 1,
 		AuthorityEpoch: 4}
 	assignment := fence.Assignment{Cluster: cluster, Domain: "rack-1", Holder: "spiffe://test.example/shard/a",
@@ -306,7 +307,7 @@ func FuzzOpen(f *testing.F) {
 		if err == nil && must(d.Sign(a.key)) != signed(a.key, typ, payload) {
 			t.Errorf("%q reads as %v", payload, d)
 		}
-		if _, err := orders.OpenTerm(a.Authority, text); err == nil {
+		if _, err := a.OpenTerm(text); err == nil {
 			t.Errorf("%q was believed", text)
 		}
 	})

@@ -38,8 +38,8 @@ type Term struct {
 // is higher than the mark. An equal term passes: one leader gives many orders. A lower
 // one, and one below 1, is a [*StaleTermError], and changes nothing.
 //
-// Check believes every higher term: who lets strangers send one first finds out whether it has
-// begun.
+// Check believes every higher term. Where a stranger can send one it is checked against a
+// signed statement first: see [Authority.OpenTerm].
 func (t *Term) Check(term int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -560,10 +560,11 @@ func (f *Fleet) ordered(ctx context.Context, who *beside.Agent, conn grpc.Client
 		if err != nil || answer.GetTerm() == "" || len(answer.GetInstructions()) == 0 {
 			return false, err
 		}
-		statement, err := orders.OpenTerm(who.Authority(), answer.GetTerm())
+		verified, err := who.Authority().OpenTerm(answer.GetTerm())
 		if err != nil {
 			return false, err
 		}
+		statement, _ := verified.Get()
 		order, err := orders.OpenInstruction(who.Authority(), answer.GetInstructions()[0].GetStatement())
 		if err != nil {
 			return false, err

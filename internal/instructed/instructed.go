@@ -118,10 +118,11 @@ func (e *Executor) step(ctx context.Context) error {
 	// The term of the answer: a leader that was deposed says nothing that counts, and nothing of
 	// it is answered.
 	if text := answer.GetTerm(); text != "" {
-		term, err := orders.OpenTerm(e.cfg.Authority, text)
+		verified, err := e.cfg.Authority.OpenTerm(text)
 		if err != nil {
 			return fmt.Errorf("the term of the answer: %w", err)
 		}
+		term, _ := verified.Get()
 		if err := e.cfg.Term.Check(term.Term); err != nil {
 			return err
 		}

@@ -78,7 +78,7 @@ func (f *fleet) sign() {
 }
 
 func (f *fleet) answer() *fealtyv1.PollInstructionsResponse {
-	out := &fealtyv1.PollInstructionsResponse{Term: f.must(orders.Term{Cluster: "test.example", Term: f.term,
+	out := &fealtyv1.PollInstructionsResponse{Term: f.must(fence.TermStatement{Cluster: "test.example", Term: f.term,
 		AuthorityEpoch: 1}.Sign(f.key))}
 	var all []instruction.Order
 	for _, o := range f.waits {
@@ -96,8 +96,9 @@ func (f *fleet) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.C
 	switch r := args.(type) {
 	case *fealtyv1.PollInstructionsRequest:
 		proto.Merge(reply.(proto.Message), f.next)
-		if term, err := orders.OpenTerm(f.authority(), f.next.GetTerm()); err == nil {
-			f.heard = max(f.heard, term.Term)
+		term, err := f.authority().OpenTerm(f.next.GetTerm())
+		if s, _ := term.Get(); err == nil {
+			f.heard = max(f.heard, s.Term)
 		}
 		return nil
 	case *fealtyv1.AcknowledgeInstructionRequest:

@@ -1,5 +1,5 @@
-// Package orders has what a coordinator signs for the members of its cluster, beside grants and assignments: that a
-// term has begun, what a member is to do once, and what a document of a version is. Members alone read it.
+// Package orders has what a coordinator signs for the members of its cluster, beside terms, grants and assignments: what
+// a member is to do once, and what a document of a version is. Members alone read it.
 package orders
 
 import (
@@ -11,39 +11,6 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/statement"
 )
-
-// typeTerm is the type of a signed [Term].
-const typeTerm = "fealty/term/v1"
-
-// Term says that a leader's term has begun.
-type Term struct {
-	Cluster        string
-	Term           int64
-	AuthorityEpoch uint64
-}
-
-// Sign returns the statement as it travels, signed by an Ed25519 key (RFC 8032). It
-// refuses what no receiver would take; other errors are the signer's.
-func (s Term) Sign(key crypto.Signer) (string, error) {
-	return statement.Sign(key, typeTerm, s.Cluster, s.form)
-}
-
-// OpenTerm returns the statement in a text if a signed this. Errors match
-// fence.ErrMalformed or fence.ErrUntrusted.
-func OpenTerm(a fence.Authority, text string) (Term, error) {
-	return statement.Open(statement.Authority(a), text, typeTerm, func(f *statement.Fields) (s Term) {
-		s.Cluster, s.AuthorityEpoch = f.Head()
-		s.Term = int64(f.Number("term", 63))
-		return s
-	}, Term.form)
-}
-
-func (s Term) form() (string, string) {
-	return statement.Head(s.Cluster, s.AuthorityEpoch) + "term " + strconv.FormatInt(s.Term, 10) + "\n",
-		statement.FirstFault(statement.NameFault("cluster", s.Cluster, false),
-			statement.ZeroFault("authority epoch", s.AuthorityEpoch),
-			statement.ZeroFault("term", uint64(max(s.Term, 0))))
-}
 
 // typeInstruction is the type of a signed [Instruction].
 const typeInstruction = "fealty/instruction/v1"
@@ -62,12 +29,14 @@ type Instruction struct {
 	AuthorityEpoch uint64
 }
 
-// Sign is [Term.Sign].
+// Sign returns the statement as it travels, signed by an Ed25519 key (RFC 8032). It
+// refuses what no receiver would take; other errors are the signer's.
 func (s Instruction) Sign(key crypto.Signer) (string, error) {
 	return statement.Sign(key, typeInstruction, s.Cluster, s.form)
 }
 
-// OpenInstruction is [OpenTerm] of an instruction.
+// OpenInstruction returns the instruction in a text if a signed this. Errors match
+// fence.ErrMalformed or fence.ErrUntrusted.
 func OpenInstruction(a fence.Authority, text string) (Instruction, error) {
 	return statement.Open(statement.Authority(a), text, typeInstruction, func(f *statement.Fields) (s Instruction) {
 		s.Cluster, s.AuthorityEpoch = f.Head()
@@ -105,12 +74,12 @@ type Document struct {
 	AuthorityEpoch uint64
 }
 
-// Sign is [Term.Sign].
+// Sign is [Instruction.Sign].
 func (s Document) Sign(key crypto.Signer) (string, error) {
 	return statement.Sign(key, typeDocument, s.Cluster, s.form)
 }
 
-// OpenDocument is [OpenTerm] of a document of one kind: that of another is malformed.
+// OpenDocument is [OpenInstruction] of a document of one kind: that of another is malformed.
 func OpenDocument(a fence.Authority, kind, text string) (Document, error) {
 	return statement.Open(statement.Authority(a), text, typeDocument, func(f *statement.Fields) (s Document) {
 		s.Cluster, s.AuthorityEpoch = f.Head()

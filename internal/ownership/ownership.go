@@ -26,7 +26,6 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/boottime"
-	"github.com/fealty-io/fealty/internal/orders"
 )
 
 const (
@@ -268,10 +267,11 @@ func (h *Holder) hear(answer *fealtyv1.PollAssignmentsResponse, start string, as
 		return fmt.Errorf("an answer with %d domains, limit %d", len(answer.GetDomains()), MaxDomains)
 	}
 	if text := answer.GetTerm(); text != "" {
-		term, err := orders.OpenTerm(h.cfg.Authority, text)
+		verified, err := h.cfg.Authority.OpenTerm(text)
 		if err != nil {
 			return fmt.Errorf("the term of the answer: %w", err)
 		}
+		term, _ := verified.Get()
 		if err := h.cfg.Term.Check(term.Term); err != nil {
 			return err // a leader that was deposed says what was
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -73,12 +72,12 @@ func owned(t testing.TB, d *coordinatortest.Desk, c *coordinator.Coordinator, m 
 			release = append(release, a.Domain)
 		}
 	}
-	term, err := orders.OpenTerm(authority, resp.GetTerm())
+	term, err := authority.OpenTerm(resp.GetTerm())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if uint64(term.Term) != d.C.Rooms().Election.Message().GetTerm() {
-		t.Errorf("the answer is of term %d", term.Term)
+	if s, _ := term.Get(); uint64(s.Term) != d.C.Rooms().Election.Message().GetTerm() {
+		t.Errorf("the answer is of term %d", s.Term)
 	}
 	return all, release
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -24,7 +25,6 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/orders"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -85,7 +85,7 @@ func (b *Current) SignTerm(s *authority.State, term uint64) (string, error) {
 	if err != nil || term == 0 {
 		return "", err
 	}
-	text, err := orders.Term{Cluster: s.Manifest.Cluster, Term: int64(term),
+	text, err := fence.TermStatement{Cluster: s.Manifest.Cluster, Term: int64(term),
 		AuthorityEpoch: s.Head.AuthorityEpoch}.Sign(key)
 	if err != nil {
 		return "", fmt.Errorf("sign the term %d: %w", term, err)
