@@ -3,7 +3,6 @@ package fence
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
 	"iter"
 	"slices"
 	"strings"
@@ -106,7 +105,7 @@ const (
 // package fence/durable does.
 type Ledger struct {
 	options LedgerOptions
-	seed    maphash.Seed
+	hashing hashing
 	shards  [1 << shardBits]shard // by resource
 	pairs   atomic.Int64
 
@@ -123,26 +122,34 @@ type holder struct {
 	pairs   int // guarded by Ledger.mu
 }
 
-// newest returns the newest process of a holder, of whom nothing may be known.
-func (h *holder) newest() Process {
+// newest returns the newest process of a holder, of whom nothing may be known. Nobody
+// changes it.
+func (h *holder) newest() *Process {
 	if h != nil {
 		if p := h.process.Load(); p != nil {
-			return *p
+			return p
 		}
 	}
-	return Process{}
+	return &noProcess
 }
+
+var (
+	noProcess Process
+	noPromise Assigned
+)
 
 // domain is what is known of one.
 type domain struct{ promise atomic.Pointer[Assigned] }
 
-func (d *domain) promised() Assigned {
+// promised returns what was promised of a domain, of which nothing may be known. Nobody
+// changes it.
+func (d *domain) promised() *Assigned {
 	if d != nil {
 		if a := d.promise.Load(); a != nil {
-			return *a
+			return a
 		}
 	}
-	return Assigned{}
+	return &noPromise
 }
 
 // NewLedger returns an empty ledger.
@@ -153,7 +160,11 @@ func NewLedger(options LedgerOptions) *Ledger {
 	if options.MaxOfHolder <= 0 {
 		options.MaxOfHolder = defaultMaxOfHolder
 	}
-	return &Ledger{options: options, seed: maphash.MakeSeed()}
+	l := &Ledger{options: options, hashing: newHashing()}
+	for i := range l.shards {
+		l.shards[i].secret = &l.hashing
+	}
+	return l
 }
 
 // Admit answers nil if the attempt may be made, and remembers it: it is never admitted
@@ -162,28 +173,38 @@ func NewLedger(options LedgerOptions) *Ledger {
 //
 // Admit does not wait for the effect of an earlier attempt: see [Gate].
 func (l *Ledger) Admit(c Claim) error {
-	s, hash := l.shard(c.Resource)
+	var w wanted
+	s := l.want(&w, c.Resource)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	var v view
-	if l.lookPair(s, hash, &c, &v) {
+	if l.lookPair(s, &w, &c, &v) {
 		// Its holder and domain may move on from here: this came before that.
-		if err := l.decide(&c, &v); err != nil || !v.newer {
-			if err == nil {
-				v.pair.set(markOf(&c))
-			}
+		err := l.decide(&c, &v)
+		if err == nil && !v.newer {
+			v.pair.admitted(&c.Token)
+		}
+		if err != nil || !v.newer {
+			s.mu.Unlock()
 			return err
 		}
 	}
-	// It is the first of something of its holder. That is decided and noted under one lock:
-	// of two copies that come at once, to different resources, the second is refused.
+	err := l.admitFirst(s, &w, &c)
+	s.mu.Unlock() // not deferred, which takes longer
+	return err
+}
+
+// admitFirst is Admit of the first of something of its holder. That is decided and noted
+// under one lock: of two copies that come at once, to different resources, the second is
+// refused. The shard's mutex is held.
+func (l *Ledger) admitFirst(s *shard, w *wanted, c *Claim) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.look(s, hash, &c, &v)
-	if err := l.decide(&c, &v); err != nil {
+	var v view
+	l.look(s, w, c, &v)
+	if err := l.decide(c, &v); err != nil {
 		return err
 	}
-	l.set(s, hash, v.change(&c))
+	l.set(s, w, v.change(c))
 	return nil
 }
 
@@ -192,14 +213,15 @@ func (l *Ledger) Admit(c Claim) error {
 // change has a Process; and a promise of its domain is not answered before the attempt is
 // over.
 func (l *Ledger) Check(c Claim) (Change, error) {
-	s, hash := l.shard(c.Resource)
+	var w wanted
+	s := l.want(&w, c.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var v view
-	if !l.lookPair(s, hash, &c, &v) {
+	if !l.lookPair(s, &w, &c, &v) {
 		l.mu.RLock()
 		defer l.mu.RUnlock()
-		l.look(s, hash, &c, &v)
+		l.look(s, &w, &c, &v)
 	}
 	if err := l.decide(&c, &v); err != nil {
 		return Change{}, err
@@ -219,18 +241,19 @@ func (l *Ledger) Set(c Change) {
 		}
 		return
 	}
-	s, hash := l.shard(c.Pair.Resource)
+	var w wanted
+	s := l.want(&w, c.Pair.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.Process.Epoch == 0 {
-		if m := l.mark(s, s.find(hash, c.Pair.Resource), c.Pair.Holder); m != nil {
+		if m := l.mark(s, s.find(&w), c.Pair); m != nil {
 			m.raise(c.Mark)
 			return
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.set(s, hash, c)
+	l.set(s, &w, c)
 }
 
 // Promise remembers that a domain belongs to a holder, so that no attempt under an older
@@ -266,7 +289,7 @@ func (l *Ledger) checkPromise(a Verified[Assignment]) (Change, error) {
 	}
 	mark := l.domains.at(l.domains.number(assignment.Domain)).promised()
 	refused := func(reason Reason, detail string) (Change, error) {
-		return Change{}, &PromiseError{Reason: reason, Assignment: assignment, Mark: mark, Detail: detail}
+		return Change{}, &PromiseError{Reason: reason, Assignment: assignment, Mark: *mark, Detail: detail}
 	}
 	switch {
 	case assignment.Ownership < mark.Ownership:
@@ -300,33 +323,35 @@ func (e *PromiseError) Is(target error) bool { return e.Reason.Matches(target) }
 // on it meanwhile: [Gate.Remove] does it in the turn of the attempt that removed it. A late
 // copy of an attempt for it is [ReasonLate], or of a process of before.
 func (l *Ledger) Forget(name string) {
-	s, hash := l.shard(name)
+	var w wanted
+	s := l.want(&w, name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.find(hash, name)
+	r := s.find(&w)
 	if r == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for m := range s.marks(r) {
+	for m := range s.marks(r, name) {
 		h := l.holders.at(m.holder)
 		h.pairs--
 		l.pairs.Add(-1)
-		if p := h.newest(); p.Epoch == m.epoch {
+		if p := *h.newest(); p.Epoch == m.epoch {
 			p.Floor = max(p.Floor, m.sequence)
 			h.process.Store(&p)
 		}
 	}
-	s.remove(hash, name)
+	s.remove(&w)
 }
 
 // Mark returns the mark of a pair; the zero Mark if it has none.
 func (l *Ledger) Mark(p Pair) Mark {
-	s, hash := l.shard(p.Resource)
+	var w wanted
+	s := l.want(&w, p.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := l.mark(s, s.find(hash, p.Resource), p.Holder); m != nil {
+	if m := l.mark(s, s.find(&w), p); m != nil {
 		return m.mark()
 	}
 	return Mark{}
@@ -334,10 +359,11 @@ func (l *Ledger) Mark(p Pair) Mark {
 
 // DomainOf returns the domain in which a resource is, or "".
 func (l *Ledger) DomainOf(name string) string {
-	s, hash := l.shard(name)
+	var w wanted
+	s := l.want(&w, name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.find(hash, name); r != nil {
+	if r := s.find(&w); r != nil {
 		return l.domains.nameOf(r.first.domain)
 	}
 	return ""
@@ -345,15 +371,16 @@ func (l *Ledger) DomainOf(name string) string {
 
 // HoldersOf returns the holders that have a mark of a resource, in no order.
 func (l *Ledger) HoldersOf(name string) []string {
-	s, hash := l.shard(name)
+	var w wanted
+	s := l.want(&w, name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.find(hash, name)
+	r := s.find(&w)
 	if r == nil {
 		return nil
 	}
 	var holders []string
-	for m := range s.marks(r) {
+	for m := range s.marks(r, name) {
 		holders = append(holders, l.holders.nameOf(m.holder))
 	}
 	return holders
@@ -363,7 +390,7 @@ func (l *Ledger) HoldersOf(name string) []string {
 func (l *Ledger) Promised(domain string) Assigned {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.domains.at(l.domains.number(domain)).promised()
+	return *l.domains.at(l.domains.number(domain)).promised()
 }
 
 // ProcessOf returns the newest process of a holder that was obeyed; the zero Process if
@@ -371,7 +398,7 @@ func (l *Ledger) Promised(domain string) Assigned {
 func (l *Ledger) ProcessOf(name string) Process {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.holders.at(l.holders.number(name)).newest()
+	return *l.holders.at(l.holders.number(name)).newest()
 }
 
 // All returns changes that make an empty ledger remember what l does, in no order. Nobody
@@ -379,21 +406,21 @@ func (l *Ledger) ProcessOf(name string) Process {
 func (l *Ledger) All() iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for name, d := range l.domains.all() {
-			if a := d.promised(); a.Ownership != 0 && !yield(Change{Domain: name, Assigned: a}) {
+			if a := *d.promised(); a.Ownership != 0 && !yield(Change{Domain: name, Assigned: a}) {
 				return
 			}
 		}
 		for name, h := range l.holders.all() {
-			if p := h.newest(); p.Epoch != 0 && !yield(Change{Pair: Pair{Holder: name}, Process: p}) {
+			if p := *h.newest(); p.Epoch != 0 && !yield(Change{Pair: Pair{Holder: name}, Process: p}) {
 				return
 			}
 		}
 		for i := range l.shards {
 			s := &l.shards[i]
 			for r := range s.all() {
-				domain := l.domains.nameOf(r.first.domain)
-				for m := range s.marks(r) {
-					pair := Pair{l.holders.nameOf(m.holder), r.name}
+				name, domain := s.name(r), l.domains.nameOf(r.first.domain)
+				for m := range s.marks(r, name) {
+					pair := Pair{l.holders.nameOf(m.holder), name}
 					if !yield(Change{Pair: pair, Mark: m.mark(), Domain: domain}) {
 						return
 					}
@@ -403,27 +430,22 @@ func (l *Ledger) All() iter.Seq[Change] {
 	}
 }
 
-// shard returns where a resource is, and the hash that it is found by there.
-func (l *Ledger) shard(resource string) (*shard, uint64) {
-	// A longer name is malformed, and is not read to its end.
-	h := maphash.String(l.seed, resource[:min(len(resource), fenceform.MaxName)])
-	return &l.shards[shardHash(h)], h
+// want returns where a resource is, and notes what it is found by there.
+func (l *Ledger) want(w *wanted, name string) *shard {
+	l.hashing.want(w, name)
+	return &l.shards[w.hash>>(64-shardBits)]
 }
 
-// mark returns the mark that a resource has of a holder; nil if it has none, or there is no
-// such resource. The shard's mutex is held.
-func (l *Ledger) mark(s *shard, r *resource, holder string) *mark {
+// mark returns the mark of a pair, whose resource is r; nil if it has none, or there is no such
+// resource. The shard's mutex is held.
+func (l *Ledger) mark(s *shard, r *resource, p Pair) *mark {
 	if r == nil {
 		return nil
 	}
 	// Holders are few, and their names are compared where they are: that is sooner done than
 	// looking one up.
-	if l.holders.nameOf(r.first.holder) == holder {
-		return &r.first
-	}
-	others := s.others(r)
-	for i := range others {
-		if m := &others[i]; l.holders.nameOf(m.holder) == holder {
+	for m := range s.marks(r, p.Resource) {
+		if l.holders.nameOf(m.holder) == p.Holder {
 			return m
 		}
 	}
@@ -435,10 +457,10 @@ type view struct {
 	pair    *mark // nil: it is the first of its pair
 	exists  bool  // the resource
 	domain  string
-	process Process // the newest of its holder
-	of      int     // resources that the holder has marks of, if this is the first of its pair
+	process *Process // the newest of its holder
+	of      int      // resources that the holder has marks of, if this is the first of its pair
 
-	promised Assigned // of the domain
+	promised *Assigned // of the domain
 
 	newer bool // the process of the claim takes the place of the newest
 }
@@ -457,34 +479,41 @@ func markOf(c *Claim) Mark { return Mark{c.Token.Epoch, c.Token.Sequence, c.Toke
 // lookPair looks at a claim of a pair that has a mark, which is nearly all, without l.mu;
 // it reports whether it is one, and everything in v was so at one instant. The shard's
 // mutex is held.
-func (l *Ledger) lookPair(s *shard, hash uint64, c *Claim, v *view) bool {
-	r := s.find(hash, c.Resource)
-	m := l.mark(s, r, c.Holder)
-	if m == nil {
+func (l *Ledger) lookPair(s *shard, w *wanted, c *Claim, v *view) bool {
+	r := s.find(w)
+	if r == nil {
 		return false
 	}
-	h := l.holders.at(m.holder)
-	before := h.process.Load()
-	if v.pair, v.exists = m, true; before != nil {
-		v.process = *before
+	m := &r.first
+	h := l.holders.named(m.holder)
+	if h.name != c.Holder {
+		if m = l.mark(s, r, Pair{c.Holder, c.Resource}); m == nil {
+			return false
+		}
+		h = l.holders.named(m.holder)
 	}
+	process := h.is.newest()
+	v.pair, v.exists, v.process = m, true, process
 	if r.first.domain == 0 {
 		return true
 	}
-	v.domain, v.promised = l.domains.nameOf(r.first.domain), l.domains.at(r.first.domain).promised()
-	return h.process.Load() == before
+	domain := l.domains.named(r.first.domain)
+	v.domain, v.promised = domain.name, domain.is.promised()
+	return h.is.newest() == process
 }
 
 // look looks at any claim. The shard's mutex and l.mu are held.
-func (l *Ledger) look(s *shard, hash uint64, c *Claim, v *view) {
-	if *v = (view{}); l.lookPair(s, hash, c, v) {
+func (l *Ledger) look(s *shard, w *wanted, c *Claim, v *view) {
+	if l.lookPair(s, w, c, v) {
 		return
 	}
-	if r := s.find(hash, c.Resource); r != nil {
+	*v = view{}
+	if r := s.find(w); r != nil {
 		v.exists, v.domain = true, l.domains.nameOf(r.first.domain)
 	}
-	if h := l.holders.at(l.holders.number(c.Holder)); h != nil {
-		v.process, v.of = h.newest(), h.pairs
+	h := l.holders.at(l.holders.number(c.Holder))
+	if v.process = h.newest(); h != nil {
+		v.of = h.pairs
 	}
 	v.promised = l.domains.at(l.domains.number(cmp.Or(v.domain, c.Domain))).promised()
 }
@@ -494,16 +523,38 @@ func (l *Ledger) look(s *shard, hash uint64, c *Claim, v *view) {
 // counts; whose domain it is comes before the mark, as a holder that owns it no more has
 // the newest mark of its own.
 func (l *Ledger) decide(c *Claim, v *view) error {
-	if why := c.fault(v.pair != nil); why != "" {
-		return c.refused(ReasonMalformed, Mark{}, why)
+	why := c.Token.fault()
+	if why == "" && (v.pair == nil || c.Domain != "" || len(c.Lineage) > 0) {
+		why = c.fault(v.pair != nil)
 	}
-	reason, why := l.checkProcess(c, v)
-	if reason == "" {
-		reason, why = l.checkDomain(c, v.domain, v.exists, v.promised)
+	if why != "" {
+		return c.refused(ReasonMalformed, nil, why)
+	}
+	var reason Reason
+	if c.Token.Epoch != v.process.Epoch || c.Token.Incarnation != v.process.Incarnation { // which few are
+		reason, why = l.checkProcess(c, v)
+	}
+	domain := v.domain
+	if !v.exists {
+		domain = c.Domain
+	}
+	switch {
+	case reason != "":
+	case domain != "":
+		reason, why = checkDomain(c, domain, v.promised)
+	case c.Domain != "":
+		reason, why = ReasonDomain, "it is in no domain"
+	case c.Token.Ownership != 0:
+		reason, why = ReasonDomain, "it is in no domain, so that nobody can own it"
+	case !v.exists && l.options.RequireDomain:
+		reason, why = ReasonDomain, "it has to be in one"
 	}
 	switch {
 	case reason != "":
 	case v.pair != nil:
+		if v.pair.below(c.Token.Epoch, c.Token.Sequence) {
+			return nil
+		}
 		reason, why = checkMark(&c.Token, v.pair)
 	case c.Token.Epoch == v.process.Epoch && c.Token.Sequence <= v.process.Floor:
 		reason, why = ReasonLate, fmt.Sprintf("sequence %d was for a resource that is gone", v.process.Floor)
@@ -515,25 +566,19 @@ func (l *Ledger) decide(c *Claim, v *view) error {
 	if reason == "" {
 		return nil
 	}
-	var before Mark
-	if v.pair != nil {
-		before = v.pair.mark()
-	}
-	return c.refused(reason, before, why)
+	return c.refused(reason, v.pair, why)
 }
 
 // checkProcess compares the process of a claim with the newest that was obeyed of its
-// holder. A newer one takes its place, if it is one that the authority, or the former
+// holder, which it is not. A newer one takes its place, if it is one that the authority, or the former
 // process' own state, leads to.
 func (l *Ledger) checkProcess(c *Claim, v *view) (Reason, string) {
-	epoch, newest := c.Token.Epoch, &v.process
+	epoch, newest := c.Token.Epoch, v.process
 	switch {
 	case epoch < newest.Epoch:
 		return ReasonStale, fmt.Sprintf("a process of epoch %v was obeyed", newest.Epoch)
-	case epoch == newest.Epoch && c.Token.Incarnation != newest.Incarnation:
-		return ReasonClone, fmt.Sprintf("process %v has the same epoch", newest.Incarnation)
 	case epoch == newest.Epoch:
-		return "", ""
+		return ReasonClone, fmt.Sprintf("process %v has the same epoch", newest.Incarnation)
 	}
 	v.newer = true
 	if newest.Epoch != 0 && epoch.Grant() == newest.Epoch.Grant() {
@@ -557,23 +602,9 @@ func (l *Ledger) checkProcess(c *Claim, v *view) (Reason, string) {
 	return "", ""
 }
 
-// checkDomain compares where a claim says that its resource is, and under which ownership,
-// with what is known and was promised.
-func (l *Ledger) checkDomain(c *Claim, domain string, exists bool, promised Assigned) (Reason, string) {
-	if !exists {
-		domain = c.Domain
-	}
-	if domain == "" {
-		switch {
-		case c.Domain != "":
-			return ReasonDomain, "it is in no domain"
-		case c.Token.Ownership != 0:
-			return ReasonDomain, "it is in no domain, so that nobody can own it"
-		case !exists && l.options.RequireDomain:
-			return ReasonDomain, "it has to be in one"
-		}
-		return "", ""
-	}
+// checkDomain compares what a claim says of the domain that its resource is in, or will be,
+// with what was promised of it.
+func checkDomain(c *Claim, domain string, promised *Assigned) (Reason, string) {
 	switch {
 	case c.Domain != "" && c.Domain != domain:
 		// Its ownership is of another domain, and says nothing of this one.
@@ -593,13 +624,11 @@ func (l *Ledger) checkDomain(c *Claim, domain string, exists bool, promised Assi
 	return "", ""
 }
 
-// checkMark compares a token with the newest of its pair. It is of the same process, or of
-// one after it.
+// checkMark says why a token that the mark of its pair is not below is refused. It is of the
+// same process, or of one after it.
 func checkMark(t *Token, m *mark) (Reason, string) {
-	switch newer := cmp.Or(cmp.Compare(t.Epoch, m.epoch), cmp.Compare(t.Sequence, m.sequence)); {
-	case newer > 0:
-		return "", ""
-	case newer < 0:
+	switch {
+	case t.Epoch != m.epoch || t.Sequence != m.sequence:
 		return ReasonStale, fmt.Sprintf("epoch %v, sequence %d was admitted", m.epoch, m.sequence)
 	case t.Digest == m.digest:
 		return ReasonDuplicate, "this attempt was admitted before"
@@ -608,19 +637,19 @@ func checkMark(t *Token, m *mark) (Reason, string) {
 }
 
 // set makes a change of a pair. The shard's mutex and l.mu are held.
-func (l *Ledger) set(s *shard, hash uint64, c Change) {
+func (l *Ledger) set(s *shard, w *wanted, c Change) {
 	if c.Mark.Sequence != 0 {
-		r := s.find(hash, c.Pair.Resource)
-		if m := l.mark(s, r, c.Pair.Holder); m != nil {
+		r := s.find(w)
+		if m := l.mark(s, r, c.Pair); m != nil {
 			m.raise(c.Mark)
 		} else {
 			m := mark{holder: l.holders.add(c.Pair.Holder)}
 			m.set(c.Mark)
 			if r == nil {
 				m.domain = l.domains.add(c.Domain)
-				s.add(hash, c.Pair.Resource, m)
+				s.add(w, m)
 			} else {
-				s.addMark(r, m)
+				s.addMark(c.Pair.Resource, m)
 			}
 			l.holders.at(m.holder).pairs++
 			l.pairs.Add(1)
@@ -630,7 +659,7 @@ func (l *Ledger) set(s *shard, hash uint64, c Change) {
 		return
 	}
 	h := l.holders.at(l.holders.add(c.Pair.Holder))
-	newest, is := h.newest(), c.Process
+	newest, is := *h.newest(), c.Process
 	if is.Epoch == newest.Epoch {
 		is.Incarnation, is.Floor = newest.Incarnation, max(newest.Floor, is.Floor)
 	}
@@ -662,16 +691,14 @@ func (c *Claim) Read(a Authority, token, lineage, grant []string) error {
 	return nil
 }
 
-// fault says why c is no claim, or "". The names of a known pair were looked at before.
+// fault says why c, whose token is one, is no claim, or "". The names of a known pair were
+// looked at before.
 func (c *Claim) fault(known bool) string {
 	switch {
 	case len(c.Lineage) > fenceform.MaxLineage:
 		return fmt.Sprintf("a lineage of %d lives, limit %d", len(c.Lineage), fenceform.MaxLineage)
 	case slices.Contains(c.Lineage, c.Token.Incarnation):
 		return "a process among its own lives before"
-	}
-	if why := c.Token.fault(); why != "" {
-		return why
 	}
 	if !known {
 		if why := nameFault("holder", c.Holder, false); why != "" {
@@ -687,7 +714,11 @@ func (c *Claim) fault(known bool) string {
 	return nameFault("domain", c.Domain, true)
 }
 
-func (c *Claim) refused(reason Reason, mark Mark, detail string) error {
-	return &RefusedError{Reason: reason, Holder: c.Holder, Resource: c.Resource, Got: c.Token, Mark: mark,
+func (c *Claim) refused(reason Reason, m *mark, detail string) error {
+	var before Mark
+	if m != nil {
+		before = m.mark()
+	}
+	return &RefusedError{Reason: reason, Holder: c.Holder, Resource: c.Resource, Got: c.Token, Mark: before,
 		Detail: detail}
 }

@@ -1,15 +1,22 @@
 package fence
 
 import (
+	"crypto/rand"
+	"encoding/binary"
+	"hash/maphash"
 	"iter"
+	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
-// The check of a ledger with many pairs is mostly a wait for memory, so what it reads is
-// little, and lies together: a byte of a table that stays in the cache, the resource with its
-// first mark, which is one line of it, and the name that has to be the same. Names of holders
-// and domains, of which there are fewer, are kept once.
+// The check of a ledger with many pairs is mostly a wait for memory. So a resource is one line
+// of it, with its name and its first mark, and what leads there is a byte of a table that stays
+// in the cache if it can. And a check is few instructions: the processor, which waits for a
+// resource, has begun to wait for the next one meanwhile. Names of holders and domains, of
+// which there are fewer, are kept once.
 
 // mark is the mark of one holder, within its resource.
 type mark struct {
@@ -24,154 +31,322 @@ func (m *mark) mark() Mark { return Mark{m.epoch, m.sequence, m.digest} }
 
 func (m *mark) set(is Mark) { m.epoch, m.sequence, m.digest = is.Epoch, is.Sequence, is.Digest }
 
+// admitted sets the mark to an attempt.
+func (m *mark) admitted(t *Token) { m.set(Mark{t.Epoch, t.Sequence, t.Digest}) }
+
+// below reports whether an attempt of this number comes after the mark.
+func (m *mark) below(epoch Epoch, sequence uint64) bool {
+	return epoch > m.epoch || epoch == m.epoch && sequence > m.sequence
+}
+
 // raise is set, unless the mark would go down.
 func (m *mark) raise(is Mark) {
-	if is.Epoch > m.epoch || is.Epoch == m.epoch && is.Sequence > m.sequence {
+	if m.below(is.Epoch, is.Sequence) {
 		m.set(is)
 	}
 }
 
 // resource is what is known of one, in 64 bytes. It has a name and a mark at least.
 type resource struct {
-	name  string
+	key   key
 	first mark
-	hash  uint32 // slotHash of it: its name is not looked at where a table grows
-	rest  uint32 // n for the marks of other holders in shard.rest at n-1; 0: there are none
 }
 
-// shard is a part of the resources: a table with open addressing and linear probing. Of each
-// slot there is a tag, a byte of the hash, so that those that a search passes by are bytes of
-// one line, and the first resource that it looks at is nearly always the one.
+// key is the name of a resource, so that it is compared in three words. Of one of 16 to 23
+// bytes they are its first 8, the 8 after them, and its last 7 with the length above them; of
+// one of 8 to 15 bytes its first 8, its last 8, and the length; of a shorter one its bytes, 0,
+// and the length. A longer one has no room: it is a hash, where it is in shard.long, and its
+// length and isLong.
+type key struct{ a, b, c uint64 }
+
+const (
+	inKey  = 23 // bytes for which there is room
+	isLong = 0xff << 56
+)
+
+func (k key) long() bool { return k.c >= isLong }
+
+// length is that of a long name.
+func (k key) length() uint64 { return k.c &^ isLong }
+
+// short returns the name that is in the key.
+func (k key) short() string {
+	var b [24]byte
+	n, word := k.c>>56, binary.LittleEndian.PutUint64
+	switch {
+	case n >= 16:
+		word(b[n-8:], k.c<<8)
+		word(b[8:], k.b)
+	case n >= 8:
+		word(b[n-8:], k.b)
+	}
+	word(b[:], k.a)
+	return string(b[:n])
+}
+
+// wanted is a resource that a shard is asked for.
+type wanted struct {
+	key  key // without b if it is long
+	hash uint64
+	name string
+}
+
+// hashing has the secret of a ledger's hashes: nobody can choose names that have one.
+type hashing struct {
+	a, b, c uint64
+	long    maphash.Seed
+}
+
+func newHashing() hashing {
+	var b [24]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	word := binary.LittleEndian.Uint64
+	return hashing{word(b[:]), word(b[8:]), word(b[16:]), maphash.MakeSeed()}
+}
+
+// want sets w to what a resource is found by.
+func (h *hashing) want(w *wanted, name string) {
+	k, n := &w.key, uint64(len(name))
+	w.name, k.b, k.c = name, 0, n<<56
+	switch {
+	case n > inKey:
+		// One above MaxName is malformed, and is not read to its end.
+		k.a, k.c = maphash.String(h.long, name[:min(n, fenceform.MaxName)]), isLong|n
+	case n >= 16:
+		k.a, k.b, k.c = word(name), word(name[8:]), word(name[n-8:])>>8|n<<56
+	case n >= 8:
+		k.a, k.b = word(name), word(name[n-8:])
+	default:
+		k.a = 0
+		for i := range n {
+			k.a |= uint64(name[i]) << (8 * i)
+		}
+	}
+	w.hash = h.hash(*k)
+}
+
+// hash returns the hash of a key: its words are mixed in the way of wyhash, as maps of Go do
+// where a processor has nothing better.
+func (h *hashing) hash(k key) uint64 {
+	if k.long() {
+		return k.a
+	}
+	return mix(k.c^h.c, mix(k.a^h.a, k.b^h.b))
+}
+
+func mix(a, b uint64) uint64 {
+	high, low := bits.Mul64(a, b)
+	return high ^ low
+}
+
+// word returns the first 8 bytes of s.
+func word(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+// shard is a part of the resources: a table with open addressing, in groups of eight slots.
+// Of each slot there is a tag, a byte of the hash, so that a search looks at those of a group
+// at once, and the first resource that it looks at is nearly always the one. One that found
+// its group full is in the next that was not.
 type shard struct {
-	mu    sync.Mutex
-	tags  []uint8                  // of the slots, 0 where one is free; guarded by mu, as all here
-	slots []resource               // as many
-	used  int                      // slots that are not free
-	rest  [][]mark                 // of resources that have marks of several holders, all but the first
-	free  []uint32                 // places in rest that no resource has any more
-	_     [128 - 8 - 24*4 - 8]byte // the next shard's mutex is in another line
+	mu     sync.Mutex
+	tags   []uint64                   // of the groups, a byte for each slot, 0 where it is free; guarded by mu, as all here
+	slots  []resource                 // eight times as many
+	used   int                        // slots that are not free
+	others map[string][]mark          // of resources that have marks of several holders, all but the first
+	long   []byte                     // the names that have no room in their keys
+	gone   int                        // bytes of long that are of no resource any more
+	secret *hashing                   // the ledger's
+	_      [128 - 8 - 24*3 - 8*4]byte // the next shard's mutex is in another line
 }
 
-// The highest bits of a hash tell shards apart, those below them slots, and the lowest are
+// The highest bits of a hash tell shards apart, those below them groups, and the lowest are
 // the tag.
 const shardBits = 6
 
-func shardHash(hash uint64) int   { return int(hash >> (64 - shardBits)) }
-func slotHash(hash uint64) uint32 { return uint32(hash >> (32 - shardBits)) }
-func tagOf(hash uint64) uint8     { return max(1, uint8(hash)) }
+func groupHash(hash uint64) uint64 { return hash << shardBits >> 32 }
+func tagOf(hash uint64) uint64     { return max(1, hash&0xff) }
 
-// find returns the resource of this hash and name; nil if there is none. Names are
-// compared: two may have one hash.
-func (s *shard) find(hash uint64, name string) *resource {
-	if i, ok := s.slot(hash, name); ok {
-		return &s.slots[i]
-	}
-	return nil
-}
+// home returns the group in which a search begins.
+func (s *shard) home(hash uint64) int { return int(groupHash(hash) * uint64(len(s.tags)) >> 32) }
 
-func (s *shard) slot(hash uint64, name string) (int, bool) {
-	tags := s.tags
-	if len(tags) == 0 {
-		return 0, false
-	}
-	for i, tag := s.home(slotHash(hash)), tagOf(hash); tags[i] != 0; i = s.next(i) {
-		if tags[i] == tag && s.slots[i].name == name {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
-// home returns the slot in which a search begins.
-func (s *shard) home(hash uint32) int { return int(uint64(hash) * uint64(len(s.tags)) >> 32) }
-
-func (s *shard) next(i int) int {
-	if i++; i < len(s.tags) {
-		return i
+func (s *shard) next(g int) int {
+	if g++; g < len(s.tags) {
+		return g
 	}
 	return 0
 }
 
-// add puts a new resource, which the shard does not have yet, there with its first mark.
-func (s *shard) add(hash uint64, name string, first mark) {
-	if 8*(s.used+1) > 7*len(s.tags) {
-		s.grow()
-	}
-	s.put(tagOf(hash), resource{name: name, first: first, hash: slotHash(hash)})
-	s.used++
+const (
+	eachByte = 0x0101010101010101
+	low7     = 0x7f * eachByte
+)
+
+// zeros has the highest bit of each byte of x set that is zero, and no other.
+func zeros(x uint64) uint64 { return ^(x&low7 + low7 | x | low7) }
+
+// firstOf returns which byte of zeros is the first.
+func firstOf(zeros uint64) int { return bits.TrailingZeros64(zeros) / 8 }
+
+// find returns a resource; nil if there is none.
+func (s *shard) find(w *wanted) *resource {
+	r, _ := s.slot(w)
+	return r
 }
 
-// grow makes a quarter more slots. If it doubled them, half of them would be free, and a
+func (s *shard) slot(w *wanted) (*resource, int) {
+	tags, wants := s.tags, tagOf(w.hash)*eachByte
+	for g := s.home(w.hash); g < len(tags); g = s.next(g) {
+		for same := zeros(tags[g] ^ wants); same != 0; same &= same - 1 {
+			i := 8*g + firstOf(same)
+			if r := &s.slots[i]; s.is(r, w) {
+				return r, i
+			}
+		}
+		if zeros(tags[g]) != 0 {
+			break
+		}
+	}
+	return nil, 0
+}
+
+// is reports whether r is wanted. Names are compared: two may have one hash.
+func (s *shard) is(r *resource, w *wanted) bool {
+	if !w.key.long() {
+		return r.key == w.key
+	}
+	return r.key.a == w.key.a && r.key.c == w.key.c && string(s.text(r)) == w.name
+}
+
+// text returns a long name.
+func (s *shard) text(r *resource) []byte { return s.long[r.key.b:][:r.key.length()] }
+
+func (s *shard) name(r *resource) string {
+	if r.key.long() {
+		return string(s.text(r))
+	}
+	return r.key.short()
+}
+
+// add puts a new resource, which the shard does not have yet, there with its first mark.
+func (s *shard) add(w *wanted, first mark) {
+	if s.used++; s.used > 7*len(s.tags) {
+		s.grow()
+	}
+	r := resource{w.key, first}
+	if r.key.long() {
+		r.key.b = s.keep(w.name)
+	}
+	s.put(&r)
+}
+
+// keep returns where a long name is from now on.
+func (s *shard) keep(name string) uint64 {
+	if free := cap(s.long) - len(s.long); free < len(name) {
+		// Append would take a quarter more.
+		s.long = append(make([]byte, 0, len(s.long)+len(s.long)/16+fenceform.MaxName), s.long...)
+	}
+	s.long = append(s.long, name...)
+	return uint64(len(s.long) - len(name))
+}
+
+// grow makes a quarter more groups. If it doubled them, half of the slots would be free, and a
 // slot is large.
 func (s *shard) grow() {
 	tags, slots := s.tags, s.slots
-	n := max(8, len(slots)+len(slots)/4)
-	s.tags, s.slots = make([]uint8, n), make([]resource, n)
-	for i, tag := range tags {
-		if tag != 0 {
-			s.put(tag, slots[i])
+	n := len(tags) + max(1, len(tags)/4)
+	s.tags, s.slots = make([]uint64, n), make([]resource, 8*n)
+	for i := range slots {
+		if tagAt(tags, i) != 0 {
+			s.put(&slots[i])
 		}
 	}
+}
+
+// tagAt returns the tag of a slot.
+func tagAt(tags []uint64, i int) uint64 { return tags[i/8] >> (i % 8 * 8) & 0xff }
+
+// fill sets a slot and its tag.
+func (s *shard) fill(i int, tag uint64, r resource) {
+	at := i % 8 * 8
+	s.tags[i/8], s.slots[i] = s.tags[i/8]&^(0xff<<at)|tag<<at, r
 }
 
 // put fills a slot that is free.
-func (s *shard) put(tag uint8, r resource) {
-	i := s.home(r.hash)
-	for s.tags[i] != 0 {
-		i = s.next(i)
+func (s *shard) put(r *resource) {
+	hash := s.secret.hash(r.key)
+	g := s.home(hash)
+	for zeros(s.tags[g]) == 0 {
+		g = s.next(g)
 	}
-	s.tags[i], s.slots[i] = tag, r
+	s.fill(8*g+firstOf(zeros(s.tags[g])), tagOf(hash), *r)
 }
 
 // remove forgets a resource.
-func (s *shard) remove(hash uint64, name string) {
-	hole, ok := s.slot(hash, name)
-	if !ok {
+func (s *shard) remove(w *wanted) {
+	r, hole := s.slot(w)
+	if r == nil {
 		return
 	}
 	s.used--
-	if rest := s.slots[hole].rest; rest != 0 {
-		s.rest[rest-1] = nil
-		s.free = append(s.free, rest)
+	delete(s.others, w.name)
+	if w.key.long() {
+		s.gone += len(w.name)
 	}
-	// Those that were put behind it because this slot was taken move up, so that they are found.
-	behind := func(i, slot int) int { return (i - slot + len(s.tags)) % len(s.tags) }
-	for i := s.next(hole); s.tags[i] != 0; i = s.next(i) {
-		if wanted := s.home(s.slots[i].hash); behind(i, wanted) >= behind(i, hole) {
-			s.tags[hole], s.slots[hole] = s.tags[i], s.slots[i]
-			hole = i
+	// One of those that are behind it because its group was full moves up, so that it is found;
+	// and then one that is behind that.
+	full := func(g int) bool { return zeros(s.tags[g]) == 0 }
+	for g, more := hole/8, full(hole/8); more; {
+		g = s.next(g)
+		more = full(g)
+		for i := 8 * g; i < 8*g+8; i++ {
+			home := s.home(s.secret.hash(s.slots[i].key))
+			if tagAt(s.tags, i) != 0 && s.behind(home, g) >= s.behind(hole/8, g) {
+				s.fill(hole, tagAt(s.tags, i), s.slots[i])
+				hole = i
+				break
+			}
 		}
 	}
-	s.tags[hole], s.slots[hole] = 0, resource{}
+	s.fill(hole, 0, resource{})
+	s.pack()
+}
+
+// behind returns how many groups to is behind from.
+func (s *shard) behind(from, to int) int { return (to - from + len(s.tags)) % len(s.tags) }
+
+// pack drops the long names that are of no resource any more, once they are an eighth.
+func (s *shard) pack() {
+	if 8*s.gone <= len(s.long) {
+		return
+	}
+	long := make([]byte, 0, len(s.long)-s.gone)
+	for r := range s.all() {
+		if r.key.long() {
+			text := s.text(r)
+			r.key.b, long = uint64(len(long)), append(long, text...)
+		}
+	}
+	s.long, s.gone = long, 0
 }
 
 // addMark gives a resource the mark of one more holder.
-func (s *shard) addMark(r *resource, m mark) {
-	if r.rest == 0 {
-		if last := len(s.free) - 1; last >= 0 {
-			r.rest, s.free = s.free[last], s.free[:last]
-		} else {
-			s.rest = append(s.rest, nil)
-			r.rest = uint32(len(s.rest))
-		}
+func (s *shard) addMark(name string, m mark) {
+	if s.others == nil {
+		s.others = make(map[string][]mark)
 	}
-	s.rest[r.rest-1] = append(s.rest[r.rest-1], m)
+	s.others[name] = append(s.others[name], m)
 }
 
-// others returns the marks of a resource but its first.
-func (s *shard) others(r *resource) []mark {
-	if r.rest == 0 {
-		return nil
-	}
-	return s.rest[r.rest-1]
-}
-
-func (s *shard) marks(r *resource) iter.Seq[*mark] {
+// marks are those of a resource of this name.
+func (s *shard) marks(r *resource, name string) iter.Seq[*mark] {
 	return func(yield func(*mark) bool) {
 		if !yield(&r.first) {
 			return
 		}
-		others := s.others(r)
+		others := s.others[name]
 		for i := range others {
 			if !yield(&others[i]) {
 				return
@@ -182,8 +357,8 @@ func (s *shard) marks(r *resource) iter.Seq[*mark] {
 
 func (s *shard) all() iter.Seq[*resource] {
 	return func(yield func(*resource) bool) {
-		for i, tag := range s.tags {
-			if tag != 0 && !yield(&s.slots[i]) {
+		for i := range s.slots {
+			if tagAt(s.tags, i) != 0 && !yield(&s.slots[i]) {
 				return
 			}
 		}
@@ -231,14 +406,17 @@ func (n *names[T]) at(number uint32) *T {
 	if number == 0 {
 		return nil
 	}
-	return &(*n.known.Load())[number-1].is
+	return &n.named(number).is
 }
+
+// named returns what has a number, which is not 0.
+func (n *names[T]) named(number uint32) *named[T] { return (*n.known.Load())[number-1] }
 
 func (n *names[T]) nameOf(number uint32) string {
 	if number == 0 {
 		return ""
 	}
-	return (*n.known.Load())[number-1].name
+	return n.named(number).name
 }
 
 func (n *names[T]) all() iter.Seq2[string, *T] {

@@ -105,7 +105,7 @@ func (t *Token) fault() string {
 		return "life 0"
 	case t.Sequence == 0:
 		return "sequence 0"
-	case t.Incarnation.IsZero():
+	case t.Incarnation == Incarnation{}:
 		return "no incarnation"
 	}
 	return ""
