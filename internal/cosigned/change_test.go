@@ -40,7 +40,7 @@ func TestVerifyRootChanges(t *testing.T) {
 	f := newFleet(t)
 	pin := f.ca.Root().KeyID()
 	two := f.bundleOf(t, func(b *snapshot.TrustBundle) {
-		b.Signers = snapshot.Signers{Threshold: 2, Keys: []snapshot.SignerKey{{"alice", public(keyOf("alice"))}, {"bob", public(keyOf("bob"))}}}
+		b.Signers = snapshot.Signers{Threshold: 2, Keys: []snapshot.SignerKey{{Name: "alice", Key: public(keyOf("alice"))}, {Name: "bob", Key: public(keyOf("bob"))}}}
 		slices.SortFunc(b.Signers.Keys, func(x, y snapshot.SignerKey) int { return bytes.Compare(x.Key, y.Key) })
 	})
 	first := f.change()

@@ -27,7 +27,7 @@ const (
 	checkVersion   = 9
 )
 
-// What of package snapshot is for this module alone.
+// Of package snapshot, these are for this module alone.
 var (
 	refuse = snapshotdoor.Refuse.(func(check int, scope snapshot.Scope, detail string) *snapshot.RejectedError)
 

@@ -19,7 +19,7 @@ func (f *fleet) emergency() Emergency {
 	return Emergency{
 		ClusterID: testCluster, Root: f.ca.Root().KeyID(), Number: 1, IssuedAt: f.now, Reason: "c1 was stolen",
 		ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public(f.keys[0]))}, Keys: []identity.KeyID{{7}},
-		Nodes: []identity.ID{mustID(identity.New(testCluster, identity.Data, "stolen"))}, Revoked: []snapshot.Revoked{{snapshotform.RevokedService, "web"}},
+		Nodes: []identity.ID{mustID(identity.New(testCluster, identity.Data, "stolen"))}, Revoked: []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}},
 	}
 }
 
@@ -29,7 +29,7 @@ func (f *fleet) council(tb testing.TB) snapshot.TrustBundle {
 	b, _ := f.bundleOf(tb, func(b *snapshot.TrustBundle) {
 		b.Signers = snapshot.Signers{Threshold: 2}
 		for _, name := range []string{"alice", "bob", "carol"} {
-			b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{name, public(keyOf(name))})
+			b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{Name: name, Key: public(keyOf(name))})
 		}
 		slices.SortFunc(b.Signers.Keys, func(x, y snapshot.SignerKey) int { return bytes.Compare(x.Key, y.Key) })
 	}).TrustBundle()
@@ -233,7 +233,7 @@ func TestEmergency(t *testing.T) {
 	}
 	long := f.emergency()
 	for i := range snapshotform.MaxEmergencyParts {
-		long.Revoked = append(long.Revoked, snapshot.Revoked{snapshotform.RevokedStorage, fmt.Sprintf("https://%s.example/%d", strings.Repeat("x", 230), i)})
+		long.Revoked = append(long.Revoked, snapshot.Revoked{Kind: snapshotform.RevokedStorage, Name: fmt.Sprintf("https://%s.example/%d", strings.Repeat("x", 230), i)})
 	}
 	if _, err := long.Encode(); err == nil {
 		t.Error("a statement above its size")

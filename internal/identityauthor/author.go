@@ -59,26 +59,26 @@ var (
 )
 
 // OperatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a corporate CA. Chains to them are
-// verified as RFC 5280 says, and not by the profile of the cluster's own certificates: they were minted by somebody else.
-// Immutable.
+// verified as RFC 5280 says, and not by the profile of the cluster's own certificates: they were minted by somebody
+// else. Immutable.
 //
 // The worth of such a chain is the caller's to know. A cluster's own edges take none.
 type OperatorRoots interface {
 	// Certificates returns a copy of the list of roots, sorted by their DER.
 	Certificates() []*x509.Certificate
 
-	// Verify reports whether chain, its leaf first, leads to one of the roots at now, and may be used for all of usages.
-	// Errors: *identity.ChainError of the first rule that refuses.
+	// Verify reports whether chain, its leaf first, leads to one of the roots at now, and may be used for all of
+	// usages. Errors: *identity.ChainError of the first rule that refuses.
 	Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error
 
-	// VerifyAccepted is Verify for a chain that is in use already: what rules refuse that came after a release which took
-	// it is returned as newer, and is no error.
+	// VerifyAccepted is Verify for a chain that is in use already: what rules refuse that came after a release which
+	// took it is returned as newer, and is no error.
 	VerifyAccepted(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (
 		newer *identity.ChainError, err error)
 }
 
-// NewOperatorRoots returns the roots certs, 1 to 64 certificates of CAs. They may be intermediates, and out of date: that
-// shows when they are used.
+// NewOperatorRoots returns the roots certs, 1 to 64 certificates of CAs. They may be intermediates, and out of date:
+// that shows when they are used.
 func NewOperatorRoots(certs []*x509.Certificate) (OperatorRoots, error) {
 	roots, err := newOperatorRoots(certs)
 	if err != nil {

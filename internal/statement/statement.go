@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fenceform"
 )
 
-// What package fence calls so too.
+// The errors, which package fence has under the same names.
 var (
 	ErrMalformed = errors.New("malformed")
 	ErrUntrusted = errors.New("statement is not trusted")

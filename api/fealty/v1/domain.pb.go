@@ -636,7 +636,7 @@ func (x *PollAssignmentsRequest) GetName() string {
 type PollAssignmentsResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Domains []*OwnedDomain         `protobuf:"bytes,1,rep,name=domains,proto3" json:"domains,omitempty"`
-	// The signed statement of the leader's term (fence.TermStatement); empty while nobody
+	// The signed statement of the leader's term (type fealty/term/v1); empty while nobody
 	// leads. A member that heard of a higher term drops the whole answer.
 	Term          string `protobuf:"bytes,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields

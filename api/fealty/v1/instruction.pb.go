@@ -520,7 +520,7 @@ func (x *PollInstructionsRequest) GetName() string {
 
 type PollInstructionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The signed statement of the leader's term (fence.TermStatement); empty while nobody leads.
+	// The signed statement of the leader's term (type fealty/term/v1); empty while nobody leads.
 	// A member that heard of a higher term drops the whole answer.
 	Term string `protobuf:"bytes,1,opt,name=term,proto3" json:"term,omitempty"`
 	// In the order in which they were given, at most 64.
@@ -575,7 +575,7 @@ func (x *PollInstructionsResponse) GetInstructions() []*DeliveredInstruction {
 
 type DeliveredInstruction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The signed statement (fence.Instruction, type fealty/instruction/v1), at most 2 KiB.
+	// The signed statement (type fealty/instruction/v1), at most 2 KiB.
 	Statement string `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
 	// For the member's log.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`

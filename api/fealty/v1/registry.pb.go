@@ -895,7 +895,7 @@ func (x *PollPlanRequest) GetHave() uint64 {
 
 type PollPlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The signed statement (fence.Document, type fealty/document/v1) of kind shard-plan, at most
+	// The signed statement (type fealty/document/v1) of kind shard-plan, at most
 	// 2 KiB.
 	Statement string `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
 	// The plan in JSON, at most 1 MiB; empty if it is the version that the caller has.
