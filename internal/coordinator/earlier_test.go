@@ -152,8 +152,8 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	inParts("it is silent", true)
 }
 
-// Who leads again does not take it from memory how contents are stored: another one may have found them
-// stored for an earlier release, with nothing else changed.
+// A coordinator that leads again does not take it from memory how contents are stored: another one may
+// have found them stored for an earlier release, with nothing else changed.
 func TestContentsThatWereStoredAnew(t *testing.T) {
 	t.Parallel()
 	d := desktest.Tenants(t)

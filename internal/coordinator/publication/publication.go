@@ -117,7 +117,7 @@ type Publication struct {
 	publicationChanged watch.Signal
 	compileReport      atomic.Pointer[compileReport] // nil before the first compile
 	mirrors            *mirrorPublisher              // nil without a PublishDir
-	begun              uint64                        // the term under which a Publisher began last; of who publishes
+	begun              begun                         // of the last Publisher; of who publishes
 }
 
 // New returns a [Publication] that serves nothing yet.

@@ -32,8 +32,8 @@ type Publisher struct {
 	// term is the one under which all below was made. Under another one everything
 	// begins anew: somebody else may have published in between.
 	term uint64
-	// late: another Publisher began under this term. A transaction of that one whose answer was lost
-	// may yet come, and name strays or delete what is needed again.
+	// late: another Publisher began under this term and head. A transaction of that one whose answer
+	// was lost may yet come, and name strays or delete what is needed again.
 	late bool
 	// heard are the coordinators whose addresses members are told, by key, and when
 	// each of them was last known to be ready.
@@ -71,6 +71,12 @@ type Publisher struct {
 	found    unsatisfied
 	races    races
 	withheld withholding
+}
+
+// begun is what every transaction of a Publisher holds under.
+type begun struct {
+	term uint64
+	head store.Revision
 }
 
 // trusted is what the trust state of a version takes away.
@@ -181,7 +187,8 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	}
 	if b.term != term {
 		*b = *NewPublisher()
-		b.late, c.begun = c.begun == term, term
+		under := begun{term, s.HeadVersion}
+		b.late, c.begun = c.begun == under, under
 		if !read {
 			if p, err = c.again(ctx, s, b, p); err != nil {
 				return false, err
