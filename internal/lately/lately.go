@@ -20,34 +20,35 @@ const askAgain = 5 * time.Millisecond
 type Material struct {
 	Source credential.Source // required
 
-	answer atomic.Pointer[answer] // nil: none yet
+	answer atomic.Pointer[answer] // nil: none that counts
 }
 
 // answer is what the source said.
 type answer struct {
 	material *credential.Material
 	changed  <-chan struct{} // closed when it is known to hold no more
-	at       time.Time
 }
 
 // Get returns what the source has now, or, if it tells of changes, had a moment ago and told of none.
 // An error is not kept. Of two that ask at once the one with the older answer may come second: then
 // the source has told already that it holds no more.
 func (l *Material) Get(ctx context.Context) (*credential.Material, error) {
-	if a := l.answer.Load(); a != nil && time.Since(a.at) < askAgain {
+	if a := l.answer.Load(); a != nil {
 		select {
 		case <-a.changed:
 		default:
 			return a.material, nil
 		}
 	}
-	a := &answer{changed: l.Source.Changed(), at: time.Now()} // before the source is asked
+	a, asked := &answer{changed: l.Source.Changed()}, time.Now() // before the source is asked
 	var err error
 	if a.material, err = l.Source.Current(ctx); err != nil {
 		return nil, err
 	}
-	if a.changed != nil {
+	if left := askAgain - time.Since(asked); a.changed != nil && left > 0 {
 		l.answer.Store(a)
+		// A timer ends it, so that a call that finds it looks at no clock.
+		time.AfterFunc(left, func() { l.answer.CompareAndSwap(a, nil) })
 	}
 	return a.material, nil
 }
