@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // crowdSize is more members than three generations tell of.
@@ -256,5 +257,72 @@ func TestSweepThatComesLate(t *testing.T) {
 	desktest.WantWholeAt(d, t, p)
 	if got, err := d.C.Rooms().Publication.Load(t.Context(), d.State()); err != nil || got.Broken {
 		t.Errorf("it is read as broken (%v)", err)
+	}
+}
+
+// However often the config changes what everybody is told, each group's turn comes, and that of members.
+func TestGroupsTakeTurns(t *testing.T) {
+	t.Parallel()
+	const groups, crowd = 200, 40 // of which the first are more than two generations tell of
+	entries := new(strings.Builder)
+	for i := range groups {
+		fmt.Fprintf(entries, "  - {name: e%03d, kind: data, match: [\"token:e%03d\"], roles: [core], organizations: [o%03d]}\n", i, i, i)
+	}
+	d := coordinatortest.ReadyDesk(t, entries.String())
+	s := d.State()
+	member := func(name string, group int) {
+		r := record.Member{Kind: identity.Data, Name: name, State: record.Active}
+		r.Entry = fmt.Sprintf("e%03d", group)
+		r.Selectors, r.Incarnation = []string{"token:" + r.Entry}, coordinatortest.KeyNumber(group)
+		ch := s.Records.NewChange(s.HeadVersion)
+		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		desktest.FollowMembers(d, d.C)
+	}
+	for i := range groups {
+		member(fmt.Sprintf("n%04d", i), i)
+	}
+	b, given := publication.NewPublisher(), make(map[int]bool)
+	d.Lead(d.C)
+	for more := true; more; {
+		var err error
+		if more, err = d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range groups {
+			if d.C.Rooms().Publication.View() == nil {
+				break // it is the first write of all
+			}
+			given[len(d.C.Rooms().Publication.View().Of(identity.Data, fmt.Sprintf("n%04d", i)))] = true
+		}
+	}
+	if delete(given, 0); len(given) != 1 {
+		t.Errorf("a member was told something before its group was: %v headers", given)
+	}
+	was := d.C.Rooms().Publication.View().State.Value.Generation
+	for i := range 10 {
+		desktest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", i))
+		if i == 3 {
+			for n := range crowd {
+				member(fmt.Sprintf("late%02d", n), groups-1)
+			}
+		}
+		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _ := runtimes(d.C.Rooms().Publication.View()); n != groups+crowd {
+		t.Errorf("%d of %d members that came meanwhile were told something", n-groups, crowd)
+	}
+	late := 0
+	for _, h := range d.C.Rooms().Publication.View().Headers {
+		if h.Scope == snapshot.ScopeQoSPolicy && h.Header.ConfigVersion <= was {
+			late++
+		}
+	}
+	if late > 0 {
+		t.Errorf("%d of %d groups were told nothing new in %d generations", late, groups, 10)
 	}
 }

@@ -38,10 +38,9 @@ type Publisher struct {
 	// heard are the coordinators whose addresses members are told, by key, and when
 	// each of them was last known to be ready.
 	heard map[string]time.Time
-	// head and addresses are what everything was compiled for last; another one
+	// last has the head and addresses that everything was compiled for; another one
 	// means that every member is looked at again.
-	head      history.Hash
-	addresses []string
+	last last
 	// pending are the members to look at, by path, and groups those, by the hex digits
 	// of their subject.
 	pending       map[string]bool
@@ -71,6 +70,13 @@ type Publisher struct {
 	found    unsatisfied
 	races    races
 	withheld withholding
+}
+
+// last is what was compiled last.
+type last struct {
+	head      history.Hash
+	addresses []string
+	group     string // that was published
 }
 
 // begun is what every transaction of a Publisher holds under.
@@ -390,11 +396,11 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 	now time.Time) (ready bool) {
 	b.state, b.members = s, c.cfg.Membership.Roster()
 	touched := c.cfg.Membership.Roster().TakeTouched()
-	all := b.head != s.Head.Hash || !slices.Equal(b.addresses,
+	all := b.last.head != s.Head.Hash || !slices.Equal(b.last.addresses,
 		addresses) || p.Broken || now.Sub(b.swept).Abs() >= sweepHeaders
-	moved := b.head != s.Head.Hash
+	moved := b.last.head != s.Head.Hash
 	if all {
-		b.head, b.addresses, b.swept = s.Head.Hash, addresses, now
+		b.last.head, b.last.addresses, b.swept = s.Head.Hash, addresses, now
 		for _, path := range c.cfg.Membership.Roster().Paths() {
 			touched[path] = true
 		}
@@ -808,15 +814,20 @@ type compilation struct {
 
 // compile looks at pending groups and members, and puts into w what to change, as far as
 // there is room. A subject that fails keeps its last header, with an alarm; it
-// blocks nobody. Groups come first, so that what a member is told to hold is there by then.
+// blocks nobody. Groups come first, and a member after its group, so that what it is told to hold is
+// there by then.
 func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publisher, p *View, addresses []string,
 	w *work, generation uint64, now time.Time) {
 	w.drop, w.contents = make(map[HeaderPath]bool), make(map[string][]byte)
 	w.require = make(map[string]store.Revision)
 	x := &compilation{c, ctx, s, b, p, w, generation, now}
-	for _, group := range slices.Sorted(maps.Keys(b.pendingGroups)) {
+	for _, group := range b.turns() {
 		// Without the config it waits for it, and nothing else waits for the group.
 		if !w.ready || !w.room(len(compiler.GroupScopes())) {
+			break
+		}
+		if len(b.pending) > 0 && (2*len(w.put) > store.CutOps || 2*w.bytes > publishedBytes) {
+			w.more = true // the other half is for members, however many groups there are
 			break
 		}
 		w.doneGroups = append(w.doneGroups, group)
@@ -832,11 +843,34 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publis
 		if version, ok := b.races.contested[path]; ok && (b.races.lost || version == member.Version) {
 			continue
 		}
+		if w.ready && x.awaits(b.placed[path]) {
+			w.more = true
+			continue
+		}
 		delete(b.races.contested, path)
 		w.done = append(w.done, path)
 		x.member(path, member, addresses)
 	}
 	x.dropGroups()
+}
+
+// turns returns the groups to look at, sorted, and from the one after the last that was published on:
+// those that come up again and again hold up no other.
+func (b *Publisher) turns() []string {
+	groups := b.Concerned()
+	n, found := slices.BinarySearch(groups, b.last.group)
+	if found {
+		n++
+	}
+	return slices.Concat(groups[n:], groups[:n])
+}
+
+// awaits reports whether nothing was published for a group yet that is still to be looked at.
+func (x *compilation) awaits(group string) bool {
+	return x.b.pendingGroups[group] && !slices.Contains(x.w.doneGroups, group) &&
+		!slices.ContainsFunc(compiler.GroupScopes(), func(scope snapshot.Scope) bool {
+			return x.last(groupPath(scope, group)) != nil
+		})
 }
 
 // last returns the header that there is at path.
@@ -1041,6 +1075,7 @@ func (c *Publication) publishedAll(ctx context.Context, b *Publisher, w *work) {
 	}
 	for _, group := range w.doneGroups {
 		delete(b.pendingGroups, group)
+		b.last.group = group
 	}
 	for name := range b.found.failed { // tried again whenever something else is done
 		if group, ok := strings.CutPrefix(name, groupMark); ok {
