@@ -32,9 +32,6 @@ type Publisher struct {
 	// term is the one under which all below was made. Under another one everything
 	// begins anew: somebody else may have published in between.
 	term uint64
-	// late: another Publisher began under this term and head. A transaction of that one whose answer
-	// was lost may yet come, and name strays or delete what is needed again.
-	late bool
 	// heard are the coordinators whose addresses members are told, by key, and when
 	// each of them was last known to be ready.
 	heard map[string]time.Time
@@ -109,6 +106,9 @@ type races struct {
 	config bool
 	// unassigned are the members that were looked at without the config.
 	unassigned map[string]bool
+	// late: another Publisher began under this term and head. A transaction of that one whose answer
+	// was lost may yet come, and name strays or delete what is needed again.
+	late bool
 }
 
 // memberGroup is a group that has members.
@@ -194,7 +194,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if b.term != term {
 		*b = *NewPublisher()
 		under := begun{term, s.HeadVersion}
-		b.late, c.begun = c.begun == under, under
+		b.races.late, c.begun = c.begun == under, under
 		if !read {
 			if p, err = c.again(ctx, s, b, p); err != nil {
 				return false, err
@@ -203,7 +203,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		b.term = term
 	}
 	b.meet(p)
-	b.late = b.late && len(b.over(p)) > 0
+	b.races.late = b.races.late && len(b.over(p)) > 0
 	now := c.cfg.Now()
 	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
@@ -214,13 +214,13 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return false, err
 	}
 	divided := c.readParts(all)
-	if !p.State.Exists() || b.late {
+	if !p.State.Exists() || b.races.late {
 		// Its version numbers the first generation, and after another one nothing comes late.
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Tx.If = append(ch.Tx.If, leads)
 		ch.Put(StateKey, p.State.Version, next)
 		_, err := ch.Commit(ctx)
-		b.late = b.late && err != nil
+		b.races.late = b.races.late && err != nil
 		return true, err
 	}
 	ready := b.Collect(c, s, t, p, next.Addresses(), now)
