@@ -190,7 +190,7 @@ var serviceLinks = regexp.MustCompile(`^FEALTY(_[A-Z0-9_]+)?_` +
 // checkEnvironment refuses variables that look like settings and are none.
 func checkEnvironment(environ []string) error {
 	names := []string{etcd.PasswordVariable}
-	for _, s := range All() {
+	for _, s := range table() {
 		names = append(names, s.Env())
 	}
 	for _, kv := range environ {
@@ -327,7 +327,7 @@ func scalarText(n *document.Node) (text, problem string) {
 // FileKeys are the keys that a file may have, sorted.
 func FileKeys() []string {
 	var keys []string
-	for _, s := range All() {
+	for _, s := range table() {
 		if s.InFile() {
 			keys = append(keys, s.Key)
 		}

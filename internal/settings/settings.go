@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -107,8 +108,11 @@ func (s *Setting) of(groups []Group) bool {
 	return slices.ContainsFunc(s.Groups, func(g Group) bool { return slices.Contains(groups, g) })
 }
 
-// All returns the table, in the order in which people read it.
-func All() []*Setting {
+// All returns the table, in the order in which people read it. What it leads to is everybody's: nobody changes it.
+func All() []*Setting { return slices.Clone(table()) }
+
+// table is made once: each command looks for its settings in it, and so does the completion of each.
+var table = sync.OnceValue(func() []*Setting {
 	nodeKinds := []string{string(identity.Data), string(identity.Witness), string(identity.Shard),
 		string(identity.Operator), string(identity.Provider)}
 	return []*Setting{
@@ -387,12 +391,12 @@ func All() []*Setting {
 			Help: "what the person logs in as",
 			Zero: "admin"},
 	}
-}
+})
 
 // Of returns the settings of groups.
 func Of(groups ...Group) []*Setting {
 	var out []*Setting
-	for _, s := range All() {
+	for _, s := range table() {
 		if s.of(groups) {
 			out = append(out, s)
 		}
