@@ -10,8 +10,11 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -396,4 +399,44 @@ func latin1(b []byte) string {
 		out[i] = rune(c)
 	}
 	return string(out)
+}
+
+// A file that was written again is seen again, however short after, and one that is put in
+// its place as well, with the same size and times: of what is left out nothing has changed.
+func TestChangedFilesAreSeen(t *testing.T) {
+	s := newSecrecy(t)
+	s.c = &Cluster{dir: t.TempDir(), opts: Options{published: t.TempDir(), Program: os.Args[0]}}
+	file, other := filepath.Join(s.c.dir, "file"), filepath.Join(t.TempDir(), "other")
+	long, now := time.Now().Add(-time.Hour), time.Now().Add(time.Minute) // a minute, so that this may take one
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sees := func(text string) {
+		t.Helper()
+		s.folder()
+		if want := fmt.Sprintf("file file #%x", sha256.Sum256([]byte(text)))[:len("file file")+10]; string(s.seen[want]) != text {
+			t.Errorf("%q is not seen", text)
+		}
+	}
+	for i := range 5 {
+		text := fmt.Sprintf("written %d", i)
+		must(os.WriteFile(file, []byte(text), 0o600))
+		must(os.Chtimes(file, now, now)) // as a clock of few ticks leaves it
+		sees(text)
+	}
+	must(os.Chtimes(file, long, long))
+	sees("written 4")
+	s.seen = make(map[string][]byte)
+	if s.folder(); len(s.seen) > 0 {
+		t.Errorf("what has not changed is read again: %q", s.seen)
+	}
+	must(os.WriteFile(other, []byte("renamed 1"), 0o600))
+	must(os.Chtimes(other, long, long))
+	must(os.Rename(other, file))
+	sees("renamed 1")
+	must(os.WriteFile(file, []byte("written 5"), 0o600))
+	sees("written 5")
 }

@@ -81,8 +81,23 @@ type secrecy struct {
 	probed  map[string]bool            // addresses of metrics that were asked for what nobody may serve
 	opened  map[[sha256.Size]byte]bool // what a keeper was tried on, as a hash: it would open the same again
 
+	read map[string]lookedAt // files of the cluster's folder as they were, by path
+
 	mu   sync.Mutex
 	seen map[string][]byte // by where: entries of the store, metrics, answers; guarded by mu
+}
+
+// lookedAt is a file when it was read.
+type lookedAt struct {
+	info fs.FileInfo
+	at   time.Time
+}
+
+// same reports whether a file is as it was when it was read. A write within the second after
+// another one may leave no trace in the times of a file.
+func (l lookedAt) same(info fs.FileInfo) bool {
+	return l.info != nil && os.SameFile(l.info, info) && l.info.Size() == info.Size() && l.info.ModTime().Equal(info.ModTime()) &&
+		l.at.Sub(info.ModTime()) > time.Second
 }
 
 // mayHold are the files of the cluster's folder that hold secrets, and of which kind.
@@ -132,7 +147,7 @@ func newSecrecy(t *testing.T) *secrecy {
 	rand.Read(canary)
 	return &secrecy{
 		t: t, canary: canary, secrets: make(map[string][]byte), homes: make(map[string]string), seen: make(map[string][]byte), keepers: make(map[string]bool), probed: make(map[string]bool), opened: make(map[[sha256.Size]byte]bool),
-		meshes: make(map[identity.KeyID]bool), named: make(map[identity.KeyID]bool),
+		meshes: make(map[identity.KeyID]bool), named: make(map[identity.KeyID]bool), read: make(map[string]lookedAt),
 	}
 }
 
@@ -436,35 +451,73 @@ func (s *secrecy) unseal(ctx context.Context, key string, value []byte) {
 	}
 }
 
-// folder collects every file of the cluster's folder but the store's.
+// folder collects every file of the cluster's folder but the store's. Most are as they were
+// after the step before, and what is in them was seen then.
 func (s *secrecy) folder() {
 	for dir, place := range map[string]string{s.c.dir: "file", s.c.opts.published: "published"} {
-		s.walk(dir, func(rel string, raw []byte) {
-			if !strings.HasPrefix(rel, "store/") {
+		s.walk(dir, func(rel string, info fs.FileInfo) bool {
+			path := filepath.Join(dir, filepath.FromSlash(rel))
+			if rel == "store" || !info.IsDir() && s.read[path].same(info) {
+				return false
+			}
+			s.read[path] = lookedAt{info, time.Now()}
+			return true
+		}, func(rel string, raw []byte) {
+			if !s.isProgram(raw) {
 				s.see(place+" "+rel, raw)
 			}
 		})
 	}
 }
 
-// walk calls f with every file below dir.
-func (s *secrecy) walk(dir string, f func(rel string, raw []byte)) {
+// isProgram reports whether a file is a copy of the program, which is larger than all else
+// together: it was built before there was a secret.
+func (s *secrecy) isProgram(raw []byte) bool {
+	info, err := os.Stat(s.c.opts.Program)
+	if err != nil || info.Size() != int64(len(raw)) {
+		return false
+	}
+	program, err := os.ReadFile(s.c.opts.Program)
+	return err == nil && bytes.Equal(program, raw)
+}
+
+// walk calls f with every file below dir that is to be read, and goes into every folder that is.
+func (s *secrecy) walk(dir string, toRead func(rel string, info fs.FileInfo) bool, f func(rel string, raw []byte)) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !d.Type().IsRegular() {
+			return nil
+		}
+		var info fs.FileInfo
+		if err == nil {
+			info, err = d.Info()
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it was there a moment ago
-		}
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		raw, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
 		}
 		if err != nil {
 			return err
 		}
 		rel, err := filepath.Rel(dir, path)
-		f(filepath.ToSlash(rel), raw)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		if !toRead(rel, info) {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if d.IsDir() {
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			f(rel, raw)
+		}
 		return err
 	})
 	if err != nil {
@@ -517,7 +570,7 @@ func (s *secrecy) plant(ctx context.Context) {
 
 // files adds the files of an embedded store, its log of writes included.
 func (s *secrecy) files() {
-	s.walk(filepath.Join(s.c.dir, "store"), func(rel string, raw []byte) { s.see("disk "+rel, raw) })
+	s.walk(filepath.Join(s.c.dir, "store"), func(string, fs.FileInfo) bool { return true }, func(rel string, raw []byte) { s.see("disk "+rel, raw) })
 }
 
 // changes adds every commit that the store still tells of: values that were replaced.
