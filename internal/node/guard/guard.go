@@ -2,6 +2,7 @@ package guard
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
@@ -91,7 +92,10 @@ func Terms(more ...snapshot.Scope) []snapshot.Scope {
 }
 
 // ActionRules returns the table. An action that is not in it is unknown.
-func ActionRules() []actionRule {
+func ActionRules() []actionRule { return slices.Clone(rules()) }
+
+// rules is the table, which is made once: each decision of the guard looks into it. Nobody changes it.
+var rules = sync.OnceValue(func() []actionRule {
 	return []actionRule{
 		{ContinueServices, ByPolicy, manifest.ContinueServices, Terms(snapshot.ScopeServiceAssignment), MaxBound, false,
 			"what runs keeps running"},
@@ -123,7 +127,7 @@ func ActionRules() []actionRule {
 		{CreateServiceAuthority, ByContact, "", nil, NoBound, true,
 			"authority beyond the scope comes from the scope's signer"},
 	}
-}
+})
 
 // ActionRow is a row of the guard's table, for the documentation.
 type ActionRow struct {
@@ -140,7 +144,7 @@ type ActionRow struct {
 // ActionRows returns the guard's table.
 func ActionRows() []ActionRow {
 	var out []ActionRow
-	for _, r := range ActionRules() {
+	for _, r := range rules() {
 		out = append(out, ActionRow{r.Action, string(r.Class), string(r.Policy), slices.Clone(r.Needs), string(r.Bound),
 			r.risk, r.Why})
 	}
@@ -155,9 +159,8 @@ func ScopeAction(scope snapshot.Scope) Action {
 }
 
 func ruleOf(action Action) (actionRule, bool) {
-	rules := ActionRules()
-	if i := slices.IndexFunc(rules, func(r actionRule) bool { return r.Action == action }); i >= 0 {
-		return rules[i], true
+	if i := slices.IndexFunc(rules(), func(r actionRule) bool { return r.Action == action }); i >= 0 {
+		return rules()[i], true
 	}
 	return actionRule{}, false
 }
