@@ -66,7 +66,7 @@ func (s *neighbours) open(n *node, address string) *agent.Agent {
 	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: s.f.Clock, Log: n.logger(), Dial: s.dial,
 		Release: "v0.1.0", Mirrors: s.mirrors}
 	if address != "" {
-		l := bufconn.Listen(1 << 20)
+		l := bufconn.Listen(1 << 16)
 		s.at[address], cfg.Sockets.Peers = l, l
 	}
 	a, err := agent.Open(context.Background(), cfg)
@@ -400,7 +400,7 @@ func (s *neighbours) lie(t *testing.T, a *agent.Agent, address string, l *liar) 
 	s.f.Must(err)
 	server := grpc.NewServer(guard.ServerOptions()...)
 	fealtyv1.RegisterSharedServiceServer(server, l)
-	at := bufconn.Listen(1 << 20)
+	at := bufconn.Listen(1 << 16)
 	s.at[address] = at
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(at) }()

@@ -165,7 +165,8 @@ func (f *Fleet) serve(addresses []string) {
 	fealtyv1.RegisterRestoreServiceServer(server, restores{f: f})
 	var wg sync.WaitGroup
 	for _, a := range addresses {
-		l := bufconn.Listen(1 << 20)
+		// As much as a socket holds: what a connection does not need is cleared for it all the same.
+		l := bufconn.Listen(1 << 16)
 		f.listeners[a] = l
 		wg.Go(func() { _ = server.Serve(l) })
 	}

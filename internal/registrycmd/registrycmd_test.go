@@ -76,7 +76,7 @@ func (s *shell) run(t *testing.T, noun, line string) error {
 func newShell(t *testing.T) *shell {
 	t.Helper()
 	d := coordinatortest.PoolDesk(t)
-	l := bufconn.Listen(1 << 20)
+	l := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
 	d.C.Rooms().Fencing.Registry.RegisterServices(server)
 	served := make(chan error, 1)

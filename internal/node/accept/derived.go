@@ -92,20 +92,28 @@ func (d *Derived) derive(ctx context.Context) {
 				continue
 			}
 			d.contents[scope] = nil
+			delete(d.whole, scope)
 			written = append(written, scope)
 			continue
 		}
-		text := b.Effective(h, d.n.me.ID).ContentJSON()
-		want := snapshot.DigestOf([]byte(text))
-		if there != nil && *there == want {
+		v := b.Effective(h, d.n.me.ID)
+		if there != nil && d.whole[scope] == v {
 			continue
 		}
-		if err := d.n.store.Write(name, []byte(text)); err != nil {
-			warn(name, err)
-			continue
+		content := []byte(v.ContentJSON())
+		want := snapshot.DigestOf(content)
+		if there == nil || *there != want {
+			if err := d.n.store.Write(name, content); err != nil {
+				warn(name, err)
+				continue
+			}
+			d.contents[scope] = &want
+			written = append(written, scope)
 		}
-		d.contents[scope] = &want
-		written = append(written, scope)
+		delete(d.whole, scope)
+		if v == h.Verified {
+			d.whole[scope] = v
+		}
 	}
 	data, err := dir.Seal(d.state())
 	if err == nil && !bytes.Equal(data, d.stated) {

@@ -101,7 +101,10 @@ type Derived struct {
 	release  string
 	receipts map[snapshot.Scope]state.Receipt    // of what is in use; guarded by activation
 	contents map[snapshot.Scope]*snapshot.Digest // nil: no file; missing: not known; guarded by activation
-	stated   []byte                              // the state for others to read, as written last; guarded by activation
+	// whole has the snapshots whose contents are in the files with nothing left out: those are not
+	// hashed again. Guarded by activation.
+	whole  map[snapshot.Scope]*snapshot.Verified
+	stated []byte // the state for others to read, as written last; guarded by activation
 }
 
 // Config is what a node needs. All of it is required but for Faults.
@@ -127,6 +130,7 @@ func New(cfg Config, l *state.Loaded) (*Node, error) {
 	n.Trials.Kick, n.Trials.Since = make(chan struct{}, 1), make(map[snapshot.Scope]time.Time)
 	n.files.release, n.files.receipts = cfg.Release, make(map[snapshot.Scope]state.Receipt)
 	n.files.contents = make(map[snapshot.Scope]*snapshot.Digest)
+	n.files.whole = make(map[snapshot.Scope]*snapshot.Verified)
 	n.status.Now = cfg.Clock.Now
 	n.enrolled.Store(&l.Me)
 	n.svid.Store(&l.SVID)
