@@ -1,5 +1,5 @@
-// Package orders has what a coordinator signs for the members of its cluster, beside terms, grants and assignments: what
-// a member is to do once, and what a document of a version is. Members alone read it.
+// Package orders has what a coordinator signs for the members of its cluster, beside terms, grants and assignments:
+// what a member is to do once, and what a document of a version is. Members alone read it.
 package orders
 
 import (
