@@ -166,6 +166,30 @@ func Leaders(sights []Sight) []string {
 	return wrong
 }
 
+// LeadersGoneBack is Leaders for a store that was put back at a time: whoever looks into it then may
+// see again who led when it was copied. Each term that is new since then is above all of before.
+func LeadersGoneBack(sights []Sight, back time.Time) []string {
+	var before, since []Sight
+	var last uint64
+	known := make(map[uint64]bool)
+	for _, s := range sights {
+		if s.At.Before(back) {
+			before = append(before, s)
+			known[s.Term], last = true, max(last, s.Term)
+		} else {
+			since = append(since, s)
+		}
+	}
+	wrong := append(Leaders(before), Leaders(since)...)
+	for _, s := range since {
+		if s.Leader != "" && s.Term < last && !known[s.Term] {
+			wrong = append(wrong, fmt.Sprintf("%s saw term %d at %s, which is new, and %d was seen before the store went back",
+				s.By, s.Term, clock(s.At), last))
+		}
+	}
+	return wrong
+}
+
 // Terms counts the terms that were seen.
 func Terms(sights []Sight) int {
 	terms := make(map[uint64]bool)

@@ -110,6 +110,30 @@ func TestLeaders(t *testing.T) {
 	}
 }
 
+// After a store was put back the term of the copy is seen again, and a new one is above all of before.
+func TestLeadersGoneBack(t *testing.T) {
+	said := func(when float64, leader string, term uint64) chaos.Sight {
+		return chaos.Sight{By: "b", At: at(when), Leader: leader, Term: term}
+	}
+	good := []chaos.Sight{said(1, "a", 1), said(2, "b", 5), said(4, "a", 1), said(5, "", 0), said(6, "a", 9)}
+	if wrong := chaos.LeadersGoneBack(good, at(3)); len(wrong) > 0 {
+		t.Errorf("wrong is %q", wrong)
+	}
+	for name, bad := range map[string]chaos.Sight{
+		"b saw term 9":  said(7, "a", 1),
+		"b saw term 5":  said(2.5, "a", 1),
+		"term 9 is of":  said(8, "b", 9),
+		"b saw term 3 ": said(4.5, "a", 3),
+	} {
+		if wrong := chaos.LeadersGoneBack(append(slices.Clone(good), bad), at(3)); len(wrong) != 1 || !strings.HasPrefix(wrong[0], name) {
+			t.Errorf("found %q, want %q", wrong, name)
+		}
+	}
+	if wrong := chaos.Leaders(good); len(wrong) == 0 {
+		t.Error("without the store going back it is right too")
+	}
+}
+
 func TestWithout(t *testing.T) {
 	span := func(from, to float64) chaos.Span { return chaos.Span{From: at(from), To: at(to)} }
 	for name, tt := range map[string]struct {

@@ -50,6 +50,7 @@ type fleet struct {
 	writes []chaos.Write           // guarded by mu
 	looks  map[string][]chaos.Look // at nodes; guarded by mu
 	sights []chaos.Sight           // guarded by mu
+	back   time.Time               // when the store was put back, if it was; guarded by mu
 }
 
 // newFleet starts a fleet on a store, of which everybody is certified for [svidTTL]. It
@@ -395,7 +396,7 @@ func (f *fleet) judge() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	whole := chaos.Span{From: f.began, To: time.Now()}
-	for _, wrong := range chaos.Leaders(f.sights) {
+	for _, wrong := range chaos.LeadersGoneBack(f.sights, f.back) {
 		f.t.Error(wrong)
 	}
 	out, longest := 0, time.Duration(0)

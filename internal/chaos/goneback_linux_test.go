@@ -73,6 +73,9 @@ func (f *fleet) goneBack(r *rand.Rand, running bool) {
 		f.t.Fatal(err)
 	}
 	back := time.Now()
+	f.mu.Lock()
+	f.back = back
+	f.mu.Unlock()
 	if err := start(); err != nil {
 		f.t.Fatal(err)
 	}
