@@ -108,7 +108,7 @@ func (s *Setting) of(groups []Group) bool {
 	return slices.ContainsFunc(s.Groups, func(g Group) bool { return slices.Contains(groups, g) })
 }
 
-// All returns the table, in the order in which people read it. What it leads to is everybody's: nobody changes it.
+// All returns the table, in the order in which people read it. Its settings are everybody's: nobody changes them.
 func All() []*Setting { return slices.Clone(table()) }
 
 // table is made once: each command looks for its settings in it, and so does the completion of each.
