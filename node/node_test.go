@@ -276,7 +276,7 @@ func TestHTTP(t *testing.T) {
 	}
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer stranger.CloseIdleConnections()
-	if got, err := get(stranger, "/who"); err != nil || got != fmt.Sprint("200 OK insecure ", identity.KeyID{}, " true") {
+	if got, err := get(stranger, "/who"); err != nil || got != fmt.Sprint("200 OK false ", identity.KeyID{}, " true") {
 		t.Errorf("a stranger: %q, %v", got, err)
 	}
 	wrong, err := b.NewHTTPTransport(credential.ExactID(b.ID()))
