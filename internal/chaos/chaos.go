@@ -183,8 +183,8 @@ func LeadersGoneBack(sights []Sight, back time.Time) []string {
 	wrong := append(Leaders(before), Leaders(since)...)
 	for _, s := range since {
 		if s.Leader != "" && s.Term < last && !known[s.Term] {
-			wrong = append(wrong, fmt.Sprintf("%s saw term %d at %s, which is new, and %d was seen before the store went back",
-				s.By, s.Term, clock(s.At), last))
+			wrong = append(wrong, fmt.Sprintf("%s saw term %d at %s, which is new, and %d was seen before the store "+
+				"went back", s.By, s.Term, clock(s.At), last))
 		}
 	}
 	return wrong
