@@ -569,8 +569,8 @@ func (l *Ledger) decide(c *Claim, v *view) error {
 	return c.refused(reason, v.pair, why)
 }
 
-// checkProcess compares the process of a claim with the newest that was obeyed of its
-// holder, which it is not. A newer one takes its place, if it is one that the authority, or the former
+// checkProcess compares the process of a claim with another one, the newest that was obeyed
+// of its holder. A newer one takes its place, if it is one that the authority, or the former
 // process' own state, leads to.
 func (l *Ledger) checkProcess(c *Claim, v *view) (Reason, string) {
 	epoch, newest := c.Token.Epoch, v.process

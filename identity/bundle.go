@@ -66,8 +66,8 @@ type Bundle struct {
 // NewBundle checks cfg and makes a bundle of it, which keeps no slice of cfg's. Its roots
 // are shared: nobody may change a parsed certificate.
 //
-// Errors: one that matches [ErrInvalidID] for the cluster, [*ChainError] for a root, or a plain one that names
-// the field.
+// Errors: one that matches [ErrInvalidID] for the cluster, [*ChainError] for a root, or a
+// plain one that names the field.
 func NewBundle(cfg BundleConfig) (*Bundle, error) {
 	if err := checkCluster(cfg.Cluster); err != nil {
 		return nil, fmt.Errorf("identity: BundleConfig.Cluster: %w", err)

@@ -117,7 +117,7 @@ type Publication struct {
 	publicationChanged watch.Signal
 	compileReport      atomic.Pointer[compileReport] // nil before the first compile
 	mirrors            *mirrorPublisher              // nil without a PublishDir
-	begun              begun                         // of the last Publisher; of who publishes
+	begun              begun                         // by the last Publisher; touched by Publish alone
 }
 
 // New returns a [Publication] that serves nothing yet.
