@@ -12,7 +12,7 @@ import (
 
 // askAgain is how long an answer of a source counts for calls while the source tells of no change.
 // Files are looked at only when their source is asked, which costs system calls: much for one call
-// and nothing for those of a few milliseconds.
+// and nothing for those of a few milliseconds. A timer ends it, which is late where the processor is busy.
 const askAgain = 5 * time.Millisecond
 
 // Material is the material of a source, for each call. Handshakes ask the source itself. It may be
