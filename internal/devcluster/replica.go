@@ -284,7 +284,7 @@ func (c *Cluster) take(name string) (*part, error) {
 func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
 	if c.opts.Store != "" {
 		if strings.HasPrefix(c.opts.Store, "etcd:") {
-			st, err := etcd.Open(ctx, c.opts.Store, etcd.Options{Log: c.opts.Log.With("part", "store")})
+			st, err := etcd.Open(ctx, c.opts.Store, etcd.Options{Log: c.opts.Log.With("part", "store"), Timeout: awaitLimit})
 			if err != nil {
 				return nil, "", err
 			}
