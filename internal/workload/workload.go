@@ -80,8 +80,28 @@ type Registration struct {
 	TTL time.Duration // how long its certificates live
 }
 
-// Facts are what the kernel says of a process. A fact that could not be read is blank, and Unread says
-// why, by the name of the fact: path, sha256, unit or container.
+// Want says which facts of a process are read, beside its user and its group.
+type Want struct {
+	Path, SHA256 bool
+	Placed       bool // its unit and its container
+}
+
+// Everything wants all facts.
+var Everything = Want{Path: true, SHA256: true, Placed: true}
+
+// Adds returns w with what s looks at, other than the hash: that is asked for last, see
+// [Selector.NeedsHash]. Of a process whose user or group is another one nothing more is looked at.
+func (s *Selector) Adds(w Want, uid, gid uint32) Want {
+	if s.UID != nil && *s.UID != uid || s.GID != nil && *s.GID != gid {
+		return w
+	}
+	w.Path = w.Path || s.Path != ""
+	w.Placed = w.Placed || s.Unit != "" || s.Container != ""
+	return w
+}
+
+// Facts are what the kernel says of a process. A fact that was not wanted is blank; so is one that
+// could not be read, and Unread says why, by the name of the fact: path, sha256, unit or container.
 type Facts struct {
 	PID                           int32
 	UID, GID                      uint32

@@ -214,3 +214,28 @@ func TestSettingsRoundTrip(t *testing.T) {
 		}
 	})
 }
+
+// What tells whether a process is meant is wanted, of a process whose user and group are.
+func TestAdds(t *testing.T) {
+	t.Parallel()
+	me, other := uint32(1000), uint32(1001)
+	for _, tc := range []struct {
+		s    workload.Selector
+		want workload.Want
+	}{
+		{workload.Selector{UID: &me}, workload.Want{}},
+		{workload.Selector{UID: &me, Path: "/bin/x"}, workload.Want{Path: true}},
+		{workload.Selector{GID: &me, Unit: "x.service"}, workload.Want{Placed: true}},
+		{workload.Selector{Container: strings.Repeat("a", 64)}, workload.Want{Placed: true}},
+		{workload.Selector{UID: &me, SHA256: strings.Repeat("a", 64)}, workload.Want{}},
+		{workload.Selector{UID: &other, Path: "/bin/x"}, workload.Want{}},
+		{workload.Selector{UID: &me, GID: &other, Unit: "x.service"}, workload.Want{}},
+	} {
+		if got := tc.s.Adds(workload.Want{}, me, me); got != tc.want {
+			t.Errorf("%+v: %+v, want %+v", tc.s, got, tc.want)
+		}
+		if got := tc.s.Adds(workload.Everything, me, me); got != workload.Everything {
+			t.Errorf("%+v takes something away: %+v", tc.s, got)
+		}
+	}
+}

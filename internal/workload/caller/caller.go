@@ -45,15 +45,17 @@ const (
 // Set is what is registered on a node. It is immutable.
 type Set struct {
 	Registrations []workload.Registration
-	// Hash: one of them asks for the hash of an executable.
-	Hash bool
+	looks         workload.Want // what one of them looks at
 }
 
 // NewSet returns the set of registrations, which it keeps.
 func NewSet(registrations []workload.Registration) *Set {
 	s := &Set{Registrations: registrations}
-	for _, r := range registrations {
-		s.Hash = s.Hash || r.SHA256 != ""
+	for i := range registrations {
+		r := &registrations[i].Selector
+		s.looks.Path = s.looks.Path || r.Path != ""
+		s.looks.SHA256 = s.looks.SHA256 || r.SHA256 != ""
+		s.looks.Placed = s.looks.Placed || r.Unit != "" || r.Container != ""
 	}
 	return s
 }
@@ -198,19 +200,15 @@ func (c *Callers) take(conn *connection) error {
 // Begin counts a call of a stream or an answer that is under way, and returns what ends it. A user
 // has at most [MaxUserCalls], over all of its connections.
 func (c *Callers) Begin(ctx context.Context) (end func(), err error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil, errNobody
+	p, err := processOf(ctx)
+	if err != nil {
+		return nil, err
 	}
-	i, ok := p.AuthInfo.(info)
-	if !ok {
-		return nil, errNobody
-	}
-	uid := i.process.UID()
+	uid := p.UID()
 	if !c.enter(uid) {
 		err := status.Errorf(codes.ResourceExhausted, "user %d has %d calls under way, and that is the limit", uid,
 			MaxUserCalls)
-		c.refuse(ReasonCrowded, i.process.PID(), err)
+		c.refuse(ReasonCrowded, p.PID(), err)
 		return nil, err
 	}
 	return func() {
@@ -279,10 +277,16 @@ type Caller struct {
 // Identify asks the kernel, and returns the caller. The error is for the caller: it says nothing of what is registered.
 func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
 	set := c.cfg.Source.Set()
-	facts, err := c.Facts(ctx, false)
+	p, err := processOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want := set.wants(p)
+	facts, err := c.facts(ctx, p, want)
 	if err == nil && set.wantsHash(facts) {
 		// Of those alone whom it could make a workload: nobody else has the agent read a gigabyte.
-		facts, err = c.Facts(ctx, true)
+		want.SHA256 = true
+		facts, err = c.facts(ctx, p, want)
 	}
 	if err != nil {
 		return nil, err
@@ -292,6 +296,11 @@ func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
 		out.IDs, out.Services = set.Of(facts)
 	}
 	if len(out.IDs) == 0 {
+		if !want.Path { // for people
+			if facts, err = c.facts(ctx, p, workload.Want{Path: true}); err != nil {
+				return nil, err
+			}
+		}
 		c.refuse(ReasonUnregistered, facts.PID, fmt.Errorf("no service of this node registers it: fealty "+
 			"workload test --pid %d says why", facts.PID), slog.Uint64("uid", uint64(facts.UID)),
 			slog.String("path", facts.Path))
@@ -301,9 +310,21 @@ func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
 	return out, nil
 }
 
+// wants returns what is looked at of a process first: for a thousand workloads that are users, no
+// more than that it is still there.
+func (s *Set) wants(p *process.Process) (want workload.Want) {
+	if s == nil || !s.looks.Path && !s.looks.Placed {
+		return want
+	}
+	for i := range s.Registrations {
+		want = s.Registrations[i].Adds(want, p.UID(), p.GID())
+	}
+	return want
+}
+
 // wantsHash reports whether the hash of a process could make it one of the workloads.
 func (s *Set) wantsHash(f workload.Facts) bool {
-	return s != nil && s.Hash && slices.ContainsFunc(s.Registrations,
+	return s != nil && s.looks.SHA256 && slices.ContainsFunc(s.Registrations,
 		func(r workload.Registration) bool { return r.NeedsHash(&f) })
 }
 
@@ -320,25 +341,27 @@ func (s *Set) Of(f workload.Facts) (ids []identity.ID, services []string) {
 	return ids, services
 }
 
-// Facts returns what the kernel says now of the process that calls.
-func (c *Callers) Facts(ctx context.Context, hash bool) (workload.Facts, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return workload.Facts{}, errNobody
+// processOf returns the process that calls.
+func processOf(ctx context.Context) (*process.Process, error) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if i, ok := p.AuthInfo.(info); ok {
+			return i.process, nil
+		}
 	}
-	i, ok := p.AuthInfo.(info)
-	if !ok {
-		return workload.Facts{}, errNobody
-	}
-	facts, err := i.process.Facts(ctx, hash)
+	return nil, errNobody
+}
+
+// facts returns what the kernel says now of a process that calls.
+func (c *Callers) facts(ctx context.Context, p *process.Process, want workload.Want) (workload.Facts, error) {
+	facts, err := p.Facts(ctx, want)
 	switch {
 	case err == nil:
 		return facts, nil
 	case errors.Is(err, process.ErrGone):
-		c.refuse(ReasonGone, i.process.PID(), err)
+		c.refuse(ReasonGone, p.PID(), err)
 		return facts, status.Error(codes.PermissionDenied, process.ErrGone.Error())
 	case errors.Is(err, process.ErrOther):
-		c.refuse(ReasonOther, i.process.PID(), err)
+		c.refuse(ReasonOther, p.PID(), err)
 		return facts, status.Error(codes.PermissionDenied, process.ErrOther.Error()+": connect again")
 	}
 	return facts, status.FromContextError(err).Err()
@@ -365,10 +388,8 @@ func (c *Callers) Identities(who *Caller) (all []Identity, pending bool, err err
 // Refuse counts and logs that a caller got nothing.
 func (c *Callers) Refuse(ctx context.Context, reason string, err error) {
 	pid := int32(0)
-	if p, ok := peer.FromContext(ctx); ok {
-		if i, ok := p.AuthInfo.(info); ok {
-			pid = i.process.PID()
-		}
+	if p, err := processOf(ctx); err == nil {
+		pid = p.PID()
 	}
 	c.refuse(reason, pid, err)
 }
@@ -387,5 +408,5 @@ func (c *Callers) Look(ctx context.Context, pid int32) (workload.Facts, error) {
 		return workload.Facts{}, err
 	}
 	defer p.Close()
-	return p.Facts(ctx, true)
+	return p.Facts(ctx, workload.Everything)
 }

@@ -237,6 +237,38 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
+// No more is read of a caller than what tells whether it is one of the workloads of its user.
+func TestReadsWhatIsLookedAt(t *testing.T) {
+	t.Parallel()
+	path, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	me, mine, other := uint32(os.Getuid()), uint32(os.Getgid()), uint32(os.Getuid()+1)
+	for _, tc := range []struct {
+		name string
+		s    workload.Selector
+		ids  int
+		path bool
+	}{
+		{"its user", workload.Selector{UID: &me}, 2, false},
+		{"a path of another user", workload.Selector{UID: &other, Path: path}, 1, false},
+		{"a path of another group", workload.Selector{UID: &me, GID: &other, Path: path}, 1, false},
+		{"its path", workload.Selector{UID: &me, GID: &mine, Path: path}, 2, true},
+		{"the path of everybody", workload.Selector{Path: path}, 2, true},
+		{"another path", workload.Selector{UID: &me, Path: "/bin/other"}, 1, true},
+		{"a unit", workload.Selector{UID: &me, Unit: "none-such.service"}, 1, false},
+	} {
+		d := newDoor(t)
+		d.register(workload.Registration{Service: "p", ID: idOf(t, "p"), Selector: workload.Selector{UID: &me}},
+			workload.Registration{Service: "q", ID: idOf(t, "q"), Selector: tc.s})
+		who, err := d.callers.Identify(d.call())
+		if err != nil || len(who.IDs) != tc.ids || (who.Facts.Path != "") != tc.path {
+			t.Errorf("%s: %+v, %v", tc.name, who, err)
+		}
+	}
+}
+
 // The executable of a caller is read only if its hash could make it a workload.
 func TestHashOnlyWhenAskedFor(t *testing.T) {
 	t.Parallel()

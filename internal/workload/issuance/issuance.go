@@ -121,10 +121,11 @@ func (i *Issuer) Register(registrations []workload.Registration) {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	others := false
 	for id := range i.held {
 		if _, ok := want[id]; !ok {
 			delete(i.held, id)
-			i.unswept = true
+			i.unswept, others = true, true
 		}
 	}
 	if !i.registered {
@@ -133,13 +134,15 @@ func (i *Issuer) Register(registrations []workload.Registration) {
 	for id, r := range want {
 		e := i.held[id]
 		if e == nil {
-			e = &entry{svid: read[id]}
+			e, others = &entry{svid: read[id]}, true
 			i.held[id] = e
 		}
 		e.registration = r
 	}
 	i.look.Notify()
-	i.changed.Notify()
+	if others {
+		i.changed.Notify()
+	}
 }
 
 func (i *Issuer) holds(id identity.ID) bool {

@@ -98,6 +98,9 @@ func (p *Process) PID() int32 { return p.pid }
 // UID is the user that it ran as when it connected.
 func (p *Process) UID() uint32 { return p.uid }
 
+// GID is the group that it ran as when it connected.
+func (p *Process) GID() uint32 { return p.gid }
+
 // alive reports whether the process runs. As long as it does, nobody else has its number.
 func (p *Process) alive() bool {
 	var ended bool
@@ -135,27 +138,16 @@ func fileOf(info os.FileInfo) file {
 	return file{dev: uint64(s.Dev), ino: s.Ino, size: s.Size, mtime: s.Mtim.Nano(), ctime: s.Ctim.Nano()}
 }
 
-// Facts returns what the kernel says of the process now, with the hash of its executable if that
-// is wanted. Errors match [ErrGone] or [ErrOther], or the context's.
-func (p *Process) Facts(ctx context.Context, hash bool) (workload.Facts, error) {
-	f := workload.Facts{PID: p.pid, UID: p.uid, GID: p.gid, Unread: make(map[string]string)}
-	runs, err := p.stat()
-	if err != nil {
-		f.Unread["path"], f.Unread["sha256"] = reason(err), reason(err)
-	} else {
-		if f.Path, err = p.path(); err != nil {
-			f.Unread["path"] = reason(err)
-		}
-		if hash {
-			if f.SHA256, err = p.hash(ctx, runs); err != nil {
-				f.Unread["sha256"] = reason(err)
-			}
-		}
-	}
-	if cgroups, err := readSome(p.proc("cgroup")); err != nil {
-		f.Unread["unit"], f.Unread["container"] = reason(err), reason(err)
-	} else {
-		f.Unit, f.Container = placed(cgroups)
+// Facts returns those facts that the kernel says of the process now which are wanted. Errors match
+// [ErrGone] or [ErrOther], or the context's.
+func (p *Process) Facts(ctx context.Context, want workload.Want) (workload.Facts, error) {
+	f := workload.Facts{PID: p.pid, UID: p.uid, GID: p.gid}
+	same := true
+	if want != (workload.Want{}) {
+		f.Unread = make(map[string]string)
+		runs, err := p.stat()
+		same = runs.program() == p.program
+		p.read(ctx, want, &f, runs, err)
 	}
 	if ctx.Err() != nil {
 		return workload.Facts{}, ctx.Err()
@@ -164,11 +156,39 @@ func (p *Process) Facts(ctx context.Context, hash bool) (workload.Facts, error) 
 	if !p.alive() {
 		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
 	}
-	if after, err := p.stat(); runs.program() != p.program || (err == nil || p.program != program{}) &&
-		after.program() != p.program {
+	if after, err := p.stat(); !same || (err == nil || p.program != program{}) && after.program() != p.program {
 		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrOther)
 	}
 	return f, nil
+}
+
+// read reads what is wanted of a process that runs a program, or of which that cannot be read.
+func (p *Process) read(ctx context.Context, want workload.Want, f *workload.Facts, runs file, unreadable error) {
+	if want.Path {
+		err := unreadable
+		if err == nil {
+			f.Path, err = p.path()
+		}
+		if err != nil {
+			f.Unread["path"] = reason(err)
+		}
+	}
+	if want.SHA256 {
+		err := unreadable
+		if err == nil {
+			f.SHA256, err = p.hash(ctx, runs)
+		}
+		if err != nil {
+			f.Unread["sha256"] = reason(err)
+		}
+	}
+	if want.Placed {
+		if cgroups, err := readSome(p.proc("cgroup")); err != nil {
+			f.Unread["unit"], f.Unread["container"] = reason(err), reason(err)
+		} else {
+			f.Unit, f.Container = placed(cgroups)
+		}
+	}
 }
 
 var (

@@ -162,7 +162,7 @@ func sum(t *testing.T, path string) string {
 
 func (p *peer) facts() workload.Facts {
 	p.t.Helper()
-	f, err := p.Facts(p.t.Context(), true)
+	f, err := p.Facts(p.t.Context(), workload.Everything)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -171,8 +171,10 @@ func (p *peer) facts() workload.Facts {
 
 func (p *peer) refused(want error) {
 	p.t.Helper()
-	if f, err := p.Facts(p.t.Context(), true); !errors.Is(err, want) || f.Path != "" || f.SHA256 != "" {
-		p.t.Errorf("%+v, %v; want %v", f, err, want)
+	for _, read := range []workload.Want{workload.Everything, {Path: true}, {}} {
+		if f, err := p.Facts(p.t.Context(), read); !errors.Is(err, want) || f.Path != "" || f.SHA256 != "" {
+			p.t.Errorf("%+v, %v; want %v", f, err, want)
+		}
 	}
 }
 
@@ -185,12 +187,16 @@ func TestFacts(t *testing.T) {
 		f.SHA256 != sum(t, path) || len(f.Unread) != 0 {
 		t.Errorf("%+v", f)
 	}
-	if f, err := p.Facts(t.Context(), false); err != nil || f.SHA256 != "" || f.Path != path {
-		t.Errorf("without the hash: %+v, %v", f, err)
+	for _, want := range []workload.Want{{}, {Path: true}, {SHA256: true}, {Placed: true}} {
+		got, err := p.Facts(t.Context(), want)
+		if err != nil || (got.Path != "") != want.Path || (got.SHA256 != "") != want.SHA256 || got.UID != f.UID ||
+			got.Unit != "" && !want.Placed {
+			t.Errorf("of %+v: %+v, %v", want, got, err)
+		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.Facts(ended, true); !errors.Is(err, context.Canceled) {
+	if _, err := p.Facts(ended, workload.Everything); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that ended: %v", err)
 	}
 	found, err := process.Find(f.PID, new(process.Hashes))
@@ -198,7 +204,7 @@ func TestFacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer found.Close()
-	if g, err := found.Facts(t.Context(), true); err != nil || g.Path != path || g.UID != f.UID {
+	if g, err := found.Facts(t.Context(), workload.Everything); err != nil || g.Path != path || g.UID != f.UID {
 		t.Errorf("found by its number: %+v, %v", g, err)
 	}
 	p.Close()

@@ -30,8 +30,11 @@ func (p *Process) PID() int32 { return 0 }
 // UID is nobody's.
 func (p *Process) UID() uint32 { return 1<<32 - 1 }
 
+// GID is nobody's.
+func (p *Process) GID() uint32 { return 1<<32 - 1 }
+
 // Facts are none.
-func (p *Process) Facts(context.Context, bool) (workload.Facts, error) {
+func (p *Process) Facts(context.Context, workload.Want) (workload.Facts, error) {
 	return workload.Facts{}, ErrGone
 }
 

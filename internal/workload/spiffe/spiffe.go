@@ -66,34 +66,43 @@ func (s *Server) Demand(ctx context.Context) error {
 func (s *Server) FetchX509SVID(_ *pb.X509SVIDRequest, stream grpc.ServerStreamingServer[pb.X509SVIDResponse]) error {
 	var sent []caller.Identity
 	var under *caller.Roots
-	return s.follow(stream.Context(), nil, func(who *caller.Caller) (pending bool, err error) {
+	return s.follow(stream.Context(), nil, func(who *caller.Caller) (send func() error, pending bool, err error) {
 		all, pending, err := s.callers.Identities(who)
 		if err != nil {
-			return pending, err
+			return nil, pending, err
 		}
 		roots := s.callers.Source().Roots()
 		if roots == nil {
-			return true, errNoBundle
+			return nil, true, errNoBundle
 		}
 		if slices.Equal(sent, all) && roots == under {
-			return false, nil
+			return nil, false, nil
 		}
-		response := new(pb.X509SVIDResponse)
-		bundle := der(roots.Certificates)
-		for _, one := range all {
-			key, err := one.SVID.Key.PKCS8()
+		return func() error {
+			response, err := x509SVIDs(all, roots)
 			if err != nil {
-				return false, err
+				return err
 			}
-			response.Svids = append(response.Svids, &pb.X509SVID{
-				SpiffeId: one.ID.String(), X509SvidKey: key, Bundle: bundle, Hint: one.Service,
-				// Without the root, which is what the bundle is for.
-				X509Svid: der(one.SVID.Chain[:len(one.SVID.Chain)-1]),
-			})
-		}
-		sent, under = all, roots
-		return false, stream.Send(response)
+			sent, under = all, roots
+			return stream.Send(response)
+		}, false, nil
 	})
+}
+
+func x509SVIDs(all []caller.Identity, roots *caller.Roots) (*pb.X509SVIDResponse, error) {
+	out, bundle := new(pb.X509SVIDResponse), der(roots.Certificates)
+	for _, one := range all {
+		key, err := one.SVID.Key.PKCS8()
+		if err != nil {
+			return nil, err
+		}
+		out.Svids = append(out.Svids, &pb.X509SVID{
+			SpiffeId: one.ID.String(), X509SvidKey: key, Bundle: bundle, Hint: one.Service,
+			// Without the root, which is what the bundle is for.
+			X509Svid: der(one.SVID.Chain[:len(one.SVID.Chain)-1]),
+		})
+	}
+	return out, nil
 }
 
 var errNoBundle = status.Error(codes.Unavailable, "the node has no trust bundle that it may use")
@@ -102,42 +111,65 @@ var errNoBundle = status.Error(codes.Unavailable, "the node has no trust bundle 
 func (s *Server) FetchX509Bundles(_ *pb.X509BundlesRequest,
 	stream grpc.ServerStreamingServer[pb.X509BundlesResponse]) error {
 	var sent *caller.Roots
-	return s.follow(stream.Context(), nil, func(*caller.Caller) (bool, error) {
+	return s.follow(stream.Context(), nil, func(*caller.Caller) (send func() error, pending bool, err error) {
 		roots := s.callers.Source().Roots()
 		switch {
 		case roots == nil:
-			return true, errNoBundle
+			return nil, true, errNoBundle
 		case roots == sent:
-			return false, nil
+			return nil, false, nil
 		}
-		sent = roots
-		return false, stream.Send(&pb.X509BundlesResponse{
-			Bundles: map[string][]byte{"spiffe://" + roots.Cluster: der(roots.Certificates)},
-		})
+		return func() error {
+			sent = roots
+			return stream.Send(&pb.X509BundlesResponse{
+				Bundles: map[string][]byte{"spiffe://" + roots.Cluster: der(roots.Certificates)},
+			})
+		}, false, nil
 	})
 }
 
-// follow calls send at once, and after each change of the source or of what more tells of, until
-// ctx ends or an error. An error that is
-// pending is waited out for a while, as something was sent or is about to be.
-func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, send func(*caller.Caller) (pending bool,
-	err error)) error {
+// follow sends what next returns, at once and after each change of the source or of what more tells
+// of, until ctx ends or an error. nil is nothing to send. An error that is pending is waited out for a
+// while, as something was sent or is about to be.
+//
+// The kernel is asked who the caller is before anything is sent, and when others are registered. A
+// change that is about other callers costs this one no question: there may be thousands.
+func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, next func(*caller.Caller) (send func() error,
+	pending bool, err error)) error {
 	given := time.NewTimer(patience)
 	defer given.Stop()
 	source, waiting := s.callers.Source(), true
+	var who *caller.Caller
+	var of *caller.Set // that who was found in
 	for {
 		changed := source.Changed() // before the source is asked
 		var others <-chan struct{}
 		if more != nil {
 			others = more()
 		}
-		who, err := s.callers.Identify(ctx)
-		if err != nil {
-			return err
+		var err error
+		set := source.Set()
+		known := who != nil && set == of
+		if !known {
+			if who, err = s.callers.Identify(ctx); err != nil {
+				return err
+			}
+			of = set
 		}
-		pending, err := send(who)
+		send, pending, err := next(who)
+		if known && send != nil {
+			if who, err = s.callers.Identify(ctx); err != nil {
+				return err
+			}
+			send, pending, err = next(who)
+		}
 		if err != nil && !pending {
 			return err
+		}
+		if send != nil {
+			if err := send(); err != nil {
+				return err
+			}
 		}
 		if pending && !waiting {
 			given.Reset(patience)
@@ -239,17 +271,18 @@ func (s *Server) badRequest(ctx context.Context, err error) error {
 func (s *Server) FetchJWTBundles(_ *pb.JWTBundlesRequest,
 	stream grpc.ServerStreamingServer[pb.JWTBundlesResponse]) error {
 	var sent *tokens.Keys
-	return s.follow(stream.Context(), s.tokens.Changed, func(*caller.Caller) (bool, error) {
+	return s.follow(stream.Context(), s.tokens.Changed, func(*caller.Caller) (send func() error, pending bool, err error) {
 		keys, roots := s.tokens.Keys(), s.callers.Source().Roots()
 		switch {
 		case keys == nil || roots == nil:
-			return true, status.Error(codes.Unavailable, "no key of tokens is known yet: a coordinator is being asked")
+			return nil, true, status.Error(codes.Unavailable, "no key of tokens is known yet: a coordinator is being asked")
 		case keys == sent:
-			return false, nil
+			return nil, false, nil
 		}
-		sent = keys
-		return false,
-			stream.Send(&pb.JWTBundlesResponse{Bundles: map[string][]byte{"spiffe://" + roots.Cluster: keys.JWKS}})
+		return func() error {
+			sent = keys
+			return stream.Send(&pb.JWTBundlesResponse{Bundles: map[string][]byte{"spiffe://" + roots.Cluster: keys.JWKS}})
+		}, false, nil
 	})
 }
 

@@ -29,6 +29,7 @@ type node struct {
 	*callertest.Node
 	t      *testing.T
 	ended  chan struct{}
+	conn   *grpc.ClientConn
 	client pb.SpiffeWorkloadAPIClient
 	sign   atomic.Pointer[func() (string, error)]
 }
@@ -56,7 +57,7 @@ func serve(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	api := spiffe.New(n.Callers, jwts, n.ended)
-	n.client = pb.NewSpiffeWorkloadAPIClient(n.Serve(func(s *grpc.Server) { api.Register(s) },
+	n.conn = n.Serve(func(s *grpc.Server) { api.Register(s) },
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 			if err := api.Demand(ctx); err != nil {
 				return nil, err
@@ -68,7 +69,8 @@ func serve(t *testing.T) *node {
 				return err
 			}
 			return h(srv, s)
-		})))
+		}))
+	n.client = pb.NewSpiffeWorkloadAPIClient(n.conn)
 	return n
 }
 
