@@ -1,13 +1,14 @@
-package delivery // inside: it holds the locks of pulls and patches
+package delivery_test
 
 import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/alivetest"
+	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 )
 
 // The question whether the delivery is alive waits while one of its locks is held.
 func TestAlive(t *testing.T) {
-	d := New(Config{})
-	alivetest.Waits(t, "(*Delivery).Alive", d.Alive, &d.pulls.mu, &d.patches.mu)
+	d := delivery.New(delivery.Config{})
+	alivetest.Waits(t, "(*Delivery).Alive", d.Alive, d, "pulls.mu", "patches.mu")
 }

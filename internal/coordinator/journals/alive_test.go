@@ -1,13 +1,14 @@
-package journals // inside: it holds the lock of the ends that are remembered
+package journals_test
 
 import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/alivetest"
+	"github.com/fealty-io/fealty/internal/coordinator/journals"
 )
 
 // The question whether journals are alive waits while their lock is held.
 func TestAlive(t *testing.T) {
-	j := New(Config{})
-	alivetest.Waits(t, "(*Journals).Alive", j.Alive, &j.mu)
+	j := journals.New(journals.Config{})
+	alivetest.Waits(t, "(*Journals).Alive", j.Alive, j, "mu")
 }

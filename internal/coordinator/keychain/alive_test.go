@@ -1,13 +1,14 @@
-package keychain // inside: it holds the lock of the keys
+package keychain_test
 
 import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/alivetest"
+	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 )
 
 // The question whether the keychain is alive waits while its lock is held.
 func TestAlive(t *testing.T) {
-	var k Keychain
-	alivetest.Waits(t, "(*Keychain).Alive", k.Alive, &k.mu)
+	var k keychain.Keychain
+	alivetest.Waits(t, "(*Keychain).Alive", k.Alive, &k, "mu")
 }

@@ -1,13 +1,14 @@
-package live // inside: it holds the lock of the members
+package live_test
 
 import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/alivetest"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 )
 
 // The question whether the members are alive waits while their lock is held.
 func TestAlive(t *testing.T) {
-	l := New(nil)
-	alivetest.Waits(t, "(*Members).Alive", l.Alive, &l.mu)
+	l := live.New(nil)
+	alivetest.Waits(t, "(*Members).Alive", l.Alive, l, "mu")
 }

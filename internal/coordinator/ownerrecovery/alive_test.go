@@ -18,5 +18,5 @@ func TestLimitInForce(t *testing.T) {
 // Alive waits for the lock that calls of owners take.
 func TestAlive(t *testing.T) {
 	c := New(Config{})
-	alivetest.Waits(t, "(*OwnerRecovery).Alive", c.Alive, &c.recoveries.mu)
+	alivetest.Waits(t, "(*OwnerRecovery).Alive", c.Alive, c, "recoveries.mu")
 }

@@ -1,13 +1,14 @@
-package peers // inside: it holds the lock of what the others said
+package peers_test
 
 import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/alivetest"
+	"github.com/fealty-io/fealty/internal/coordinator/peers"
 )
 
 // The question whether the other coordinators are alive waits while their lock is held.
 func TestAlive(t *testing.T) {
-	p := New(Config{})
-	alivetest.Waits(t, "(*Peers).Alive", p.Alive, &p.mu)
+	p := peers.New(peers.Config{})
+	alivetest.Waits(t, "(*Peers).Alive", p.Alive, p, "mu")
 }

@@ -1,13 +1,14 @@
-package roster // inside: it holds the lock of a roster
+package roster_test
 
 import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/alivetest"
+	"github.com/fealty-io/fealty/internal/coordinator/roster"
 )
 
 // The question whether the roster is alive waits while its lock is held.
 func TestAlive(t *testing.T) {
-	x := New()
-	alivetest.Waits(t, "(*Roster).Alive", x.Alive, &x.mu)
+	x := roster.New()
+	alivetest.Waits(t, "(*Roster).Alive", x.Alive, x, "mu")
 }
