@@ -104,7 +104,7 @@ uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory c
 product() { CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcnotrace,nethttpomithttp2" go "$@"; }
 
 built=$(mktemp -d)
-trap 'kill ${compiling:-} 2>/dev/null || true; rm -rf "$built" ${files:+"$files"}' EXIT
+trap 'rm -rf "$built" ${files:+"$files"}' EXIT
 product build -o "$built/fealty" ./cmd/fealty
 export FEALTY_TEST_PROGRAM="$built/fealty"
 
@@ -152,19 +152,14 @@ if [ -z "$race" ]; then
   slowest
   exit $status
 fi
-# Nor do they need it while compiling. The detector brings checks of unsafe pointers along,
-# which are for code of ours: the last option that names a package is its own.
-detector=(-race -gcflags='all=-dwarf=false -d=checkptr=0' "-gcflags=$(go list -m)/...=-dwarf=false")
-for package in "${uninstrumented[@]}"; do detector+=("-gcflags=$package=-race=false -dwarf=false"); done
-# The first run waits for its slowest tests at its end. What the second one compiles is compiled
-# meanwhile, when no test wants the processors.
-nice -n 19 go list -export -test -deps "${detector[@]}" "${packages[@]}" >"$built/compiled" 2>&1 &
-compiling=$!
 # Only packages that have one of these tests are built for them; those that take longest come first.
 mapfile -t of_rounds < <({ printf './internal/%s\n' sim agent coordinator
   grep -rlE --include='*_test.go' "^func ($rounds)\\(" . | sed 's|/[^/]*$||' | sort; } | awk '!seen[$0]++')
 product test "${options[@]}" -run "^($rounds)\$" "${of_rounds[@]}" | passed_on || status=1
-wait "$compiling" || true # what does not compile, the second run says
-go test "${detector[@]}" "${options[@]}" -skip "^($alone)\$" "${packages[@]}" | passed_on || status=1
+# Nor do they need it while compiling. The detector brings checks of unsafe pointers along,
+# which are for code of ours: the last option that names a package is its own.
+options+=(-gcflags='all=-dwarf=false -d=checkptr=0' "-gcflags=$(go list -m)/...=-dwarf=false")
+for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false -dwarf=false"); done
+go test -race "${options[@]}" -skip "^($alone)\$" "${packages[@]}" | passed_on || status=1
 slowest
 exit $status
