@@ -26,3 +26,24 @@ func TestSeal(t *testing.T) {
 		}
 	}
 }
+
+// What is done to a key that was handed out changes nothing of the pair.
+func TestEncodedKeyIsACopy(t *testing.T) {
+	t.Parallel()
+	key, err := dir.NewKeyPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := key.PKCS8()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(first)
+	second, err := key.PKCS8()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := dir.ParseKeyPair(second); err != nil || again.ID != key.ID {
+		t.Errorf("%v, %v", again.ID, err)
+	}
+}

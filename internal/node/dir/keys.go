@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"sync"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
@@ -20,6 +21,7 @@ import (
 type KeyPair struct {
 	ID     identity.KeyID // of the public key
 	signer func() *ecdsa.PrivateKey
+	pkcs8  func() ([]byte, error) // made once: a workload is sent its key at each change
 }
 
 // NewKeyPair makes a key.
@@ -36,7 +38,8 @@ func asKeyPair(k *ecdsa.PrivateKey) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	return KeyPair{id, func() *ecdsa.PrivateKey { return k }}, nil
+	return KeyPair{id, func() *ecdsa.PrivateKey { return k },
+		sync.OnceValues(func() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(k) })}, nil
 }
 
 // Signer signs with the key.
@@ -44,11 +47,11 @@ func (k KeyPair) Signer() crypto.Signer { return k.signer() }
 
 // PKCS8 returns the private key in DER.
 func (k KeyPair) PKCS8() ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(k.signer())
+	der, err := k.pkcs8()
 	if err != nil {
 		return nil, fmt.Errorf("encode a key: %w", err)
 	}
-	return der, nil
+	return bytes.Clone(der), nil
 }
 
 // SPKI returns the public key as proofs cover it.

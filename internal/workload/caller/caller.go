@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net"
@@ -45,14 +46,21 @@ const (
 // Set is what is registered on a node. It is immutable.
 type Set struct {
 	Registrations []workload.Registration
-	looks         workload.Want // what one of them looks at
+	looks         workload.Want    // what one of them looks at
+	ofUser        map[uint32][]int // those that are of one user alone, by their place, sorted
+	ofUsers       []int            // the others
 }
 
 // NewSet returns the set of registrations, which it keeps.
 func NewSet(registrations []workload.Registration) *Set {
-	s := &Set{Registrations: registrations}
+	s := &Set{Registrations: registrations, ofUser: make(map[uint32][]int)}
 	for i := range registrations {
 		r := &registrations[i].Selector
+		if r.UID != nil {
+			s.ofUser[*r.UID] = append(s.ofUser[*r.UID], i)
+		} else {
+			s.ofUsers = append(s.ofUsers, i)
+		}
 		s.looks.Path = s.looks.Path || r.Path != ""
 		s.looks.SHA256 = s.looks.SHA256 || r.SHA256 != ""
 		s.looks.Placed = s.looks.Placed || r.Unit != "" || r.Container != ""
@@ -316,23 +324,46 @@ func (s *Set) wants(p *process.Process) (want workload.Want) {
 	if s == nil || !s.looks.Path && !s.looks.Placed {
 		return want
 	}
-	for i := range s.Registrations {
-		want = s.Registrations[i].Adds(want, p.UID(), p.GID())
+	for r := range s.of(p.UID()) {
+		want = r.Adds(want, p.UID(), p.GID())
 	}
 	return want
 }
 
+// of yields what is registered for a user, in its order.
+func (s *Set) of(uid uint32) iter.Seq[*workload.Registration] {
+	return func(yield func(*workload.Registration) bool) {
+		one, all := s.ofUser[uid], s.ofUsers
+		for len(one)+len(all) > 0 {
+			next := &all
+			if len(all) == 0 || len(one) > 0 && one[0] < all[0] {
+				next = &one
+			}
+			if !yield(&s.Registrations[(*next)[0]]) {
+				return
+			}
+			*next = (*next)[1:]
+		}
+	}
+}
+
 // wantsHash reports whether the hash of a process could make it one of the workloads.
 func (s *Set) wantsHash(f workload.Facts) bool {
-	return s != nil && s.looks.SHA256 && slices.ContainsFunc(s.Registrations,
-		func(r workload.Registration) bool { return r.NeedsHash(&f) })
+	if s == nil || !s.looks.SHA256 {
+		return false
+	}
+	for r := range s.of(f.UID) {
+		if r.NeedsHash(&f) {
+			return true
+		}
+	}
+	return false
 }
 
 // Of returns the workloads that a process is, each once, sorted, and the services that register
 // them.
 func (s *Set) Of(f workload.Facts) (ids []identity.ID, services []string) {
-	for i := range s.Registrations {
-		r := &s.Registrations[i]
+	for r := range s.of(f.UID) {
 		if !r.Fits(&f) || len(ids) > 0 && ids[len(ids)-1] == r.ID {
 			continue
 		}

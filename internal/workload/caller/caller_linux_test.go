@@ -237,6 +237,24 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
+// What is registered for a user, and what is for any, is looked at in one order: each workload once.
+func TestIdentitiesAreSorted(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	me, mine, other := uint32(os.Getuid()), uint32(os.Getgid()), uint32(os.Getuid()+1)
+	of := func(service, id string, s workload.Selector) workload.Registration {
+		return workload.Registration{Service: service, ID: idOf(t, id), Selector: s}
+	}
+	d.register(of("a", "a", workload.Selector{GID: &mine}), of("b", "b", workload.Selector{UID: &me}),
+		of("b2", "b", workload.Selector{GID: &mine}), of("c", "c", workload.Selector{UID: &other}),
+		of("d", "d", workload.Selector{GID: &mine}), of("e", "e", workload.Selector{UID: &me, GID: &mine}))
+	who, err := d.callers.Identify(d.call())
+	want := []identity.ID{idOf(t, "a"), idOf(t, "b"), idOf(t, "d"), idOf(t, "e")}
+	if err != nil || !slices.Equal(who.IDs, want) || !slices.Equal(who.Services, []string{"a", "b", "d", "e"}) {
+		t.Errorf("%+v, %v", who, err)
+	}
+}
+
 // No more is read of a caller than what tells whether it is one of the workloads of its user.
 func TestReadsWhatIsLookedAt(t *testing.T) {
 	t.Parallel()

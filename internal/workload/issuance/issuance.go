@@ -521,12 +521,14 @@ func (i *Issuer) save() {
 
 // sweep removes the files of workloads that nobody registers.
 func (i *Issuer) sweep() {
+	known := make(map[string]bool)
 	i.mu.Lock()
 	unswept := i.unswept
 	i.unswept = false
-	known := make(map[string]bool, len(i.held))
-	for id := range i.held {
-		known[nameOf(id)] = true
+	if unswept {
+		for id := range i.held {
+			known[nameOf(id)] = true
+		}
 	}
 	i.mu.Unlock()
 	if !unswept {
