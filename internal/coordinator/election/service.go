@@ -69,10 +69,11 @@ func NobodyLeads(since time.Duration, refuses string, low bool) *fealtyv1.Findin
 	fields := []any{"since", since.Round(time.Second).String()}
 	switch {
 	case refuses != "":
-		fields = append(fields, "problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")
+		fields = append(fields, "problem", refuses,
+			"remedy", "have the store take writes again: that is a finding of its own")
 	case low:
-		fields = append(fields, "problem", "the store gives terms that are not above those of before: it went back, or "+
-			"was restored and its revisions were not raised",
+		fields = append(fields, "problem", "the store gives terms that are not above those of before: it went back, "+
+			"or was restored and its revisions were not raised",
 			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its "+
 				"revisions are above those of before")
 	}

@@ -267,21 +267,26 @@ func (s *Server) badRequest(ctx context.Context, err error) error {
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 
+var errNoTokenKey = status.Error(codes.Unavailable, "no key of tokens is known yet: a coordinator is being asked")
+
 // FetchJWTBundles sends the keys that verify JWT-SVIDs of the cluster, and again when they change.
 func (s *Server) FetchJWTBundles(_ *pb.JWTBundlesRequest,
 	stream grpc.ServerStreamingServer[pb.JWTBundlesResponse]) error {
 	var sent *tokens.Keys
-	return s.follow(stream.Context(), s.tokens.Changed, func(*caller.Caller) (send func() error, pending bool, err error) {
+	return s.follow(stream.Context(), s.tokens.Changed, func(*caller.Caller) (send func() error, pending bool,
+		err error) {
 		keys, roots := s.tokens.Keys(), s.callers.Source().Roots()
 		switch {
 		case keys == nil || roots == nil:
-			return nil, true, status.Error(codes.Unavailable, "no key of tokens is known yet: a coordinator is being asked")
+			return nil, true, errNoTokenKey
 		case keys == sent:
 			return nil, false, nil
 		}
 		return func() error {
 			sent = keys
-			return stream.Send(&pb.JWTBundlesResponse{Bundles: map[string][]byte{"spiffe://" + roots.Cluster: keys.JWKS}})
+			return stream.Send(&pb.JWTBundlesResponse{
+				Bundles: map[string][]byte{"spiffe://" + roots.Cluster: keys.JWKS},
+			})
 		}, false, nil
 	})
 }
