@@ -215,7 +215,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 	})
 }
 
-// What tells whether a process is meant is wanted, of a process whose user and group are.
+// Of a process whose user and group are meant, the facts that tell the rest are wanted.
 func TestAdds(t *testing.T) {
 	t.Parallel()
 	me, other := uint32(1000), uint32(1001)

@@ -9,8 +9,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// Where nobody leads, the finding says why, and what helps. What the store refuses comes first: without
-// it nobody could lead by better terms either.
+// Where nobody leads, the finding says why, and what helps. A store that takes no writes comes
+// first: by better terms nobody could lead either.
 func TestNobodyLeads(t *testing.T) {
 	for _, tc := range []struct {
 		refuses string

@@ -27,7 +27,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// What is done to a key that was handed out changes nothing of the pair.
+// A key that was handed out is a copy: whatever is done to it changes nothing of the pair.
 func TestEncodedKeyIsACopy(t *testing.T) {
 	t.Parallel()
 	key, err := dir.NewKeyPair()

@@ -237,7 +237,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// What is registered for a user, and what is for any, is looked at in one order: each workload once.
+// Registrations for one user, and those for any, are looked at in one order: each workload once.
 func TestIdentitiesAreSorted(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
