@@ -298,3 +298,77 @@ func FuzzDecodeCanonical(f *testing.F) {
 		}
 	})
 }
+
+// A set that is read after another one is the set of its records, whatever was there before.
+func TestReading(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) (records []config.Record, set *config.Set, err error) {
+			seen := make(map[config.Key]bool)
+			for range rapid.IntRange(0, 6).Draw(t, label) {
+				if r := drawRecord(t); !seen[config.KeyOf(r)] {
+					seen[config.KeyOf(r)] = true
+					records = append(records, r)
+				}
+			}
+			set, err = config.NewSet(records...)
+			return records, set, err
+		}
+		_, before, _ := draw("before") // nil where they are not valid together
+		records, want, invalid := draw("after")
+		reading := before.Reading()
+		for _, r := range records {
+			if err := reading.Add(config.Encode(r)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := reading.Set()
+		if (err == nil) != (invalid == nil) || err != nil && err.Error() != invalid.Error() {
+			t.Fatalf("%v, want %v", err, invalid)
+		}
+		if err != nil {
+			return
+		}
+		if got.Digest() != want.Digest() || got.Len() != want.Len() {
+			t.Fatalf("%d records with hash %v, want %d with %v", got.Len(), got.Digest(), want.Len(), want.Digest())
+		}
+		if diff := cmp.Diff(maps.Collect(want.All()), maps.Collect(got.All())); diff != "" {
+			t.Fatal(diff)
+		}
+		// Read once more, nothing is decoded, and it is the same.
+		again := got.Reading()
+		for _, r := range records {
+			if err := again.Add(config.Encode(r)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if same, err := again.Set(); err != nil || same.Digest() != want.Digest() {
+			t.Fatalf("%v", err)
+		}
+	})
+}
+
+// A record that is not as it was written, or is there twice, is not read.
+func TestReadingRefuses(t *testing.T) {
+	r, err := config.DecodeCanonical([]byte(`{"kind":"qos","name":"q"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := config.NewSet(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []*config.Set{nil, before} {
+		reading := set.Reading()
+		for _, bad := range []string{"", "{}", `{"name":"q","kind":"qos"}`, `{"kind":"qos", "name":"q"}`} {
+			if err := reading.Add([]byte(bad)); !errors.Is(err, config.ErrInvalid) {
+				t.Errorf("%q: %v", bad, err)
+			}
+		}
+		if err := reading.Add(config.Encode(r)); err != nil {
+			t.Fatal(err)
+		}
+		if err := reading.Add(config.Encode(r)); !errors.Is(err, config.ErrInvalid) {
+			t.Errorf("twice: %v", err)
+		}
+	}
+}

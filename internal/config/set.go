@@ -56,7 +56,12 @@ func newEntry(r Record) (*entry, []*Problem) {
 	if problems != nil {
 		return nil, problems
 	}
-	return &entry{record: doc.Record, canonical: canonical, hash: sha256.Sum256(canonical), refs: references(allFields(doc.Record), "")}, nil
+	return entryOf(doc.Record, canonical), nil
+}
+
+// entryOf returns the entry of a record, which is its own, and its canonical form.
+func entryOf(r Record, canonical []byte) *entry {
+	return &entry{record: r, canonical: canonical, hash: sha256.Sum256(canonical), refs: references(allFields(r), "")}
 }
 
 // references are the records that fields name, those of objects in them included.
@@ -128,12 +133,59 @@ func (s *Set) With(put []Record, deleted []Key) (*Set, error) {
 	if err := invalid(problems); err != nil {
 		return nil, err
 	}
-	next.keys = slices.SortedFunc(maps.Keys(next.entries), Key.Compare)
-	if problems = next.check(gone); problems != nil {
+	return next.whole(gone)
+}
+
+// whole returns s, which is new, once its records are valid together. gone were deleted just now.
+func (s *Set) whole(gone map[Key]bool) (*Set, error) {
+	s.keys = slices.SortedFunc(maps.Keys(s.entries), Key.Compare)
+	if problems := s.check(gone); problems != nil {
 		return nil, invalid(problems)
 	}
-	return next, nil
+	return s, nil
 }
+
+// A Reading makes a set of the canonical forms of its records, as a store has them. A record that the
+// set of before has too is not decoded again, so that a change of one costs little where there are many.
+// Make it with [Set.Reading]; it belongs to one goroutine.
+type Reading struct {
+	known map[Hash]*entry
+	next  *Set
+}
+
+// Reading begins to read the set that comes after s; nil: there was none.
+func (s *Set) Reading() *Reading {
+	r := &Reading{known: make(map[Hash]*entry), next: &Set{entries: make(map[Key]*entry)}}
+	if s != nil {
+		for _, e := range s.entries {
+			r.known[e.hash] = e
+		}
+	}
+	return r
+}
+
+// Add adds the record that has this canonical form, which it keeps. Errors are those of
+// [DecodeCanonical], or say that the record was there already.
+func (r *Reading) Add(canonical []byte) error {
+	e := r.known[sha256.Sum256(canonical)]
+	if e == nil {
+		rec, err := DecodeCanonical(canonical)
+		if err != nil {
+			return err
+		}
+		e = entryOf(rec, canonical)
+	}
+	k := KeyOf(e.record)
+	if r.next.entries[k] != nil {
+		return fmt.Errorf("%w: %s is there twice", ErrInvalid, k)
+	}
+	r.next.entries[k] = e
+	return nil
+}
+
+// Set returns the set of all that was added, and ends the reading. The error is an [*InvalidError]; see
+// [Set.With].
+func (r *Reading) Set() (*Set, error) { return r.next.whole(nil) }
 
 // check looks at all records together. gone were deleted just now.
 func (s *Set) check(gone map[Key]bool) []*Problem {

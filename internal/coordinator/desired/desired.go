@@ -135,7 +135,11 @@ func (d *Desired) readConfig(ctx context.Context, s *authority.State) (*View, er
 	if r := s.LastRestore(); r != nil {
 		v.restored = r.Index
 	}
-	var recs []config.Record
+	var before *config.Set
+	if have := d.config.Load(); have != nil {
+		before = have.Set
+	}
+	reading := before.Reading()
 	for _, e := range l.Entries {
 		if e.Key == StateKey {
 			if v.State, err = record.Open[State](s.Records, e); err != nil {
@@ -147,16 +151,14 @@ func (d *Desired) readConfig(ctx context.Context, s *authority.State) (*View, er
 		if err != nil {
 			return nil, err
 		}
-		r, err := config.DecodeCanonical(plain)
-		if err != nil {
+		if err := reading.Add(plain); err != nil {
 			return nil, fmt.Errorf("record %s passes its MAC but is not config of this release: %w", e.Key, err)
 		}
-		recs = append(recs, r)
 	}
 	if !v.State.Exists() {
 		return nil, fmt.Errorf("there is no config state: %w", store.ErrForged)
 	}
-	if v.Set, err = config.NewSet(recs...); err != nil {
+	if v.Set, err = reading.Set(); err != nil {
 		return nil, fmt.Errorf("the config in the store: %w: %w", store.ErrForged, err)
 	}
 	if !v.State.Value.fits(v.Set) {
