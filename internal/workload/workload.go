@@ -60,6 +60,13 @@ type Selector struct {
 // IsZero reports whether s selects nothing, which fits nobody.
 func (s Selector) IsZero() bool { return s == Selector{} }
 
+// Equal reports whether s and other mean the same processes.
+func (s *Selector) Equal(other *Selector) bool {
+	same := func(a, b *uint32) bool { return a == b || a != nil && b != nil && *a == *b }
+	return same(s.UID, other.UID) && same(s.GID, other.GID) && s.Path == other.Path && s.SHA256 == other.SHA256 &&
+		s.Unit == other.Unit && s.Container == other.Container
+}
+
 // Fault says why s must not be registered; "" if it may. A user is free to run any program, and to
 // take over what it runs: what a program is counts only beside what a user cannot choose.
 func (s Selector) Fault() string {

@@ -280,6 +280,14 @@ type Caller struct {
 	// register them, in the same order.
 	IDs      []identity.ID
 	Services []string
+
+	set *Set // that it was found in
+}
+
+// Stands reports whether the caller would be found to be the same in set, whatever the kernel says of
+// it now: what is registered for its user is the same.
+func (w *Caller) Stands(set *Set) bool {
+	return set == w.set || set != nil && set.alike(w.set, w.Facts.UID)
 }
 
 // Identify asks the kernel, and returns the caller. The error is for the caller: it says nothing of what is registered.
@@ -299,7 +307,7 @@ func (c *Callers) Identify(ctx context.Context) (*Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Caller{Facts: facts}
+	out := &Caller{Facts: facts, set: set}
 	if set != nil {
 		out.IDs, out.Services = set.Of(facts)
 	}
@@ -345,6 +353,20 @@ func (s *Set) of(uid uint32) iter.Seq[*workload.Registration] {
 			*next = (*next)[1:]
 		}
 	}
+}
+
+// alike reports whether two sets say the same of a user.
+func (s *Set) alike(other *Set, uid uint32) bool {
+	next, stop := iter.Pull(other.of(uid))
+	defer stop()
+	for r := range s.of(uid) {
+		o, ok := next()
+		if !ok || r.ID != o.ID || r.Service != o.Service || !r.Selector.Equal(&o.Selector) {
+			return false
+		}
+	}
+	_, more := next()
+	return !more
 }
 
 // wantsHash reports whether the hash of a process could make it one of the workloads.

@@ -255,6 +255,59 @@ func TestIdentitiesAreSorted(t *testing.T) {
 	}
 }
 
+// A caller stands as long as the same is registered for its user, whatever is for others.
+func TestStands(t *testing.T) {
+	t.Parallel()
+	me, mine, other := uint32(os.Getuid()), uint32(os.Getgid()), uint32(os.Getuid()+1)
+	of := func(service, id string, s workload.Selector) workload.Registration {
+		return workload.Registration{Service: service, ID: idOf(t, id), Selector: s}
+	}
+	also := mine // equal, and at another place
+	first := []workload.Registration{of("a", "a", workload.Selector{UID: &me}), of("b", "b", workload.Selector{GID: &mine}),
+		of("c", "c", workload.Selector{UID: &other})}
+	with := func(n int, r workload.Registration) []workload.Registration {
+		all := slices.Clone(first)
+		all[n] = r
+		return all
+	}
+	for _, tc := range []struct {
+		name string
+		all  []workload.Registration
+		want bool
+	}{
+		{"the same", slices.Clone(first), true},
+		{"with the same group", with(1, of("b", "b", workload.Selector{GID: &also})), true},
+		{"something else of another user", with(2, of("c2", "c", workload.Selector{UID: &other, Path: "/bin/x"})), true},
+		{"nothing of another user", first[:2], true},
+		{"one more of another user", append(slices.Clone(first), of("d", "d", workload.Selector{UID: &other})), true},
+		{"one more", append(slices.Clone(first), of("d", "d", workload.Selector{UID: &me})), false},
+		{"one more of any user", append(slices.Clone(first), of("d", "d", workload.Selector{GID: &other})), false},
+		{"one less", first[1:], false},
+		{"by another service", with(0, of("a2", "a", workload.Selector{UID: &me})), false},
+		{"another workload", with(0, of("a", "a2", workload.Selector{UID: &me})), false},
+		{"a path", with(0, of("a", "a", workload.Selector{UID: &me, Path: "/bin/x"})), false},
+		{"a hash", with(0, of("a", "a", workload.Selector{UID: &me, SHA256: "x"})), false},
+		{"a unit", with(0, of("a", "a", workload.Selector{UID: &me, Unit: "x.service"})), false},
+		{"a container", with(0, of("a", "a", workload.Selector{UID: &me, Container: "x"})), false},
+		{"a group", with(0, of("a", "a", workload.Selector{UID: &me, GID: &mine})), false},
+		{"another group", with(1, of("b", "b", workload.Selector{GID: &other})), false},
+		{"another user", with(0, of("a", "a", workload.Selector{UID: &other})), false},
+	} {
+		d := newDoor(t)
+		d.register(first...)
+		who, err := d.callers.Identify(d.call())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := who.Stands(caller.NewSet(tc.all)); got != tc.want {
+			t.Errorf("%s: it stands: %v, want %v", tc.name, got, tc.want)
+		}
+		if who.Stands(nil) {
+			t.Error("it stands where nothing may be used")
+		}
+	}
+}
+
 // No more is read of a caller than what tells whether it is one of the workloads of its user.
 func TestReadsWhatIsLookedAt(t *testing.T) {
 	t.Parallel()

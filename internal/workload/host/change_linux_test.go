@@ -202,11 +202,11 @@ func as(tb testing.TB, uid int, socket string) net.Conn {
 	return conn
 }
 
-// BenchmarkChange measures how long after a node has a changed assignment each of a thousand
+// BenchmarkAllWorkloads measures how long after a node has a changed assignment each of a thousand
 // processes, of a user and a workload of its own, has its new answer: when what is assigned is
 // certified already, and when each needs another certificate first. The coordinator answers at
 // once; the disk is memory.
-func BenchmarkChange(b *testing.B) {
+func BenchmarkAllWorkloads(b *testing.B) {
 	const workloads, firstUID = 1000, 200000
 	if os.Getuid() != 0 {
 		b.Skip("connects as a thousand users, which takes root")

@@ -207,8 +207,9 @@ func (i *Issuer) States() []State {
 	return out
 }
 
-func (i *Issuer) inDate(s *dir.SVID) bool {
-	now := i.cfg.Now()
+func (i *Issuer) inDate(s *dir.SVID) bool { return inDateAt(s, i.cfg.Now()) }
+
+func inDateAt(s *dir.SVID, now time.Time) bool {
 	return !now.Before(s.Leaf().NotBefore) && now.Before(s.Leaf().NotAfter)
 }
 
@@ -278,7 +279,7 @@ func (i *Issuer) due() (due []workload.Registration, next time.Duration) {
 	for id, e := range i.held {
 		// One that is out of date is kept: if it is the clock that is wrong, it counts again
 		// once that is right.
-		given := e.svid != nil && i.inDate(e.svid)
+		given := e.svid != nil && inDateAt(e.svid, now)
 		if given != e.given {
 			e.given, turned = given, true
 		}

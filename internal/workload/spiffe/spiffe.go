@@ -132,7 +132,7 @@ func (s *Server) FetchX509Bundles(_ *pb.X509BundlesRequest,
 // of, until ctx ends or an error. nil is nothing to send. An error that is pending is waited out for a
 // while, as something was sent or is about to be.
 //
-// The kernel is asked who the caller is before anything is sent, and when others are registered. A
+// The kernel is asked who the caller is before anything is sent, and when something else is registered for its user. A
 // change that is about other callers costs this one no question: there may be thousands.
 func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, next func(*caller.Caller) (send func() error,
 	pending bool, err error)) error {
@@ -140,7 +140,6 @@ func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, next f
 	defer given.Stop()
 	source, waiting := s.callers.Source(), true
 	var who *caller.Caller
-	var of *caller.Set // that who was found in
 	for {
 		changed := source.Changed() // before the source is asked
 		var others <-chan struct{}
@@ -148,13 +147,11 @@ func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, next f
 			others = more()
 		}
 		var err error
-		set := source.Set()
-		known := who != nil && set == of
+		known := who != nil && who.Stands(source.Set())
 		if !known {
 			if who, err = s.callers.Identify(ctx); err != nil {
 				return err
 			}
-			of = set
 		}
 		send, pending, err := next(who)
 		if known && send != nil {
