@@ -445,7 +445,7 @@ func TestCallsOutliveRotations(t *testing.T) {
 			for r := range rotations {
 				for range each {
 					calls.Go(func() {
-						ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+						ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // the first wait for all rotations
 						defer cancel()
 						if err := c.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), new(wrapperspb.BytesValue)); err != nil {
 							failures <- err
