@@ -438,7 +438,7 @@ func TestHTTPRequests(t *testing.T) {
 	}
 	_, _ = io.Copy(io.Discard, answer.Body)
 	answer.Body.Close()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if files, _ := os.ReadDir(dir); len(files) == 0 {
 			break
 		} else if time.Now().After(end) {

@@ -182,7 +182,7 @@ func newPool(tb testing.TB, opts mesh.Options) *mesh.Pool {
 // until calls do until it is true, for as long as a loaded machine may need.
 func until(tb testing.TB, what string, do func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(40 * time.Second); !do(); {
+	for end := time.Now().Add(2 * time.Minute); !do(); {
 		if time.Now().After(end) {
 			tb.Fatalf("waited in vain: %s", what)
 		}

@@ -434,7 +434,7 @@ func (f *fleet) kept(writes []chaos.Write) {
 	for _, p := range f.coords {
 		var wrong []string
 		// One that follows may be behind for a moment.
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 			shown, err := f.shown(p)
 			if err == nil {
 				wrong = chaos.Kept(writes, shown)

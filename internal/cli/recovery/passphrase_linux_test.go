@@ -193,7 +193,7 @@ func (p *pty) echoes(t *testing.T) bool {
 // awaitSilence waits until the terminal shows nothing of what is typed.
 func (p *pty) awaitSilence(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); p.echoes(t); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); p.echoes(t); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the terminal goes on showing what is typed")
 		}

@@ -320,7 +320,7 @@ func (s *served) bring(machine, tenant string, a act) (orders int) {
 		want = 1
 	}
 	var found map[int]string
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		found = running(s.t, filepath.Join(s.dir, "data"))
 		maps.DeleteFunc(found, func(_ int, who string) bool { return !strings.HasPrefix(who, machine+" ") })
 		if len(found) == want {

@@ -200,7 +200,7 @@ func TestLostNotices(t *testing.T) {
 		}
 		// Its last question is whether it listens, or for the keys that were written. It may
 		// still be on its way back from the last round; while the commit waits it tries.
-		for end := time.Now().Add(10 * time.Second); ; {
+		for end := time.Now().Add(time.Minute); ; {
 			ended := 0
 			err := conn.QueryRow(t.Context(), `select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 				and (query like '%pg_listening_channels%' or query like 'select key from fealty_log where seq%')`).Scan(&ended)

@@ -272,7 +272,7 @@ func TestRestartedAgentServesFromDisk(t *testing.T) {
 	put(t, f, service("billing", fmt.Sprintf("workload: {uid: %d}\n", os.Getuid())))
 	first := m.program().until("svid")
 	kept, err := filepath.Glob(filepath.Join(m.dir, "workloads", "*.pem"))
-	for end := time.Now().Add(10 * time.Second); len(kept) == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); len(kept) == 0 && time.Now().Before(end); {
 		kept, err = filepath.Glob(filepath.Join(m.dir, "workloads", "*.pem"))
 	}
 	if err != nil || len(kept) != 1 {
