@@ -367,7 +367,10 @@ func TestReadingRefuses(t *testing.T) {
 		if err := reading.Add(config.Encode(r)); err != nil {
 			t.Fatal(err)
 		}
-		if err := reading.Add(config.Encode(r)); !errors.Is(err, config.ErrInvalid) {
+		if err := reading.Add(config.Encode(r)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reading.Set(); !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), "there twice") {
 			t.Errorf("twice: %v", err)
 		}
 	}

@@ -151,6 +151,7 @@ func (s *Set) whole(gone map[Key]bool) (*Set, error) {
 type Reading struct {
 	known map[Hash]*entry
 	next  *Set
+	twice []*Problem
 }
 
 // Reading begins to read the set that comes after s; nil: there was none.
@@ -165,7 +166,7 @@ func (s *Set) Reading() *Reading {
 }
 
 // Add adds the record that has this canonical form, which it keeps. Errors are those of
-// [DecodeCanonical], or say that the record was there already.
+// [DecodeCanonical]; that a record is there twice is a problem of the set.
 func (r *Reading) Add(canonical []byte) error {
 	e := r.known[sha256.Sum256(canonical)]
 	if e == nil {
@@ -177,7 +178,8 @@ func (r *Reading) Add(canonical []byte) error {
 	}
 	k := KeyOf(e.record)
 	if r.next.entries[k] != nil {
-		return fmt.Errorf("%w: %s is there twice", ErrInvalid, k)
+		r.twice = append(r.twice, &Problem{k, document.Problem{Rule: "duplicate-record",
+			What: "the record is there twice", Do: "keep one of them"}})
 	}
 	r.next.entries[k] = e
 	return nil
@@ -185,7 +187,12 @@ func (r *Reading) Add(canonical []byte) error {
 
 // Set returns the set of all that was added, and ends the reading. The error is an [*InvalidError]; see
 // [Set.With].
-func (r *Reading) Set() (*Set, error) { return r.next.whole(nil) }
+func (r *Reading) Set() (*Set, error) {
+	if err := invalid(r.twice); err != nil {
+		return nil, err
+	}
+	return r.next.whole(nil)
+}
 
 // check looks at all records together. gone were deleted just now.
 func (s *Set) check(gone map[Key]bool) []*Problem {

@@ -487,3 +487,30 @@ func TestConfigBegins(t *testing.T) {
 	d.Restart()
 	desktest.MustPut(d, config.Example)
 }
+
+// doubled lists the first record of the config twice.
+type doubled struct{ store.Store }
+
+func (s doubled) List(ctx context.Context, prefix string) (store.Listing, error) {
+	l, err := s.Store.List(ctx, prefix)
+	if i := slices.IndexFunc(l.Entries, func(e store.Entry) bool { return e.Key != desired.StateKey }); prefix == desired.Prefix && i >= 0 {
+		l.Entries = append(slices.Clone(l.Entries), l.Entries[i])
+	}
+	return l, err
+}
+
+// A record that the store has twice, each copy with its MAC, is forged: that keeps nobody from being
+// ready, and none of it is believed.
+func TestRecordThatIsThereTwice(t *testing.T) {
+	d := coordinatortest.PoolDesk(t)
+	desktest.MustPut(d, desktest.QosRecord)
+	d.Alter = func(c *coordinator.Config) { c.Store = doubled{c.Store} }
+	d.Restart()
+	if s := d.State(); s.Phase != authority.Ready {
+		t.Fatalf("%v: %s", s.Phase, s.Reason)
+	}
+	if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) ||
+		!strings.Contains(err.Error(), "there twice") {
+		t.Error(err)
+	}
+}

@@ -285,9 +285,16 @@ type Caller struct {
 }
 
 // Stands reports whether the caller would be found to be the same in set, whatever the kernel says of
-// it now: what is registered for its user is the same.
+// it now: what is registered for its user is the same. It belongs to one goroutine.
 func (w *Caller) Stands(set *Set) bool {
-	return set == w.set || set != nil && set.alike(w.set, w.Facts.UID)
+	if set == w.set {
+		return true
+	}
+	if set == nil || !set.alike(w.set, w.Facts.UID) {
+		return false
+	}
+	w.set = set // the other one is kept by nobody, and compared no more
+	return true
 }
 
 // Identify asks the kernel, and returns the caller. The error is for the caller: it says nothing of what is registered.
@@ -355,18 +362,16 @@ func (s *Set) of(uid uint32) iter.Seq[*workload.Registration] {
 	}
 }
 
-// alike reports whether two sets say the same of a user.
+// alike reports whether two sets say the same of a user. Each is sorted, so that they do if what is for
+// this user alone and what is for any are the same.
 func (s *Set) alike(other *Set, uid uint32) bool {
-	next, stop := iter.Pull(other.of(uid))
-	defer stop()
-	for r := range s.of(uid) {
-		o, ok := next()
-		if !ok || r.ID != o.ID || r.Service != o.Service || !r.Selector.Equal(&o.Selector) {
-			return false
-		}
+	same := func(mine, theirs []int) bool {
+		return slices.EqualFunc(mine, theirs, func(i, j int) bool {
+			r, o := &s.Registrations[i], &other.Registrations[j]
+			return r.ID == o.ID && r.Service == o.Service && r.Selector.Equal(&o.Selector)
+		})
 	}
-	_, more := next()
-	return !more
+	return same(s.ofUser[uid], other.ofUser[uid]) && same(s.ofUsers, other.ofUsers)
 }
 
 // wantsHash reports whether the hash of a process could make it one of the workloads.

@@ -10,9 +10,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"weak"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -306,6 +308,28 @@ func TestStands(t *testing.T) {
 			t.Error("it stands where nothing may be used")
 		}
 	}
+}
+
+// A stream that stands for days keeps no set but the last one, with all that it registers.
+func TestStandingKeepsNoOldSet(t *testing.T) {
+	t.Parallel()
+	d, me := newDoor(t), uint32(os.Getuid())
+	mine := workload.Registration{Service: "a", ID: idOf(t, "a"), Selector: workload.Selector{UID: &me}}
+	d.register(mine)
+	who, err := d.callers.Identify(d.call())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := weak.Make(d.source.Set())
+	d.register(mine)
+	if !who.Stands(d.source.Set()) {
+		t.Fatal("it does not stand")
+	}
+	runtime.GC()
+	if old.Value() != nil {
+		t.Error("the set of before is still there")
+	}
+	runtime.KeepAlive(who)
 }
 
 // No more is read of a caller than what tells whether it is one of the workloads of its user.

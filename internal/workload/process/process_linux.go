@@ -148,21 +148,25 @@ func fileOf(info os.FileInfo) file {
 // [ErrGone] or [ErrOther], or the context's.
 func (p *Process) Facts(ctx context.Context, want workload.Want) (workload.Facts, error) {
 	f := workload.Facts{PID: p.pid, UID: p.uid, GID: p.gid}
-	same := true
+	// Before anything is read, and so before the last look at whether it runs: this was of the process.
+	runs, err := p.stat()
+	same := runs.program() == p.program
 	if want != (workload.Want{}) {
 		f.Unread = make(map[string]string)
-		runs, err := p.stat()
-		same = runs.program() == p.program
 		p.read(ctx, want, &f, runs, err)
 	}
 	if ctx.Err() != nil {
 		return workload.Facts{}, ctx.Err()
 	}
-	// Last: whatever was read was of this process if it still runs.
+	// All that was read was of this process if it still runs.
 	if !p.alive() {
 		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
 	}
-	if after, err := p.stat(); !same || (err == nil || p.program != program{}) && after.program() != p.program {
+	if want != (workload.Want{}) { // and of this program, if it still runs that
+		after, err := p.stat()
+		same = same && (err != nil && p.program == program{} || after.program() == p.program)
+	}
+	if !same {
 		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrOther)
 	}
 	return f, nil
