@@ -284,7 +284,9 @@ func (c *Cluster) take(name string) (*part, error) {
 func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
 	if c.opts.Store != "" {
 		if strings.HasPrefix(c.opts.Store, "etcd:") {
-			st, err := etcd.Open(ctx, c.opts.Store, etcd.Options{Log: c.opts.Log.With("part", "store"), Timeout: awaitLimit})
+			// There is one server, with no other member to go to, and this machine may be busy.
+			opts := etcd.Options{Log: c.opts.Log.With("part", "store"), Timeout: awaitLimit}
+			st, err := etcd.Open(ctx, c.opts.Store, opts)
 			if err != nil {
 				return nil, "", err
 			}

@@ -96,15 +96,25 @@ type Want struct {
 // Everything wants all facts.
 var Everything = Want{Path: true, SHA256: true, Placed: true}
 
+// Or wants what one of the two wants.
+func (w Want) Or(other Want) Want {
+	return Want{w.Path || other.Path, w.SHA256 || other.SHA256, w.Placed || other.Placed}
+}
+
+// Looks returns what s looks at.
+func (s *Selector) Looks() Want {
+	return Want{Path: s.Path != "", SHA256: s.SHA256 != "", Placed: s.Unit != "" || s.Container != ""}
+}
+
 // Adds returns w with what s looks at, other than the hash: that is asked for last, see
 // [Selector.NeedsHash]. Of a process whose user or group is another one nothing more is looked at.
 func (s *Selector) Adds(w Want, uid, gid uint32) Want {
 	if s.UID != nil && *s.UID != uid || s.GID != nil && *s.GID != gid {
 		return w
 	}
-	w.Path = w.Path || s.Path != ""
-	w.Placed = w.Placed || s.Unit != "" || s.Container != ""
-	return w
+	first := s.Looks()
+	first.SHA256 = false
+	return w.Or(first)
 }
 
 // Facts are what the kernel says of a process. A fact that was not wanted is blank; so is one that

@@ -1,31 +1,33 @@
-package election_test
+package election // inside: no store gives a term that is not above those of before when a test wants it
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// Where nobody leads, the finding says why, and what helps. A store that takes no writes comes
-// first: by better terms nobody could lead either.
-func TestNobodyLeads(t *testing.T) {
-	for _, tc := range []struct {
-		refuses string
-		low     bool
-		want    string
-	}{
-		{"", false, "none that is ready can reach the store"},
-		{"", true, "its revisions were not raised"},
-		{"its disk is full", false, "its disk is full"},
-		{"its disk is full", true, "its disk is full"},
-	} {
-		got := election.NobodyLeads(90*time.Second, tc.refuses, tc.low)
-		if got.GetCode() != string(explain.NobodyLeads) || !strings.Contains(got.GetSummary(), tc.want) ||
-			!strings.Contains(got.GetSummary(), "1m30s") {
-			t.Errorf("refuses %q, low %v: %v, want %q", tc.refuses, tc.low, got, tc.want)
+// Where nobody may lead, as the store gives terms that are not above those of before, the
+// finding says so, and what helps.
+func TestLowTermsAreAFinding(t *testing.T) {
+	e := &Election{lead: &lead{}, cfg: Config{
+		Head:    authority.NewHead(authority.HeadConfig{}),
+		Elapsed: func() time.Duration { return time.Hour },
+		StoreGuard: storeguard.New(storeguard.Config{
+			FS: durabletest.NewDisk().FS(), Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		}),
+	}}
+	e.lead.c = e
+	for low, want := range map[bool]string{true: "its revisions were not raised", false: "none that is ready can reach the store"} {
+		e.lead.view.Store(&leadView{ledUntil: time.Hour - NobodyAfter, low: low})
+		got := e.Findings()
+		if len(got) != 1 || got[0].GetCode() != string(explain.NobodyLeads) || !strings.Contains(got[0].GetSummary(), want) {
+			t.Errorf("low %v: %v, want %q", low, got, want)
 		}
 	}
 }

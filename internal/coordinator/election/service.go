@@ -56,28 +56,21 @@ func (e *Election) Message() *fealtyv1.Leader {
 // Findings says when nobody leads.
 func (e *Election) Findings() []*fealtyv1.Finding {
 	_, term, nobody := e.leader()
-	if term != 0 || nobody < NobodyAfter {
+	switch low := e.lead.view.Load().low; {
+	case term != 0 || nobody < NobodyAfter:
 		return nil
-	}
-	_, refuses := e.cfg.StoreGuard.Refusing()
-	return []*fealtyv1.Finding{NobodyLeads(nobody, refuses, e.lead.view.Load().low)}
-}
-
-// NobodyLeads is the finding that nobody leads for so long. The store says why it takes no writes, or
-// nothing; or it gives low terms, which are not above those of before.
-func NobodyLeads(since time.Duration, refuses string, low bool) *fealtyv1.Finding {
-	fields := []any{"since", since.Round(time.Second).String()}
-	switch {
-	case refuses != "":
-		fields = append(fields, "problem", refuses,
-			"remedy", "have the store take writes again: that is a finding of its own")
+	case e.cfg.StoreGuard.Writes().Reason != 0:
+		_, refuses := e.cfg.StoreGuard.Refusing()
+		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
-		fields = append(fields, "problem", "the store gives terms that are not above those of before: it went back, "+
-			"or was restored and its revisions were not raised",
+		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+			"problem", "the store gives terms that are not above those of before: it went back, or was restored and "+
+				"its revisions were not raised",
 			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its "+
-				"revisions are above those of before")
+				"revisions are above those of before")}
 	}
-	return finding.New(explain.NobodyLeads, fields...)
+	return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
 }
 
 // TransferLeader writes that the entry in force is handed over. That ends the term in

@@ -61,9 +61,7 @@ func NewSet(registrations []workload.Registration) *Set {
 		} else {
 			s.ofUsers = append(s.ofUsers, i)
 		}
-		s.looks.Path = s.looks.Path || r.Path != ""
-		s.looks.SHA256 = s.looks.SHA256 || r.SHA256 != ""
-		s.looks.Placed = s.looks.Placed || r.Unit != "" || r.Container != ""
+		s.looks = s.looks.Or(r.Looks())
 	}
 	return s
 }

@@ -126,17 +126,11 @@ func (p *Process) proc(name string) string { return fmt.Sprintf("/proc/%d/%s", p
 
 // stat tells which program the process runs.
 func (p *Process) stat() (file, error) {
-	var s unix.Stat_t
-	for {
-		err := unix.Stat(p.proc("exe"), &s)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return file{}, err
-		}
-		return file{dev: uint64(s.Dev), ino: s.Ino, size: s.Size, mtime: s.Mtim.Nano(), ctime: s.Ctim.Nano()}, nil
+	info, err := os.Stat(p.proc("exe"))
+	if err != nil {
+		return file{}, err
 	}
+	return fileOf(info), nil
 }
 
 func fileOf(info os.FileInfo) file {

@@ -132,8 +132,9 @@ func (s *Server) FetchX509Bundles(_ *pb.X509BundlesRequest,
 // of, until ctx ends or an error. nil is nothing to send. An error that is pending is waited out for a
 // while, as something was sent or is about to be.
 //
-// The kernel is asked who the caller is before anything is sent, and when something else is registered for its user. A
-// change that is about other callers costs this one no question: there may be thousands.
+// The kernel is asked who the caller is before anything is sent, and when something else is registered
+// for its user. A change that is about other callers costs this one no question: there may be
+// thousands.
 func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, next func(*caller.Caller) (send func() error,
 	pending bool, err error)) error {
 	given := time.NewTimer(patience)
@@ -146,8 +147,8 @@ func (s *Server) follow(ctx context.Context, more func() <-chan struct{}, next f
 		if more != nil {
 			others = more()
 		}
-		var err error
 		known := who != nil && who.Stands(source.Set())
+		var err error
 		if !known {
 			if who, err = s.callers.Identify(ctx); err != nil {
 				return err
