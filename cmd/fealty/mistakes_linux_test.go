@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -236,11 +237,11 @@ func TestMistakes(t *testing.T) {
 		"the file of the store is removed: the checks", ask("check"), 9,
 		[]string{"store.writes FE-S118", "put the file back under its name"},
 		[]string{"is not a file of this machine"},
-	})
+	}, 10) // where the file has to be opened anew to be read, that fails too
 }
 
-// wrong makes a mistake, and looks at the answer.
-func (f *fleet) wrong(t *testing.T, m mistake) {
+// wrong makes a mistake, and looks at the answer, which may end with one of the others too.
+func (f *fleet) wrong(t *testing.T, m mistake, others ...int) {
 	t.Helper()
 	printed, err := f.run(m.do...)
 	got := 0
@@ -254,7 +255,7 @@ func (f *fleet) wrong(t *testing.T, m mistake) {
 		all += "\n" + err.Error()
 	}
 	all = strings.ReplaceAll(all, f.exe, "fealty")
-	if got != m.exit {
+	if got != m.exit && !slices.Contains(others, got) {
 		t.Errorf("%s: it ended with %d, want %d:\n%s", m.what, got, m.exit, all)
 	}
 	one := strings.Join(strings.Fields(all), " ")

@@ -208,6 +208,13 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 		found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
 	}
+	d.Store.SetDown(coordinatortest.ErrDown) // as one whose file is gone, once it is opened anew
+	if got := desktest.FindingsAt(d, t, code); len(got) != 1 || len(desktest.FindingsAt(d, t,
+		explain.StoreUnreachable)) != 1 {
+		t.Errorf("%d findings %s when it cannot be read either, want that and %s", len(got), code,
+			explain.StoreUnreachable)
+	}
+	d.Store.SetDown(nil)
 	d.Lapse()
 	d.Pass(election.NobodyAfter)
 	d.C.Rooms().Election.Step(t.Context())

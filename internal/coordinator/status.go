@@ -106,9 +106,11 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(append(first, c.rooms.Secrets.Keepers.Findings(reading, s)...),
-			finding.New(explain.StoreUnreachable, "what", "read the members", "cause",
-				"the coordinator's log says how"))
+		// Why it takes no writes may be why it is not read: a file that is gone is told first.
+		out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
+			c.rooms.Secrets.Keepers.Findings(reading, s)...)
+		out.Findings = append(out.Findings, finding.New(explain.StoreUnreachable, "what", "read the members",
+			"cause", "the coordinator's log says how"))
 		out.Findings = c.rooms.Peers.AddTold(append(out.Findings, c.rooms.Peers.MissedFindings()...))
 		if _, err := c.rooms.Head.Alone("read the members", err); err != nil {
 			return out, nil
