@@ -92,15 +92,24 @@ func (p *program) say(t *testing.T, words ...string) string {
 	return ""
 }
 
+// build builds examples with the settings of the program that is shipped, so that what was compiled
+// for that is found in Go's build cache.
+func build(t *testing.T, to string, packages ...string) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-trimpath",
+		"-tags=grpcnotrace,nethttpomithttp2", "-o", to}, packages...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 // The programs for members find each other by identity, go on over renewals of both, and serve
 // nobody who is banned. They are as short as is promised, and read no PEM.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin+"/", "./grpc", "./http", "./verify")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	build(t, bin+"/", "./grpc", "./http", "./verify")
 	for name, most := range map[string]int{"grpc": 60, "http": 60, "verify": 25} {
 		source, err := os.ReadFile(filepath.Join(name, "main.go"))
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,9 +22,7 @@ import (
 func built(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", path, "./"+name).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	build(t, path, "./"+name)
 	source, err := os.ReadFile(filepath.Join(name, "main.go"))
 	if err != nil {
 		t.Fatal(err)
