@@ -78,6 +78,9 @@ type Source interface {
 	Set() *Set
 	// SVID certifies a workload, in date. The error says why it has none yet.
 	SVID(identity.ID) (*dir.SVID, error)
+	// Issued returns a channel that is closed when SVID may answer otherwise, for whichever workload:
+	// while it is the same, what SVID answered is known.
+	Issued() <-chan struct{}
 	// Roots are those of the trust bundle in use. The same roots are the same pointer.
 	Roots() *Roots
 	// Changed returns a channel that is closed when one of the others may answer otherwise.

@@ -50,6 +50,7 @@ func (s *source) SVID(id identity.ID) (*dir.SVID, error) {
 }
 
 func (s *source) Roots() *caller.Roots     { return nil }
+func (s *source) Issued() <-chan struct{}  { return nil }
 func (s *source) Changed() <-chan struct{} { return nil }
 
 // door is a socket with callers behind it.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -32,6 +33,9 @@ type Node struct {
 
 	t       testing.TB
 	changed watch.Signal
+	issued  watch.Signal
+	looks   atomic.Int64 // at a certificate
+	waits   atomic.Int64 // for a change
 
 	mu    sync.Mutex
 	set   *caller.Set               // guarded by mu
@@ -57,6 +61,7 @@ func (n *Node) Set() *caller.Set {
 
 // SVID is the certificate that [Node.Certify] made.
 func (n *Node) SVID(id identity.ID) (*dir.SVID, error) {
+	n.looks.Add(1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s := n.svid[id]; s != nil {
@@ -77,7 +82,18 @@ func (n *Node) Roots() *caller.Roots {
 }
 
 // Changed is closed by each change.
-func (n *Node) Changed() <-chan struct{} { return n.changed.Wait() }
+func (n *Node) Changed() <-chan struct{} {
+	n.waits.Add(1)
+	return n.changed.Wait()
+}
+
+// Issued is closed by each [Node.Certify].
+func (n *Node) Issued() <-chan struct{} { return n.issued.Wait() }
+
+// Looks returns how often a certificate was asked for, and Waits how often somebody began to wait for
+// a change.
+func (n *Node) Looks() int64 { return n.looks.Load() }
+func (n *Node) Waits() int64 { return n.waits.Load() }
 
 // Touch says that something changed, though nothing did.
 func (n *Node) Touch() { n.changed.Notify() }
@@ -112,7 +128,7 @@ func (n *Node) Certify(name string) *dir.SVID {
 	}
 	chain, _ := n.Auth.Issue(n.t, n.ID(name), identitytest.WithKey(key.Signer()))
 	svid := &dir.SVID{Key: key, Chain: append(chain, n.Auth.Root().Cert)}
-	n.change(func() { n.svid[n.ID(name)] = svid })
+	n.change(func() { n.svid[n.ID(name)] = svid; n.issued.Notify() })
 	return svid
 }
 

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -19,11 +18,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	pb "github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -33,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/workload/callertest"
 	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -146,18 +143,6 @@ func alone(tb testing.TB, services ...snapshot.Service) *lone {
 	return l
 }
 
-// over returns the Workload API on a connection.
-func over(tb testing.TB, raw net.Conn) (pb.SpiffeWorkloadAPIClient, context.Context) {
-	tb.Helper()
-	conn, err := grpc.NewClient("passthrough:///local", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return raw, nil }))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { conn.Close() })
-	return pb.NewSpiffeWorkloadAPIClient(conn), metadata.AppendToOutgoingContext(tb.Context(), "workload.spiffe.io", "true")
-}
-
 // A connection that says nothing does not hold up the end of the agent until its time is over.
 func TestStopsDespiteSilence(t *testing.T) {
 	t.Parallel()
@@ -171,7 +156,7 @@ func TestStopsDespiteSilence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, ctx := over(t, raw)
+	client, ctx := callertest.Over(t, raw)
 	// Connections are accepted in their order, so this one tells that the other was.
 	if _, err := client.FetchJWTSVID(ctx, &pb.JWTSVIDRequest{Audience: []string{"x"}}); status.Code(err) != codes.PermissionDenied {
 		t.Fatal(err)
@@ -181,25 +166,6 @@ func TestStopsDespiteSilence(t *testing.T) {
 	if took := time.Since(start); took > 8*time.Second {
 		t.Errorf("it took %v", took)
 	}
-}
-
-// as connects as another user, which only root can: the kernel tells who a thread is when it connects.
-func as(tb testing.TB, uid int, socket string) net.Conn {
-	tb.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	become := func(uid int) {
-		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); e != 0 {
-			panic(e) // a thread of another user must not go on
-		}
-	}
-	become(uid)
-	conn, err := net.Dial("unix", socket)
-	become(0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return conn
 }
 
 // BenchmarkAllWorkloads measures how long after a node has a changed assignment each of a thousand
@@ -234,7 +200,7 @@ func BenchmarkAllWorkloads(b *testing.B) {
 			l := alone(b, next()...)
 			answers := make(chan time.Time, workloads)
 			for n := range workloads {
-				client, ctx := over(b, as(b, firstUID+n, l.socket))
+				client, ctx := callertest.Over(b, callertest.As(b, firstUID+n, l.socket))
 				s, err := client.FetchX509SVID(ctx, &pb.X509SVIDRequest{})
 				if err != nil {
 					b.Fatal(err)

@@ -128,6 +128,9 @@ func (h *Host) Set() *caller.Set { return h.set.Load() }
 // SVID implements [caller.Source].
 func (h *Host) SVID(id identity.ID) (*dir.SVID, error) { return h.issuer.SVID(id) }
 
+// Issued implements [caller.Source].
+func (h *Host) Issued() <-chan struct{} { return h.issuer.Changed() }
+
 // Roots implements [caller.Source].
 func (h *Host) Roots() *caller.Roots { return h.roots.Load() }
 

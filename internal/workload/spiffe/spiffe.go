@@ -66,16 +66,27 @@ func (s *Server) Demand(ctx context.Context) error {
 func (s *Server) FetchX509SVID(_ *pb.X509SVIDRequest, stream grpc.ServerStreamingServer[pb.X509SVIDResponse]) error {
 	var sent []caller.Identity
 	var under *caller.Roots
+	source := s.callers.Source()
+	// Of whom it was sent, and since when nothing else could be: a change of others costs a thousand
+	// streams no look at their certificates.
+	var of *caller.Caller
+	var since <-chan struct{}
 	return s.follow(stream.Context(), nil, func(who *caller.Caller) (send func() error, pending bool, err error) {
+		issued, roots := source.Issued(), source.Roots() // before the certificates
+		if who == of && issued == since && roots == under {
+			return nil, false, nil
+		}
 		all, pending, err := s.callers.Identities(who)
 		if err != nil {
+			of = nil
 			return nil, pending, err
 		}
-		roots := s.callers.Source().Roots()
 		if roots == nil {
+			of = nil
 			return nil, true, errNoBundle
 		}
 		if slices.Equal(sent, all) && roots == under {
+			of, since = who, issued
 			return nil, false, nil
 		}
 		return func() error {
@@ -83,7 +94,7 @@ func (s *Server) FetchX509SVID(_ *pb.X509SVIDRequest, stream grpc.ServerStreamin
 			if err != nil {
 				return err
 			}
-			sent, under = all, roots
+			sent, under, of, since = all, roots, who, issued
 			return stream.Send(response)
 		}, false, nil
 	})

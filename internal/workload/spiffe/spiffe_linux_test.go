@@ -1,10 +1,12 @@
 package spiffe_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -189,6 +191,47 @@ func TestStream(t *testing.T) {
 	n.Register()
 	if _, err = s.Recv(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("registered no more: %v", err)
+	}
+}
+
+// A stream looks at its certificates when one was issued, and not for what others are registered for:
+// there may be a thousand of them.
+func TestOthersCostNoLook(t *testing.T) {
+	t.Parallel()
+	n := serve(t)
+	n.Register("a")
+	n.Certify("a")
+	stream, err := n.client.FetchX509SVID(n.ctx(), &pb.X509SVIDRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	touch := func() { // and the stream has done what it does then, but for the last time
+		t.Helper()
+		before := n.Waits()
+		n.Touch()
+		for n.Waits() == before {
+			runtime.Gosched()
+		}
+	}
+	touch()
+	touch()
+	looks := n.Looks()
+	n.Register("a") // another set, in which this process is the same
+	touch()
+	touch()
+	if more := n.Looks() - looks; more != 0 {
+		t.Errorf("%d looks at certificates for changes of others", more)
+	}
+	want := n.Certify("a")
+	got, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err := want.Key.PKCS8(); err != nil || !bytes.Equal(got.GetSvids()[0].GetX509SvidKey(), key) {
+		t.Errorf("after that it is not the newest certificate: %v", err)
 	}
 }
 
