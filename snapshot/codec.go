@@ -10,9 +10,8 @@ type walker interface{ walk(*codec) }
 
 // encode returns the canonical bytes of v.
 func encode(v walker) ([]byte, error) {
-	c := &codec{}
-	v.walk(c)
-	return c.Out(), c.Err()
+	out, c := canonical.Write(v.walk)
+	return out, c.Err()
 }
 
 // decode reads v from in, all of it. Strings in v share in's memory. The codec

@@ -251,12 +251,11 @@ func compose(h Header, content Content) (*draft, error) {
 	}
 	h.ScopeType = content.scope()
 	d := &draft{}
-	c := &codec{}
-	content.walk(c)
+	encoded, c := canonical.Write(content.walk)
 	if c.Err() != nil {
 		return nil, refuse(checkContent, h.ScopeType, c.Err().Error())
 	}
-	d.content = c.Out()
+	d.content = encoded
 	h.ContentHash, h.ContentSize = DigestOf(d.content), len(d.content)
 	// Sorts by time of issue; the rest makes it unique without asking for randomness.
 	id := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d %s", h.ScopeType, h.Subject, h.AuthorityEpoch, h.ConfigVersion, h.ContentHash))

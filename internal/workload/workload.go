@@ -229,6 +229,9 @@ func Registrations(cluster string, services []snapshot.Service) ([]Registration,
 		case err != nil:
 			faults = append(faults, Fault{services[i].Name, err.Error()})
 		case ok:
+			if out == nil {
+				out = make([]Registration, 0, len(services)-i)
+			}
 			out = append(out, r)
 		}
 	}

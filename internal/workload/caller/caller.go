@@ -53,7 +53,7 @@ type Set struct {
 
 // NewSet returns the set of registrations, which it keeps.
 func NewSet(registrations []workload.Registration) *Set {
-	s := &Set{Registrations: registrations, ofUser: make(map[uint32][]int)}
+	s := &Set{Registrations: registrations, ofUser: make(map[uint32][]int, len(registrations))}
 	for i := range registrations {
 		r := &registrations[i].Selector
 		if r.UID != nil {

@@ -106,7 +106,7 @@ func New(cfg Config) *Issuer {
 // counts. Certificates on disk of those that are new are read at once; one that is registered no
 // more is given to nobody from now on. One goroutine calls it.
 func (i *Issuer) Register(registrations []workload.Registration) {
-	want := make(map[identity.ID]workload.Registration)
+	want := make(map[identity.ID]workload.Registration, len(registrations))
 	for _, r := range registrations {
 		if have, ok := want[r.ID]; ok {
 			r.TTL = min(r.TTL, have.TTL)
