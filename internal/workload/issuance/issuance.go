@@ -128,18 +128,22 @@ func (i *Issuer) Register(registrations []workload.Registration) {
 			i.unswept, others = true, true
 		}
 	}
+	look := others || !i.registered // for nothing else Run has to do more
 	if !i.registered {
 		i.registered, i.unswept = true, true
 	}
 	for id, r := range want {
 		e := i.held[id]
 		if e == nil {
-			e, others = &entry{svid: read[id]}, true
+			e, others, look = &entry{svid: read[id]}, true, true
 			i.held[id] = e
 		}
+		look = look || e.registration.TTL != r.TTL
 		e.registration = r
 	}
-	i.look.Notify()
+	if look {
+		i.look.Notify()
+	}
 	if others {
 		i.changed.Notify()
 	}

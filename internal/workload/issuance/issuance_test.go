@@ -488,6 +488,26 @@ func TestShortestLifeCounts(t *testing.T) {
 	})
 }
 
+// A life that is made shorter counts at once, and one that is registered again as it was asks for nothing.
+func TestShorterLifeCountsAtOnce(t *testing.T) {
+	inside(t, func(t *testing.T, s *site) {
+		i := s.issuer()
+		i.Register(registered(t, time.Hour, "a"))
+		s.run(i)
+		pass(12*time.Minute + time.Second) // not the time of a look that Run takes anyway
+		i.Register(registered(t, time.Hour, "a"))
+		synctest.Wait()
+		if n := s.calls(); n != 1 {
+			t.Fatalf("%d calls for one certificate that lasts", n)
+		}
+		i.Register(registered(t, 10*time.Minute, "a"))
+		synctest.Wait()
+		if n := s.calls(); n != 2 {
+			t.Errorf("%d calls once it is to live no longer than it did, want 2", n)
+		}
+	})
+}
+
 // A mesh CA that the bundle drops takes its certificates with it, and another one is asked for;
 // also one that was signed before the bundle came and is accepted after.
 func TestRecheck(t *testing.T) {
