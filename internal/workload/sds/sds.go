@@ -71,7 +71,8 @@ func (s *Server) FetchSecrets(ctx context.Context, req *discoveryv3.DiscoveryReq
 	if err := s.check(ctx, req); err != nil {
 		return nil, err
 	}
-	return s.answer(ctx, req.GetResourceNames())
+	_, all, err := s.answer(ctx, req.GetResourceNames(), s.callers.Source().Roots())
+	return all, err
 }
 
 // StreamSecrets returns what is asked for last, and again when it changes.
@@ -98,13 +99,21 @@ func (s *Server) StreamSecrets(
 	var names []string
 	var sent *discoveryv3.DiscoveryResponse
 	source := s.callers.Source()
+	// Of whom the last answer was, and since when no other could be: a change of others costs a thousand
+	// proxies no look, and their kernel no question.
+	var of *caller.Caller
+	var since <-chan struct{}
+	var under *caller.Roots
 	for {
 		changed := source.Changed() // before the source is asked
-		if asked {
-			next, err := s.answer(ctx, names)
+		issued, roots := source.Issued(), source.Roots()
+		if known := of != nil && of.Stands(source.Set()) && issued == since && roots == under; asked && !known {
+			who, next, err := s.answer(ctx, names, roots)
+			of, since, under = who, issued, roots
 			switch {
 			case status.Code(err) == codes.Unavailable:
 				// Nothing is certified yet: the proxy waits for it as for any secret.
+				of = nil
 			case err != nil:
 				return err
 			case sent == nil || sent.GetVersionInfo() != next.GetVersionInfo():
@@ -127,7 +136,7 @@ func (s *Server) StreamSecrets(
 					slog.String("node", clip(req.GetNode().GetId())), slog.String("reason", clip(e.GetMessage())))
 			}
 			if !asked || !slices.Equal(names, req.GetResourceNames()) {
-				asked, names, sent = true, req.GetResourceNames(), nil
+				asked, names, sent, of = true, req.GetResourceNames(), nil, nil
 			}
 		case <-ended:
 			return nil // the proxy has nothing more to say, or is gone
@@ -168,18 +177,18 @@ func (s *Server) check(ctx context.Context, req *discoveryv3.DiscoveryRequest) e
 // answer returns the secrets with these names that the caller may have; without names, all. Its
 // version is that of their content. A name that is none of the caller's is left out: whose it is
 // is not for the caller to know.
-func (s *Server) answer(ctx context.Context, names []string) (*discoveryv3.DiscoveryResponse, error) {
+func (s *Server) answer(ctx context.Context, names []string, roots *caller.Roots) (*caller.Caller,
+	*discoveryv3.DiscoveryResponse, error) {
 	who, err := s.callers.Identify(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	all, _, err := s.callers.Identities(who)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	roots := s.callers.Source().Roots()
 	if roots == nil {
-		return nil, status.Error(codes.Unavailable, "the node has no trust bundle that it may use")
+		return nil, nil, status.Error(codes.Unavailable, "the node has no trust bundle that it may use")
 	}
 	out := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: rand.Text()}
 	version := sha256.New()
@@ -209,7 +218,7 @@ func (s *Server) answer(ctx context.Context, names []string) (*discoveryv3.Disco
 				err = add(secret)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("write the certificate of %s: %w", one.ID, err)
+				return nil, nil, fmt.Errorf("write the certificate of %s: %w", one.ID, err)
 			}
 		}
 	}
@@ -220,11 +229,11 @@ func (s *Server) answer(ctx context.Context, names []string) (*discoveryv3.Disco
 		if err := add(&tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
 			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(certificates(roots.Certificates))},
 		}}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	out.VersionInfo = hex.EncodeToString(version.Sum(nil)[:16])
-	return out, nil
+	return who, out, nil
 }
 
 func certificate(name string, one caller.Identity) (*tlsv3.Secret, error) {

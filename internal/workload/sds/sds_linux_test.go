@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -211,6 +212,46 @@ func TestStream(t *testing.T) {
 	if log := n.log.String(); strings.Count(log, "\n") != 1 || len(log) > 600 || !strings.Contains(log, "node=proxy") {
 		t.Errorf("the log is %q", log)
 	}
+	n.Register()
+	if _, err := s.Recv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("registered no more: %v", err)
+	}
+}
+
+// A stream looks at its certificates when one was issued, and not for what others are registered for.
+func TestOthersCostNoLook(t *testing.T) {
+	t.Parallel()
+	n := serve(t)
+	n.Register("a")
+	n.Certify("a")
+	s := n.stream()
+	s.ask(&discoveryv3.DiscoveryRequest{ResourceNames: []string{idA}})
+	first := s.next()
+	touch := func() { // and the stream has done what it does then, but for the last time
+		t.Helper()
+		before := n.Waits()
+		n.Touch()
+		for n.Waits() == before {
+			runtime.Gosched()
+		}
+	}
+	touch()
+	touch()
+	looks := n.Looks()
+	n.Register("a") // another set, in which this process is the same
+	touch()
+	touch()
+	if more := n.Looks() - looks; more != 0 {
+		t.Errorf("%d looks at certificates for changes of others", more)
+	}
+	n.Certify("a")
+	if got := s.next(); got.GetVersionInfo() == first.GetVersionInfo() {
+		t.Error("after that it is not the newest certificate")
+	}
+	n.SetRoots(false)
+	n.Register("b") // which it was not, and has no certificate yet
+	n.SetRoots(true)
+	<-n.Asked
 	n.Register()
 	if _, err := s.Recv(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("registered no more: %v", err)
