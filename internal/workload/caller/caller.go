@@ -286,12 +286,15 @@ type Caller struct {
 }
 
 // Stands reports whether the caller would be found to be the same in set, whatever the kernel says of
-// it now: what is registered for its user is the same. It belongs to one goroutine.
+// it now: what is registered for its user is the same. Nothing stands on what could not be read of it. It
+// belongs to one goroutine.
 func (w *Caller) Stands(set *Set) bool {
-	if set == w.set {
+	switch {
+	case len(w.Facts.Unread) > 0:
+		return false
+	case set == w.set:
 		return true
-	}
-	if set == nil || !set.alike(w.set, w.Facts.UID) {
+	case set == nil || !set.alike(w.set, w.Facts.UID):
 		return false
 	}
 	w.set = set // the other one is kept by nobody, and compared no more

@@ -308,6 +308,10 @@ func TestStands(t *testing.T) {
 		if who.Stands(nil) {
 			t.Error("it stands where nothing may be used")
 		}
+		who.Facts.Unread = map[string]string{"path": "not now"}
+		if who.Stands(d.source.Set()) || who.Stands(caller.NewSet(slices.Clone(first))) {
+			t.Error("it stands on what could not be read")
+		}
 	}
 }
 

@@ -91,7 +91,7 @@ type entry struct {
 	registration workload.Registration
 	svid         *dir.SVID // nil: none yet
 	unsaved      bool      // svid is not on disk
-	given        bool      // svid was in date when Run looked last
+	given        bool      // svid was in date at the last look
 	retry        time.Time // when it is asked about again; zero: at once
 	pause        time.Duration
 	err          error // why the last attempt failed; nil: it did not
@@ -182,7 +182,17 @@ func (i *Issuer) SVID(id identity.ID) (*dir.SVID, error) {
 	if e == nil {
 		return nil, &NoneError{id, errors.New("it is not registered")}
 	}
-	if e.svid == nil || !i.inDate(e.svid) {
+	if e.svid == nil {
+		return nil, &NoneError{id, e.err}
+	}
+	given := i.inDate(e.svid)
+	if given != e.given {
+		// It ended, or the clock was set: others are told before Run sees it, and Run, which may not.
+		e.given = given
+		i.changed.Notify()
+		i.look.Notify()
+	}
+	if !given {
 		return nil, &NoneError{id, e.err}
 	}
 	return e.svid, nil

@@ -373,6 +373,38 @@ func TestClockIsSet(t *testing.T) {
 	})
 }
 
+// Others are told when somebody is told otherwise than they were, because the clock was set: also where Run
+// looks before and after that, and sees nothing.
+func TestClockThatNobodySaw(t *testing.T) {
+	inside(t, func(t *testing.T, s *site) {
+		i, regs := s.issuer(), registered(t, time.Hour, "a")
+		i.Register(regs)
+		s.run(i)
+		if serial(i, regs[0].ID) == "" {
+			t.Fatal("not certified")
+		}
+		for _, offset := range []time.Duration{2 * time.Hour, 0, -2 * time.Hour, 0} {
+			changed := i.Changed()
+			s.set(func() { s.down, s.offset = errors.New("away"), offset })
+			if got := serial(i, regs[0].ID); (got == "") != (offset != 0) {
+				t.Errorf("with a clock that is off by %v it gives %q", offset, got)
+			}
+			select {
+			case <-changed:
+			default:
+				t.Errorf("nobody is told with a clock that is off by %v", offset)
+			}
+			changed = i.Changed()
+			serial(i, regs[0].ID)
+			select {
+			case <-changed:
+				t.Errorf("others are told twice, off by %v", offset)
+			default:
+			}
+		}
+	})
+}
+
 // A certificate on disk is given at once after a restart, unless it does not count any more.
 func TestRestart(t *testing.T) {
 	for _, tc := range []struct {

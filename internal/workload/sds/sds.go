@@ -99,8 +99,8 @@ func (s *Server) StreamSecrets(
 	var names []string
 	var sent *discoveryv3.DiscoveryResponse
 	source := s.callers.Source()
-	// Of whom the last answer was, and since when no other could be: a change of others costs a thousand
-	// proxies no look, and their kernel no question.
+	// Of whom the last answer was, and since when no other could be for that caller: a change of others
+	// costs a thousand proxies no look.
 	var of *caller.Caller
 	var since <-chan struct{}
 	var under *caller.Roots
