@@ -22,7 +22,7 @@ func (p *Peers) Ended(ctx context.Context, s *authority.State, member string,
 	if t := p.cfg.Bundle.View(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
 	all, conns, err := p.connect(ctx, s)
 	if err != nil {

@@ -34,6 +34,8 @@ import (
 const (
 	// patience bounds how long the others are waited for while somebody waits for the answer.
 	patience = time.Second
+	// endPatience is that of a ban: they first have to hear of it, and connections end within 5 s.
+	endPatience = 3 * time.Second
 	// Fresh is for how long what they heard of members is not asked again.
 	Fresh = 250 * time.Millisecond
 	// hearPause is from one question of what they saw and find to the next, and hearTimeout
