@@ -60,7 +60,7 @@ CHAOS_TIME ?= 10m
 chaos:
 	@tools/postgres.sh
 	@tools/etcd.sh
-	CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 8 -timeout 24h -v ./internal/chaos
+	CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 4 -timeout 24h -v ./internal/chaos
 
 conformance-machines:
 	@tools/conformance-machines.sh
