@@ -134,8 +134,9 @@ if [ -n "$memory" ]; then
   mkdir -m 711 "$files/postgres"
   export FEALTY_PGTEST_TEMPLATES="$files/postgres"
 fi
-# Most tests wait, so one package more than there are processors runs at once.
-options+=(-p $((processors + 1)))
+# As many packages at once as there are processors keep these busy: with one more, tests wait for one
+# another, and what has to happen in seconds does not.
+options+=(-p "$processors")
 # Debugging information makes linking slow, and stack traces do not need it.
 options+=(-ldflags='-s -w')
 # Tests are looked for among the slowest packages when all of them take too long.
