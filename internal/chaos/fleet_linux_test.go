@@ -388,17 +388,7 @@ func (f *fleet) down(what ...string) (up func()) {
 
 // promise is what this fleet has to keep. A node that is out of reach of everybody tries
 // again after 30 s, at the latest.
-//
-// Where CHAOS_TIME says for how long, as make chaos does, nothing else runs beside it. Else all the other
-// tests want the same processors: coordinators took nine seconds to come back there. Of the 20 s in which
-// a certificate is due all was up for 18 then.
-var promise = func() chaos.Promise {
-	p := chaos.Promise{Renewed: 10 * time.Second, Back: 45 * time.Second}
-	if os.Getenv("CHAOS_TIME") == "" {
-		p.Renewed = 18 * time.Second
-	}
-	return p
-}()
+var promise = chaos.Promise{Renewed: 10 * time.Second, Back: 45 * time.Second}
 
 // judge returns all that is wrong with what was seen, and says how much that is.
 func (f *fleet) judge() {
