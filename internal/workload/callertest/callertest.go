@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,10 +91,18 @@ func (n *Node) Changed() <-chan struct{} {
 // Issued is closed by each [Node.Certify].
 func (n *Node) Issued() <-chan struct{} { return n.issued.Wait() }
 
-// Looks returns how often a certificate was asked for, and Waits how often somebody began to wait for
-// a change.
+// Looks returns how often a certificate was asked for.
 func (n *Node) Looks() int64 { return n.looks.Load() }
-func (n *Node) Waits() int64 { return n.waits.Load() }
+
+// Woken is [Node.Touch], and waits until somebody waits for a change again: all that this one did before
+// the last call is done.
+func (n *Node) Woken() {
+	before := n.waits.Load()
+	n.Touch()
+	for n.waits.Load() == before {
+		runtime.Gosched()
+	}
+}
 
 // Touch says that something changed, though nothing did.
 func (n *Node) Touch() { n.changed.Notify() }
