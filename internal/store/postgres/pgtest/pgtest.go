@@ -456,60 +456,108 @@ func (s *Server) log() string {
 }
 
 // Kill ends all of the server's processes at once, with SIGKILL. Their writes
-// are left to the kernel.
+// are left to the kernel. It returns when the server can be started again.
 func (s *Server) Kill() error {
 	if s.server == nil {
 		return nil
 	}
-	// Stopped first, so that it neither makes more processes nor sees any die.
-	pid := s.server.Process.Pid
-	if err := s.server.Process.Signal(syscall.SIGSTOP); err != nil {
-		return fmt.Errorf("pgtest: stop the server: %w", err)
-	}
-	all, err := children(pid)
+	all, err := s.halt()
 	if err != nil {
 		return err
 	}
+	memory := s.sharedMemory()
 	if err := s.server.Process.Kill(); err != nil {
 		return fmt.Errorf("pgtest: kill the server: %w", err)
 	}
-	for _, child := range all {
-		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended by itself
-	}
+	send(all, syscall.SIGKILL)
 	<-s.ended
 	s.server = nil
+	return until("processes of a killed server do not end", func() (bool, error) {
+		if slices.ContainsFunc(all, func(pid int) bool { _, state := stat(pid); return state != "" && state != "Z" }) {
+			return false, nil
+		}
+		// Somebody who looks at an ended process in /proc keeps its memory for that long, and PostgreSQL does
+		// not start while memory of the server before is attached.
+		attached, err := attachments(memory)
+		return attached == 0, err
+	})
+}
+
+// halt stops the server, so that it neither makes more processes nor sees any die, and returns those that
+// it made.
+func (s *Server) halt() ([]int, error) {
+	if err := s.server.Process.Signal(syscall.SIGSTOP); err != nil {
+		return nil, fmt.Errorf("pgtest: stop the server: %w", err)
+	}
+	// A signal is there at once, but a process that is just being made is still made.
+	pid := s.server.Process.Pid
+	err := until("the server does not stop", func() (bool, error) {
+		_, state := stat(pid)
+		return state == "T" || state == "Z" || state == "", nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return children(pid)
+}
+
+// sharedMemory returns the id of the server's System V shared memory, which stands behind its key in the
+// seventh line of postmaster.pid; empty if it did not get as far as that.
+func (s *Server) sharedMemory() string {
+	text, _ := os.ReadFile(filepath.Join(s.Data(), "postmaster.pid"))
+	lines := strings.Split(string(text), "\n")
+	if len(lines) < 7 {
+		return ""
+	}
+	_, id, _ := strings.Cut(strings.TrimSpace(lines[6]), " ")
+	return strings.TrimSpace(id)
+}
+
+// attachments returns how many processes have the shared memory with an id attached, see proc(5).
+func attachments(id string) (int, error) {
+	text, err := os.ReadFile("/proc/sysvipc/shm")
+	if err != nil {
+		return 0, fmt.Errorf("pgtest: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 6 && fields[1] == id {
+			return strconv.Atoi(fields[6])
+		}
+	}
+	return 0, nil
+}
+
+// until waits for what has to come, a minute at most.
+func until(otherwise string, is func() (bool, error)) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if !slices.ContainsFunc(all, func(pid int) bool { _, state := stat(pid); return state != "" && state != "Z" }) {
-			return nil
+		if done, err := is(); done || err != nil {
+			return err
 		}
 		if time.Now().After(deadline) {
-			return errors.New("pgtest: processes of a killed server do not end")
+			return errors.New("pgtest: " + otherwise)
 		}
 	}
 }
 
 // Pause stops all of the server's processes where they are, until [Server.Resume].
 func (s *Server) Pause() error {
-	pid := s.server.Process.Pid
-	// It first, so that it makes no more of them.
-	if err := s.server.Process.Signal(syscall.SIGSTOP); err != nil {
-		return fmt.Errorf("pgtest: pause the server: %w", err)
-	}
-	return s.toChildren(pid, syscall.SIGSTOP)
+	all, err := s.halt()
+	send(all, syscall.SIGSTOP)
+	return err
 }
 
 // Resume lets a paused server go on.
 func (s *Server) Resume() error {
-	err := s.toChildren(s.server.Process.Pid, syscall.SIGCONT)
+	all, err := children(s.server.Process.Pid)
+	send(all, syscall.SIGCONT)
 	return errors.Join(err, s.server.Process.Signal(syscall.SIGCONT))
 }
 
-func (s *Server) toChildren(pid int, signal syscall.Signal) error {
-	all, err := children(pid)
-	for _, child := range all {
-		_ = syscall.Kill(child, signal) // it may have ended by itself
+// send sends a signal to processes, of which some may have ended by themselves.
+func send(all []int, signal syscall.Signal) {
+	for _, pid := range all {
+		_ = syscall.Kill(pid, signal)
 	}
-	return err
 }
 
 // Stop ends the server as its service manager does: connections are cut, and
