@@ -189,7 +189,7 @@ func (n *Node) failed(err error) error {
 		return ErrClosed
 	}
 	if e, ok := explain.FromStatus(err); ok {
-		return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: e.Do}
+		return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: advice(e)}
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:

@@ -20,7 +20,7 @@ func ExampleOpen() {
 	defer n.Close()
 	fmt.Println("this is", n.ID())
 	// Output:
-	// node: open /nonexistent/agent: FE-N101: there is no identity in /nonexistent/agent (this machine has not joined a cluster, or its data directory is another one): join it with fealty join --token-file FILE, or name the right folder with --data
+	// node: open /nonexistent/agent: FE-N101: there is no identity in /nonexistent/agent (this machine has not joined a cluster, or its data directory is another one): fealty explain FE-N101 says what to do
 }
 
 // A program reads its config, and asks before it begins something.

@@ -86,7 +86,7 @@ func Open(dir string, options Options) (*Node, error) {
 	}
 	who, err := beside.Open(beside.Config{Dir: dir, Now: options.Now, Log: options.Log})
 	if err != nil {
-		return nil, fmt.Errorf("node: open %s: %w", dir, err)
+		return nil, fmt.Errorf("node: open %s: %w", dir, advise(err))
 	}
 	config, err := mesh.DialLocal(options.ConfigSocket,
 		// An agent that was started again is asked at once.
@@ -126,7 +126,7 @@ func (n *Node) Authority() fence.Authority { return n.beside.Authority() }
 
 // Failure returns why what is in the folder now is not in use, or nil: a
 // [*credential.MaterialError] where it is the certificate.
-func (n *Node) Failure() error { return n.beside.Failure() }
+func (n *Node) Failure() error { return advise(n.beside.Failure()) }
 
 // Look looks at the folder now, for a program that was told of a change.
 func (n *Node) Look() { n.beside.Look() }

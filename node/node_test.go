@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enroll"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
@@ -438,6 +440,47 @@ func TestNoAgent(t *testing.T) {
 		if n, err := node.Open(dir, node.Options{Log: quiet}); err == nil {
 			n.Close()
 			t.Error("opened")
+		}
+	}
+}
+
+// Somebody else's program names no option of fealty's commands in what it logs of a folder that is of no use: it
+// names the page that says what to do, or advice that has none.
+func TestErrorsNameNoOptions(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := join(t, f, "node-a")
+	a.stop()
+	anchor := filepath.Join(a.dir, dir.AnchorName)
+	option := regexp.MustCompile(`(?:^|\s)--?[a-z]`)
+	for _, step := range []struct {
+		name, says string
+		spoil      func() error
+	}{
+		{"a folder that others can read", "chmod", func() error { return os.Chmod(filepath.Join(a.dir, dir.SVIDName), 0o644) }},
+		{"a damaged anchor", "fealty explain FE-N102 says what to do", func() error { return os.WriteFile(anchor, []byte("{"), 0o600) }},
+		{"no identity", "fealty explain FE-N101 says what to do", func() error { return os.RemoveAll(filepath.Dir(anchor)) }},
+	} {
+		if err := step.spoil(); err != nil {
+			t.Fatal(err)
+		}
+		a.Look()
+		n, err := node.Open(a.dir, node.Options{Now: f.Clock, Log: quiet})
+		if err == nil {
+			n.Close()
+			t.Fatalf("%s: opened", step.name)
+		}
+		for which, err := range map[string]error{"open": err, "failure": a.Failure()} {
+			if err == nil || !strings.Contains(err.Error(), step.says) || option.MatchString(err.Error()) {
+				t.Errorf("%s, %s: %v, want %q and no option", step.name, which, err, step.says)
+			}
+		}
+	}
+	// The agent, asked by a program, answers with one of these.
+	for _, code := range explain.Codes() {
+		e := explain.New(code)
+		if text := e.What + " " + e.Why; strings.HasPrefix(string(code), "FE-N") && option.MatchString(text) {
+			t.Errorf("%s: %s", code, text)
 		}
 	}
 }
