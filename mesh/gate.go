@@ -12,11 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/fealty-io/fealty/internal/begins"
 	"github.com/fealty-io/fealty/internal/crowd"
-	"github.com/fealty-io/fealty/internal/frames"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/turns"
 )
@@ -246,20 +243,18 @@ func (c *coming) secure(ctx context.Context) (*shaken, error) {
 	}
 	begun.settled = true
 	conn := info.conn
-	conn.frames = new(frames.Counter)
 	if info.Peer.Leaf != nil {
 		free, err := g.guard.admit(info.Peer, begun)
 		if err != nil {
 			return nil, err
 		}
 		c.leave()
-		conn.free, conn.resets = free, rate.NewLimiter(memberResets, memberResetBurst)
+		conn.free, conn.quota = free, memberQuota()
 	} else {
 		if err := c.enter(g.strangers, g.cfg.MaxStrangers, false); err != nil {
 			return nil, err
 		}
-		conn.place, conn.resets = c.place, rate.NewLimiter(strangerResets, strangerResetBurst)
-		conn.allowance.Store(g.cfg.StrangerBytes)
+		conn.quota = strangerQuota(c.place, g.cfg.StrangerBytes)
 		conn.free, c.place = c.place.Leave, nil
 	}
 	keepAlive(c.raw)

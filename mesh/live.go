@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -14,10 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/crowd"
-	"github.com/fealty-io/fealty/internal/frames"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"golang.org/x/time/rate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -81,12 +77,7 @@ type liveConn struct {
 	since    time.Time         // of registration; set by liveSet.add
 	read     atomic.Bool       // gRPC has taken the connection over
 
-	// Of a connection that came through a gate; else nil.
-	frames    *frames.Counter // owned by who reads
-	resets    *rate.Limiter   // calls that it gives up
-	place     *crowd.Place    // of a stranger
-	allowance atomic.Int64    // what a stranger may have sent of calls that are open
-	heard     atomic.Int64    // what it did send
+	quota *quota // of a connection that came through a gate; else nil
 
 	cleared atomic.Pointer[identity.Bundle] // the last that was found to say nothing against the peer
 
@@ -109,43 +100,13 @@ func (c *liveConn) Read(p []byte) (int, error) {
 		c.read.Store(true)
 	}
 	n, err := c.Conn.Read(p)
-	if n > 0 && c.frames != nil {
-		if over := c.count(p[:n]); over != nil {
+	if n > 0 && c.quota != nil {
+		if over := c.quota.count(p[:n]); over != nil {
 			c.sever()
 			return 0, over
 		}
 	}
 	return n, err
-}
-
-// Calls that a client gives up, in a second and at once. Each costs it next to nothing,
-// and a server the beginning and the end of a call. One that is answered early counts
-// too, if its client had more to say.
-const (
-	memberResets       = 100
-	memberResetBurst   = 1000
-	strangerResets     = 10
-	strangerResetBurst = 100
-)
-
-var (
-	errResets  = errors.New("mesh: the client gives up too many calls")
-	errTooMuch = errors.New("mesh: the client sends more than a client without a certificate may")
-)
-
-// count counts what was read. It returns why the connection is to end.
-func (c *liveConn) count(p []byte) error {
-	held, resets := c.frames.Read(p)
-	if resets > 0 && !c.resets.AllowN(time.Now(), resets) {
-		return errResets
-	}
-	if c.place == nil || held == 0 {
-		return nil
-	}
-	if c.heard.Add(held) > c.allowance.Load() || !c.place.Hold(held) {
-		return errTooMuch
-	}
-	return nil
 }
 
 // Close forgets the connection and closes it.
@@ -253,8 +214,8 @@ func (c *liveConn) end(call *call, now func() time.Time) {
 	}
 	if c.calls.all == 0 {
 		c.calls.rested = now()
-		if c.place != nil {
-			c.place.Hold(-c.heard.Swap(0))
+		if c.quota != nil {
+			c.quota.rested()
 		}
 	}
 	var due time.Time

@@ -107,8 +107,8 @@ func Open(dir string, options Options) (*Node, error) {
 		})}, nil
 }
 
-// Close ends what follows the folder, calls to the agent and watches, with [ErrClosed]. Servers and clients that were made of the node go on
-// with the identity of now until that ends.
+// Close ends what follows the folder, calls to the agent and watches, with [ErrClosed]. Servers and clients that
+// were made of the node go on with the identity of now until that ends.
 func (n *Node) Close() error { return n.close() }
 
 // ErrClosed is what a call to the agent gets after [Node.Close].

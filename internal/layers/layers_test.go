@@ -432,8 +432,9 @@ var hotPath = struct {
 	dials: []string{"net", "google.golang.org/grpc"},
 }
 
-// nodeState is what a member has accepted. It asks nobody and serves nobody, and what it
-// counts is for others to show: who reads a member's folder does not get a network with it.
+// nodeState is what a member has accepted. It asks nobody and serves nobody, and what it counts is for others
+// to show. It imports no package of a network itself; the errors that it returns have a form for gRPC, in a
+// package of their own.
 var nodeState = struct {
 	path string
 	not  []string

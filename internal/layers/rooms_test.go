@@ -27,7 +27,7 @@ const (
 	wide    measure = "lines above 120 characters"
 )
 
-// bounds are for each package below internal/. They are there to ask early whose promise
+// bounds are for each package below internal/, and for the public ones. They are there to ask early whose promise
 // something is: a package above them has more than one, and a struct above them knows
 // every part of it.
 //
@@ -55,6 +55,17 @@ var exceptions = []exception{
 	{"internal/devcluster", fields, 21, story},
 	{"internal/devcluster", methods, 138, story},
 	{"internal/devcluster", knot, 16, story},
+	{"snapshot", code, 4064, format},
+	{"snapshot", knot, 17, format},
+	{"credential", wide, 28, unwrapped},
+	{"fence", wide, 9, unwrapped},
+	{"fence/durable", wide, 9, unwrapped},
+	{"fence/fencegrpc", wide, 8, unwrapped},
+	{"fence/fencehttp", wide, 3, unwrapped},
+	{"identity", wide, 44, unwrapped},
+	{"mesh", wide, 21, unwrapped},
+	{"provider", wide, 6, unwrapped},
+	{"snapshot", wide, 94, unwrapped},
 	{"internal/auditlog", wide, 13, unwrapped},
 	{"internal/auditstore", wide, 11, unwrapped},
 	{"internal/authz", wide, 9, unwrapped},
@@ -92,7 +103,8 @@ var exceptions = []exception{
 
 // Why a package may be above a bound for now.
 const (
-	commands  = "groups of commands, what they share and the forms of their data are one struct"
+	format = "the types of signed content, the checks of each and the headers that sign them are one public format, " +
+		"whose names a program imports from one package: in two, each name that both need would be public twice"
 	story     = "the cluster, its network, its people and the story that they play are one struct"
 	unwrapped = "its lines are older than the bound: wrap those that you touch"
 )
@@ -316,12 +328,12 @@ func (f figure) whose() string {
 func TestRooms(t *testing.T) {
 	found := make(map[string]map[measure]figure)
 	for _, s := range allSources(t) {
-		if within(s.path, "internal") {
+		if within(s.path, "internal") || withinAny(s.path, public) {
 			found[s.path] = figures(s)
 		}
 	}
 	if len(found) < 20 {
-		t.Fatalf("only %d packages below internal/ were found", len(found))
+		t.Fatalf("only %d packages were found", len(found))
 	}
 	for _, problem := range judge(found, exceptions) {
 		t.Error(problem)

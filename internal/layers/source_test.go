@@ -61,8 +61,7 @@ func check(path string, texts map[string][]byte, from types.Importer) (*source, 
 	return s, err
 }
 
-// sources returns the packages of the module that are below internal/, or build on
-// something that is.
+// sources returns the packages of the module but those that are made of the protos.
 //
 // Their imports are not type-checked again: it is read from what the compiler left in
 // Go's build cache. The settings are those of tools/lint.sh and of the program that is
@@ -107,8 +106,8 @@ var sources = sync.OnceValues(func() ([]*source, error) {
 	var all []*source
 	for _, p := range own {
 		path := strings.TrimPrefix(p.ImportPath, module+"/")
-		if within(path, "api") || withinAny(path, public) {
-			continue // they import nothing that these tests are about
+		if within(path, "api") {
+			continue // it imports nothing that these tests are about
 		}
 		texts := make(map[string][]byte)
 		for _, name := range p.GoFiles {

@@ -1,0 +1,72 @@
+package mesh
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/fealty-io/fealty/internal/crowd"
+	"github.com/fealty-io/fealty/internal/frames"
+)
+
+// Calls that a client gives up, in a second and at once. Each costs it next to nothing,
+// and a server the beginning and the end of a call. One that is answered early counts
+// too, if its client had more to say.
+const (
+	memberResets       = 100
+	memberResetBurst   = 1000
+	strangerResets     = 10
+	strangerResetBurst = 100
+)
+
+var (
+	errResets  = errors.New("mesh: the client gives up too many calls")
+	errTooMuch = errors.New("mesh: the client sends more than a client without a certificate may")
+)
+
+// quota is what the client of one connection that came through a gate may send.
+type quota struct {
+	frames frames.Counter // owned by who reads
+	resets *rate.Limiter  // calls that it gives up
+
+	// Of a client without a certificate.
+	place     *crowd.Place // nil: it has one
+	allowance atomic.Int64 // bytes that it may have sent of calls that are open
+	sent      atomic.Int64 // bytes that it did send of them
+}
+
+// memberQuota is of a client with a certificate.
+func memberQuota() *quota {
+	return &quota{resets: rate.NewLimiter(memberResets, memberResetBurst)}
+}
+
+// strangerQuota is of a client without one.
+func strangerQuota(place *crowd.Place, bytes int64) *quota {
+	q := &quota{resets: rate.NewLimiter(strangerResets, strangerResetBurst), place: place}
+	q.allowance.Store(bytes)
+	return q
+}
+
+// count counts what was read. It returns why the connection is to end.
+func (q *quota) count(p []byte) error {
+	held, resets := q.frames.Read(p)
+	if resets > 0 && !q.resets.AllowN(time.Now(), resets) {
+		return errResets
+	}
+	if q.place == nil || held == 0 {
+		return nil
+	}
+	if q.sent.Add(held) > q.allowance.Load() || !q.place.Hold(held) {
+		return errTooMuch
+	}
+	return nil
+}
+
+// rested is told that no call is open: nothing of what was sent is held any more.
+func (q *quota) rested() {
+	if q.place != nil {
+		q.place.Hold(-q.sent.Swap(0))
+	}
+}
