@@ -24,7 +24,7 @@ import (
 )
 
 func conformanceCommand(c *program.CLI) *cobra.Command {
-	return program.Noun("conformance", "does what a cluster relies on keep its promises", conformanceStore(c))
+	return program.Noun("conformance", "test a store against what a cluster requires of it", conformanceStore(c))
 }
 
 func conformanceStore(c *program.CLI) *cobra.Command {
