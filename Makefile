@@ -1,5 +1,5 @@
 # Needs Go; `make test` uses the race detector where there is a C compiler.
-# What is longer than a line is a script under tools, which can be called alone.
+# A recipe longer than a line is a script under tools, which can be called alone.
 
 .PHONY: help build run test soak chaos conformance-machines bench fuzz lint generate clean
 

@@ -138,7 +138,7 @@ want() { # WHAT
 }
 # Machines that are speculative have none, and the stranger's was left alone.
 if [ "$status" = 0 ]; then want 'stranger Up'; fi
-# What a podman makes late that a killed provider left at work is an order like others.
+# A killed provider may leave a podman at work: what that makes late is an order like others.
 if [ "$status" = 0 ]; then
   make fealty-conformance-container-1-1 1 create
   make fealty-conformance-container-1-2 2 configure

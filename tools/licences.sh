@@ -5,7 +5,7 @@
 # binary, so that even weak copyleft would put a duty on everyone who passes it on.
 #
 # Where a module holds several licence files, each is classified and each must be
-# on the list. What was read by a person and found harmless is in the function
+# on the list. A file that a person read and found harmless is in the function
 # accepted, with the reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -89,7 +89,7 @@ budget() {
   return $status
 }
 
-# What public packages promise is what docs/reference/api.txt says. After a change that is meant:
+# Public packages promise what docs/reference/api.txt says. After a change that is meant:
 #   go test ./internal/layers -run TestPublicNames -update
 promised() {
   local out status=0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test. What go test prints is passed on as it is: the last line of
+# Runs every test. The output of go test is passed on as it is: the last line of
 # each package is the result, and the exit status is 1 if anything failed. The ten
 # packages that took longest follow.
 #

@@ -229,7 +229,7 @@ func explainAll() program.Result {
 	}
 	return program.ResultOf(explainable{Words: words, Codes: codes}, func(p *term.Page) error {
 		t.Add(term.Txt("config"), term.Txt(p.Called("The settings: fealty explain config lists them.")))
-		t.Add(term.Txt("check"), term.Txt(p.Called("What fealty check looks at: fealty explain check lists it.")))
+		t.Add(term.Txt("check"), term.Txt(p.Called("The checks of fealty check: fealty explain check lists them.")))
 		if err := p.Table(t); err != nil {
 			return err
 		}

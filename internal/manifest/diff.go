@@ -459,8 +459,8 @@ func findOwners(d *differ) {
 	for _, o := range d.old.Seed.Owners {
 		if !new[o.Name] {
 			d.change(Change{Subject: o.Name, Before: o.holder(), Narrower: true,
-				Means: "brings nothing back any more. What it holds of the seed stays true: only a reseed takes " +
-					"it back" + reshare})
+				Means: "brings nothing back any more. Its share or copy of the seed stays true: only a reseed " +
+					"takes it back" + reshare})
 		}
 	}
 	if len(d.changes) == 0 || d.changes[len(d.changes)-1].Class != d.class {

@@ -47,7 +47,7 @@ func Write(opts Options) ([]byte, error) {
 	write("# this. Check an edited copy with: fealty manifest verify FILE")
 	write("cluster: %s", quote(opts.Cluster))
 	write("")
-	write("# Who can bring the seed back if every coordinator is lost. A person holds a share, encrypted")
+	write("# The owners can bring the seed back if every coordinator is lost. A person holds a share, encrypted")
 	write("# to their key, and it takes threshold people; a keeper holds the whole seed, and needs nobody.")
 	write("seed:")
 	write("  threshold: %d", opts.SeedThreshold)
@@ -63,7 +63,7 @@ func Write(opts Options) ([]byte, error) {
 		"# a person: age1…, ssh-ed25519 … or ssh-rsa …")
 	write("    # - {name: kms, keeper: \"exec:/usr/local/bin/unwrap-seed\"}   # without a human, at start")
 	write("")
-	write("# Who may set the next manifest: so many of these keys sign it, each where it is.")
+	write("# The signers may set the next manifest: so many of these keys sign it, each where it is.")
 	write("signers:")
 	write("  threshold: %d", opts.SignersThreshold)
 	write("  keys:%s", ifEmpty(len(opts.Signers)))
@@ -71,13 +71,13 @@ func Write(opts Options) ([]byte, error) {
 		write("    - {name: %s, key: %s}", quote(s.Name), quote(s.Key.String()))
 	}
 	write("")
-	write("# What proofs are checked against. Needed for selectors that begin with x509:")
+	write("# Proofs are checked against these roots. They are needed for selectors that begin with x509:")
 	write("# proofs:")
 	write("#   x509:")
 	write("#     roots_pem: |")
 	write("#       -----BEGIN CERTIFICATE-----")
 	write("")
-	write("# Who may join, and as what. A * stands for the name of the member.")
+	write("# Entries say who may join, and as what. A * stands for the name of the member.")
 	write("admit:")
 	for _, c := range opts.Coordinators {
 		write("  - {name: %s, kind: coordinator, match: [%s]}",
@@ -90,7 +90,7 @@ func Write(opts Options) ([]byte, error) {
 	write("# root: nodes and data owners trust the cluster's root. mesh: every set makes a new mesh CA key.")
 	write("trust: %s", manifest.TrustRoot)
 	write("")
-	write("# What a node may do while no coordinator can be reached, and for how long. An SVID")
+	write("# This is what a node may do while no coordinator can be reached, and for how long. An SVID")
 	write("# lives longer than max (svid_ttl of an entry, by default max and %s).",
 		document.FormatDuration(manifestform.DefaultSVIDMargin))
 	write("degraded:")

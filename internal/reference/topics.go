@@ -35,13 +35,14 @@ verified); unknown (not heard of since this coordinator started); expired (no va
 connected or not); replacing (its name waits for a new machine); banned. People and tools, kinds admin and ` +
 			`readonly, are certified and hold no connection.`, []Field{
 			{"spiffe_id", "The identity, spiffe://CLUSTER/KIND/NAME: the one URI name in its certificate."},
-			{"kind", "What it is: data, witness, shard, operator, provider; admin and readonly are people and tools."},
+			{"kind", "Its kind: data, witness, shard, operator, provider; admin and readonly are people and tools."},
 			{"name", "The name within its kind: the entry's, what a selector captured, or the token's. A candidate " +
 				"never chooses it."},
 			{"state", "active; draining from fealty member drain to undrain; replacing while the name waits for a " +
 				"new machine."},
-			{"roles", "What it may hold: core, ingress, egress, storage, thin. From its entry."},
-			{"organizations", "Whose configuration it may be given. From its entry, narrowed by its token."},
+			{"roles", "The roles that it may hold: core, ingress, egress, storage, thin. From its entry."},
+			{"organizations", "The organizations whose configuration it may be given. From its entry, narrowed by " +
+				"its token."},
 			{"domains", "Units of exclusive ownership that are assigned to it. A member that just joined owns none."},
 			{"joined_at", "When it was admitted."},
 			{"joined_by", "The selector that admitted it, such as token:nodes."},
@@ -53,7 +54,7 @@ connected or not); replacing (its name waits for a new machine); banned. People 
 			{"ban_reason", "Why."},
 			{"draining_since", "When it was marked to go, if it was. The mark stays when it restarts, rejoins or is " +
 				"replaced."},
-			{"drained_by", "Who marked it."},
+			{"drained_by", "The caller who marked it."},
 			{"drain_reason", "Why."},
 			{"reported_host", "The host name that its machine said when it joined last. Nobody checked it, and it " +
 				"decides nothing."},
@@ -63,8 +64,8 @@ connected or not); replacing (its name waits for a new machine); banned. People 
 			{"contact", "Whether a coordinator hears it: connected, not heard, or unknown where one that may did not " +
 				"say."},
 			{"labels", "KEY=VALUE of its entry and of its token. They help to find it, and decide nothing."},
-			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is " +
-				"heard of."},
+			{"live", "This coordinator's latest observations of it: never stored, and unset since a restart " +
+				"until it is heard of."},
 		}},
 		{"witness", `A member that holds no user data and never owns a domain.
 It does not count for the resilience baseline.`, nil},
@@ -79,10 +80,10 @@ checksum. The cluster keeps no secret of it: who loses the line makes another to
 			{"used", "How many it has admitted."},
 			{"created_at", "When it was made."},
 			{"expires_at", "When it ends, by the coordinator's clock."},
-			{"created_by", "Who made it."},
+			{"created_by", "The caller who made it."},
 			{"revoked", "Whether an admin ended it."},
-			{"admitted", "Whom it admitted, as KIND/NAME."},
-			{"kind", "What it admits as: the kind of its entry."},
+			{"admitted", "The members that it admitted, as KIND/NAME."},
+			{"kind", "The kind that it admits as: that of its entry."},
 			{"labels", "KEY=VALUE that the members it admits have."},
 			{"state", "usable, spent, expired, revoked, or no entry (the manifest has none of that name any more)."},
 		}},
@@ -164,7 +165,7 @@ verify-history replays it on your machine.`, nil},
 		{"seed", `The 32 secret bytes from which a cluster's stable keys derive.
 It is made when the first manifest is set, is in the memory of coordinators alone, and leaves them only encrypted: to
 its owners, to a keeper, or to another coordinator that proved itself.`, nil},
-		{"keeper", `What seals the seed so that a coordinator can start without a human.
+		{"keeper", `A key file or a program that seals the seed so that a coordinator can start without a human.
 file:PATH is a key file of mode 0600 on the coordinator's machine, exec:PATH a program that seals and opens.`, nil},
 		{"svid", `A SPIFFE identity document: here a short-lived certificate with one URI name.
 An agent renews it long before it ends, with a new key each time.`, nil},
@@ -175,7 +176,7 @@ It clears itself when its cause is gone.`, []Field{
 			{"code", "A stable code: fealty explain CODE has its page."},
 			{"severity", "info, warning or critical."},
 			{"coordinator", "Which coordinator found it, where that is another one than was asked."},
-			{"summary", "What was found, and why it counts."},
+			{"summary", "The fact that was found, and why it counts."},
 			{"remedy", "A command to paste, or what a person can do."},
 		}},
 		{"exit", exitTopic(), nil},

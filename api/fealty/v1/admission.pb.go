@@ -79,7 +79,7 @@ type Proof struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The type of proof: "token", "key", "svid" or "x509".
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	// What the evidence speaks for: a token's id, a key ("ed25519:<base64>"), or
+	// The claim that the evidence speaks for: a token's id, a key ("ed25519:<base64>"), or
 	// "<kind>/<name>" of a member for "svid"; empty for "x509". At most 512 bytes.
 	Claim string `protobuf:"bytes,2,opt,name=claim,proto3" json:"claim,omitempty"`
 	// For token, key and svid: a signature over the transcript of the channel. For
@@ -167,7 +167,7 @@ type JoinRequest struct {
 	// it nobody is admitted anew or under another name: it can only narrow what the
 	// proof gives.
 	Member string `protobuf:"bytes,5,opt,name=member,proto3" json:"member,omitempty"`
-	// What the machine says of itself. It is kept as said and decides nothing; what of it
+	// The machine's words on itself. They are kept as said and decide nothing; what of them
 	// is not of the form is left out.
 	Machine       *Machine `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -31,7 +31,7 @@ type ConnectRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Release of the agent.
 	Release string `protobuf:"bytes,2,opt,name=release,proto3" json:"release,omitempty"`
-	// What it holds, by scope.
+	// The snapshots that it holds, by scope.
 	Held []*HeldSnapshot `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
 	// When its SVID ends.
 	SvidNotAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=svid_not_after,json=svidNotAfter,proto3" json:"svid_not_after,omitempty"`
@@ -39,8 +39,8 @@ type ConnectRequest struct {
 	Refusals []*Refusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// Until when it works without any coordinator, if it reaches none from now on.
 	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
-	// What ends that first: "svid", a scope, "degraded.max", or "degraded.allow" where
-	// its policy has no degraded mode for services.
+	// The bound that ends that first: "svid", a scope, "degraded.max", or "degraded.allow"
+	// where its policy has no degraded mode for services.
 	AutonomyLimit string `protobuf:"bytes,7,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	// Scopes of which the whole content is to be sent, whatever it holds: a patch did
 	// not fit.
@@ -175,7 +175,7 @@ type DegradedPeriod struct {
 	// set if it did not come to that.
 	OverAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=over_at,json=overAt,proto3" json:"over_at,omitempty"`
 	Limit  string                 `protobuf:"bytes,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What its guard was asked in that time.
+	// Tallies of what its guard was asked in that time.
 	Actions       []*ActionTally `protobuf:"bytes,5,rep,name=actions,proto3" json:"actions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -581,7 +581,7 @@ type ConnectResponse_RenewNow struct {
 }
 
 type ConnectResponse_Standing struct {
-	// What the membership says of the member: sent at first, and when it changes.
+	// The standing of the member in the membership: sent at first, and when it changes.
 	Standing *Standing `protobuf:"bytes,3,opt,name=standing,proto3,oneof"`
 }
 

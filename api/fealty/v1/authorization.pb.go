@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: fealty/v1/authorization.proto
 
-// Who may call what. Every RPC of Fealty carries the option below; a server
-// that finds an RPC without it refuses to start (invariant I3).
+// The option below says who may call what. Every RPC of Fealty carries it; a
+// server that finds an RPC without it refuses to start (invariant I3).
 
 package fealtyv1
 

@@ -25,8 +25,8 @@ const (
 // CreateBackupRequest asks for a backup.
 type CreateBackupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whom it is encrypted to beside the owners, as in a manifest: age1…, ssh-ed25519 …
-	// At most 16. It takes one where no owner is a person.
+	// The recipients that it is encrypted to beside the owners, as in a manifest: age1…,
+	// ssh-ed25519 … At most 16. It takes one where no owner is a person.
 	Recipients []string `protobuf:"bytes,1,rep,name=recipients,proto3" json:"recipients,omitempty"`
 	// Say what it would be, and send no part.
 	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`

@@ -503,7 +503,7 @@ func (x *ListConfigResponse) GetVersion() uint64 {
 
 type DeleteConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to delete; of each record kind and name count. At most 256.
+	// The records to delete; of each, kind and name count. At most 256.
 	Records         []*ConfigRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	ExpectedVersion uint64          `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	DryRun          bool            `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`

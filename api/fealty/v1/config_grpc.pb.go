@@ -33,13 +33,15 @@ const (
 // from. The records are in force all together: each write makes a new version of
 // the whole.
 type ConfigServiceClient interface {
-	// PutConfig puts records, all or none. What is there already is not written again.
+	// PutConfig puts records, all or none. A record that is there already is not written
+	// again.
 	PutConfig(ctx context.Context, in *PutConfigRequest, opts ...grpc.CallOption) (*PutConfigResponse, error)
 	// GetConfig returns one record.
 	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
 	// ListConfig returns the records in pages.
 	ListConfig(ctx context.Context, in *ListConfigRequest, opts ...grpc.CallOption) (*ListConfigResponse, error)
-	// DeleteConfig deletes records, all or none. What others refer to is not deleted.
+	// DeleteConfig deletes records, all or none. A record that others refer to is not
+	// deleted.
 	DeleteConfig(ctx context.Context, in *DeleteConfigRequest, opts ...grpc.CallOption) (*DeleteConfigResponse, error)
 }
 
@@ -99,13 +101,15 @@ func (c *configServiceClient) DeleteConfig(ctx context.Context, in *DeleteConfig
 // from. The records are in force all together: each write makes a new version of
 // the whole.
 type ConfigServiceServer interface {
-	// PutConfig puts records, all or none. What is there already is not written again.
+	// PutConfig puts records, all or none. A record that is there already is not written
+	// again.
 	PutConfig(context.Context, *PutConfigRequest) (*PutConfigResponse, error)
 	// GetConfig returns one record.
 	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
 	// ListConfig returns the records in pages.
 	ListConfig(context.Context, *ListConfigRequest) (*ListConfigResponse, error)
-	// DeleteConfig deletes records, all or none. What others refer to is not deleted.
+	// DeleteConfig deletes records, all or none. A record that others refer to is not
+	// deleted.
 	DeleteConfig(context.Context, *DeleteConfigRequest) (*DeleteConfigResponse, error)
 	mustEmbedUnimplementedConfigServiceServer()
 }

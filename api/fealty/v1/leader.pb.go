@@ -259,12 +259,12 @@ func (x *TransferLeaderRequest) GetDryRun() bool {
 
 type TransferLeaderResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who led.
+	// The leader before.
 	Before *Leader `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
-	// Who leads now: the same with dry_run, or if it is the one that was asked for. Nobody
+	// The leader now: the same with dry_run, or if it is the one that was asked for. Nobody
 	// if no other took over in time.
 	Leader *Leader `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
-	// Who was or would be asked to take over; empty for anyone.
+	// The coordinator that was or would be asked to take over; empty for anyone.
 	To            string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

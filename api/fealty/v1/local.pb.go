@@ -76,8 +76,8 @@ type GetNodeResponse struct {
 	NextRenewal    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=next_renewal,json=nextRenewal,proto3" json:"next_renewal,omitempty"`
 	Release        string                 `protobuf:"bytes,12,opt,name=release,proto3" json:"release,omitempty"`
 	AuthorityEpoch uint64                 `protobuf:"varint,13,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
-	// What the membership said last of this member, as in Member.state; empty if
-	// nobody said.
+	// The state that the membership said last of this member, as in Member.state; empty
+	// if nobody said.
 	MemberState string `protobuf:"bytes,14,opt,name=member_state,json=memberState,proto3" json:"member_state,omitempty"`
 	// The certificate of the operator's PKI that the agent would come back by; not set
 	// without one.
@@ -85,8 +85,8 @@ type GetNodeResponse struct {
 	// Until when it works without any coordinator, if it reaches none from now on.
 	// In the past: that time is over.
 	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
-	// What ends that first: "svid", a scope, "degraded.max", or "degraded.allow" where
-	// its policy has no degraded mode for services.
+	// The bound that ends that first: "svid", a scope, "degraded.max", or "degraded.allow"
+	// where its policy has no degraded mode for services.
 	AutonomyLimit string `protobuf:"bytes,17,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	// Set while it is out of reach of coordinators that it had reached.
 	ContactLostAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=contact_lost_at,json=contactLostAt,proto3" json:"contact_lost_at,omitempty"`
@@ -96,7 +96,7 @@ type GetNodeResponse struct {
 	// How the node stands to the rest of its cluster, by what is signed: "connected",
 	// "record_stale" or "epoch_behind".
 	Partition string `protobuf:"bytes,20,opt,name=partition,proto3" json:"partition,omitempty"`
-	// What its guard decides now, for each action of its table.
+	// The decisions of its guard now, one for each action of its table.
 	Permissions []*ActionPermission `protobuf:"bytes,21,rep,name=permissions,proto3" json:"permissions,omitempty"`
 	// When it was in degraded mode, the oldest first. The last one may go on.
 	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,22,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
@@ -305,8 +305,8 @@ type ActionPermission struct {
 	Permitted bool                   `protobuf:"varint,2,opt,name=permitted,proto3" json:"permitted,omitempty"`
 	// Why not, as a word.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What ended it: "degraded.max", "degraded.route_ttl", "degraded.session_ttl",
-	// "svid" or a scope. Empty if nothing did.
+	// The bound that ended it: "degraded.max", "degraded.route_ttl", "degraded.session_ttl",
+	// "svid" or a scope. Empty if none did.
 	Bound         string `protobuf:"bytes,4,opt,name=bound,proto3" json:"bound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -358,8 +358,8 @@ type ScopeOver struct {
 	// As a word: "scope_missing", "scope_expired", "bound_over", "identity_over",
 	// "revoked" or "not_allowed".
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What ended it: a bound of the policy, a scope, "svid", or "identity" or "roles",
-	// which are revoked. Empty if nothing did.
+	// The cause of its end: a bound of the policy, a scope, "svid", or "identity" or "roles",
+	// which are revoked. Empty if it had none.
 	Bound         string `protobuf:"bytes,2,opt,name=bound,proto3" json:"bound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

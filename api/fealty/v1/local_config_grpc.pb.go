@@ -36,7 +36,7 @@ type LocalConfigServiceClient interface {
 	// GetScope returns what is in use of a scope.
 	GetScope(ctx context.Context, in *GetScopeRequest, opts ...grpc.CallOption) (*GetScopeResponse, error)
 	// WatchScope sends what is in use of a scope at once, and then each time when that
-	// changes or ends. Who reads slowly gets the newest alone.
+	// changes or ends. A caller that reads slowly gets the newest alone.
 	WatchScope(ctx context.Context, in *WatchScopeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchScopeResponse], error)
 	// ReportVerdict says whether a snapshot that is on trial works. One that does not is
 	// used no more, and the one before is.
@@ -114,7 +114,7 @@ type LocalConfigServiceServer interface {
 	// GetScope returns what is in use of a scope.
 	GetScope(context.Context, *GetScopeRequest) (*GetScopeResponse, error)
 	// WatchScope sends what is in use of a scope at once, and then each time when that
-	// changes or ends. Who reads slowly gets the newest alone.
+	// changes or ends. A caller that reads slowly gets the newest alone.
 	WatchScope(*WatchScopeRequest, grpc.ServerStreamingServer[WatchScopeResponse]) error
 	// ReportVerdict says whether a snapshot that is on trial works. One that does not is
 	// used no more, and the one before is.

@@ -89,8 +89,8 @@ type SetManifestRequest struct {
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Check all of it and change nothing.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// What the signatures consent to: "set", which keeps the owners of the seed, or
-	// "reshare", which changes nothing else. Empty means set.
+	// The kind of change that the signatures consent to: "set", which keeps the owners of
+	// the seed, or "reshare", which changes nothing else. Empty means set.
 	Kind          string `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -788,7 +788,7 @@ type GetSeedSharesResponse struct {
 	Transition *Transition  `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
 	Shares     []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
 	// The coordinator is in recovery mode and handed out what its store holds: it
-	// takes the seed to check more. Who opens a share checks it.
+	// takes the seed to check more. An owner who opens a share checks it.
 	Unverified bool `protobuf:"varint,3,opt,name=unverified,proto3" json:"unverified,omitempty"`
 	// Owners whose share the store does not hold. Only with unverified.
 	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
@@ -867,7 +867,7 @@ type FirstSetRequest struct {
 	// SHA-256.
 	ManifestBytes uint32 `protobuf:"varint,3,opt,name=manifest_bytes,json=manifestBytes,proto3" json:"manifest_bytes,omitempty"`
 	ManifestHash  []byte `protobuf:"bytes,4,opt,name=manifest_hash,json=manifestHash,proto3" json:"manifest_hash,omitempty"`
-	// What follows of the manifest, at most part_bytes. In all messages but the first.
+	// The next bytes of the manifest, at most part_bytes. In all messages but the first.
 	Part          []byte `protobuf:"bytes,5,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

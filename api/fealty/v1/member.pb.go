@@ -52,7 +52,7 @@ type Member struct {
 	DrainingSince *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=draining_since,json=drainingSince,proto3" json:"draining_since,omitempty"`
 	DrainedBy     string                 `protobuf:"bytes,17,opt,name=drained_by,json=drainedBy,proto3" json:"drained_by,omitempty"`
 	DrainReason   string                 `protobuf:"bytes,18,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
-	// What its machine said of itself when it joined last, and where that join came from.
+	// The words of its machine on itself when it joined last, and where that join came from.
 	// Nobody checked the one, and a proxy may stand behind the other: they help to find
 	// the machine and decide nothing.
 	ReportedHost      string   `protobuf:"bytes,19,opt,name=reported_host,json=reportedHost,proto3" json:"reported_host,omitempty"`

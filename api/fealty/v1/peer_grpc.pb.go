@@ -30,7 +30,7 @@ const (
 // PeerService is what coordinators ask of each other. Both prove their enrolment keys,
 // and the certificates of an operator's PKI if they have any, over this very channel, for
 // one purpose at one head of the history, before a secret is sent; and secrets are sealed
-// to a key that the proof covers. Whoever answers proves first.
+// to a key that the proof covers. The one that answers proves first.
 type PeerServiceClient interface {
 	// Recover gives the secrets of the head in force to a coordinator that has lost
 	// them, or never had them: seed and mesh CA key.
@@ -81,7 +81,7 @@ type PeerService_PrepareClient = grpc.BidiStreamingClient[PeerServicePrepareRequ
 // PeerService is what coordinators ask of each other. Both prove their enrolment keys,
 // and the certificates of an operator's PKI if they have any, over this very channel, for
 // one purpose at one head of the history, before a secret is sent; and secrets are sealed
-// to a key that the proof covers. Whoever answers proves first.
+// to a key that the proof covers. The one that answers proves first.
 type PeerServiceServer interface {
 	// Recover gives the secrets of the head in force to a coordinator that has lost
 	// them, or never had them: seed and mesh CA key.

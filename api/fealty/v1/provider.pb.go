@@ -276,7 +276,7 @@ type ConfigureMachineRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Machine string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	Domain  string                 `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Whom the machine is for.
+	// The tenant that the machine is for.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// How urgent the demand is that it meets; the provider keeps it with the tenant.
 	Priority      int32 `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`
@@ -805,8 +805,8 @@ type ProviderMachine struct {
 	// The domain that it is in, for as long as it is there. Empty: it is in none.
 	Domain string       `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
 	State  MachineState `protobuf:"varint,4,opt,name=state,proto3,enum=fealty.v1.MachineState" json:"state,omitempty"`
-	// Whom it is configured for. Set while it is configuring, configured and draining, and of
-	// one that failed there; otherwise empty.
+	// The tenant that it is configured for. Set while it is configuring, configured and
+	// draining, and of one that failed there; otherwise empty.
 	Tenant string `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Of the last operation that was accepted for it; empty if none was.
 	Operation string `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`

@@ -216,7 +216,7 @@ type RecoveryOffer struct {
 	// the transcript of the channel.
 	Key      string `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
 	Evidence []byte `protobuf:"bytes,7,opt,name=evidence,proto3" json:"evidence,omitempty"`
-	// What a restore left in the store, with the signatures of who signed it, until a
+	// The restore that waits in the store, with the signatures of who signed it, until a
 	// coordinator has carried it out; empty if none waits. At most 64 KiB. The proof does
 	// not cover it: its signatures are what counts, and the caller checks them.
 	Restore []byte `protobuf:"bytes,8,opt,name=restore,proto3" json:"restore,omitempty"`

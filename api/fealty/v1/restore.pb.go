@@ -117,7 +117,7 @@ type PresentTrustRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Scope trust_bundle. In parts: of its envelope only the first one.
 	Bundle *SignedSnapshot `protobuf:"bytes,1,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// What follows of the envelope, in all messages but the first.
+	// The next bytes of the envelope, in all messages but the first.
 	Part []byte `protobuf:"bytes,2,opt,name=part,proto3" json:"part,omitempty"`
 	// Another part follows.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`

@@ -28,7 +28,7 @@ type ListSharedRequest struct {
 	// The caller's node_runtime without its content, which shows in which group it is: the
 	// encoding of snapshot.Signed. Empty: it has none, and is given the trust bundle alone.
 	NodeRuntime []byte `protobuf:"bytes,2,opt,name=node_runtime,json=nodeRuntime,proto3" json:"node_runtime,omitempty"`
-	// What it holds, by scope.
+	// The snapshots that it holds, by scope.
 	Held          []*HeldSnapshot `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,8 +29,8 @@ const (
 //
 // SharedService is what agents serve one another, with the setting peer_listen: the
 // snapshots that are not for one node alone, for a member that hears no coordinator.
-// Whoever serves it is trusted in nothing: what it gives is verified as what a mirror
-// gives.
+// A member that serves it is trusted in nothing: what it gives is verified as what a
+// mirror gives.
 type SharedServiceClient interface {
 	// ListShared returns what is news to the caller of the trust bundle and, to one that
 	// shows to be in the group of the node that is asked, of what is signed for that group.
@@ -93,8 +93,8 @@ type SharedService_GetSharedClient = grpc.ServerStreamingClient[GetSharedRespons
 //
 // SharedService is what agents serve one another, with the setting peer_listen: the
 // snapshots that are not for one node alone, for a member that hears no coordinator.
-// Whoever serves it is trusted in nothing: what it gives is verified as what a mirror
-// gives.
+// A member that serves it is trusted in nothing: what it gives is verified as what a
+// mirror gives.
 type SharedServiceServer interface {
 	// ListShared returns what is news to the caller of the trust bundle and, to one that
 	// shows to be in the group of the node that is asked, of what is signed for that group.

@@ -126,7 +126,7 @@ type PollRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller's own name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it holds, by scope.
+	// The snapshots that it holds, by scope.
 	Held []*HeldSnapshot `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
 	// How long it will take until it asks again if this brings it nothing, at most.
 	Interval      *durationpb.Duration `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`

@@ -121,7 +121,7 @@ type GetStatusResponse struct {
 	HeadConfirmedAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=head_confirmed_at,json=headConfirmedAt,proto3" json:"head_confirmed_at,omitempty"`
 	// Which seed is in force: 1 for the first, one more for each reseed.
 	SeedEpoch uint64 `protobuf:"varint,30,opt,name=seed_epoch,json=seedEpoch,proto3" json:"seed_epoch,omitempty"`
-	// Who leads, as far as the coordinator asked can tell. Not set by one that is not
+	// The leader, as far as the coordinator asked can tell. Not set by one that is not
 	// ready.
 	Leader *Leader `protobuf:"bytes,31,opt,name=leader,proto3" json:"leader,omitempty"`
 	// The coordinators that the manifest in force admits, as each of them said of
@@ -460,7 +460,7 @@ type Replica struct {
 	Release string                 `protobuf:"bytes,9,opt,name=release,proto3" json:"release,omitempty"`
 	// It is the one that answers.
 	Self bool `protobuf:"varint,10,opt,name=self,proto3" json:"self,omitempty"`
-	// What the keepers of the seed are worth on its machine, in the order of the manifest,
+	// The keepers of the seed, as each is found on its machine, in the order of the manifest,
 	// the first 16 of them. Empty as well if it has not said: it is not ready, or of a
 	// release before this.
 	Keepers []*ReplicaKeeper `protobuf:"bytes,21,rep,name=keepers,proto3" json:"keepers,omitempty"`

@@ -42,7 +42,7 @@ type Token struct {
 	Admitted []string `protobuf:"bytes,11,rep,name=admitted,proto3" json:"admitted,omitempty"`
 	// "usable", "spent", "expired", "revoked" or "no entry".
 	State string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
-	// What it admits as: the kind of its entry. Empty without that entry.
+	// The kind that it admits as: that of its entry. Empty without that entry.
 	Kind string `protobuf:"bytes,13,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Labels of the members that it admits, KEY=VALUE, sorted. They decide nothing.
 	Labels        []string `protobuf:"bytes,14,rep,name=labels,proto3" json:"labels,omitempty"`

@@ -38,7 +38,7 @@ type TokenServiceClient interface {
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
 	// GetToken returns one token.
 	GetToken(ctx context.Context, in *GetTokenRequest, opts ...grpc.CallOption) (*GetTokenResponse, error)
-	// RevokeToken ends a token. Whom it admitted stays admitted.
+	// RevokeToken ends a token. The members that it admitted stay admitted.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 }
 
@@ -103,7 +103,7 @@ type TokenServiceServer interface {
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
 	// GetToken returns one token.
 	GetToken(context.Context, *GetTokenRequest) (*GetTokenResponse, error)
-	// RevokeToken ends a token. Whom it admitted stays admitted.
+	// RevokeToken ends a token. The members that it admitted stay admitted.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	mustEmbedUnimplementedTokenServiceServer()
 }

@@ -45,8 +45,8 @@ type Trust struct {
 	BannedKeys   uint32              `protobuf:"varint,14,opt,name=banned_keys,json=bannedKeys,proto3" json:"banned_keys,omitempty"`
 	Rollout      *TrustRollout       `protobuf:"bytes,15,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	MeshRollout  *MeshRollout        `protobuf:"bytes,16,opt,name=mesh_rollout,json=meshRollout,proto3" json:"mesh_rollout,omitempty"`
-	// Who JWT-SVIDs say signed them: workloads.token_issuer of the manifest. Empty: they do
-	// not say.
+	// The issuer that JWT-SVIDs say signed them: workloads.token_issuer of the manifest.
+	// Empty: they do not say.
 	TokenIssuer string `protobuf:"bytes,17,opt,name=token_issuer,json=tokenIssuer,proto3" json:"token_issuer,omitempty"`
 	// The keys of JWT-SVIDs for verifiers without a trust bundle. Beside those of the config
 	// signing keys listed, they are that of the next one, and those of which tokens may be in

@@ -79,7 +79,7 @@ func (x *CertifyWorkloadsRequest) GetWorkloads() []*WorkloadRequest {
 // WorkloadRequest asks for a certificate of one workload.
 type WorkloadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What follows spiffe://<cluster>/workload/ in its identity.
+	// The part of its identity that follows spiffe://<cluster>/workload/.
 	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// A PKCS #10 request, DER, at most 8 KiB. Only its key is believed.
 	Csr           []byte `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`
@@ -288,7 +288,7 @@ func (x *SignTokensRequest) GetTokens() []*TokenRequest {
 // TokenRequest asks for a JWT-SVID of one workload.
 type TokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What follows spiffe://<cluster>/workload/ in its identity.
+	// The part of its identity that follows spiffe://<cluster>/workload/.
 	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// For whom it is: 1 to 16, each of at most 256 bytes.
 	Audience      []string `protobuf:"bytes,2,rep,name=audience,proto3" json:"audience,omitempty"`
@@ -706,7 +706,7 @@ type RegisteredWorkload struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	SpiffeId string                 `protobuf:"bytes,1,opt,name=spiffe_id,json=spiffeId,proto3" json:"spiffe_id,omitempty"`
 	Service  string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
-	// What a process must be, as "<name>=<value>", sorted.
+	// The selectors that a process must match, as "<name>=<value>", sorted.
 	Selectors []string `protobuf:"bytes,3,rep,name=selectors,proto3" json:"selectors,omitempty"`
 	// The end of its certificate; unset: it has none.
 	NotAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
@@ -887,7 +887,7 @@ type CheckWorkloadResponse struct {
 	Sha256    string                 `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	Unit      string                 `protobuf:"bytes,6,opt,name=unit,proto3" json:"unit,omitempty"`
 	Container string                 `protobuf:"bytes,7,opt,name=container,proto3" json:"container,omitempty"`
-	// What could not be read of it, as "<name>: <why>", sorted.
+	// The properties that could not be read of it, as "<name>: <why>", sorted.
 	Unread []string `protobuf:"bytes,8,rep,name=unread,proto3" json:"unread,omitempty"`
 	// Each workload that is registered, and how the process fits.
 	Fits          []*WorkloadFit `protobuf:"bytes,9,rep,name=fits,proto3" json:"fits,omitempty"`
