@@ -153,7 +153,7 @@ func (n *Node) Verify(encoded []byte) (*snapshot.Verified, error) {
 		return nil, err
 	}
 	now := n.now()
-	out, err := state.ReadOutlook(durable.OS(), n.dir, now)
+	out, err := state.ReadTrustView(durable.OS(), n.dir, now)
 	if err != nil {
 		return nil, fmt.Errorf("node: verify by %s: %w", n.dir, err)
 	}

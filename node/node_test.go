@@ -573,7 +573,7 @@ func TestEmergency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := state.ReadOutlook(durable.OS(), a.dir, f.Clock())
+	out, err := state.ReadTrustView(durable.OS(), a.dir, f.Clock())
 	if err != nil {
 		t.Fatal(err)
 	}

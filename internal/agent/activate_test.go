@@ -97,7 +97,7 @@ func TestActivationCrashesInARow(t *testing.T) {
 		}
 		if n.Has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) ||
 			!bytes.Equal(n.Read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)),
-				a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Raw) {
+				a.Node().TrustState().Active[snapshot.ScopeTrustBundle].Raw) {
 			t.Error("the start did not finish the activation")
 		}
 		a.Close()
@@ -119,7 +119,7 @@ func TestTermsWhileActivating(t *testing.T) {
 		looked := false
 		points.Arm("activate.after-marks", func() error {
 			looked = true
-			if facts := a.Node().Autonomy.Facts(); a.Node().Beliefs().Terms() == nil ||
+			if facts := a.Node().Autonomy.Facts(); a.Node().TrustState().Terms() == nil ||
 				facts.Overall(a.Node().Now()) != snapshot.Fresh || facts.Degraded(a.Node().Now()) {
 				t.Errorf("in between the node is %s", facts.Overall(a.Node().Now()))
 			}
@@ -133,7 +133,7 @@ func TestTermsWhileActivating(t *testing.T) {
 		if !looked || (err != nil) != (disk != nil) {
 			t.Fatalf("looked %v, error %v", looked, err)
 		}
-		if b := a.Node().Beliefs(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
+		if b := a.Node().TrustState(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
 			t.Errorf("the disk says %v: arriving %v, terms %v", disk, b.Arriving, b.Terms())
 		}
 	}
@@ -320,13 +320,13 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			n := joined.clone()
 			a := n.mustOpen()
 			m := f.Member(id)
-			before := a.Node().Beliefs()
+			before := a.Node().TrustState()
 			marks := n.Read(dir.MarksAName)
 			if err := n.take(a, c.make(f, &m)); err != nil {
 				t.Fatalf("a refusal is an error: %v", err)
 			}
-			if a.Node().Beliefs() != before || string(n.Read(dir.MarksAName)) != string(marks) {
-				t.Error("a refusal changed beliefs or marks")
+			if a.Node().TrustState() != before || string(n.Read(dir.MarksAName)) != string(marks) {
+				t.Error("a refusal changed the trust state or marks")
 			}
 			got := a.Node().Status().Refusals()
 			if len(got) != 1 || got[0].Scope != string(c.scope) || got[0].Reason != string(c.reason) {
@@ -407,7 +407,7 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 		t.Fatalf("refusals %v", got)
 	}
 	f.Must(n.take(a, f.TrustBundle()))
-	header := a.Node().Beliefs().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
+	header := a.Node().TrustState().Active[snapshot.ScopeNodeBootstrap].Verified.Header()
 	if header.AuthorityEpoch != 2 || len(a.Node().Status().Refusals()) != 0 {
 		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.Node().Status().Refusals())
 	}

@@ -29,7 +29,7 @@ func TestAutonomyRunsOutAlone(t *testing.T) {
 			}
 			return resp.GetAutonomousUntil().AsTime().Sub(a.Node().Now()), resp.GetAutonomyLimit(), resp.GetConnected()
 		}
-		content, _ := a.Node().Beliefs().Bootstrap()
+		content, _ := a.Node().TrustState().Bootstrap()
 		left, limit, connected := look()
 		if !connected || left <= 0 || left > content.Degraded.Max {
 			t.Fatalf("connected %v, %v left by %s, policy %v", connected, left, limit, content.Degraded.Max)

@@ -196,15 +196,15 @@ func TestClockBackExtendsNothing(t *testing.T) {
 	if reason := a.Unready(); reason != "" {
 		t.Fatal(reason)
 	}
-	end := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
+	end := a.Node().TrustState().Active[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
 	life := end.Sub(m.wall)
 	m.pass(life - time.Minute)
 	m.set(-life)
-	if state := a.Node().Beliefs().Freshness(snapshot.ScopeTrustBundle, a.Node().Now()); state == snapshot.Expired {
+	if state := a.Node().TrustState().Freshness(snapshot.ScopeTrustBundle, a.Node().Now()); state == snapshot.Expired {
 		t.Errorf("it is %s before its end", state)
 	}
 	m.pass(2 * time.Minute)
-	if state := a.Node().Beliefs().Freshness(snapshot.ScopeTrustBundle, a.Node().Now()); state != snapshot.Expired {
+	if state := a.Node().TrustState().Freshness(snapshot.ScopeTrustBundle, a.Node().Now()); state != snapshot.Expired {
 		t.Errorf("with a clock that was set back it is %s after its end", state)
 	}
 	if a.Unready() == "" {

@@ -58,7 +58,7 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 // inUse returns the versions in use.
 func inUse(a *agent.Agent) map[snapshot.Scope]uint64 {
 	out := make(map[snapshot.Scope]uint64)
-	for scope, h := range a.Node().Beliefs().Held {
+	for scope, h := range a.Node().TrustState().Active {
 		out[scope] = h.Verified.Header().ConfigVersion
 	}
 	return out
@@ -68,9 +68,9 @@ func inUse(a *agent.Agent) map[snapshot.Scope]uint64 {
 // is not, and what others read is what is in use.
 func (n *node) wellKept(t *testing.T, a *agent.Agent) {
 	t.Helper()
-	b := a.Node().Beliefs()
+	b := a.Node().TrustState()
 	for _, scope := range state.Scopes {
-		h := b.Held[scope]
+		h := b.Active[scope]
 		if h == nil {
 			for _, name := range append(dir.FilesOf(scope), dir.CurrentName(scope)) {
 				if n.Has(name) {
@@ -166,7 +166,7 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	var all []*fealtyv1.SignedSnapshot
 	f.Do(func() {
 		for _, scope := range fleettest.AllCompanions {
-			old := a.Node().Beliefs().Held[scope].Verified.Header()
+			old := a.Node().TrustState().Active[scope].Verified.Header()
 			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2),
 				func(h *snapshot.Header, _ *snapshot.Record) {
 					*h = old
@@ -182,7 +182,7 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.Node().Status().Refusals())
 	}
 	for i, scope := range fleettest.AllCompanions {
-		if h := a.Node().Beliefs().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
+		if h := a.Node().TrustState().Active[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
 			t.Errorf("%s is not under the newer record", scope)
 		}
 	}
@@ -218,8 +218,8 @@ func TestDrop(t *testing.T) {
 			f := fleettest.New(t)
 			n, m := companionNode(f)
 			a := n.mustOpen()
-			marks := len(a.Node().Beliefs().Marks.All())
-			old := a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Raw
+			marks := len(a.Node().TrustState().Marks.All())
+			old := a.Node().TrustState().Active[snapshot.ScopeQoSPolicy].Raw
 			f.Do(func() { f.Must(n.take(a, f.Gives(&m, c.lists, c.edit))) })
 			look := func(when string) {
 				t.Helper()
@@ -228,7 +228,7 @@ func TestDrop(t *testing.T) {
 						t.Errorf("%s: %s is in use: %v", when, scope, got)
 					}
 				}
-				if got := len(a.Node().Beliefs().Marks.All()); got != marks {
+				if got := len(a.Node().TrustState().Marks.All()); got != marks {
 					t.Errorf("%s: %d marks, were %d", when, got, marks)
 				}
 				if got := a.Node().Status().Refusals(); len(got) != 0 {

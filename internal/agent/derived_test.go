@@ -125,7 +125,7 @@ func TestEveryFileDamaged(t *testing.T) {
 	accepted := make(map[snapshot.Scope]map[uint64]bool)
 	var again []state.Offer
 	for _, scope := range state.Scopes {
-		h := a.Node().Beliefs().Held[scope]
+		h := a.Node().TrustState().Active[scope]
 		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
 		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
 		if data, err := a.Node().Store().Read(dir.SnapshotName(scope, dir.Previous), snapshotform.MaxSigned); err == nil {

@@ -36,8 +36,10 @@ func (a *Agent) ServeMetrics(l net.Listener) { a.listeners.metrics = l }
 // Admit lets consumers use the socket for local services.
 func (a *Agent) Admit(list []Consumer) { a.consumers = list }
 
-func (a *Agent) ConfigSocket() string           { return a.configSocket }
-func (a *Agent) Held() []*fealtyv1.HeldSnapshot { return accept.HeldBy(a.node.Beliefs(), a.node.Now()) }
+func (a *Agent) ConfigSocket() string { return a.configSocket }
+func (a *Agent) Held() []*fealtyv1.HeldSnapshot {
+	return accept.HeldBy(a.node.TrustState(), a.node.Now())
+}
 
 func (r *renewal) Present(ctx context.Context, s dir.SVID, m *credential.Material) error {
 	return r.present(ctx, s, m)

@@ -28,7 +28,7 @@ func companions(_ *snapshot.Header, content *snapshot.NodeRuntime, _ *snapshot.R
 // peersOf returns the version of the directory in use and how many peers it has; 0 and -1
 // without one.
 func peersOf(a *agent.Agent) (uint64, int) {
-	h := a.Node().Beliefs().Held[snapshot.ScopePeerDirectory]
+	h := a.Node().TrustState().Active[snapshot.ScopePeerDirectory]
 	if h == nil {
 		return 0, -1
 	}
@@ -84,7 +84,7 @@ func TestFormsLeadToTheSame(t *testing.T) {
 		if got := f.Count(&f.Seen.Pulls); got != 1 {
 			t.Errorf("pulled %d times", got)
 		}
-		newest, _ := a.Node().Beliefs().Held[snapshot.ScopePeerDirectory].Verified.Record()
+		newest, _ := a.Node().TrustState().Active[snapshot.ScopePeerDirectory].Verified.Record()
 		if newest.Generation != f.Next {
 			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.Next)
 		}

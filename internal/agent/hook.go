@@ -61,7 +61,7 @@ func (h *hooks) changed(of ...snapshot.Scope) {
 		h.due[scope] = true
 	}
 	h.mu.Unlock()
-	state.Poke(h.kick)
+	state.Notify(h.kick)
 }
 
 func (h *hooks) applied(scope snapshot.Scope, content string) {
@@ -155,7 +155,7 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 		!errors.Is(judged, state.ErrNoTrial) {
 		return // the agent ends
 	}
-	state.Poke(a.node.Trials.Kick) // to write down what succeeded
+	state.Notify(a.node.Trials.Changed) // to write down what succeeded
 }
 
 // run runs the program once, and returns the end of what it printed.

@@ -99,7 +99,7 @@ func TestKilledActivation(t *testing.T) {
 		if got := a.Node().Status().Refusals(); len(got) != 0 || a.Unready() != "" {
 			t.Fatalf("refusals %v, unready: %q", got, a.Unready())
 		}
-		for scope, h := range a.Node().Beliefs().Held {
+		for scope, h := range a.Node().TrustState().Active {
 			if data, err := os.ReadFile(filepath.Join(folder, dir.SnapshotName(scope, dir.Active))); err != nil ||
 				string(data) != string(h.Raw) {
 				t.Fatalf("%s.active is not what is in use: %v", scope, err)

@@ -213,7 +213,7 @@ func TestMarksCopies(t *testing.T) {
 		c := n.clone()
 		c.Disk.Put(c.Path(name), before)
 		a := c.mustOpen()
-		mark, _ := a.Node().Beliefs().Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster())
+		mark, _ := a.Node().TrustState().Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster())
 		if mark.ConfigVersion != 12 {
 			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
 		}
@@ -292,8 +292,8 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	defer func() { a.Close() }()
 	inUse := func(want ...snapshot.Scope) {
 		t.Helper()
-		b := a.Node().Beliefs()
-		if got := slices.Sorted(maps.Keys(b.Held)); !slices.Equal(got, want) {
+		b := a.Node().TrustState()
+		if got := slices.Sorted(maps.Keys(b.Active)); !slices.Equal(got, want) {
 			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.Node().Status().Refusals())
 		}
 	}
@@ -316,7 +316,7 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	f.Do(func() { runtime = f.Runtime(&m) })
 	f.Must(a.Contact().Take(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
-	if h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
+	if h := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
 		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.Node().Status().Refusals())
 	}
 }
@@ -579,9 +579,9 @@ func FuzzGrant(f *testing.F) {
 		}
 		// The signed text counts: a signature has several spellings.
 		same := got.Me.ID == id && bytes.Equal(got.SVID.Leaf().RawTBSCertificate, want.SVID.Leaf().RawTBSCertificate) &&
-			len(got.Took) == len(want.Took)
-		for i := range got.Took {
-			same = same && got.Took[i].V.HeaderDigest() == want.Took[i].V.HeaderDigest()
+			len(got.Accepted) == len(want.Accepted)
+		for i := range got.Accepted {
+			same = same && got.Accepted[i].V.HeaderDigest() == want.Accepted[i].V.HeaderDigest()
 		}
 		if !same {
 			t.Error("admitted something else than was signed")

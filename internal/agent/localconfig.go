@@ -167,7 +167,7 @@ func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest,
 	}
 	var last *fealtyv1.WatchScopeResponse
 	for {
-		changed := a.node.Autonomy.News.Wait()
+		changed := a.node.Autonomy.Changed.Wait()
 		// The newest, whatever came between: who reads slowly misses that alone.
 		if next := a.node.Autonomy.NewsOf(snapshot.Scope(req.GetScope())); !sameNews(last, next) {
 			if err := stream.Send(next); err != nil {

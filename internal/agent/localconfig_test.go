@@ -78,7 +78,7 @@ func TestGetScope(t *testing.T) {
 	}
 	got, err := get(snapshot.ScopeRoutePolicy)
 	f.Must(err)
-	v := a.Node().Beliefs().Held[snapshot.ScopeRoutePolicy].Verified
+	v := a.Node().TrustState().Active[snapshot.ScopeRoutePolicy].Verified
 	header := v.Header()
 	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion ||
 		got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
@@ -171,7 +171,7 @@ func TestWatchScope(t *testing.T) {
 	// Time passes without news: the routes are over, and the watcher hears it without
 	// a question.
 	f.Shift.Store(int64(2 * time.Hour))
-	a.Node().Autonomy.News.Ring()
+	a.Node().Autonomy.Changed.Notify()
 	got := next()
 	if got.GetOver().GetReason() != string(guard.BoundOver) || got.GetOver().GetBound() != string(guard.RouteBound) {
 		t.Errorf("over: %v", got)
@@ -180,7 +180,7 @@ func TestWatchScope(t *testing.T) {
 		&fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
-	state.Poke(a.Node().Trials.Kick)
+	state.Notify(a.Node().Trials.Changed)
 	fleettest.Eventually(t, "the file of the routes is gone",
 		func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.

@@ -59,14 +59,14 @@ func (n *node) run(a *agent.Agent) (stop func() error) {
 
 // version of the trust bundle in use at a; 0 for none.
 func trustVersion(a *agent.Agent) uint64 {
-	if h := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle]; h != nil {
+	if h := a.Node().TrustState().Active[snapshot.ScopeTrustBundle]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0
 }
 
 func bootVersion(a *agent.Agent) uint64 {
-	if h := a.Node().Beliefs().Held[snapshot.ScopeNodeBootstrap]; h != nil {
+	if h := a.Node().TrustState().Active[snapshot.ScopeNodeBootstrap]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0

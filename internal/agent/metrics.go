@@ -103,7 +103,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			func() bool { return a.node.Autonomy.Facts().Degraded(a.node.Now()) }),
 		gauge.Of("fealty_degraded_ends_seconds",
 			"Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
-				until, _ := a.node.Autonomy.Alone()
+				until, _ := a.node.Autonomy.DegradedUntil()
 				return float64(until.Unix())
 			}),
 		gauge.If("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
@@ -152,13 +152,13 @@ func (s snapshotVersions) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
-	b := s.a.node.Beliefs()
+	b := s.a.node.TrustState()
 	for _, scope := range state.Triable {
 		value := 0.0
 		if _, ok := b.Quarantined(scope); ok {
 			value = 1
 		}
-		if b.Held[scope] != nil || value > 0 {
+		if b.Active[scope] != nil || value > 0 {
 			ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, value, string(scope))
 		}
 	}
@@ -224,5 +224,5 @@ func (a *Agent) unready() string {
 	if !a.contact.Presentable(context.Background()) {
 		return "the node has no valid certificate: it ended at " + state.Stamp(a.node.SVID().Leaf().NotAfter)
 	}
-	return a.node.Beliefs().Ready(a.node.Now())
+	return a.node.TrustState().Ready(a.node.Now())
 }

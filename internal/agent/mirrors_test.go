@@ -290,7 +290,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{x})
 		a.Fetcher().Inquire(t.Context())
-		first, held := generation(a), a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]
+		first, held := generation(a), a.Node().TrustState().Active[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
 		}
@@ -299,7 +299,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		})
 		x.Down = true
 		a.Fetcher().Inquire(t.Context())
-		if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != held {
+		if a.Node().TrustState().Active[snapshot.ScopeNodeRuntime] != held {
 			t.Error("what is in use was replaced")
 		}
 		if got := testutil.ToFloat64(a.Counters().Rejected().WithLabelValues("node_runtime", "equivocation")); got != 1 {
@@ -326,8 +326,8 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Publish(&m, []*authortest.Replica{r})
 		a.Fetcher().Inquire(t.Context())
-		if generation(a) != 0 || len(a.Node().Beliefs().Held) != 0 {
-			t.Errorf("it uses %v on the word of a mirror", a.Node().Beliefs().Held)
+		if generation(a) != 0 || len(a.Node().TrustState().Active) != 0 {
+			t.Errorf("it uses %v on the word of a mirror", a.Node().TrustState().Active)
 		}
 	})
 }
@@ -408,7 +408,7 @@ func TestStorageEndpoints(t *testing.T) {
 					f.Must(n.take(a, f.SignTrust(h, content)))
 				}
 				before := generation(a)
-				if before == 0 || a.Node().Beliefs().Held[snapshot.ScopeStorageDirectory] == nil {
+				if before == 0 || a.Node().TrustState().Active[snapshot.ScopeStorageDirectory] == nil {
 					t.Fatal("the node does not hold what it was told")
 				}
 				f.Do(func() { f.Faults.Down["all"] = true })
@@ -447,9 +447,9 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds := func(what string, scopes ...snapshot.Scope) {
 			t.Helper()
 			a.Fetcher().Inquire(t.Context())
-			b := a.Node().Beliefs()
+			b := a.Node().TrustState()
 			for _, scope := range scopes {
-				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.Next {
+				if h := b.Active[scope]; h == nil || h.Verified.Header().ConfigVersion != f.Next {
 					t.Errorf("%s: %s of this generation is not in use after one round", what, scope)
 				}
 			}
@@ -473,7 +473,7 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
-		if a.Node().Beliefs().Held[snapshot.ScopeServiceAssignment] != nil {
+		if a.Node().TrustState().Active[snapshot.ScopeServiceAssignment] != nil {
 			t.Error("it still holds services that it has lost")
 		}
 	})
@@ -504,7 +504,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			}
 			y.Down = !second
 			a.Fetcher().InquireOf(t.Context(), a.Fetcher().Surveyed(true))
-			if lacks := a.Node().Beliefs().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
+			if lacks := a.Node().TrustState().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
 				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
 			}
 			if second {
@@ -514,7 +514,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			x.Bend = nil
 			stop := n.run(a)
 			time.Sleep(2 * fetch.DefaultMirrorEvery)
-			if lacks := a.Node().Beliefs().Lacks(); len(lacks) > 0 {
+			if lacks := a.Node().TrustState().Lacks(); len(lacks) > 0 {
 				t.Errorf("a minute later it lacks %v", lacks)
 			}
 			_ = stop()
@@ -551,7 +551,7 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		f.Cut()
 		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
 		time.Sleep(2 * fetch.DefaultMirrorEvery)
-		if a.Node().Beliefs().Held[snapshot.ScopeServiceAssignment] == nil {
+		if a.Node().TrustState().Active[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
 		f.Do(func() { f.Banned = append(f.Banned, identity.KeyID{7}); f.Version++ })

@@ -295,7 +295,7 @@ func TestSharedIsForTheGroup(t *testing.T) {
 			return func() []byte { return sign(edit) }
 		}
 		bareIn := func(a *agent.Agent, scope snapshot.Scope) func() []byte {
-			return func() []byte { return bareOf(t, a.Node().Beliefs().Held[scope].Raw) }
+			return func() []byte { return bareOf(t, a.Node().TrustState().Active[scope].Raw) }
 		}
 		mine := bareIn(a, snapshot.ScopeNodeRuntime)
 		trustOnly := []string{"trust_bundle"}
@@ -326,7 +326,7 @@ func TestSharedIsForTheGroup(t *testing.T) {
 				defer func() { f.ConfigKey = key }()
 				return sign()
 			}, trustOnly},
-			{"with its content", func() []byte { return a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Raw },
+			{"with its content", func() []byte { return a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Raw },
 				trustOnly},
 			{"of another organization", edited(func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 				c.Organizations = []string{"acme", "other"}
@@ -353,7 +353,7 @@ func TestSharedIsForTheGroup(t *testing.T) {
 			if err != nil || !slices.Equal(got, tc.want) {
 				t.Errorf("%s: given %v, %v; want %v", tc.name, got, err, tc.want)
 			}
-			routes := peer.Node().Beliefs().Held[snapshot.ScopeRoutePolicy].Verified
+			routes := peer.Node().TrustState().Active[snapshot.ScopeRoutePolicy].Verified
 			hash := routes.Header().ContentHash
 			content, err := contentOf(t.Context(), client, me.ID.Name(), shows, hash[:])
 			if whole := len(tc.want) > 1; whole && string(content) != routes.ContentJSON() ||
@@ -366,7 +366,7 @@ func TestSharedIsForTheGroup(t *testing.T) {
 			t.Errorf("in the name of another: %v", err)
 		}
 		for _, scope := range []snapshot.Scope{snapshot.ScopeServiceAssignment, snapshot.ScopeNodeRuntime} {
-			hash := peer.Node().Beliefs().Held[scope].Verified.Header().ContentHash
+			hash := peer.Node().TrustState().Active[scope].Verified.Header().ContentHash
 			if _, err := contentOf(t.Context(), client, me.ID.Name(), mine(), hash[:]); status.Code(err) != codes.NotFound {
 				t.Errorf("the peer's own %s: %v", scope, err)
 			}
@@ -577,13 +577,13 @@ func TestPeerAttacks(t *testing.T) {
 				s.lie(t, liar, bad, tc.does(&scene{s, t, &me, &other}))
 				honest := s.at[good]
 				delete(s.at, good)
-				before := a.Node().Beliefs().Held
+				before := a.Node().TrustState().Active
 				began := time.Now()
 				a.Fetcher().Inquire(t.Context())
 				if took := time.Since(began); took > time.Minute {
 					t.Errorf("it took %v", took)
 				}
-				if !maps.Equal(before, a.Node().Beliefs().Held) {
+				if !maps.Equal(before, a.Node().TrustState().Active) {
 					t.Errorf("in use are %v", inUse(a))
 				}
 				name := `source="peer data/` + liar.Node().Me().ID.Name() + `"`
@@ -739,11 +739,11 @@ func TestPeersAreBounded(t *testing.T) {
 		}
 		m := f.Member(peer.Node().Me().ID)
 		f.Do(func() { f.Must(knows.take(peer, f.OfGroup(&m, large))) })
-		directory := peer.Node().Beliefs().Held[snapshot.ScopePeerDirectory].Verified
+		directory := peer.Node().TrustState().Active[snapshot.ScopePeerDirectory].Verified
 		hash, size := directory.Header().ContentHash, directory.Header().ContentSize
 		stop := knows.run(peer)
 		client, other := s.caller(t, a, at), s.caller(t, b, at)
-		me, mine := a.Node().Me().ID.Name(), bareOf(t, a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Raw)
+		me, mine := a.Node().Me().ID.Name(), bareOf(t, a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Raw)
 		limited := func(err error) bool { return status.Code(err) == codes.ResourceExhausted }
 
 		if _, err := scopesOf(t.Context(), client, me, make([]byte, 30<<10)); status.Code(err) != codes.InvalidArgument {

@@ -90,7 +90,7 @@ func TestAloneAndBack(t *testing.T) {
 		if got := testutil.ToFloat64(a.Counters().Entries()); got != 1 {
 			t.Errorf("entered %v times", got)
 		}
-		until, limit := a.Node().Autonomy.Alone()
+		until, limit := a.Node().Autonomy.DegradedUntil()
 		time.Sleep(until.Sub(a.Node().Now()) + time.Minute)
 		if err := a.Node().Autonomy.Permit(guard.ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
 			t.Errorf("after its time it continues services: %v", err)
@@ -277,7 +277,7 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 				over := r.Bound != guard.NoBound && guard.Rank(f.Overall(truth)) >= guard.Rank(snapshot.Degraded) &&
 					!truth.Before(f.End(r.Bound).Add(time.Second))
 				for _, scope := range r.Needs {
-					if s, ok := f.Held[scope]; ok && !truth.Before(s.Expires.Add(time.Second)) {
+					if s, ok := f.Active[scope]; ok && !truth.Before(s.Expires.Add(time.Second)) {
 						over = true
 					}
 				}
@@ -306,14 +306,14 @@ func TestPolicyOfANode(t *testing.T) {
 	}
 	look := func(what string, wantUntil bool, max time.Duration, allow ...string) {
 		t.Helper()
-		p, until := a.Node().Beliefs().Policy()
+		p, until := a.Node().TrustState().Policy()
 		if !slices.Equal(p.Allow, allow) || p.Max != max || until.IsZero() == wantUntil {
 			t.Errorf("%s: %+v until %v", what, p, until)
 		}
 	}
 	all := []string{"continue_services", "preserve_routes", "reconnect_peers", "report_later", "use_storage_endpoints",
 		"validate_peers"}
-	ceiling := a.Node().Beliefs().Degraded().Max
+	ceiling := a.Node().TrustState().Degraded().Max
 	look("by the ceiling alone", false, ceiling, all...)
 	listed := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 		c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy}
@@ -324,7 +324,7 @@ func TestPolicyOfANode(t *testing.T) {
 		"preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
 	f.Do(func() { take(f.Companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
 	look("wider than the ceiling", true, ceiling, "continue_services", "preserve_routes")
-	if p, _ := a.Node().Beliefs().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
+	if p, _ := a.Node().TrustState().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
 		t.Errorf("routes for %v, sessions for %v", p.RouteTTL, p.SessionTTL)
 	}
 	revoke := f.Content()
@@ -400,7 +400,7 @@ func TestNewsAfterASleep(t *testing.T) {
 			a := n.mustOpen()
 			a.Node().Autonomy.LookDegraded(t.Context())
 			entry := a.Node().Autonomy.Facts().Entry(guard.Terms())
-			until, limit := a.Node().Autonomy.Alone()
+			until, limit := a.Node().Autonomy.DegradedUntil()
 			f.Shift.Store(int64(slept))
 			tc.news(t, world{f, n, a, m})
 			if !strings.Contains(tc.name, "restart") {
@@ -441,7 +441,7 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 		}},
 		{"another trust bundle", func() error { return n.take(a, f.BundleWith(func(*snapshot.TrustBundle) {})) }},
 	} {
-		rang := a.Node().Autonomy.News.Wait()
+		rang := a.Node().Autonomy.Changed.Wait()
 		f.Must(tc.do())
 		select {
 		case <-rang:

@@ -17,7 +17,7 @@ import (
 
 // generation of the record over the node_runtime in use at a; 0 without one.
 func generation(a *agent.Agent) uint64 {
-	if h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]; h != nil {
+	if h := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime]; h != nil {
 		r, _ := h.Verified.Record()
 		return r.Generation
 	}
@@ -60,7 +60,7 @@ func TestHalfOpenStream(t *testing.T) {
 		}
 		for range 20 {
 			time.Sleep(time.Minute)
-			if got := a.Node().Beliefs().Facts().Overall(a.Node().Now()); got != snapshot.Fresh {
+			if got := a.Node().TrustState().Facts().Overall(a.Node().Now()); got != snapshot.Fresh {
 				t.Fatalf("it is %s", got)
 			}
 		}
@@ -92,7 +92,7 @@ func TestAsksOthersRarely(t *testing.T) {
 			"none")); got != float64(f.Count(&f.Seen.Polls)) {
 			t.Errorf("%v counted", got)
 		}
-		if a.Node().Beliefs().Facts().Overall(a.Node().Now()) == snapshot.Fresh || generation(a) == 0 {
+		if a.Node().TrustState().Facts().Overall(a.Node().Now()) == snapshot.Fresh || generation(a) == 0 {
 			t.Error("it believed a lie, or dropped what it had")
 		}
 		_ = stop()

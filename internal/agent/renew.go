@@ -170,7 +170,7 @@ func (r *renewal) demand(reason string) {
 func (s schedule) of(a *renewal) schedule {
 	held := a.node.SVID()
 	s.notBefore, s.notAfter = held.Leaf().NotBefore, held.Leaf().NotAfter
-	s.every, s.pending = enroll.RenewEvery(a.node.Beliefs()), a.next != nil && a.next.Key.ID != held.Key.ID
+	s.every, s.pending = enroll.RenewEvery(a.node.TrustState()), a.next != nil && a.next.Key.ID != held.Key.ID
 	return s
 }
 

@@ -864,7 +864,7 @@ func TestRenewalUnderANewMeshCA(t *testing.T) {
 		if got := identity.KeyOf(a.Node().SVID().Chain[1]); got == old || a.Unready() != "" {
 			t.Errorf("still under the old mesh CA; %s", a.Unready())
 		}
-		if header := a.Node().Beliefs().Held[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
+		if header := a.Node().TrustState().Active[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
 			t.Errorf("epoch %d", header.AuthorityEpoch)
 		}
 		_ = stop()

@@ -46,7 +46,7 @@ func TestRevokedSigner(t *testing.T) {
 			a := n.mustOpen()
 			member := memberOf(f, a)
 			f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-			signer := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
+			signer := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
 			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
 				t.Fatalf("reported signers %v, want %v", got, signer)
 			}
@@ -56,11 +56,11 @@ func TestRevokedSigner(t *testing.T) {
 					b.ConfigKeys = append(b.ConfigKeys, old)
 				}
 			}).GetEnvelope()))
-			inUse := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != nil
+			inUse := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime] != nil
 			if inUse == tc.revoked {
 				t.Fatalf("the node_runtime is in use: %v", inUse)
 			}
-			if a.Node().Beliefs().Held[snapshot.ScopeNodeBootstrap] != nil {
+			if a.Node().TrustState().Active[snapshot.ScopeNodeBootstrap] != nil {
 				t.Error("a bootstrap that nothing speaks for is in use")
 			}
 			refused := slices.ContainsFunc(a.Node().Status().Refusals(),
@@ -70,11 +70,11 @@ func TestRevokedSigner(t *testing.T) {
 			}
 			f.Must(a.Close())
 			a = n.mustOpen()
-			if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
+			if a.Node().TrustState().Active[snapshot.ScopeNodeRuntime] != nil {
 				t.Error("what no key of the bundle signed is used at a start")
 			}
 			f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-			if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
+			if a.Node().TrustState().Active[snapshot.ScopeNodeRuntime] == nil {
 				t.Error("what the next key signs is not used")
 			}
 			f.Must(a.Close())
@@ -92,7 +92,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	defer func() { f.Must(a.Close()) }()
 	member := memberOf(f, a)
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-	first := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
+	first := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
 	oldKey := f.ConfigKey
 	old := f.NextKey()
 	both := func(revoked ...bool) *fealtyv1.SignedSnapshot {
@@ -108,12 +108,12 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	// The newer one is revoked: the one before stands on the other key.
 	f.Must(take(t.Context(), a, "trust_bundle", both(false, true).GetEnvelope()))
-	h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]
+	h := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime]
 	if h == nil || h.Verified.HeaderDigest() != first {
 		t.Fatal("the one before is not in use")
 	}
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
-	if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
+	if a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
 		t.Fatal("what the revoked key signed later is in use")
 	}
 	// That one too: nothing is left.
@@ -122,7 +122,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.ConfigKey = oldKey
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	f.ConfigKey = newKey
-	if a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] != nil {
+	if a.Node().TrustState().Active[snapshot.ScopeNodeRuntime] != nil {
 		t.Fatal("something that a revoked key signed is in use")
 	}
 	// A store that was set back to before the revocations: its bundles are refused,
@@ -130,7 +130,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	for _, version := range []uint64{f.Version - 2, f.Version + 10} {
 		f.Version = version - 1
 		f.Must(take(t.Context(), a, "trust_bundle", both(false, false).GetEnvelope()))
-		if got := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
+		if got := a.Node().TrustState().Active[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
 			t.Fatalf("a bundle of version %d takes revocations back", version)
 		}
 	}
@@ -165,7 +165,7 @@ func TestEmergency(t *testing.T) {
 	}
 	resp, err := apply(raw, true)
 	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") ||
-		a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime] == nil {
+		a.Node().TrustState().Active[snapshot.ScopeNodeRuntime] == nil {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	if resp, err = apply(raw, false); err != nil || !resp.GetChanged() {
@@ -173,8 +173,8 @@ func TestEmergency(t *testing.T) {
 	}
 	check := func(a *agent.Agent) {
 		t.Helper()
-		b := a.Node().Beliefs()
-		if b.Held[snapshot.ScopeNodeRuntime] != nil {
+		b := a.Node().TrustState()
+		if b.Active[snapshot.ScopeNodeRuntime] != nil {
 			t.Error("what the revoked key signed is in use")
 		}
 		if !b.Revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
@@ -245,12 +245,12 @@ func TestEmergencyRefused(t *testing.T) {
 		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			before := a.Node().Beliefs()
+			before := a.Node().TrustState()
 			_, err := a.Node().ApplyEmergency(t.Context(), tc.raw(), false)
 			if !errors.Is(err, explain.EmergencyRefused) {
 				t.Errorf("%v", err)
 			}
-			if a.Node().Beliefs() != before {
+			if a.Node().TrustState() != before {
 				t.Error("the node believes something else")
 			}
 			if kept, _, _ := a.Node().Store().ReadEmergencies(a.Node().Self()); len(kept) != 1 {
@@ -263,7 +263,7 @@ func TestEmergencyRefused(t *testing.T) {
 		func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
-	if n := len(a.Node().Beliefs().Emergencies); n != 2 {
+	if n := len(a.Node().TrustState().Emergencies); n != 2 {
 		t.Errorf("%d statements in force", n)
 	}
 }
@@ -302,7 +302,7 @@ func TestRevokedByName(t *testing.T) {
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(memberOf(f, a)).GetEnvelope()))
 	allowed := func() (file, policy bool) {
 		return bytes.Contains(n.Read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
-			slices.Contains(a.Node().Beliefs().Degraded().Allow, "continue_services")
+			slices.Contains(a.Node().TrustState().Degraded().Allow, "continue_services")
 	}
 	if file, policy := allowed(); !file || !policy {
 		t.Fatalf("allowed before: %v, %v", file, policy)
@@ -321,7 +321,7 @@ func TestRevokedByName(t *testing.T) {
 	if slices.Contains(a.Contact().Addresses(), address) {
 		t.Error("an address that is revoked is asked")
 	}
-	if !bytes.Contains([]byte(a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()),
+	if !bytes.Contains([]byte(a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Verified.ContentJSON()),
 		[]byte("continue_services")) {
 		t.Error("what was signed changed")
 	}
@@ -406,7 +406,7 @@ func TestWithdrawnNode(t *testing.T) {
 					n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 					t.Errorf("%s: local services get the routes of a node that is revoked", when)
 				}
-				if until, limit := a.Node().Autonomy.Alone(); until.After(a.Node().Now()) || limit != tc.bound {
+				if until, limit := a.Node().Autonomy.DegradedUntil(); until.After(a.Node().Now()) || limit != tc.bound {
 					t.Errorf("%s: it says that it works until %v by %s", when, until, limit)
 				}
 				f.Must(a.Close())

@@ -222,7 +222,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 		a.socket = filepath.Join(cfg.DataDir, dir.SocketName)
 	}
 	a.node, err = accept.New(accept.Config{
-		Store: store, Clock: clock, Release: cfg.Release, Faults: cfg.Faults, Told: a.told(),
+		Store: store, Clock: clock, Release: cfg.Release, Faults: cfg.Faults, Reports: a.reports(),
 		Log: a.log,
 	}, l)
 	if err != nil {
@@ -262,9 +262,9 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	return a, nil
 }
 
-// told is how the agent hears what becomes of its node.
-func (a *Agent) told() accept.Told {
-	return accept.Told{
+// reports is how the agent hears what becomes of its node.
+func (a *Agent) reports() accept.Reports {
+	return accept.Reports{
 		Rejected: func(scope, reason string) { a.metrics.rejected.WithLabelValues(scope, reason).Inc() },
 		Refused:  func(action, reason string) { a.metrics.refused.WithLabelValues(action, reason).Inc() },
 		Entered:  func() { a.metrics.entries.Inc() },
@@ -360,8 +360,8 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 }
 
-func (r *renewal) kickRenewal() { state.Poke(r.renewKick) }
-func (w *follower) kickReport() { state.Poke(w.reportKick) }
+func (r *renewal) kickRenewal() { state.Notify(r.renewKick) }
+func (w *follower) kickReport() { state.Notify(w.reportKick) }
 
 // newRun names this process.
 func newRun() string {

@@ -24,7 +24,7 @@ import (
 
 // runtimeOf returns the header and the record of the node_runtime in use at a.
 func runtimeOf(a *agent.Agent) (snapshot.Header, snapshot.Record) {
-	h := a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime]
+	h := a.Node().TrustState().Active[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return snapshot.Header{}, snapshot.Record{}
 	}
@@ -96,7 +96,7 @@ func TestRuntimeActivationCrash(t *testing.T) {
 					t.Errorf("none is in use: %v", a.Node().Status().Refusals())
 					return
 				}
-				isNew := bytes.Equal(a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
+				isNew := bytes.Equal(a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
 				if !isNew && (!old || done) {
 					t.Errorf("version %d under generation %d is in use", h.ConfigVersion, record.Generation)
 				}
@@ -106,7 +106,7 @@ func TestRuntimeActivationCrash(t *testing.T) {
 				if err := n.take(a, next); err != nil || len(a.Node().Status().Refusals()) != 0 {
 					t.Errorf("sent again: %v, %v", err, a.Node().Status().Refusals())
 				}
-				if !bytes.Equal(a.Node().Beliefs().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
+				if !bytes.Equal(a.Node().TrustState().Active[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
 					t.Error("sent again, it is not in use")
 				}
 			})
@@ -197,7 +197,7 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 		})
 	})
 	f.Must(n.take(a, runtime))
-	b := a.Node().Beliefs()
+	b := a.Node().TrustState()
 	if trust := a.Node().Me().Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
 		t.Fatalf("roles %v", trust.Roles)
 	}
@@ -210,7 +210,7 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 		t.Errorf("without a degraded policy it may do %v", got)
 	}
-	if until, limit := a.Node().Autonomy.Alone(); limit != guard.LimitAllowed ||
+	if until, limit := a.Node().Autonomy.DegradedUntil(); limit != guard.LimitAllowed ||
 		until.After(a.Node().Now().Add(freshFor+guard.StaleFor)) {
 		t.Errorf("it works alone until %v, by %s", until, limit)
 	}
@@ -256,8 +256,8 @@ func TestRuntimeLost(t *testing.T) {
 			c.lose(f, n)
 			a = n.mustOpen()
 			defer a.Close()
-			b := a.Node().Beliefs()
-			if b.Held[snapshot.ScopeNodeRuntime] != nil || b.Held[snapshot.ScopeNodeBootstrap] == nil {
+			b := a.Node().TrustState()
+			if b.Active[snapshot.ScopeNodeRuntime] != nil || b.Active[snapshot.ScopeNodeBootstrap] == nil {
 				t.Fatal("the test shows nothing")
 			}
 			if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
@@ -275,7 +275,7 @@ func TestRuntimeLost(t *testing.T) {
 			var next *fealtyv1.SignedSnapshot
 			f.Do(func() { next = f.Runtime(&m) })
 			f.Must(n.take(a, next))
-			if got := a.Node().Beliefs().Freshness(snapshot.ScopeNodeRuntime, a.Node().Now()); got != snapshot.Fresh {
+			if got := a.Node().TrustState().Freshness(snapshot.ScopeNodeRuntime, a.Node().Now()); got != snapshot.Fresh {
 				t.Errorf("the next one is %q: %v", got, a.Node().Status().Refusals())
 			}
 		})
@@ -316,7 +316,7 @@ func TestFreshnessOfANode(t *testing.T) {
 		if err != nil || count != 2 {
 			t.Errorf("%d series (%v)", count, err)
 		}
-		if got := float64(guard.Rank(a.Node().Beliefs().Freshness(snapshot.ScopeNodeRuntime,
+		if got := float64(guard.Rank(a.Node().TrustState().Freshness(snapshot.ScopeNodeRuntime,
 			a.Node().Now()))); got != c.gauge {
 			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
 		}
@@ -330,7 +330,7 @@ func TestFreshnessOfANode(t *testing.T) {
 		t.Errorf("with a newer record: %s, refusals %v", got, a.Node().Status().Refusals())
 	}
 	// Without what says what it is, it relies on nothing.
-	if got := (&state.Beliefs{}).Facts().Overall(a.Node().Now()); got != snapshot.Expired {
+	if got := (&state.TrustState{}).Facts().Overall(a.Node().Now()); got != snapshot.Expired {
 		t.Errorf("with nothing: %s", got)
 	}
 }

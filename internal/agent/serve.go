@@ -205,13 +205,13 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 		Held: a.held(), Refusals: refusalMessages(a.node.Status().Refusals()), Release: a.release,
 		MemberState: v.Standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
 	}
-	until, limit := a.node.Autonomy.Alone()
+	until, limit := a.node.Autonomy.DegradedUntil()
 	resp.AutonomousUntil, resp.AutonomyLimit = timestamppb.New(until), limit
 	if !v.Connected && !v.Lost.IsZero() {
 		resp.ContactLostAt = timestamppb.New(v.Lost)
 	}
 	if resp.MemberState == "" {
-		resp.MemberState = a.node.Beliefs().Standing(a.node.Me().ID)
+		resp.MemberState = a.node.TrustState().Standing(a.node.Me().ID)
 	}
 	a.node.Autonomy.StandsDegraded(resp)
 	if d := a.node.Clock.Behind(); d > 0 {

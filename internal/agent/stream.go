@@ -79,11 +79,11 @@ func (w *follower) follow(ctx context.Context) error {
 		level := slog.LevelInfo
 		if end.unwelcome {
 			// A coordinator that was restored from before the certificate does not know it.
-			w.contact.Show(ctx, w.node.Beliefs().Held[snapshot.ScopeTrustBundle])
-			state.Poke(w.renewal.rejected) // a rejoin gets a certificate, or the reason
+			w.contact.Show(ctx, w.node.TrustState().Active[snapshot.ScopeTrustBundle])
+			state.Notify(w.renewal.rejected) // a rejoin gets a certificate, or the reason
 		}
 		if verdict.StrangeRoot(end.err) {
-			state.Poke(w.renewal.strange) // the cluster may have another root
+			state.Notify(w.renewal.strange) // the cluster may have another root
 		}
 		if verdict.Lasting(end.err) || end.unwelcome && verdict.Lasting(w.node.Status().View().Renewal) {
 			wait, level = refused.Next(), slog.LevelError
@@ -356,10 +356,10 @@ func (w *follower) hear(ctx context.Context, in *fetch.Intake, m *fealtyv1.Conne
 // report sends what the node is and holds. Refusals are told once on each stream.
 func (w *follower) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
 	r := &fealtyv1.ConnectRequest{
-		Name: w.node.Me().ID.Name(), Release: w.release, Held: accept.HeldBy(w.node.Beliefs(), w.node.Now()),
+		Name: w.node.Me().ID.Name(), Release: w.release, Held: accept.HeldBy(w.node.TrustState(), w.node.Now()),
 		Run: w.run, SvidNotAfter: timestamppb.New(w.node.SVID().Leaf().NotAfter),
 	}
-	until, limit := w.node.Autonomy.Alone()
+	until, limit := w.node.Autonomy.DegradedUntil()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
 	if d := w.node.Clock.Behind(); d > 0 {
 		r.ClockBehind = durationpb.New(d)
@@ -378,7 +378,9 @@ func (w *follower) report(stream fealtyv1.AgentService_ConnectClient, told *uint
 }
 
 // held names the snapshots in use.
-func (a *Agent) held() []*fealtyv1.HeldSnapshot { return accept.HeldBy(a.node.Beliefs(), a.node.Now()) }
+func (a *Agent) held() []*fealtyv1.HeldSnapshot {
+	return accept.HeldBy(a.node.TrustState(), a.node.Now())
+}
 
 func refusalMessages(refusals []state.Refusal) []*fealtyv1.Refusal {
 	out := make([]*fealtyv1.Refusal, 0, len(refusals))

@@ -280,7 +280,7 @@ func TestAddresses(t *testing.T) {
 	if len(seen) != 2 || slices.Min(slices.Collect(maps.Values(seen))) < 40 {
 		t.Errorf("not in random order: %v", seen)
 	}
-	if got := state.MergeAddresses(&state.Beliefs{}, a.Node().Me().Addresses); !slices.Equal(got,
+	if got := state.MergeAddresses(&state.TrustState{}, a.Node().Me().Addresses); !slices.Equal(got,
 		[]string{"b.example:2"}) {
 		t.Errorf("without a bootstrap: %v", got)
 	}

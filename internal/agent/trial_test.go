@@ -74,7 +74,7 @@ func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Recor
 func (w *trialWorld) version() uint64 { return inUse(w.a)[snapshot.ScopeQoSPolicy] }
 
 func (w *trialWorld) onTrial() bool {
-	_, on := w.a.Node().Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
+	_, on := w.a.Node().TrustState().OnTrial(snapshot.ScopeQoSPolicy)
 	return on
 }
 
@@ -104,7 +104,7 @@ func (w *trialWorld) fellBack(when string) {
 	if w.version() != w.good || w.onTrial() {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
-	mark, _ := w.a.Node().Beliefs().Marks.Get(snapshot.ScopeQoSPolicy,
+	mark, _ := w.a.Node().TrustState().Marks.Get(snapshot.ScopeQoSPolicy,
 		subjects.Group(authortest.GroupRoles, authortest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
@@ -118,7 +118,7 @@ func (w *trialWorld) fellBack(when string) {
 	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != state.ReasonQuarantined {
 		w.t.Errorf("%s: the node tells of %v", when, resp.GetRefusals())
 	}
-	if q, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
+	if q, ok := w.a.Node().TrustState().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
 		w.t.Errorf("%s: quarantined: %v, %+v", when, ok, q)
 	}
 	w.n.wellKept(w.t, w.a)
@@ -243,7 +243,7 @@ func TestNoTrialOfTrust(t *testing.T) {
 			snapshot.ScopeQoSPolicy})))
 	})
 	for _, scope := range state.Scopes {
-		if _, on := w.a.Node().Beliefs().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
+		if _, on := w.a.Node().TrustState().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
 			t.Errorf("%s is on trial: %v", scope, on)
 		}
 		if scope == snapshot.ScopeQoSPolicy {
@@ -258,7 +258,7 @@ func TestNoTrialOfTrust(t *testing.T) {
 		t.Errorf("a verdict of the version before: %v", err)
 	}
 	// A newer record over what is on trial changes nothing of it.
-	old := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+	old := w.a.Node().TrustState().Active[snapshot.ScopeQoSPolicy].Verified.Header()
 	w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = old })
 	if !w.onTrial() {
 		t.Error("a renewal ended the trial")
@@ -316,7 +316,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			w.reject()
 			look := func(when string) {
 				t.Helper()
-				q, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy)
+				q, ok := w.a.Node().TrustState().Quarantined(snapshot.ScopeQoSPolicy)
 				if w.version() != was || w.onTrial() || !ok || !q.Kept {
 					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was,
 						w.onTrial(), ok, q)
@@ -356,7 +356,7 @@ func TestFallBackCrash(t *testing.T) {
 		}
 		defer a.Close()
 		got := inUse(a)[snapshot.ScopeQoSPolicy]
-		trial, on := a.Node().Beliefs().OnTrial(snapshot.ScopeQoSPolicy)
+		trial, on := a.Node().TrustState().OnTrial(snapshot.ScopeQoSPolicy)
 		if got != w.good && (got != bad || done || !on || trial.Attempts != 3) {
 			t.Errorf("version %d is in use, trial %+v", got, trial)
 		}
@@ -379,7 +379,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		w.send(100 + i)
 		w.reject()
 	}
-	if got := len(w.a.Node().Beliefs().Quarantine); got != state.MaxQuarantined {
+	if got := len(w.a.Node().TrustState().Quarantine); got != state.MaxQuarantined {
 		t.Errorf("%d entries", got)
 	}
 	w.fellBack("after many")

@@ -18,12 +18,12 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	b := a.Node().Beliefs()
-	bootstrap, err := snapshot.Unmarshal(b.Held[snapshot.ScopeNodeBootstrap].Raw)
+	b := a.Node().TrustState()
+	bootstrap, err := snapshot.Unmarshal(b.Active[snapshot.ScopeNodeBootstrap].Raw)
 	f.Must(err)
-	stale := &state.Beliefs{
-		Held:   map[snapshot.Scope]*state.Held{},
-		Stale:  b.Held[snapshot.ScopeTrustBundle].Verified,
+	stale := &state.TrustState{
+		Active: map[snapshot.Scope]*state.ActiveSnapshot{},
+		Stale:  b.Active[snapshot.ScopeTrustBundle].Verified,
 		Ledger: b.Ledger, Contact: b.Contact,
 	}
 	_, err = state.Decide(a.Node().Me(), stale, bootstrap, f.Clock())
@@ -35,7 +35,7 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle, new: %v, want it refused for its signer", err)
 	}
-	stale.Held[snapshot.ScopeTrustBundle] = b.Held[snapshot.ScopeTrustBundle]
+	stale.Active[snapshot.ScopeTrustBundle] = b.Active[snapshot.ScopeTrustBundle]
 	if _, err := state.Decide(a.Node().Me(), stale, bootstrap, f.Clock()); err != nil {
 		t.Errorf("under a bundle in use: %v", err)
 	}

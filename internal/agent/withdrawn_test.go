@@ -44,7 +44,7 @@ func TestTrialOfWhatIsGone(t *testing.T) {
 			if w.onTrial() {
 				t.Error("it is still on trial")
 			}
-			if _, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy); ok {
+			if _, ok := w.a.Node().TrustState().Quarantined(snapshot.ScopeQoSPolicy); ok {
 				t.Error("what is not in use was judged")
 			}
 		})
@@ -58,22 +58,22 @@ func TestTrialOutlivesARenewal(t *testing.T) {
 		renew func(w *trialWorld)
 	}{
 		{"of the header", func(w *trialWorld) {
-			was := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+			was := w.a.Node().TrustState().Active[snapshot.ScopeQoSPolicy].Verified.Header()
 			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) {
 				h.ConfigVersion, h.IssuedAt = was.ConfigVersion, was.IssuedAt.Add(time.Second)
 			})
 		}},
 		{"by a version with the same content", func(w *trialWorld) { w.send(2) }},
 		{"by a record", func(w *trialWorld) {
-			was := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.Header()
+			was := w.a.Node().TrustState().Active[snapshot.ScopeQoSPolicy].Verified.Header()
 			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = was })
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTrialWorld(t, true)
-			before := w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy]
+			before := w.a.Node().TrustState().Active[snapshot.ScopeQoSPolicy]
 			c.renew(w)
-			if w.a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy] == before {
+			if w.a.Node().TrustState().Active[snapshot.ScopeQoSPolicy] == before {
 				t.Fatalf("it is not renewed: %v", w.a.Node().Status().Refusals())
 			}
 			w.restart()
@@ -81,7 +81,7 @@ func TestTrialOutlivesARenewal(t *testing.T) {
 				t.Fatal("it is not on trial any more after a restart")
 			}
 			w.reject()
-			if q, ok := w.a.Node().Beliefs().Quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
+			if q, ok := w.a.Node().TrustState().Quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
 				t.Errorf("quarantined: %v, %+v; on trial: %v", ok, q, w.onTrial())
 			}
 			w.fellBack("after a renewal")
@@ -136,7 +136,7 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(7))))
 		f.ConfigKey = first
 	})
-	if got := a.Node().Beliefs().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got,
+	if got := a.Node().TrustState().Active[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got,
 		[]string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}

@@ -26,9 +26,9 @@ func hostOf(a *Agent, cfg Config) (*host.Host, error) {
 				assignment, _ := v.ServiceAssignment()
 				return assignment.Services, nil
 			},
-			Trust:      func() *identity.Bundle { return a.node.Beliefs().Contact },
-			ConfigKeys: func() []snapshot.ConfigKey { return configKeysOf(a.node.Beliefs()) },
-			Changed:    a.node.Autonomy.News.Wait,
+			Trust:      func() *identity.Bundle { return a.node.TrustState().Contact },
+			ConfigKeys: func() []snapshot.ConfigKey { return configKeysOf(a.node.TrustState()) },
+			Changed:    a.node.Autonomy.Changed.Wait,
 			Ask: func(ctx context.Context, f func(context.Context, grpc.ClientConnInterface) error) error {
 				return a.contact.Ask(ctx, func(ctx context.Context, _ string,
 					conn grpc.ClientConnInterface) error {
@@ -41,8 +41,8 @@ func hostOf(a *Agent, cfg Config) (*host.Host, error) {
 
 // configKeysOf returns the config signing keys that the trust bundle in use lists. Those that an
 // emergency statement revokes are revoked.
-func configKeysOf(b *state.Beliefs) []snapshot.ConfigKey {
-	h := b.Held[snapshot.ScopeTrustBundle]
+func configKeysOf(b *state.TrustState) []snapshot.ConfigKey {
+	h := b.Active[snapshot.ScopeTrustBundle]
 	if h == nil {
 		return nil
 	}

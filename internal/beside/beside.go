@@ -207,7 +207,7 @@ type look struct {
 
 // read reads the folder. Without a material the error is that of it, but for later looks.
 func (a *Agent) read() (look, error) {
-	out, err := state.ReadOutlook(a.cfg.Files, a.cfg.Dir, a.cfg.Now())
+	out, err := state.ReadTrustView(a.cfg.Files, a.cfg.Dir, a.cfg.Now())
 	if err != nil {
 		return look{}, err
 	}

@@ -393,7 +393,7 @@ func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
 	}
 	verify := func() error {
 		now := c.clock.now()
-		look, err := state.ReadOutlook(durable.OS(), c.MemberDir("node-a"), now)
+		look, err := state.ReadTrustView(durable.OS(), c.MemberDir("node-a"), now)
 		if err != nil {
 			return err
 		}

@@ -121,7 +121,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	w := state.Wanted{Cluster: j.Proof.cluster, Kind: j.Kind, Pin: j.Proof.pin, Key: key, Beliefs: before.beliefs}
+	w := state.Wanted{Cluster: j.Proof.cluster, Kind: j.Kind, Pin: j.Proof.pin, Key: key, TrustState: before.trustState}
 	got, address, err := j.pursue(ctx, w)
 	if err != nil {
 		return Result{}, err
@@ -177,8 +177,8 @@ func (j *joiner) step(s Step) {
 
 // priorState is what a join builds on.
 type priorState struct {
-	beliefs  *state.Beliefs
-	renewing bool // there is an identity whose pending key must not be lost
+	trustState *state.TrustState
+	renewing   bool // there is an identity whose pending key must not be lost
 }
 
 // prior decides what the directory allows. It returns a result if all that was left
@@ -195,18 +195,18 @@ func (j *joiner) prior(store *state.Store) (priorState, *Result, error) {
 		if err != nil {
 			return priorState{}, nil, nil // of another cluster, or lost with the identity
 		}
-		return priorState{beliefs: &state.Beliefs{Ledger: state.Ledger{Marks: known.Marks}}}, nil, nil
+		return priorState{trustState: &state.TrustState{Ledger: state.Ledger{Marks: known.Marks}}}, nil, nil
 	case err != nil:
 		return priorState{}, nil, err
 	}
 	same := l.Me.Cluster == j.Proof.cluster && l.Me.Pin == j.Proof.pin
 	switch {
 	case l.Finished && same && l.Me.Kind == j.Kind:
-		r := result(l.Me.Anchor, l.SVID, l.Beliefs, j.Now())
+		r := result(l.Me.Anchor, l.SVID, l.TrustState, j.Now())
 		j.step(Step{Name: StepSnapshot, Detail: "an interrupted join was finished"})
 		return priorState{}, &r, nil
 	case j.Rejoin && same:
-		return priorState{l.Beliefs, true}, nil, nil
+		return priorState{l.TrustState, true}, nil, nil
 	}
 	problem := "a join would replace it"
 	if j.Rejoin {
@@ -322,7 +322,7 @@ func (j *joiner) try(ctx context.Context, address string, w state.Wanted) (*stat
 	return got, nil
 }
 
-func result(a state.Anchor, s dir.SVID, b *state.Beliefs, now time.Time) Result {
+func result(a state.Anchor, s dir.SVID, b *state.TrustState, now time.Time) Result {
 	r := Result{
 		ID: a.ID, Outcome: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.Outcome]), NotAfter: s.Leaf().NotAfter,
 		Coordinators: state.MergeAddresses(b, a.Addresses),

@@ -58,8 +58,8 @@ func TestJoin(t *testing.T) {
 		t.Error("a key or a journal is left behind")
 	}
 	l := n.MustLoad()
-	if l.Me.ID != r.ID || trustOf(l) != 10 || bootOf(l) == 0 || l.Beliefs.Ready(f.Clock()) != "" {
-		t.Errorf("opened as %v with trust %d, bootstrap %d, unready %q", l.Me.ID, trustOf(l), bootOf(l), l.Beliefs.Ready(f.Clock()))
+	if l.Me.ID != r.ID || trustOf(l) != 10 || bootOf(l) == 0 || l.TrustState.Ready(f.Clock()) != "" {
+		t.Errorf("opened as %v with trust %d, bootstrap %d, unready %q", l.Me.ID, trustOf(l), bootOf(l), l.TrustState.Ready(f.Clock()))
 	}
 	store, err := state.OpenStore(n.Disk.FS(), n.Dir)
 	f.Must(err)
@@ -326,8 +326,8 @@ func TestJoinExisting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := n.MustLoad(); l.Me.ID != r.ID || l.Beliefs.Ready(f.Clock()) != "" {
-		t.Fatalf("after a rejoin: %v, %s", l.Me.ID, l.Beliefs.Ready(f.Clock()))
+	if l := n.MustLoad(); l.Me.ID != r.ID || l.TrustState.Ready(f.Clock()) != "" {
+		t.Fatalf("after a rejoin: %v, %s", l.Me.ID, l.TrustState.Ready(f.Clock()))
 	}
 }
 
@@ -345,10 +345,10 @@ func TestJoinAfterAnotherCluster(t *testing.T) {
 	}
 	n.MustJoin()
 	l := n.MustLoad()
-	if ready := l.Beliefs.Ready(f.Clock()); ready != "" || trustOf(l) != 10 || len(l.Refused) != 0 || len(l.Earlier) != 0 {
+	if ready := l.TrustState.Ready(f.Clock()); ready != "" || trustOf(l) != 10 || len(l.Refused) != 0 || len(l.Earlier) != 0 {
 		t.Errorf("%s, version %d, %v, %v", ready, trustOf(l), l.Refused, l.Earlier)
 	}
-	if mark, _ := l.Beliefs.Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster()); mark.ConfigVersion != 10 {
+	if mark, _ := l.TrustState.Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster()); mark.ConfigVersion != 10 {
 		t.Errorf("the mark is at %d", mark.ConfigVersion)
 	}
 }
@@ -403,7 +403,7 @@ func TestJoinCrash(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if ready := l.Beliefs.Ready(f.Clock()); ready != "" || bootOf(l) == 0 {
+		if ready := l.TrustState.Ready(f.Clock()); ready != "" || bootOf(l) == 0 {
 			t.Errorf("opened, and unready: %s", ready)
 		}
 	})
@@ -458,11 +458,11 @@ func TestCommitCrash(t *testing.T) {
 		if l.Me.ID == old && !done {
 			want, trust = old, 10
 		}
-		ready := l.Beliefs.Ready(f.Clock())
+		ready := l.TrustState.Ready(f.Clock())
 		if l.Me.ID != want || trustOf(l) != trust || l.SVID.Leaf().URIs[0].String() != want.String() || ready != "" {
 			t.Errorf("%v with trust %d and the certificate of %v: %s", l.Me.ID, trustOf(l), l.SVID.Leaf().URIs, ready)
 		}
-		if boot, _ := l.Beliefs.Bootstrap(); boot.Node != want {
+		if boot, _ := l.TrustState.Bootstrap(); boot.Node != want {
 			t.Errorf("%v has the bootstrap of %v", l.Me.ID, boot.Node)
 		}
 		if n.Has(dir.JournalName) {
@@ -523,8 +523,8 @@ func TestJoinCancelled(t *testing.T) {
 
 // trustOf is the version of the trust bundle in use, bootOf that of the node_bootstrap; 0 for none.
 func trustOf(l *state.Loaded) uint64 {
-	return fleettest.VersionOf(l.Beliefs, snapshot.ScopeTrustBundle)
+	return fleettest.VersionOf(l.TrustState, snapshot.ScopeTrustBundle)
 }
 func bootOf(l *state.Loaded) uint64 {
-	return fleettest.VersionOf(l.Beliefs, snapshot.ScopeNodeBootstrap)
+	return fleettest.VersionOf(l.TrustState, snapshot.ScopeNodeBootstrap)
 }

@@ -13,8 +13,8 @@ const (
 
 // RenewEvery is the interval that the node is told, by its node_runtime or, until
 // there is one, its node_bootstrap.
-func RenewEvery(b *state.Beliefs) time.Duration {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+func RenewEvery(b *state.TrustState) time.Duration {
+	if h := b.Active[snapshot.ScopeNodeRuntime]; h != nil {
 		if runtime, ok := h.Verified.NodeRuntime(); ok {
 			return runtime.RenewEvery
 		}

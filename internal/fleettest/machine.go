@@ -118,8 +118,8 @@ func (h *Machine) MustLoad() *state.Loaded {
 }
 
 // VersionOf is the config version of what b has in use of scope; 0 for nothing.
-func VersionOf(b *state.Beliefs, scope snapshot.Scope) uint64 {
-	if h := b.Held[scope]; h != nil {
+func VersionOf(b *state.TrustState, scope snapshot.Scope) uint64 {
+	if h := b.Active[scope]; h != nil {
 		return h.Verified.Header().ConfigVersion
 	}
 	return 0

@@ -36,7 +36,7 @@ const (
 
 // Addresses returns the coordinators to talk to, in random order.
 func (c *Coordinators) Addresses() []string {
-	out := state.MergeAddresses(c.Node.Beliefs(), c.Node.Me().Addresses)
+	out := state.MergeAddresses(c.Node.TrustState(), c.Node.Me().Addresses)
 	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out
 }
@@ -83,7 +83,7 @@ func (c *Coordinators) Take(ctx context.Context, from state.Origin, offers ...st
 // LinksAt asks the coordinator at address how the history went on from the head that
 // the node knows.
 func (c *Coordinators) LinksAt(ctx context.Context, address string) error {
-	b := c.Node.Beliefs().Bundle()
+	b := c.Node.TrustState().Bundle()
 	if b == nil {
 		return errors.New("no head is known")
 	}
@@ -144,7 +144,7 @@ func (c *Coordinators) unproven(ctx context.Context, address string,
 // whose store went back to before it. Its revocations are in force there from then on. Only a coordinator that wants
 // it is
 // sent one; nobody proves here that it is a coordinator, so each is asked.
-func (c *Coordinators) Show(ctx context.Context, bundle *state.Held) {
+func (c *Coordinators) Show(ctx context.Context, bundle *state.ActiveSnapshot) {
 	if bundle == nil {
 		return
 	}

@@ -171,12 +171,13 @@ type lacking struct {
 // Take verifies a notice, gets the content that it lacks, and activates it. Refusals
 // are recorded and are no error; the error is one of the disk, or ctx's.
 func (in *Intake) Take(ctx context.Context, n Notice) error {
-	before := in.F.Node.Beliefs()
+	before := in.F.Node.TrustState()
 	if err := in.takeOne(ctx, n, false); err != nil {
 		return err
 	}
-	after := in.F.Node.Beliefs()
-	if !slices.ContainsFunc(state.Foundations, func(s snapshot.Scope) bool { return before.Held[s] != after.Held[s] }) {
+	after := in.F.Node.TrustState()
+	if !slices.ContainsFunc(state.Foundations,
+		func(s snapshot.Scope) bool { return before.Active[s] != after.Active[s] }) {
 		return nil
 	}
 	// A content that came before one that it needs gets a second look.
@@ -199,7 +200,7 @@ func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
 	if err != nil || len(signed.Content) > 0 {
 		return in.finish(ctx, n.Scope, n.Raw, FormWhole) // bad bytes are refused there, too
 	}
-	b := f.Node.Beliefs()
+	b := f.Node.TrustState()
 	checked, err := accept.CheckHeader(f.Node.Self(), b, signed, f.Node.Now())
 	if err != nil {
 		r := state.RefusalOf(n.Scope, err, f.Node.Now())
@@ -221,7 +222,7 @@ func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
 	scope := l.header.ScopeType
 	if len(signed.Patch) > 0 {
 		var active *snapshot.Verified
-		if h := b.Held[scope]; h != nil {
+		if h := b.Active[scope]; h != nil {
 			active = h.Verified
 		}
 		_, content, err := checked.CompletePatch(active, signed.Patch)
@@ -295,11 +296,11 @@ func (in *Intake) finish(ctx context.Context, hint string, raw []byte, how Form)
 		label = "other" // what a sender makes up must not become a label
 	}
 	f.Count.Received(label, string(how))
-	before := f.Node.Beliefs().Held[scope]
+	before := f.Node.TrustState().Active[scope]
 	if err := f.Contact.Take(ctx, in.From, in.offer(hint, raw)); err != nil {
 		return err
 	}
-	if f.Node.Beliefs().Held[scope] != before {
+	if f.Node.TrustState().Active[scope] != before {
 		f.Resyncs.Done(scope)
 	}
 	return nil
@@ -328,7 +329,7 @@ func (p *puller) Add(l lacking) {
 	p.mu.Lock()
 	p.want[l.header.ScopeType] = l
 	p.mu.Unlock()
-	state.Poke(p.kick)
+	state.Notify(p.kick)
 }
 
 // again adds what was not got, unless something newer is wanted.

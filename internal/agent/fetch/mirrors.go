@@ -103,8 +103,8 @@ func (f *Fetcher) places() []place {
 // endpoints returns the storage endpoints that the node may use now, the highest
 // priority first.
 func (f *Fetcher) endpoints() []snapshot.StorageEndpoint {
-	b := f.Node.Beliefs()
-	h := b.Held[snapshot.ScopeStorageDirectory]
+	b := f.Node.TrustState()
+	h := b.Active[snapshot.ScopeStorageDirectory]
 	if h == nil {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *survey) look(ctx context.Context) {
 	}
 	wait.Wait()
 	s.found = slices.DeleteFunc(all, func(f *found) bool { return f == nil })
-	b := s.f.Node.Beliefs()
+	b := s.f.Node.TrustState()
 	newest := b.NewestRecord()
 	for _, f := range s.found {
 		if record := f.tree.Record(); s.f.behind(b, record) {
@@ -184,12 +184,12 @@ func (s *survey) look(ctx context.Context) {
 // behind reports whether a mirror with this record has nothing of use to a node that believes b:
 // all that the node is to hold is under newer ones. Of a part, peers may have brought newer ones,
 // and then the mirror may still have the newest word on the rest.
-func (f *Fetcher) behind(b *state.Beliefs, record snapshot.Record) bool {
-	if b.Held[snapshot.ScopeNodeRuntime] == nil { // nothing else says what the node is to hold
+func (f *Fetcher) behind(b *state.TrustState, record snapshot.Record) bool {
+	if b.Active[snapshot.ScopeNodeRuntime] == nil { // nothing else says what the node is to hold
 		return state.CompareRecords(record, b.NewestRecord()) < 0
 	}
 	for _, scope := range state.Scopes {
-		if !f.subjectIn(b, scope).IsZero() && !newerThan(b.Held[scope], record) {
+		if !f.subjectIn(b, scope).IsZero() && !newerThan(b.Active[scope], record) {
 			return false
 		}
 	}
@@ -197,7 +197,7 @@ func (f *Fetcher) behind(b *state.Beliefs, record snapshot.Record) bool {
 }
 
 // newerThan reports whether h stands under a newer record than this one.
-func newerThan(h *state.Held, record snapshot.Record) bool {
+func newerThan(h *state.ActiveSnapshot, record snapshot.Record) bool {
 	if h == nil {
 		return false
 	}
@@ -280,14 +280,14 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 	var out []Notice
 	var err error
 	if !m.companions {
-		out, err = m.readFoundations(ctx, f, a.Node.Beliefs())
+		out, err = m.readFoundations(ctx, f, a.Node.TrustState())
 		m.partly = err != nil
 		m.companions = len(out) > 0
 	}
 	if len(out) == 0 {
 		var rest error
 		m.companions = false
-		out, rest = m.readScopes(ctx, f, a.Node.Beliefs(), state.Scopes[len(state.Foundations):])
+		out, rest = m.readScopes(ctx, f, a.Node.TrustState(), state.Scopes[len(state.Foundations):])
 		m.partly = m.partly || rest != nil
 		err = errors.Join(err, rest)
 		m.whole = !m.partly
@@ -306,11 +306,11 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 
 // readFoundations returns what a generation has for the node of what the companions are
 // judged by, and is not in use. The error is that of what could not be read.
-func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.Beliefs) ([]Notice, error) {
+func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.TrustState) ([]Notice, error) {
 	a := m.survey.f
 	var out []Notice
 	var problems []error
-	if h := b.Held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) &&
+	if h := b.Active[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) &&
 		(h == nil || snapshot.DigestOf(h.Raw).String() != f.tree.TrustBundleHash()) {
 		raw, err := f.tree.TrustBundle(ctx)
 		if err == nil && newerBundle(h, raw) {
@@ -331,7 +331,7 @@ func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.B
 
 // readScopes returns what a generation has of these scopes for a node that believes b,
 // and is not in use.
-func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Beliefs, of []snapshot.Scope) ([]Notice,
+func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.TrustState, of []snapshot.Scope) ([]Notice,
 	error) {
 	record := f.tree.Record()
 	var out []Notice
@@ -341,7 +341,7 @@ func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Belief
 		if subject.IsZero() || !f.has(scope) {
 			continue
 		}
-		if h := b.Held[scope]; h != nil {
+		if h := b.Active[scope]; h != nil {
 			r, ok := h.Verified.Record()
 			if ok && state.CompareRecords(r, record) == 0 && r.Root == record.Root {
 				continue // it has been here, or came from elsewhere
@@ -382,19 +382,19 @@ func (f *Fetcher) WatchMirrors(ctx context.Context) error {
 		}
 		// With something lacking a mirror is read again although it did not move: what it has
 		// may have been half there.
-		f.InquireOf(ctx, f.Surveyed(len(f.Node.Beliefs().Lacks()) == 0))
+		f.InquireOf(ctx, f.Surveyed(len(f.Node.TrustState().Lacks()) == 0))
 	}
 }
 
 // subjectIn returns for whom the snapshots of a scope are that the node is to hold;
 // zero for a scope that a generation does not have, or that it is not to hold.
-func (f *Fetcher) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Subject {
+func (f *Fetcher) subjectIn(b *state.TrustState, scope snapshot.Scope) snapshot.Subject {
 	me := f.Node.Self()
 	node := subjects.Node(me.ID, me.Incarnation)
 	if scope == snapshot.ScopeNodeRuntime {
 		return node
 	}
-	h := b.Held[snapshot.ScopeNodeRuntime]
+	h := b.Active[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return snapshot.Subject{}
 	}
@@ -410,7 +410,7 @@ func (f *Fetcher) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Sub
 
 // newerBundle reports whether a trust bundle says that it is newer than the one in
 // use, or contradicts it: an older one is no news, and no alarm.
-func newerBundle(h *state.Held, raw []byte) bool {
+func newerBundle(h *state.ActiveSnapshot, raw []byte) bool {
 	if h == nil {
 		return true
 	}

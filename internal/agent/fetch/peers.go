@@ -44,8 +44,8 @@ const byPeer state.Origin = "peer"
 
 // peerSources returns some of the peers that the node may ask now, in random order.
 func (f *Fetcher) peerSources() []Source {
-	b, me := f.Node.Beliefs(), f.Node.Me().ID
-	h := b.Held[snapshot.ScopePeerDirectory]
+	b, me := f.Node.TrustState(), f.Node.Me().ID
+	h := b.Active[snapshot.ScopePeerDirectory]
 	if h == nil {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (s *peerSource) Close() error {
 // shown returns the node's own node_runtime without its content, which shows a peer in
 // which group the node is; nil if it has none.
 func (s *peerSource) shown() ([]byte, error) {
-	h := s.f.Node.Beliefs().Held[snapshot.ScopeNodeRuntime]
+	h := s.f.Node.TrustState().Active[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return nil, nil
 	}
@@ -122,9 +122,9 @@ func (s *peerSource) News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([
 	if err != nil {
 		return nil, err
 	}
-	b := s.f.Node.Beliefs()
+	b := s.f.Node.TrustState()
 	have = slices.DeleteFunc(have, func(h *fealtyv1.HeldSnapshot) bool {
-		held := b.Held[snapshot.Scope(h.GetScope())]
+		held := b.Active[snapshot.Scope(h.GetScope())]
 		return held == nil || ofOne(held.Verified.Header())
 	})
 	ctx, cancel := context.WithTimeout(ctx, peerTime)

@@ -52,7 +52,7 @@ func (f *Fetcher) Refresh(ctx context.Context) error {
 	}
 	pause, at, of := refreshPause, time.Time{}, time.Time{}
 	for {
-		since, until := f.Node.Beliefs().FreshSpan()
+		since, until := f.Node.TrustState().FreshSpan()
 		if !until.Equal(of) {
 			lead := time.Duration(refreshPart * rand.Float64() * float64(until.Sub(since)))
 			of, at, pause = until, until.Add(-lead), refreshPause
@@ -64,7 +64,7 @@ func (f *Fetcher) Refresh(ctx context.Context) error {
 			continue
 		}
 		f.Inquire(ctx)
-		if _, now := f.Node.Beliefs().FreshSpan(); now.After(until) {
+		if _, now := f.Node.TrustState().FreshSpan(); now.After(until) {
 			continue
 		}
 		if err := pausepkg.Sleep(ctx, pausepkg.Around(pause, 0.5), nil); err != nil {
@@ -88,7 +88,7 @@ func (f *Fetcher) Inquire(ctx context.Context) {
 func (f *Fetcher) InquireOf(ctx context.Context, all []Source) bool {
 	ctx, cancel := context.WithTimeout(ctx, CycleTime)
 	defer cancel()
-	_, before := f.Node.Beliefs().FreshSpan()
+	_, before := f.Node.TrustState().FreshSpan()
 	defer closeAll(all)
 	if !f.Contact.Presentable(ctx) { // a mirror does not ask who reads it
 		all = slices.DeleteFunc(all, func(s Source) bool { return s.From() != byMirror })
@@ -99,7 +99,7 @@ func (f *Fetcher) InquireOf(ctx context.Context, all []Source) bool {
 			return false
 		}
 		others := func() []Source { return slices.Concat(all[i:], all[:i]) }
-		held, outcome := f.Node.Beliefs().Held, "none"
+		held, outcome := f.Node.TrustState().Active, "none"
 		if err := f.inquireAt(ctx, s, others, &left); err != nil {
 			outcome = "error"
 			level := slog.LevelDebug
@@ -109,11 +109,11 @@ func (f *Fetcher) InquireOf(ctx context.Context, all []Source) bool {
 			f.Log.LogAttrs(ctx, level, "no news from a source", slog.String("source", s.Name()),
 				slog.String("reason", state.OneLine(err)))
 		}
-		b := f.Node.Beliefs()
+		b := f.Node.TrustState()
 		_, until := b.FreshSpan()
 		news := until.After(before) && until.After(f.Node.Now()) && len(b.Lacks()) == 0
 		// A peer has no news of what the node is, so that what it brought is never all.
-		some := news || s.From() == byPeer && !maps.Equal(held, b.Held)
+		some := news || s.From() == byPeer && !maps.Equal(held, b.Active)
 		if some {
 			outcome = "news"
 			f.Log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
@@ -121,7 +121,7 @@ func (f *Fetcher) InquireOf(ctx context.Context, all []Source) bool {
 		f.Count.Asked(string(s.From()), outcome)
 		if news {
 			if f.Node.Status().View().Connected {
-				state.Poke(f.LeaveStream) // it brought nothing of this
+				state.Notify(f.LeaveStream) // it brought nothing of this
 			}
 			return true
 		}
@@ -181,7 +181,7 @@ func (f *Fetcher) inquireOnce(ctx context.Context, s Source, others func() []Sou
 // have names what is in use, without what is to come whole.
 func (f *Fetcher) have() []*fealtyv1.HeldSnapshot {
 	due := f.Resyncs.Due()
-	return slices.DeleteFunc(accept.HeldBy(f.Node.Beliefs(), f.Node.Now()),
+	return slices.DeleteFunc(accept.HeldBy(f.Node.TrustState(), f.Node.Now()),
 		func(h *fealtyv1.HeldSnapshot) bool { return slices.Contains(due, h.GetScope()) })
 }
 

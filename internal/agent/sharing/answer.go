@@ -36,7 +36,7 @@ type call struct {
 	member string
 	ctx    context.Context
 	end    func()
-	held   []*state.Held // what the caller may be given
+	held   []*state.ActiveSnapshot // what the caller may be given
 	links  [][]byte
 	group  snapshot.Subject // zero: it showed none
 }
@@ -66,7 +66,7 @@ func (s *server) begin(ctx context.Context, runtime []byte) (begun *call, err er
 		s.cfg.Answered(Withheld)
 		return nil, explain.Of(err)
 	}
-	b, now := s.cfg.Node.Beliefs(), s.cfg.Node.Now()
+	b, now := s.cfg.Node.TrustState(), s.cfg.Node.Now()
 	c.group, err = groupOf(b, s.cfg.Node.Autonomy.Facts().PolicyAt(now).Max, id, runtime, now)
 	if err != nil {
 		s.sampler.Log(ctx, s.cfg.Log, slog.LevelInfo, "a member did not show in which group it is",
@@ -176,7 +176,7 @@ func (c *call) sendLinks(ctx context.Context, stream fealtyv1.SharedService_List
 
 // bare returns h as it travels: what is signed by itself whole, the others without their
 // content.
-func bare(h *state.Held) ([]byte, error) {
+func bare(h *state.ActiveSnapshot) ([]byte, error) {
 	if _, ok := h.Verified.Record(); !ok {
 		return h.Raw, nil
 	}
@@ -199,7 +199,7 @@ func (s *server) GetShared(req *fealtyv1.GetSharedRequest, stream fealtyv1.Share
 			fmt.Sprintf("it has %d bytes, a SHA-256 has %d", n, sha256.Size))
 	}
 	hash := snapshot.Digest(req.GetContentHash())
-	i := slices.IndexFunc(c.held, func(h *state.Held) bool { return h.Verified.Header().ContentHash == hash })
+	i := slices.IndexFunc(c.held, func(h *state.ActiveSnapshot) bool { return h.Verified.Header().ContentHash == hash })
 	if i < 0 {
 		// The same for what others have and for what nobody has.
 		s.cfg.Answered(Absent)

@@ -23,7 +23,7 @@ import (
 // A caller that lost a role or an organization since still has the header of before. So what
 // it shows is worth no more than what it may do alone by it: the record over it may not be
 // older than most, which is degraded.max, nor of an earlier authority epoch.
-func groupOf(b *state.Beliefs, most time.Duration, caller identity.ID, raw []byte, now time.Time) (snapshot.Subject,
+func groupOf(b *state.TrustState, most time.Duration, caller identity.ID, raw []byte, now time.Time) (snapshot.Subject,
 	error) {
 	none := snapshot.Subject{}
 	if len(raw) == 0 {
@@ -45,7 +45,7 @@ func groupOf(b *state.Beliefs, most time.Duration, caller identity.ID, raw []byt
 		return none, fmt.Errorf("it is %.40q of %.80q, not the node_runtime of the caller", claims.Header.ScopeType,
 			claims.Header.Subject)
 	}
-	bundle := b.Held[snapshot.ScopeTrustBundle]
+	bundle := b.Active[snapshot.ScopeTrustBundle]
 	if bundle == nil {
 		return none, errors.New("no trust bundle is in use here")
 	}
@@ -73,10 +73,10 @@ func groupOf(b *state.Beliefs, most time.Duration, caller identity.ID, raw []byt
 
 // shared returns what of a node that believes b a member of group is given at now, the
 // trust bundle first. A zero group is that of a member that showed none.
-func shared(b *state.Beliefs, group snapshot.Subject, now time.Time) []*state.Held {
-	var out []*state.Held
+func shared(b *state.TrustState, group snapshot.Subject, now time.Time) []*state.ActiveSnapshot {
+	var out []*state.ActiveSnapshot
 	for _, scope := range state.Scopes {
-		h := b.Held[scope]
+		h := b.Active[scope]
 		if h == nil || !now.Before(h.Verified.Header().ExpiresAt) {
 			continue
 		}
@@ -94,8 +94,8 @@ func shared(b *state.Beliefs, group snapshot.Subject, now time.Time) []*state.He
 
 // linksOf returns the newest links of the history that lead to the head of the trust bundle in
 // use, as far as this node heard of them and a caller is given them; nil if it did not.
-func linksOf(b *state.Beliefs) [][]byte {
-	h := b.Held[snapshot.ScopeTrustBundle]
+func linksOf(b *state.TrustState) [][]byte {
+	h := b.Active[snapshot.ScopeTrustBundle]
 	if h == nil || len(b.Links) == 0 {
 		return nil
 	}
@@ -113,7 +113,7 @@ func linksOf(b *state.Beliefs) [][]byte {
 
 // news reports whether h is newer than what a member says that it has of the scope, or
 // contradicts it: two contents under one version are for the member to see.
-func news(h *state.Held, has *fealtyv1.HeldSnapshot, now time.Time) bool {
+func news(h *state.ActiveSnapshot, has *fealtyv1.HeldSnapshot, now time.Time) bool {
 	if has == nil {
 		return true
 	}

@@ -267,7 +267,7 @@ func mirrorSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, p
 	if err != nil {
 		return nil, err
 	}
-	o, err := state.ReadOutlook(durable.OS(), cfg.Path("data"), c.Env.Now())
+	o, err := state.ReadTrustView(durable.OS(), cfg.Path("data"), c.Env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -591,8 +591,8 @@ func objectOf(data []byte) (map[string]json.RawMessage, error) {
 
 // An anchor is what a snapshot is verified against.
 type anchor struct {
-	name    string // for people
-	outlook state.Outlook
+	name string // for people
+	view state.TrustView
 	// open are the checks that nobody can make without a node: they hold by
 	// assumption.
 	open map[int]string
@@ -647,11 +647,11 @@ that it accepted nothing newer.
 // nodeAnchor is the node of --data.
 func nodeAnchor(c *program.CLI, cfg *settings.Values) (*anchor, error) {
 	dir := cfg.Path("data")
-	o, err := state.ReadOutlook(durable.OS(), dir, c.Env.Now())
+	o, err := state.ReadTrustView(durable.OS(), dir, c.Env.Now())
 	if err != nil {
 		return nil, err
 	}
-	a := &anchor{name: fmt.Sprintf("%s, by its folder %s", o.Trust.Me, dir), outlook: o}
+	a := &anchor{name: fmt.Sprintf("%s, by its folder %s", o.Trust.Me, dir), view: o}
 	if o.Lost {
 		a.name += ", whose marks are lost: it takes nothing before a coordinator answered it"
 	}
@@ -701,7 +701,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 	if err != nil {
 		return nil, Unreadable(bundle.Name, "snapshot", err)
 	}
-	o := state.Outlook{Trust: snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: key}}
+	o := state.TrustView{Trust: snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: key}}
 	if trust != "" {
 		v, err := snapshot.Verify(bundle.Signed, o.Trust, snapshot.Marks{}, c.Env.Now())
 		if err != nil {
@@ -724,7 +724,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 		o.Trust.Roles, o.Trust.Organizations = h.Roles, h.OrganizationIDs
 		a.open[10] = "as for a node with the roles and organizations that it names"
 	}
-	a.outlook = o
+	a.view = o
 	return a, nil
 }
 
@@ -868,10 +868,10 @@ type verifiedSnapshot struct {
 // verifySnapshot makes the checks, shows them, and returns the refusal.
 func verifySnapshot(c *program.CLI, r *Reading, a *anchor) error {
 	now := c.Env.Now()
-	v, err := snapshot.Verify(r.Signed, a.outlook.Trust, a.outlook.Marks, now)
+	v, err := snapshot.Verify(r.Signed, a.view.Trust, a.view.Marks, now)
 	held := false
 	if err != nil && rejection(err).Reason == snapshot.ReasonUnchanged {
-		v, err = snapshot.Recheck(r.Signed, a.outlook.Trust, a.outlook.Marks, now)
+		v, err = snapshot.Recheck(r.Signed, a.view.Trust, a.view.Marks, now)
 		held = err == nil
 	}
 	checks := a.steps(err)

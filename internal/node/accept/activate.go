@@ -22,8 +22,8 @@ import (
 
 // Take is Take with what is here. It reports whether links of the history are
 // missing, and the trust bundle that one of a restored history took the place of.
-func (n *Node) Take(ctx context.Context, from state.Origin, offers []state.Offer) (lost bool, before *state.Held,
-	err error) {
+func (n *Node) Take(ctx context.Context, from state.Origin, offers []state.Offer) (lost bool,
+	before *state.ActiveSnapshot, err error) {
 	release, err := n.Activation.Acquire(ctx)
 	if err != nil {
 		return false, nil, err
@@ -42,8 +42,8 @@ func (n *Node) takeHeld(ctx context.Context, from state.Origin, offers []state.O
 		return cmp.Compare(state.OrderOf(x.Scope),
 			state.OrderOf(y.Scope))
 	})
-	b := n.beliefs.Load()
-	var batch []state.Taken
+	b := n.trustState.Load()
+	var batch []state.AcceptedSnapshot
 	for _, o := range offers {
 		signed, err := snapshot.Unmarshal(o.Raw)
 		var d state.Decision
@@ -69,7 +69,7 @@ func (n *Node) takeHeld(ctx context.Context, from state.Origin, offers []state.O
 			n.refuse(ctx, refused, err, state.Early{From: from, Offer: o})
 			if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && from == state.ByCoordinator &&
 				o.Scope == string(snapshot.ScopeTrustBundle) && r.Reason == snapshot.ReasonVersion {
-				n.arrival.overtaken = b.Held[snapshot.ScopeTrustBundle] // who gives an older one is shown this one
+				n.arrival.overtaken = b.Active[snapshot.ScopeTrustBundle] // who gives an older one is shown this one
 			}
 			continue
 		}
@@ -80,12 +80,12 @@ func (n *Node) takeHeld(ctx context.Context, from state.Origin, offers []state.O
 			continue // as before
 		}
 		raw := bytes.Clone(o.Raw)
-		batch, b = append(batch, state.Taken{Decision: d, Raw: raw}), d.After(b, raw)
+		batch, b = append(batch, state.AcceptedSnapshot{Decision: d, Raw: raw}), d.After(b, raw)
 		if slices.Contains(state.Foundations, d.V.Header().ScopeType) {
 			if err := n.settle(ctx, from, batch); err != nil {
 				return err
 			}
-			batch, b = nil, n.beliefs.Load()
+			batch, b = nil, n.trustState.Load()
 		}
 	}
 	return n.settle(ctx, from, batch)
@@ -94,7 +94,7 @@ func (n *Node) takeHeld(ctx context.Context, from state.Origin, offers []state.O
 // judge decides at the node's time. If that is ahead of the machine's because the
 // future was signed, a bundle of a newer epoch is what mends it: such a one is judged
 // by the machine's clock as well.
-func judge(me state.Self, clock *Clock, b *state.Beliefs, s *snapshot.Signed) (state.Decision, error) {
+func judge(me state.Self, clock *Clock, b *state.TrustState, s *snapshot.Signed) (state.Decision, error) {
 	d, err := state.Decide(me, b, s, clock.Now())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonValidity {
 		return d, err
@@ -108,7 +108,7 @@ func judge(me state.Self, clock *Clock, b *state.Beliefs, s *snapshot.Signed) (s
 }
 
 // settle activates a batch, and sees to what follows from that.
-func (n *Node) settle(ctx context.Context, from state.Origin, batch []state.Taken) error {
+func (n *Node) settle(ctx context.Context, from state.Origin, batch []state.AcceptedSnapshot) error {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (n *Node) settle(ctx context.Context, from state.Origin, batch []state.Take
 			if bundle, ok := t.V.TrustBundle(); ok {
 				// A full disk must not keep a ban from taking effect: for connections it
 				// does so now, and for good when it could be kept.
-				if trust, err := bundle.IdentityWith(n.beliefs.Load().Stated()); err == nil {
+				if trust, err := bundle.IdentityWith(n.trustState.Load().Stated()); err == nil {
 					_ = n.source.Trust(trust)
 				}
 			}
@@ -128,12 +128,12 @@ func (n *Node) settle(ctx context.Context, from state.Origin, batch []state.Take
 	}
 	for _, t := range batch {
 		if t.Barred {
-			n.tellQuarantine(ctx, n.beliefs.Load(), t.V.Header().ScopeType)
+			n.tellQuarantine(ctx, n.trustState.Load(), t.V.Header().ScopeType)
 		}
 	}
 	switch batch[len(batch)-1].V.Header().ScopeType {
 	case snapshot.ScopeTrustBundle:
-		n.told.Renew() // it may have waited for this bundle
+		n.reports.Renew() // it may have waited for this bundle
 	case snapshot.ScopeNodeRuntime:
 	default:
 		return nil
@@ -158,7 +158,7 @@ func (n *Node) settle(ctx context.Context, from state.Origin, batch []state.Take
 // activate puts decisions into use, in the order that a crash needs: pending,
 // marks, active, and then memory. They were decided one after the other, so that
 // the last has the ledger of all. The caller holds n.activation.
-func (n *Node) activate(ctx context.Context, from state.Origin, batch []state.Taken) error {
+func (n *Node) activate(ctx context.Context, from state.Origin, batch []state.AcceptedSnapshot) error {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -170,13 +170,13 @@ func (n *Node) activate(ctx context.Context, from state.Origin, batch []state.Ta
 			return err
 		}
 	}
-	b := n.beliefs.Load()
-	if slices.ContainsFunc(batch, func(t state.Taken) bool { return t.Raised }) {
+	b := n.trustState.Load()
+	if slices.ContainsFunc(batch, func(t state.AcceptedSnapshot) bool { return t.Raised }) {
 		// From here on it is accepted, in memory even if the disk fails: what is lower
 		// must not come in afterwards.
 		b = b.WithLedger(batch[len(batch)-1].Ledger)
 		b.Arriving = true
-		n.beliefs.Store(b)
+		n.trustState.Store(b)
 		n.owed.marksDirty = true
 		defer n.arrived()
 	}
@@ -198,7 +198,7 @@ func (n *Node) activate(ctx context.Context, from state.Origin, batch []state.Ta
 		n.arrived()
 		n.finishDrops(ctx)
 		n.files.derive(ctx)
-		n.told.Changed(changed...)
+		n.reports.Changed(changed...)
 	}()
 	for _, t := range batch {
 		if t.Barred {
@@ -217,24 +217,24 @@ func (n *Node) activate(ctx context.Context, from state.Origin, batch []state.Ta
 
 // arrived ends an activation, however it ended.
 func (n *Node) arrived() {
-	if b := n.beliefs.Load(); b.Arriving {
+	if b := n.trustState.Load(); b.Arriving {
 		next := *b
 		next.Arriving = false
-		n.beliefs.Store(&next)
+		n.trustState.Store(&next)
 	}
 }
 
 // place puts one snapshot into use that the marks on disk know, and returns the scopes
 // that the node does not hold any more because of it.
-func (n *Node) place(ctx context.Context, t state.Taken) ([]snapshot.Scope, error) {
-	b, header := n.beliefs.Load(), t.V.Header()
+func (n *Node) place(ctx context.Context, t state.AcceptedSnapshot) ([]snapshot.Scope, error) {
+	b, header := n.trustState.Load(), t.V.Header()
 	scope := header.ScopeType
 	// A newer record over the same header takes no version's place: the one before
 	// stays the previous one.
 	var old []byte
 	level := slog.LevelInfo
 	_, probation := b.OnTrial(scope)
-	switch h := b.Held[scope]; {
+	switch h := b.Active[scope]; {
 	case b.InUse(t.V):
 		level = slog.LevelDebug
 	case h == nil:
@@ -247,7 +247,7 @@ func (n *Node) place(ctx context.Context, t state.Taken) ([]snapshot.Scope, erro
 	if err := n.store.Place(scope, t.Raw, old); err != nil {
 		return nil, err
 	}
-	next := b.With(scope, &state.Held{Verified: t.V, Raw: t.Raw})
+	next := b.With(scope, &state.ActiveSnapshot{Verified: t.V, Raw: t.Raw})
 	if bundle, ok := t.V.TrustBundle(); ok {
 		trust, err := bundle.IdentityWith(next.Stated())
 		if err != nil {
@@ -262,9 +262,9 @@ func (n *Node) place(ctx context.Context, t state.Taken) ([]snapshot.Scope, erro
 	if scope == snapshot.ScopeNodeRuntime {
 		next, gone = next.Pruned()
 	}
-	n.beliefs.Store(next)
+	n.trustState.Store(next)
 	if t.Restored {
-		n.arrival.overtaken = b.Held[scope]
+		n.arrival.overtaken = b.Active[scope]
 		n.log.LogAttrs(ctx, slog.LevelWarn,
 			"the signers of the cluster restored it from a backup; this node goes on with it",
 			slog.Uint64("authority_epoch", header.AuthorityEpoch))
@@ -274,7 +274,7 @@ func (n *Node) place(ctx context.Context, t state.Taken) ([]snapshot.Scope, erro
 	}
 	if trial, ok := next.OnTrial(scope); ok && trial.Header == t.V.HeaderDigest().String() {
 		n.Trials.Since[scope] = time.Now()
-		state.Poke(n.Trials.Kick)
+		state.Notify(n.Trials.Changed)
 	}
 	n.accepted(ctx, scope)
 	n.drop(ctx, gone)
@@ -301,7 +301,7 @@ func (n *Node) refuse(ctx context.Context, r state.Refusal, cause error, e state
 // note records a refusal, with what was refused if that proves that its signer lies.
 func (n *Node) note(ctx context.Context, r state.Refusal, cause error, o state.Offer) {
 	scope := snapshot.Scope(r.Scope)
-	n.told.Rejected(r.Scope, r.Reason)
+	n.reports.Rejected(r.Scope, r.Reason)
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](cause); ok && rejected.Ahead {
 		n.fallBehind(ctx)
 	}
@@ -322,7 +322,7 @@ func (n *Node) note(ctx context.Context, r state.Refusal, cause error, o state.O
 	if write {
 		n.keepRefusals(ctx)
 	}
-	n.told.Report()
+	n.reports.Report()
 }
 
 // accepted ends the refusal of a scope: something newer is in use.
@@ -330,7 +330,7 @@ func (n *Node) accepted(ctx context.Context, scope snapshot.Scope) {
 	if n.status.Resolved(string(scope)) {
 		n.keepRefusals(ctx)
 	}
-	n.told.Report()
+	n.reports.Report()
 }
 
 // keepRefusals makes the reasons durable. Losing them costs a person a hint, so
@@ -348,7 +348,7 @@ func (n *Node) fallBehind(ctx context.Context) {
 		return
 	}
 	n.Autonomy.behind.Store(new(true))
-	bundle := n.beliefs.Load().Bundle()
+	bundle := n.trustState.Load().Bundle()
 	if bundle == nil {
 		return // nothing is permitted
 	}
@@ -359,7 +359,7 @@ func (n *Node) fallBehind(ctx context.Context) {
 
 // CheckHeader verifies the header of what came without its content; nil if there is
 // nothing new in it. Errors are a [*snapshot.RejectedError].
-func CheckHeader(me state.Self, b *state.Beliefs, signed *snapshot.Signed, now time.Time) (
+func CheckHeader(me state.Self, b *state.TrustState, signed *snapshot.Signed, now time.Time) (
 	snapshotmember.Checked, error) {
 	trust := me.Trust(b)
 	checked, err := snapshotmember.VerifyHeader(signed, trust, b.Marks, now)
@@ -383,8 +383,8 @@ func CheckHeader(me state.Self, b *state.Beliefs, signed *snapshot.Signed, now t
 
 // ContentAtHand returns the content of scope with this hash, if it is in use or on
 // disk, else nil.
-func ContentAtHand(store *state.Store, b *state.Beliefs, scope snapshot.Scope, hash snapshot.Digest) []byte {
-	if h := b.Held[scope]; h != nil && h.Verified.Header().ContentHash == hash {
+func ContentAtHand(store *state.Store, b *state.TrustState, scope snapshot.Scope, hash snapshot.Digest) []byte {
+	if h := b.Active[scope]; h != nil && h.Verified.Header().ContentHash == hash {
 		return []byte(h.Verified.ContentJSON())
 	}
 	for _, place := range []string{dir.Active, dir.Previous} {

@@ -16,14 +16,14 @@ import (
 )
 
 // Facts are what the guard decides by now.
-func (a *Autonomy) Facts() guard.Facts { return a.factsOf(a.n.beliefs.Load()) }
+func (a *Autonomy) Facts() guard.Facts { return a.factsOf(a.n.trustState.Load()) }
 
 // factsOf are those of a node that believes b. All that they come from is decisive, but for
 // contact, which does not make a node degraded.
-func (a *Autonomy) factsOf(b *state.Beliefs) guard.Facts {
+func (a *Autonomy) factsOf(b *state.TrustState) guard.Facts {
 	known := a.known.Load()
 	if known == nil || known.Of != b {
-		known = &state.FactsOfBeliefs{Of: b, Facts: b.Facts()}
+		known = &state.TrustFacts{Of: b, Facts: b.Facts()}
 		a.known.Store(known)
 	}
 	svid, f := a.n.svid.Load(), known.Facts
@@ -39,8 +39,8 @@ func (a *Autonomy) factsOf(b *state.Beliefs) guard.Facts {
 	return f
 }
 
-// Alone returns until when the node works without news, and what ends it.
-func (a *Autonomy) Alone() (time.Time, string) { return a.Facts().Alone() }
+// DegradedUntil returns until when the node works without news, and what ends it.
+func (a *Autonomy) DegradedUntil() (time.Time, string) { return a.Facts().DegradedUntil() }
 
 // Permit decides whether this node, or a service on it, may do action now; nil
 // permits it. A refusal is a [*guard.RefusedError], and counted. Out of contact with the
@@ -48,7 +48,7 @@ func (a *Autonomy) Alone() (time.Time, string) { return a.Facts().Alone() }
 func (a *Autonomy) Permit(action guard.Action) error {
 	err := a.Facts().Permit(action, a.n.Clock.Now())
 	if refused, ok := errors.AsType[*guard.RefusedError](err); ok {
-		a.n.told.Refused(guard.LabelOf(action), refused.Reason)
+		a.n.reports.Refused(guard.LabelOf(action), refused.Reason)
 	}
 	a.Degraded.Count(action, err == nil)
 	return err
@@ -57,11 +57,11 @@ func (a *Autonomy) Permit(action guard.Action) error {
 // Use returns what may be used now of scope, without what is revoked. The error is a
 // [*guard.RefusedError].
 func (a *Autonomy) Use(scope snapshot.Scope) (*snapshot.Verified, error) {
-	b := a.n.beliefs.Load()
+	b := a.n.trustState.Load()
 	if err := a.factsOf(b).Gives(scope, a.n.Clock.Now()); err != nil {
 		return nil, err
 	}
-	return b.Effective(b.Held[scope], a.n.me.ID), nil
+	return b.Effective(b.Active[scope], a.n.me.ID), nil
 }
 
 // Given returns what may be used of scope, as local services get it.
@@ -72,7 +72,7 @@ func (a *Autonomy) Given(scope snapshot.Scope) (*fealtyv1.ScopeContent, error) {
 	}
 	header := v.Header()
 	record, _ := v.Record()
-	trial, on := a.n.beliefs.Load().OnTrial(scope)
+	trial, on := a.n.trustState.Load().OnTrial(scope)
 	return &fealtyv1.ScopeContent{
 		Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion,
 		Generation: record.Generation,
@@ -118,7 +118,7 @@ func (a *Autonomy) KeepPeriods(ctx context.Context) {
 // alone is over, and wakes who lives by what then ends.
 func (a *Autonomy) WatchDegraded(ctx context.Context) error {
 	for {
-		changed := a.News.Wait()
+		changed := a.Changed.Wait()
 		wait := a.LookDegraded(ctx)
 		t := time.NewTimer(min(wait, lookEvery)) // a timer does not see a clock that is set
 		select {
@@ -128,8 +128,8 @@ func (a *Autonomy) WatchDegraded(ctx context.Context) error {
 			return ctx.Err()
 		case <-changed:
 		case <-t.C:
-			a.News.Ring()
-			state.Poke(a.n.Trials.Kick) // the files that others read, too
+			a.Changed.Notify()
+			state.Notify(a.n.Trials.Changed) // the files that others read, too
 		}
 		t.Stop()
 	}
@@ -148,14 +148,14 @@ func (a *Autonomy) NoteDegraded() {
 		from = now // it holds nothing, or is behind
 	}
 	if a.Degraded.Began(from) {
-		a.n.told.Entered()
+		a.n.reports.Entered()
 		policy := f.PolicyAt(now)
 		a.n.log.LogAttrs(ctx, slog.LevelWarn, "degraded mode: no news for too long, going on by its policy alone",
 			slog.Time("since", from), slog.Time("newest_word", f.Word),
 			slog.String("partition", string(f.Partition(now))), slog.Any("allow", policy.Allow),
 			slog.Duration("max", policy.Max))
 	}
-	until, limit := f.Alone()
+	until, limit := f.DegradedUntil()
 	if until.IsZero() {
 		until = from // what it holds gives it no time at all
 	}
@@ -173,7 +173,7 @@ func (a *Autonomy) LookDegraded(ctx context.Context) time.Duration {
 	if !f.Degraded(now) {
 		if p := a.Degraded.Ended(now); p != nil {
 			a.n.log.LogAttrs(ctx, slog.LevelInfo, "degraded mode is over: there is news", slog.Time("since", p.From))
-			a.n.told.Report()
+			a.n.reports.Report()
 		}
 	}
 	a.KeepPeriods(ctx)

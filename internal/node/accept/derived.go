@@ -22,11 +22,11 @@ func (d *Derived) readState(at time.Time) error {
 	if err == nil {
 		err = dir.Unseal(data, &f)
 	}
-	b := d.n.beliefs.Load()
+	b := d.n.trustState.Load()
 	for _, s := range f.Scopes {
-		d.n.told.Applied(s.Scope, s.Applied)
+		d.n.reports.Applied(s.Scope, s.Applied)
 	}
-	for scope, h := range b.Held {
+	for scope, h := range b.Active {
 		d.receipts[scope] = state.Receipt{At: at, From: state.FromDisk}
 		i := slices.IndexFunc(f.Scopes, func(s state.ScopeState) bool {
 			return s.Scope == scope && s.ContentHash == h.Verified.Header().ContentHash.String()
@@ -45,9 +45,9 @@ func (d *Derived) readState(at time.Time) error {
 func (d *Derived) state() state.StateFile {
 	f := state.StateFile{Release: d.release}
 	f.Identity.SVID, f.Identity.Anchor = dir.SVIDName, dir.AnchorName
-	b := d.n.beliefs.Load()
+	b := d.n.trustState.Load()
 	for _, scope := range state.Scopes {
-		h := b.Held[scope]
+		h := b.Active[scope]
 		if h == nil {
 			continue
 		}
@@ -57,7 +57,7 @@ func (d *Derived) state() state.StateFile {
 			ConfigVersion: header.ConfigVersion,
 			ContentHash:   header.ContentHash.String(), SignerKeyIDs: h.Verified.SignerKeyIDs(),
 			RefreshAfter: header.RefreshAfter, ExpiresAt: header.ExpiresAt,
-			VerifiedAt: r.At.UTC(), Source: r.From, Applied: d.n.told.AppliedTo(scope),
+			VerifiedAt: r.At.UTC(), Source: r.From, Applied: d.n.reports.AppliedTo(scope),
 		}
 		if record, ok := h.Verified.Record(); ok {
 			s.Generation, s.FreshUntil = record.Generation, &record.FreshUntil
@@ -73,15 +73,15 @@ func (d *Derived) state() state.StateFile {
 // revoked. The caller holds n.activation.
 func (d *Derived) derive(ctx context.Context) {
 	var written []snapshot.Scope
-	defer func() { d.n.told.Changed(written...) }()
+	defer func() { d.n.reports.Changed(written...) }()
 	warn := func(name string, err error) {
 		d.n.log.LogAttrs(ctx, slog.LevelWarn, "a file for others to read is not up to date yet",
 			slog.String("file", d.n.store.Path(name)), slog.Any("err", err))
 	}
-	b, now := d.n.beliefs.Load(), d.n.Clock.Now()
+	b, now := d.n.trustState.Load(), d.n.Clock.Now()
 	f := d.n.Autonomy.factsOf(b)
 	for _, scope := range state.Scopes {
-		h, name := b.Held[scope], dir.CurrentName(scope)
+		h, name := b.Active[scope], dir.CurrentName(scope)
 		there, known := d.contents[scope]
 		if f.Gives(scope, now) != nil {
 			if known && there == nil {

@@ -11,6 +11,6 @@
 //   - [Derived] keeps the files that others read up to what is in use.
 //   - [Clock] writes down what time it was at the least.
 //
-// It asks nobody and serves nobody. An agent brings what it heard, and is [Told] what
+// It asks nobody and serves nobody. An agent brings what it heard, and [Reports] tell it what
 // becomes of it.
 package accept

@@ -32,9 +32,9 @@ func (n *Node) HearLinks(ctx context.Context, links [][]byte) {
 		return
 	}
 	defer release()
-	next := *n.beliefs.Load()
+	next := *n.trustState.Load()
 	next.Links = slices.Clone(links)
-	n.beliefs.Store(&next)
+	n.trustState.Store(&next)
 }
 
 // enrolAnew puts a grant into use by which the node is in another incarnation: what
@@ -58,7 +58,7 @@ func (n *Node) enrolAnew(ctx context.Context, got *state.Admitted) error {
 			continue
 		}
 		void = append(void, dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Previous))
-		if got.After.Held[scope] == nil {
+		if got.After.Active[scope] == nil {
 			void = append(void, dir.SnapshotName(scope, dir.Active))
 		}
 	}
@@ -67,7 +67,7 @@ func (n *Node) enrolAnew(ctx context.Context, got *state.Admitted) error {
 	}
 	got.Me.Anchor = entry.Anchor
 	n.enrolled.Store(&got.Me)
-	n.beliefs.Store(got.After)
+	n.trustState.Store(got.After)
 	if err := n.source.Adopt(got.Material); err != nil {
 		return fmt.Errorf("use the new identity: %w", err)
 	}
@@ -77,11 +77,11 @@ func (n *Node) enrolAnew(ctx context.Context, got *state.Admitted) error {
 		n.accepted(ctx, scope)
 	}
 	clear(n.files.receipts)
-	for scope := range got.After.Held {
+	for scope := range got.After.Active {
 		n.files.receipts[scope] = state.Receipt{At: n.Clock.Now(), From: state.ByGrant}
 	}
 	n.files.derive(ctx)
-	n.told.Changed(state.Scopes[:]...)
+	n.reports.Changed(state.Scopes[:]...)
 	n.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.SVID.Key.ID.String()),
 		slog.Time("svid_not_after", got.Material.NotAfter()))
 	return nil
@@ -137,7 +137,7 @@ func (n *Node) Present(ctx context.Context, s dir.SVID, m *credential.Material) 
 	n.svid.Store(&s)
 	n.log.LogAttrs(ctx, slog.LevelInfo, "identity renewed", slog.String("member", n.me.ID.String()),
 		slog.String("key", s.Key.ID.String()), slog.Time("svid_not_after", m.NotAfter()))
-	n.told.Report()
+	n.reports.Report()
 	return refused, nil
 }
 
@@ -160,11 +160,11 @@ func (n *Node) Rejoin(ctx context.Context, grant *fealtyv1.JoinGrant, of Granted
 	}
 	defer release()
 	me := n.Self()
-	w := state.Wanted{Cluster: me.Cluster, Kind: me.Kind, Pin: of.Pin, Key: of.Key, Me: &me, Beliefs: n.beliefs.Load(),
-		Moved: of.Moved}
+	w := state.Wanted{Cluster: me.Cluster, Kind: me.Kind, Pin: of.Pin, Key: of.Key, Me: &me,
+		TrustState: n.trustState.Load(), Moved: of.Moved}
 	if of.Moved != nil {
 		// Of what is signed under the old root the marks alone count.
-		w.Beliefs = &state.Beliefs{Ledger: state.Ledger{Marks: w.Beliefs.Marks}}
+		w.TrustState = &state.TrustState{Ledger: state.Ledger{Marks: w.TrustState.Marks}}
 	}
 	got, err := state.VerifyRejoin(grant, w, n.Clock.Now)
 	if err != nil {
@@ -176,7 +176,7 @@ func (n *Node) Rejoin(ctx context.Context, grant *fealtyv1.JoinGrant, of Granted
 	case got.Me.Incarnation != me.Incarnation:
 		err = n.enrolAnew(ctx, got)
 	default:
-		unkept := n.activate(ctx, state.ByGrant, got.Took)
+		unkept := n.activate(ctx, state.ByGrant, got.Accepted)
 		if unkept != nil {
 			// The snapshots beside the certificate are taken again when the disk takes them. The
 			// certificate itself brings the connections back, by the bundle that came too.
@@ -209,7 +209,7 @@ func (n *Node) HearChanges(ctx context.Context, encoded [][]byte) bool {
 	}
 	defer release()
 	me := n.Self()
-	change, err := verifyChanges(encoded, n.beliefs.Load(), me.Pin)
+	change, err := verifyChanges(encoded, n.trustState.Load(), me.Pin)
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, cosigned.ErrNoRootChange) && len(encoded) == 0 {
@@ -230,11 +230,11 @@ func (n *Node) HearChanges(ctx context.Context, encoded [][]byte) bool {
 }
 
 // verifyChanges decides where the root that a node pins went. It is pure.
-func verifyChanges(encoded [][]byte, b *state.Beliefs, pin identity.KeyID) (cosigned.RootChange, error) {
+func verifyChanges(encoded [][]byte, b *state.TrustState, pin identity.KeyID) (cosigned.RootChange, error) {
 	// An expired bundle will do: who signs is not a matter of its date, and the way back
 	// must not end with it.
 	bundle := b.Stale
-	if h := b.Held[snapshot.ScopeTrustBundle]; h != nil {
+	if h := b.Active[snapshot.ScopeTrustBundle]; h != nil {
 		bundle = h.Verified
 	}
 	if bundle == nil {
@@ -269,8 +269,8 @@ func (n *Node) trustAhead(raw []byte) bool {
 	}
 	me := n.Self()
 	me.ConfigRoot = change.ConfigRoot
-	b := n.beliefs.Load()
-	d, err := state.Decide(me, &state.Beliefs{Ledger: state.Ledger{Marks: b.Marks}}, signed, n.Clock.Now())
+	b := n.trustState.Load()
+	d, err := state.Decide(me, &state.TrustState{Ledger: state.Ledger{Marks: b.Marks}}, signed, n.Clock.Now())
 	if err != nil {
 		return false
 	}
@@ -296,7 +296,8 @@ func (n *Node) followRoot(ctx context.Context, got *state.Admitted) error {
 	var stale []string
 	for _, scope := range state.Scopes {
 		stale = append(stale, dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Previous))
-		if !slices.ContainsFunc(got.Took, func(t state.Taken) bool { return t.V.Header().ScopeType == scope }) {
+		if !slices.ContainsFunc(got.Accepted,
+			func(t state.AcceptedSnapshot) bool { return t.V.Header().ScopeType == scope }) {
 			stale = append(stale, dir.SnapshotName(scope, dir.Active))
 		}
 	}

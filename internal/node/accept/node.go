@@ -19,9 +19,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Told is who wants to know what becomes of a node. Each may be called under the node's
+// Reports are told what becomes of a node. Each may be called under the node's
 // turn, and none of them may wait.
-type Told struct {
+type Reports struct {
 	// Rejected counts a snapshot that was refused, by scope and reason.
 	Rejected func(scope, reason string)
 	// Refused counts an action that the guard refused, by action and reason.
@@ -43,24 +43,24 @@ type Told struct {
 // Node is what a member has accepted while its agent runs. It changes it in the order that
 // a crash needs, one change after the other, and asks nobody.
 type Node struct {
-	me       state.Self // as it was opened; what an enrolment or another root changes is in enrolled
-	store    *state.Store
-	Clock    *Clock
-	log      *slog.Logger
-	Faults   *fault.Points
-	told     Told
-	source   *credential.Issued
-	enrolled atomic.Pointer[state.Self]          // stored under activation
-	moved    atomic.Pointer[cosigned.RootChange] // the change of root that is to be followed; nil: none
-	svid     state.Decisive[dir.SVID]
-	beliefs  state.Decisive[state.Beliefs]
-	status   state.Condition
+	me         state.Self // as it was opened; what an enrolment or another root changes is in enrolled
+	store      *state.Store
+	Clock      *Clock
+	log        *slog.Logger
+	Faults     *fault.Points
+	reports    Reports
+	source     *credential.Issued
+	enrolled   atomic.Pointer[state.Self]          // stored under activation
+	moved      atomic.Pointer[cosigned.RootChange] // the change of root that is to be followed; nil: none
+	svid       state.Decisive[dir.SVID]
+	trustState state.Decisive[state.TrustState]
+	status     state.Condition
 
 	Autonomy Autonomy
 	Trials   Trials
 	files    Derived
 
-	Activation state.Semaphore // held by who changes beliefs or source
+	Activation state.Semaphore // held by who changes the trust state or source
 	arrival    arrival         // guarded by activation
 	owed       owed            // guarded by activation
 }
@@ -68,7 +68,7 @@ type Node struct {
 // arrival is what came of what was offered last.
 type arrival struct {
 	lost      bool                   // a trust bundle waits for links of the history
-	overtaken *state.Held            // a trust bundle to be shown to who has an older one
+	overtaken *state.ActiveSnapshot  // a trust bundle to be shown to who has an older one
 	early     map[string]state.Early // by scope: what may verify under what comes next
 }
 
@@ -83,16 +83,16 @@ type Autonomy struct {
 	n *Node
 	// a trusted key signed under a newer authority epoch than the trust bundle's
 	behind   state.Decisive[bool]
-	News     state.Bell                           // rings when the guard may decide otherwise than before
-	known    atomic.Pointer[state.FactsOfBeliefs] // of the beliefs that were asked for last
+	Changed  state.Notifier                   // when the guard may decide otherwise than before
+	known    atomic.Pointer[state.TrustFacts] // of the trust state that was asked for last
 	Degraded guard.Periods
 }
 
 // Trials are the snapshots on trial, while the agent runs.
 type Trials struct {
-	n     *Node
-	Kick  chan struct{}                // they changed
-	Since map[snapshot.Scope]time.Time // monotonic; guarded by activation
+	n       *Node
+	Changed chan struct{}                // they changed
+	Since   map[snapshot.Scope]time.Time // monotonic; guarded by activation
 }
 
 // Derived are the files that others read.
@@ -113,7 +113,7 @@ type Config struct {
 	Clock   *state.Clock
 	Release string // the program's, for the files that others read
 	Log     *slog.Logger
-	Told    Told
+	Reports Reports
 	Faults  *fault.Points // nil outside tests
 }
 
@@ -123,19 +123,19 @@ type Config struct {
 func New(cfg Config, l *state.Loaded) (*Node, error) {
 	n := &Node{
 		me: l.Me, store: cfg.Store, Clock: &Clock{cfg.Clock, cfg.Store, cfg.Log}, log: cfg.Log, Faults: cfg.Faults,
-		told:       cfg.Told,
+		reports:    cfg.Reports,
 		Activation: state.NewSemaphore(),
 	}
 	n.Autonomy.n, n.Trials.n, n.files.n = n, n, n
-	n.Trials.Kick, n.Trials.Since = make(chan struct{}, 1), make(map[snapshot.Scope]time.Time)
+	n.Trials.Changed, n.Trials.Since = make(chan struct{}, 1), make(map[snapshot.Scope]time.Time)
 	n.files.release, n.files.receipts = cfg.Release, make(map[snapshot.Scope]state.Receipt)
 	n.files.contents = make(map[snapshot.Scope]*snapshot.Digest)
 	n.files.whole = make(map[snapshot.Scope]*snapshot.Verified)
 	n.status.Now = cfg.Clock.Now
 	n.enrolled.Store(&l.Me)
 	n.svid.Store(&l.SVID)
-	believed, uncounted := cfg.Store.ResumeTrials(l.Beliefs, l.Me, cfg.Clock.Now())
-	n.beliefs.Store(believed)
+	believed, uncounted := cfg.Store.ResumeTrials(l.TrustState, l.Me, cfg.Clock.Now())
+	n.trustState.Store(believed)
 	behind, err := cfg.Store.ReadBehind(believed)
 	if err != nil {
 		l.Notes = append(l.Notes, err)
@@ -158,9 +158,9 @@ func New(cfg Config, l *state.Loaded) (*Node, error) {
 	}
 	n.Autonomy.Degraded.Resume(kept)
 	// From here on, what takes the place of another is news.
-	n.svid.Tend(n.Autonomy.NoteDegraded, n.Autonomy.News.Ring)
-	n.beliefs.Tend(n.Autonomy.NoteDegraded, n.Autonomy.News.Ring)
-	n.Autonomy.behind.Tend(n.Autonomy.NoteDegraded, n.Autonomy.News.Ring)
+	n.svid.Tend(n.Autonomy.NoteDegraded, n.Autonomy.Changed.Notify)
+	n.trustState.Tend(n.Autonomy.NoteDegraded, n.Autonomy.Changed.Notify)
+	n.Autonomy.behind.Tend(n.Autonomy.NoteDegraded, n.Autonomy.Changed.Notify)
 	if err := n.store.Stamp(cfg.Release); err != nil {
 		l.Notes = append(l.Notes, err)
 	}
@@ -174,13 +174,13 @@ func New(cfg Config, l *state.Loaded) (*Node, error) {
 // but trust where that is out of date.
 func firstSource(l *state.Loaded, now func() time.Time) (*credential.Issued, error) {
 	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: l.SVID.Chain, Key: l.SVID.Key.Signer(),
-		Bundle: l.Beliefs.Contact, Now: now})
+		Bundle: l.TrustState.Contact, Now: now})
 	if err == nil {
 		return credential.NewIssued(m), nil
 	}
 	// Out of date, banned, or of a mesh CA that is gone: whatever it is, a coordinator
 	// decides. The node comes back by proof of its key.
-	m, err = credential.NewMaterial(credential.MaterialConfig{Bundle: l.Beliefs.Contact, Now: now})
+	m, err = credential.NewMaterial(credential.MaterialConfig{Bundle: l.TrustState.Contact, Now: now})
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func firstSource(l *state.Loaded, now func() time.Time) (*credential.Issued, err
 // Resume tells what was found on disk, and finishes what was cut off.
 func (n *Node) Resume(ctx context.Context, l *state.Loaded) {
 	for _, r := range l.Earlier {
-		if n.beliefs.Load().Concerns(snapshot.Scope(r.Scope)) {
+		if n.trustState.Load().Concerns(snapshot.Scope(r.Scope)) {
 			n.status.Refused(r)
 		}
 	}
@@ -199,7 +199,7 @@ func (n *Node) Resume(ctx context.Context, l *state.Loaded) {
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)))
 	}
 	for _, r := range l.Refused {
-		n.told.Rejected(r.Scope, r.Reason)
+		n.reports.Rejected(r.Scope, r.Reason)
 		n.status.Refused(r)
 		n.log.LogAttrs(ctx, slog.LevelError, "snapshot on disk not used", slog.String("scope", r.Scope),
 			slog.String("reason", r.Reason), slog.String("detail", r.Detail))
@@ -213,8 +213,8 @@ func (n *Node) Resume(ctx context.Context, l *state.Loaded) {
 			continue
 		}
 		// A snapshot that the disk does not take now stays pending: the next start finds it.
-		h := n.beliefs.Load().Held[scope]
-		if h == nil || h != l.Beliefs.Held[scope] {
+		h := n.trustState.Load().Active[scope]
+		if h == nil || h != l.TrustState.Active[scope] {
 			continue // it failed its trial meanwhile
 		}
 		if err := n.store.Place(scope, h.Raw, old); err != nil {
@@ -226,14 +226,14 @@ func (n *Node) Resume(ctx context.Context, l *state.Loaded) {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "what the node may not hold any more is still on disk; it is not used",
 			slog.Any("err", err))
 	}
-	b := n.beliefs.Load()
+	b := n.trustState.Load()
 	for _, scope := range state.Scopes {
 		q, ok := b.Quarantined(scope)
 		if !ok {
 			continue
 		}
 		n.tellQuarantine(ctx, b, scope)
-		if h := b.Held[scope]; h != nil && !q.Kept {
+		if h := b.Active[scope]; h != nil && !q.Kept {
 			if err := n.store.Settle(scope, h.Raw); err != nil {
 				n.log.LogAttrs(ctx, slog.LevelWarn, "the file of the snapshot in use is still the one that failed",
 					slog.String("scope", string(scope)), slog.Any("err", err))
@@ -245,7 +245,7 @@ func (n *Node) Resume(ctx context.Context, l *state.Loaded) {
 	}
 	n.files.findDerived()
 	n.files.derive(ctx)
-	n.told.Changed(state.Scopes[:]...) // those that the program succeeded with are passed over
+	n.reports.Changed(state.Scopes[:]...) // those that the program succeeded with are passed over
 }
 
 // Now is the time that every end, bound and age of the node is compared with.
@@ -254,8 +254,8 @@ func (n *Node) Now() time.Time { return n.Clock.Now() }
 // Me is who the node is, as it was opened.
 func (n *Node) Me() state.Self { return n.me }
 
-// Beliefs are what the node holds true now.
-func (n *Node) Beliefs() *state.Beliefs { return n.beliefs.Load() }
+// TrustState are what the node holds true now.
+func (n *Node) TrustState() *state.TrustState { return n.trustState.Load() }
 
 // SVID is the identity in use.
 func (n *Node) SVID() *dir.SVID { return n.svid.Load() }
@@ -276,10 +276,10 @@ func (n *Node) Store() *state.Store { return n.store }
 func (n *Node) Self() state.Self { return *n.enrolled.Load() }
 
 // HeldBy names the snapshots in use of a node that believes b.
-func HeldBy(b *state.Beliefs, now time.Time) []*fealtyv1.HeldSnapshot {
+func HeldBy(b *state.TrustState, now time.Time) []*fealtyv1.HeldSnapshot {
 	var out []*fealtyv1.HeldSnapshot
 	for _, scope := range slices.Sorted(slices.Values(state.Scopes[:])) {
-		if h := b.Held[scope]; h != nil {
+		if h := b.Active[scope]; h != nil {
 			header := h.Verified.Header()
 			record, _ := h.Verified.Record()
 			out = append(out, &fealtyv1.HeldSnapshot{

@@ -26,7 +26,7 @@ func (w *Trials) Judged(ctx context.Context, scope snapshot.Scope, version uint6
 		return err
 	}
 	defer release()
-	b := w.n.beliefs.Load()
+	b := w.n.trustState.Load()
 	t, on := b.OnTrial(scope)
 	h := b.Tries(t)
 	if !on || h == nil || version != 0 && version != h.Verified.Header().ConfigVersion {
@@ -44,11 +44,11 @@ func (w *Trials) Judged(ctx context.Context, scope snapshot.Scope, version uint6
 // failTrial has the node use what was before in place of what is in use of scope. The
 // caller holds n.activation.
 func (w *Trials) failTrial(ctx context.Context, scope snapshot.Scope, reason, detail string) {
-	b := w.n.beliefs.Load()
-	bad := b.Held[scope].Verified.Header()
+	b := w.n.trustState.Load()
+	bad := b.Active[scope].Verified.Header()
 	next, old := w.n.store.Fail(b, w.n.Self(), scope, reason, detail, w.n.Clock.Now())
 	// In memory at once, whatever the disk does: without it the attempts on disk end it.
-	w.n.beliefs.Store(next)
+	w.n.trustState.Store(next)
 	delete(w.Since, scope)
 	w.n.owed.marksDirty = true
 	if err := w.n.KeepLedger(); err != nil {
@@ -72,17 +72,17 @@ func (w *Trials) failTrial(ctx context.Context, scope snapshot.Scope, reason, de
 	w.n.files.derive(ctx)
 	if old != nil {
 		w.n.files.receipts[scope] = state.Receipt{At: w.n.Clock.Now(), From: state.FromDisk}
-		w.n.told.Changed(scope)
+		w.n.reports.Changed(scope)
 	}
 }
 
 // tellQuarantine makes a failed trial known.
-func (n *Node) tellQuarantine(ctx context.Context, b *state.Beliefs, scope snapshot.Scope) {
+func (n *Node) tellQuarantine(ctx context.Context, b *state.TrustState, scope snapshot.Scope) {
 	if q, ok := b.Quarantined(scope); ok && n.status.Refused(q.Refusal()) {
-		n.told.Rejected(string(scope), state.ReasonQuarantined)
+		n.reports.Rejected(string(scope), state.ReasonQuarantined)
 		n.keepRefusals(ctx)
 	}
-	n.told.Report()
+	n.reports.Report()
 }
 
 // KeepLedger makes the ledger in memory durable, if it is not.
@@ -90,7 +90,7 @@ func (n *Node) KeepLedger() error {
 	if !n.owed.marksDirty {
 		return nil
 	}
-	if err := n.store.WriteLedger(n.beliefs.Load().Ledger); err != nil {
+	if err := n.store.WriteLedger(n.trustState.Load().Ledger); err != nil {
 		return err
 	}
 	n.owed.marksDirty = false
@@ -109,7 +109,7 @@ func (w *Trials) WatchTrials(ctx context.Context) error {
 		case <-ctx.Done():
 			t.Stop()
 			return ctx.Err()
-		case <-w.n.Trials.Kick:
+		case <-w.n.Trials.Changed:
 			t.Stop()
 		case <-t.C:
 		}
@@ -125,11 +125,11 @@ func (w *Trials) EndTrials(ctx context.Context) (time.Duration, error) {
 	}
 	defer release()
 	next := state.TendEvery
-	for _, t := range w.n.beliefs.Load().Trials {
-		b := w.n.beliefs.Load()
+	for _, t := range w.n.trustState.Load().Trials {
+		b := w.n.trustState.Load()
 		if b.Tries(t) == nil {
 			// It is not in use any more, and nothing is to be judged.
-			w.n.beliefs.Store(b.WithLedger(b.Ledger.WithoutTrial(t.Scope)))
+			w.n.trustState.Store(b.WithLedger(b.Ledger.WithoutTrial(t.Scope)))
 			delete(w.Since, t.Scope)
 			w.n.owed.marksDirty = true
 			continue
@@ -148,7 +148,7 @@ func (w *Trials) EndTrials(ctx context.Context) (time.Duration, error) {
 				"no coordinator is in reach at the end of its trial, and one was before it")
 			continue
 		}
-		w.n.beliefs.Store(b.WithLedger(b.Ledger.WithoutTrial(t.Scope)))
+		w.n.trustState.Store(b.WithLedger(b.Ledger.WithoutTrial(t.Scope)))
 		delete(w.Since, t.Scope)
 		w.n.owed.marksDirty = true
 		w.n.log.LogAttrs(ctx, slog.LevelInfo, "snapshot passed its trial", slog.String("scope", string(t.Scope)))

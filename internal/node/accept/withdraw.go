@@ -20,7 +20,7 @@ import (
 // forgive ends the refusals of what the node is not to hold any more: nothing will take
 // the place of what was refused. The caller holds n.activation.
 func (n *Node) forgive(ctx context.Context) {
-	b, ended := n.beliefs.Load(), false
+	b, ended := n.trustState.Load(), false
 	for _, r := range n.status.Refusals() {
 		if !b.Concerns(snapshot.Scope(r.Scope)) {
 			ended = n.status.Resolved(r.Scope) || ended
@@ -51,9 +51,9 @@ func (n *Node) drop(ctx context.Context, gone []snapshot.Scope) {
 // remove it: what the disk does not do now is done later.
 func (n *Node) finishDrops(ctx context.Context) {
 	var left []snapshot.Scope
-	b := n.beliefs.Load()
+	b := n.trustState.Load()
 	for _, scope := range n.owed.dropping {
-		if b.Held[scope] != nil {
+		if b.Active[scope] != nil {
 			continue // it was given again, and its files are the new ones
 		}
 		if err := n.store.Remove(dir.FilesOf(scope)...); err != nil {
@@ -73,7 +73,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 		return nil, err
 	}
 	defer release()
-	b := n.beliefs.Load()
+	b := n.trustState.Load()
 	refused := func(err error) error {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "an emergency statement was refused",
 			slog.String("reason", state.OneLine(err)))
@@ -102,7 +102,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 		return nil, refused(err)
 	}
 	out := &fealtyv1.ApplyNodeEmergencyResponse{Changed: news}
-	for scope, h := range b.Held {
+	for scope, h := range b.Active {
 		if next.Revocations().Distrusts(h.Verified) {
 			out.Distrusted = append(out.Distrusted, string(scope))
 		}
@@ -122,12 +122,12 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 	if err := n.Faults.Hit("emergency.after-write"); err != nil {
 		return nil, err
 	}
-	n.beliefs.Store(&next)
+	n.trustState.Store(&next)
 	if err := n.source.Trust(next.Contact); err != nil {
 		return nil, err
 	}
 	n.reconsider(ctx)
-	n.told.Report()
+	n.reports.Report()
 	if news {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "an emergency statement of the signers is in force",
 			slog.Uint64("number", e.Number), slog.String("statement", signed.Digest().String()),
@@ -145,17 +145,17 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 // disk but what others read; a start comes to the same verdict. The caller holds
 // n.activation.
 func (n *Node) reconsider(ctx context.Context) {
-	b := n.beliefs.Load()
+	b := n.trustState.Load()
 	var changed []snapshot.Scope
 	revoked := b.Revocations()
 	for _, scope := range state.Scopes {
-		h := b.Held[scope]
+		h := b.Active[scope]
 		if scope == snapshot.ScopeTrustBundle || h == nil {
 			continue
 		}
 		trust := n.Self().Trust(b)
 		if v, err := again(scope, h.Raw, trust, b, n.Clock.Now()); err == nil {
-			b = b.With(scope, &state.Held{Verified: v, Raw: h.Raw}) // the same, with the keys that count now
+			b = b.With(scope, &state.ActiveSnapshot{Verified: v, Raw: h.Raw}) // the same, with the keys that count now
 			continue
 		}
 		switch {
@@ -165,14 +165,14 @@ func (n *Node) reconsider(ctx context.Context) {
 			detail := "the key that signed it is revoked, and nothing takes its place yet"
 			if raw, err := n.store.Read(dir.SnapshotName(scope, dir.Previous), snapshotform.MaxSigned); err == nil {
 				if v, err := again(scope, raw, trust, b, n.Clock.Now()); err == nil {
-					b = b.With(scope, &state.Held{Verified: v, Raw: raw})
+					b = b.With(scope, &state.ActiveSnapshot{Verified: v, Raw: raw})
 					detail = "the key that signed it is revoked: the one before is in use again"
 				}
 			}
 			changed = append(changed, scope)
 			r := state.Refusal{Scope: string(scope), Reason: string(snapshotform.ReasonSigner), Detail: detail,
 				At: n.Clock.Now().UTC()}
-			n.told.Rejected(r.Scope, r.Reason)
+			n.reports.Rejected(r.Scope, r.Reason)
 			n.log.LogAttrs(ctx, slog.LevelError, "snapshot not used any more", slog.String("scope", r.Scope),
 				slog.String("reason", r.Reason),
 				slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", detail))
@@ -190,19 +190,19 @@ func (n *Node) reconsider(ctx context.Context) {
 		}
 	}
 	b, gone := b.Pruned()
-	n.beliefs.Store(b)
+	n.trustState.Store(b)
 	if len(gone) > 0 {
 		n.log.LogAttrs(ctx, slog.LevelInfo, "snapshots not used without the node_runtime that gave them",
 			slog.Any("scopes", gone))
 	}
 	n.files.derive(ctx) // also for what is revoked by name
-	n.told.Changed(append(changed, gone...)...)
-	n.told.Report()
+	n.reports.Changed(append(changed, gone...)...)
+	n.reports.Report()
 }
 
 // again verifies what was in use once more.
-func again(scope snapshot.Scope, raw []byte, trust snapshot.Trust, b *state.Beliefs, now time.Time) (*snapshot.Verified,
-	error) {
+func again(scope snapshot.Scope, raw []byte, trust snapshot.Trust, b *state.TrustState,
+	now time.Time) (*snapshot.Verified, error) {
 	signed, err := snapshot.Unmarshal(raw)
 	if err != nil {
 		return nil, err

@@ -265,9 +265,9 @@ func (p DegradedPolicy) Base() DegradedPolicy {
 type Facts struct {
 	Contact bool // a stream to a coordinator stands
 
-	// Held is what may be used, by scope; lists are the scopes that it should hold.
-	Held  map[snapshot.Scope]Standing
-	Lists map[snapshot.Scope]bool
+	// Active is what may be used, by scope; lists are the scopes that it should hold.
+	Active map[snapshot.Scope]Standing
+	Lists  map[snapshot.Scope]bool
 	// Spent is a node_bootstrap whose place a node_runtime took: it says nothing of what
 	// the node is, and can be read until it ends. Nil: there is none.
 	Spent *Standing
@@ -297,7 +297,7 @@ type Facts struct {
 func (f Facts) state(scopes []snapshot.Scope, now time.Time) (worst snapshot.Freshness, by snapshot.Scope) {
 	worst = snapshot.Fresh
 	for _, scope := range scopes {
-		s, ok := f.Held[scope]
+		s, ok := f.Active[scope]
 		if !ok && !f.Lists[scope] {
 			continue // it has none, by what it was told
 		}
@@ -390,7 +390,7 @@ func (f Facts) Permit(action Action, now time.Time) error {
 	case f.Withdrawn != "" && slices.Contains(rule.Needs, snapshot.ScopeTrustBundle):
 		return ended(Withdrawn, f.Withdrawn, time.Time{})
 	case state == snapshot.Expired:
-		if s, ok := f.Held[by]; ok {
+		if s, ok := f.Active[by]; ok {
 			return ended(ScopeExpired, string(by), s.Expires)
 		}
 		return ended(ScopeMissing, string(by), time.Time{})
@@ -441,7 +441,7 @@ func (f Facts) Gives(scope snapshot.Scope, now time.Time) error {
 	if !ok {
 		action = useScope
 	}
-	s, held := f.Held[scope]
+	s, held := f.Active[scope]
 	if scope == snapshot.ScopeNodeBootstrap && f.Spent != nil {
 		s, held = *f.Spent, true
 	}

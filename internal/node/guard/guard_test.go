@@ -31,7 +31,7 @@ const (
 // allows everything.
 func testFacts() guard.Facts {
 	f := guard.Facts{
-		Contact: true, Held: make(map[snapshot.Scope]guard.Standing), Lists: make(map[snapshot.Scope]bool),
+		Contact: true, Active: make(map[snapshot.Scope]guard.Standing), Lists: make(map[snapshot.Scope]bool),
 		Word: testWord, SVIDEnd: testWord.Add(svidFor),
 		Policy: guard.DegradedPolicy{Max: maxFor, RouteTTL: routeFor, SessionTTL: sessionFor},
 	}
@@ -42,7 +42,7 @@ func testFacts() guard.Facts {
 		if scope == snapshot.ScopeNodeBootstrap {
 			continue // a node_runtime took its place
 		}
-		f.Held[scope], f.Lists[scope] = guard.Standing{Fresh: testWord.Add(freshFor),
+		f.Active[scope], f.Lists[scope] = guard.Standing{Fresh: testWord.Add(freshFor),
 			Expires: testWord.Add(lifetime)}, true
 	}
 	return f
@@ -184,29 +184,29 @@ func TestGuard(t *testing.T) {
 			out["back"] = guard.NotAllowed
 			return out
 		}()},
-		{"no trust bundle", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeTrustBundle) }, 0,
+		{"no trust bundle", func(f *guard.Facts) { delete(f.Active, snapshot.ScopeTrustBundle) }, 0,
 			alone(refused{"services": guard.ScopeMissing, "routes": guard.ScopeMissing, "sessions": guard.ScopeMissing,
 				"validate": guard.ScopeMissing, "new": guard.ScopeMissing, "admit": guard.ScopeMissing})},
-		{"no assignment", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeServiceAssignment) }, 0,
+		{"no assignment", func(f *guard.Facts) { delete(f.Active, snapshot.ScopeServiceAssignment) }, 0,
 			refused{"services": guard.ScopeMissing, "new": guard.ScopeMissing}},
 		{"nothing assigned", func(f *guard.Facts) {
-			delete(f.Held, snapshot.ScopeServiceAssignment)
+			delete(f.Active, snapshot.ScopeServiceAssignment)
 			delete(f.Lists, snapshot.ScopeServiceAssignment)
 		}, 0, nil},
 		{"expired routes", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord, Expires: testWord}
+			f.Active[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord, Expires: testWord}
 		}, 0, refused{"routes": guard.ScopeExpired}},
 		{"degraded routes", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor),
+			f.Active[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor),
 				Expires: testWord.Add(hour)}
 			f.Policy.Allow = nil
 		}, 0, refused{"routes": guard.NotAllowed}},
 		{"degraded assignment", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor),
+			f.Active[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor),
 				Expires: testWord.Add(hour)}
 		}, 0, refused{"new": guard.NeedsRecord}},
 		{"expired endpoints", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeStorageDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
+			f.Active[snapshot.ScopeStorageDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
 		}, 0, refused{"endpoints": guard.ScopeExpired}},
 		{"revocations missing", func(f *guard.Facts) { f.Missing = true }, 0, unsure},
 		{"revocations missing, degraded", func(f *guard.Facts) { f.Missing = true }, degraded,
@@ -304,16 +304,16 @@ func drawFacts(t *rapid.T) guard.Facts {
 		"withdrawn")
 	f.SVIDEnd = testWord.Add(time.Duration(rapid.IntRange(1, 14).Draw(t, "svid")) * time.Hour)
 	for _, scope := range snapshot.Scopes() {
-		if _, ok := f.Held[scope]; !ok {
+		if _, ok := f.Active[scope]; !ok {
 			continue
 		}
 		switch end := time.Duration(rapid.IntRange(-1, 14).Draw(t, string(scope))) * time.Hour; {
 		case end < 0:
-			delete(f.Held, scope)
+			delete(f.Active, scope)
 			f.Lists[scope] = rapid.Bool().Draw(t, "listed") || scope == snapshot.ScopeTrustBundle ||
 				scope == snapshot.ScopeNodeRuntime
 		default:
-			f.Held[scope] = guard.Standing{Fresh: testWord.Add(end / 2), Expires: testWord.Add(end)}
+			f.Active[scope] = guard.Standing{Fresh: testWord.Add(end / 2), Expires: testWord.Add(end)}
 		}
 	}
 	return f
@@ -360,7 +360,7 @@ func TestForbiddenAndOverStaySo(t *testing.T) {
 					t.Fatalf("%s is permitted in %+v", r.Action, f)
 				}
 				for _, scope := range r.Needs {
-					if s, ok := f.Held[scope]; err == nil && ok && !now.Before(s.Expires) {
+					if s, ok := f.Active[scope]; err == nil && ok && !now.Before(s.Expires) {
 						t.Fatalf("%s outlives its %s", r.Action, scope)
 					}
 				}
@@ -381,7 +381,7 @@ func TestForbiddenAndOverStaySo(t *testing.T) {
 func TestAutonomyIsTheGuards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFacts(t)
-		until, limit := f.Alone()
+		until, limit := f.DegradedUntil()
 		if err := f.Permit(guard.ContinueServices, until); err == nil {
 			t.Fatalf("it says that it stops at %v by %s, and does not", until, limit)
 		}
@@ -406,14 +406,14 @@ func TestAutonomy(t *testing.T) {
 		{"certificate ends first", func(f *guard.Facts) { f.SVIDEnd = testWord.Add(time.Hour) }, time.Hour,
 			guard.LimitSVID},
 		{"trust bundle ends first", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeTrustBundle] = guard.Standing{Fresh: testWord, Expires: testWord.Add(time.Minute)}
+			f.Active[snapshot.ScopeTrustBundle] = guard.Standing{Fresh: testWord, Expires: testWord.Add(time.Minute)}
 		}, time.Minute, "trust_bundle"},
 		{"assignment ends first", func(f *guard.Facts) {
-			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord,
+			f.Active[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord,
 				Expires: testWord.Add(time.Minute)}
 		}, time.Minute, "service_assignment"},
 		{"an expired directory ends no service", func(f *guard.Facts) {
-			f.Held[snapshot.ScopePeerDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
+			f.Active[snapshot.ScopePeerDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
 		}, maxFor, guard.LimitMax},
 		{"not allowed", func(f *guard.Facts) { f.Policy.Allow = nil }, freshFor + guard.StaleFor, guard.LimitAllowed},
 		{"the snapshot of the policy ends first", func(f *guard.Facts) { f.Until = testWord.Add(2 * time.Hour) },
@@ -421,11 +421,11 @@ func TestAutonomy(t *testing.T) {
 		{"for no time", func(f *guard.Facts) { f.Policy.Max = 0 }, freshFor + guard.StaleFor, guard.LimitMax},
 		{"behind", func(f *guard.Facts) { f.Behind = true }, maxFor, guard.LimitMax},
 		{"revoked", func(f *guard.Facts) { f.Withdrawn = guard.LimitRoles }, 0, guard.LimitRoles},
-		{"no terms", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeNodeRuntime) }, 0, "node_runtime"},
+		{"no terms", func(f *guard.Facts) { delete(f.Active, snapshot.ScopeNodeRuntime) }, 0, "node_runtime"},
 	} {
 		f := testFacts()
 		tc.edit(&f)
-		if until, limit := f.Alone(); !until.Equal(testWord.Add(tc.after)) || limit != tc.limit {
+		if until, limit := f.DegradedUntil(); !until.Equal(testWord.Add(tc.after)) || limit != tc.limit {
 			t.Errorf("%s: until %v by %s, want %v by %s", tc.name, until.Sub(testWord), limit, tc.after, tc.limit)
 		}
 	}
@@ -448,12 +448,12 @@ func TestGivesByTheGuard(t *testing.T) {
 		for after := time.Duration(0); after <= lifetime; after += 30 * time.Minute {
 			now := testWord.Add(after)
 			err := f.Gives(scope, now)
-			want := now.Before(f.Held[scope].Expires) && (!ok || f.Permit(action, now) == nil)
+			want := now.Before(f.Active[scope].Expires) && (!ok || f.Permit(action, now) == nil)
 			if (err == nil) != want {
 				t.Errorf("%s after %v: %v", scope, after, err)
 			}
 		}
-		delete(f.Held, scope)
+		delete(f.Active, scope)
 		if refused, ok := errors.AsType[*guard.RefusedError](f.Gives(scope, testWord)); !ok ||
 			refused.Reason != string(guard.ScopeMissing) {
 			t.Errorf("%s without one: %v", scope, refused)

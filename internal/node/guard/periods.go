@@ -172,7 +172,7 @@ func (p *Periods) Resume(kept []Period) {
 // Ends are the times at which the guard may decide otherwise without news.
 func (f Facts) Ends() []time.Time {
 	out := []time.Time{f.SVIDEnd, f.Until, f.End(MaxBound), f.End(RouteBound), f.End(sessionBound)}
-	for _, s := range f.Held {
+	for _, s := range f.Active {
 		out = append(out, s.Fresh, s.Fresh.Add(StaleFor), s.Expires)
 	}
 	return out

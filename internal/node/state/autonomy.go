@@ -9,18 +9,18 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// FactsOfBeliefs are the facts that beliefs give. Making them takes as long as there are
+// TrustFacts are the facts that a trust state gives. Making them takes as long as there are
 // revocations, and anybody on the machine may ask the guard all the time.
-type FactsOfBeliefs struct {
-	Of    *Beliefs
+type TrustFacts struct {
+	Of    *TrustState
 	Facts guard.Facts
 }
 
-// Facts are those that what is held gives. Nobody changes them.
-func (b *Beliefs) Facts() guard.Facts {
+// Facts are those that the active snapshots give. Nobody changes them.
+func (b *TrustState) Facts() guard.Facts {
 	f := guard.Facts{
-		Held:  make(map[snapshot.Scope]guard.Standing, len(b.Held)),
-		Lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true}, Missing: b.revocationsMissing(),
+		Active: make(map[snapshot.Scope]guard.Standing, len(b.Active)),
+		Lists:  map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true}, Missing: b.revocationsMissing(),
 	}
 	f.Policy, f.Until = b.Policy()
 	if b.roleGone() {
@@ -29,10 +29,10 @@ func (b *Beliefs) Facts() guard.Facts {
 	if b.Terms() == nil {
 		f.Lists[snapshot.ScopeNodeRuntime] = true
 	}
-	for _, scope := range b.companions() {
+	for _, scope := range b.assignedScopes() {
 		f.Lists[scope] = true
 	}
-	for scope, h := range b.Held {
+	for scope, h := range b.Active {
 		header := h.Verified.Header()
 		at := header.IssuedAt
 		if record, ok := h.Verified.Record(); ok {
@@ -43,7 +43,7 @@ func (b *Beliefs) Facts() guard.Facts {
 		}
 		switch s := (guard.Standing{Fresh: h.Verified.FreshUntil(), Expires: header.ExpiresAt}); {
 		case b.given(scope):
-			f.Held[scope] = s
+			f.Active[scope] = s
 		case scope == snapshot.ScopeNodeBootstrap:
 			f.Spent = &s
 		}
@@ -52,7 +52,7 @@ func (b *Beliefs) Facts() guard.Facts {
 }
 
 // roleGone reports whether one of the roles that the node has is revoked.
-func (b *Beliefs) roleGone() bool {
+func (b *TrustState) roleGone() bool {
 	h := b.Terms()
 	if h == nil {
 		return false
@@ -62,10 +62,10 @@ func (b *Beliefs) roleGone() bool {
 	return b.Revocations().Withdraws(me, header.Roles)
 }
 
-// companions are the scopes that the node is to hold besides those that every node
+// assignedScopes are the scopes that the node is to hold besides those that every node
 // has, by its node_runtime.
-func (b *Beliefs) companions() []snapshot.Scope {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+func (b *TrustState) assignedScopes() []snapshot.Scope {
+	if h := b.Active[snapshot.ScopeNodeRuntime]; h != nil {
 		runtime, _ := h.Verified.NodeRuntime()
 		return runtime.Companions
 	}
@@ -75,8 +75,8 @@ func (b *Beliefs) companions() []snapshot.Scope {
 // given reports whether what is held of scope is the node's to use: that of a
 // node_bootstrap is not once a node_runtime took its place, nor that of a scope that
 // its node_runtime does not list.
-func (b *Beliefs) given(scope snapshot.Scope) bool {
-	h := b.Held[scope]
+func (b *TrustState) given(scope snapshot.Scope) bool {
+	h := b.Active[scope]
 	switch scope {
 	case snapshot.ScopeTrustBundle, snapshot.ScopeNodeRuntime:
 		return h != nil
@@ -90,17 +90,17 @@ func (b *Beliefs) given(scope snapshot.Scope) bool {
 // narrowed it ends; zero without one. The manifest is the ceiling, which the node's
 // terms carry; what is revoked of it is gone. Where the node is to hold a
 // degraded_mode_policy and has none, the base alone is left.
-func (b *Beliefs) Policy() (guard.DegradedPolicy, time.Time) {
+func (b *TrustState) Policy() (guard.DegradedPolicy, time.Time) {
 	ceiling := b.Degraded()
 	p := guard.DegradedPolicy{Allow: slices.Clone(ceiling.Allow), Max: ceiling.Max, RouteTTL: ceiling.RouteTTL,
 		SessionTTL: ceiling.Max}
 	revoked := b.Revocations()
 	p.Allow = slices.DeleteFunc(p.Allow,
 		func(name string) bool { return revoked.Revokes(snapshotform.RevokedPermission, name) })
-	if !slices.Contains(b.companions(), snapshot.ScopeDegradedModePolicy) {
+	if !slices.Contains(b.assignedScopes(), snapshot.ScopeDegradedModePolicy) {
 		return p, time.Time{}
 	}
-	h := b.Held[snapshot.ScopeDegradedModePolicy]
+	h := b.Active[snapshot.ScopeDegradedModePolicy]
 	if h == nil {
 		return p.Base(), time.Time{}
 	}
@@ -112,16 +112,16 @@ func (b *Beliefs) Policy() (guard.DegradedPolicy, time.Time) {
 // revocationsMissing reports whether the newest record names other revocations than
 // the trust bundle in use has. A bundle that was signed later has more, not fewer:
 // they only accumulate.
-func (b *Beliefs) revocationsMissing() bool {
+func (b *TrustState) revocationsMissing() bool {
 	var newest *snapshot.Record
-	for _, h := range b.Held {
+	for _, h := range b.Active {
 		if r, ok := h.Verified.Record(); ok &&
 			(newest == nil || r.AuthorityEpoch > newest.AuthorityEpoch ||
 				r.AuthorityEpoch == newest.AuthorityEpoch && r.Generation > newest.Generation) {
 			newest = &r
 		}
 	}
-	h := b.Held[snapshot.ScopeTrustBundle]
+	h := b.Active[snapshot.ScopeTrustBundle]
 	if newest == nil || h == nil || h.Verified.Header().IssuedAt.After(newest.IssuedAt) {
 		return false // without a bundle in use nothing is permitted anyway
 	}

@@ -33,7 +33,7 @@ func (f BehindFile) covers(bundle *snapshot.Verified) bool {
 }
 
 // ReadBehind reports whether a node that believes b was behind when it ended.
-func (s *Store) ReadBehind(b *Beliefs) (bool, error) {
+func (s *Store) ReadBehind(b *TrustState) (bool, error) {
 	data, err := s.Read(dir.BehindName, dir.MaxBehindBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

@@ -25,9 +25,9 @@ type Wanted struct {
 	// Me is the member that rejoins. Nil at a join: then the grant says who the node
 	// is, and key becomes its incarnation.
 	Me *Self
-	// Beliefs are what the node accepted before under the same root; nil for a node
+	// TrustState is what the node accepted before under the same root; nil for a node
 	// that is new. Under another root the marks alone count.
-	Beliefs *Beliefs
+	TrustState *TrustState
 	// Moved is the change of root that leads to pin, for a member that follows it; nil
 	// if pin is its root already.
 	Moved *cosigned.RootChange
@@ -43,13 +43,14 @@ type Admitted struct {
 	SVID     dir.SVID
 	Outcome  fealtyv1.JoinOutcome
 	Material *credential.Material
-	// After are the beliefs with the grant; took lists what is news in it, in the
+	// After is the trust state with the grant; Accepted lists what is news in it, in the
 	// order to activate it.
-	After *Beliefs
-	Took  []Taken
+	After    *TrustState
+	Accepted []AcceptedSnapshot
 }
 
-type Taken struct {
+// AcceptedSnapshot is one that was judged and is to be activated, with its bytes.
+type AcceptedSnapshot struct {
 	Decision
 	Raw []byte
 }
@@ -64,7 +65,7 @@ func (e *GrantError) Error() string { return "the " + e.Part + ": " + e.Err.Erro
 func (e *GrantError) Unwrap() error { return e.Err }
 
 // VerifyGrant judges a grant at now as if it came from an enemy. It is pure. The
-// error is a [*grantError], with the first part that fails:
+// error is a [*GrantError], with the first part that fails:
 //
 //	outcome         it is one that is known
 //	chain           leaf, mesh CA, root; the leaf is over our key
@@ -130,15 +131,15 @@ func VerifyGrant(g *fealtyv1.JoinGrant, w Wanted, now func() time.Time) (*Admitt
 		}
 	}
 
-	b := w.Beliefs
+	b := w.TrustState
 	if b == nil {
-		b = &Beliefs{}
+		b = &TrustState{}
 	}
 	b, err = out.take(b, snapshot.ScopeTrustBundle, g.GetTrustBundle().GetEnvelope(), now())
 	if err != nil {
 		return fail("trust bundle", err)
 	}
-	content, _ := b.Held[snapshot.ScopeTrustBundle].Verified.TrustBundle()
+	content, _ := b.Active[snapshot.ScopeTrustBundle].Verified.TrustBundle()
 	trust, err := content.IdentityWith(b.Stated())
 	if err != nil {
 		return fail("trust bundle", err)
@@ -178,8 +179,8 @@ func VerifyRejoin(g *fealtyv1.JoinGrant, w Wanted, now func() time.Time) (*Admit
 	anew := *w.Me
 	anew.Incarnation = w.Key.ID
 	w.Me = &anew
-	if w.Beliefs != nil {
-		w.Beliefs = w.Beliefs.Without(snapshot.ScopeNodeRuntime) // it is for the one before
+	if w.TrustState != nil {
+		w.TrustState = w.TrustState.Without(snapshot.ScopeNodeRuntime) // it is for the one before
 	}
 	if got, again := VerifyGrant(g, w, now); again == nil {
 		return got, nil
@@ -187,8 +188,8 @@ func VerifyRejoin(g *fealtyv1.JoinGrant, w Wanted, now func() time.Time) (*Admit
 	return nil, err
 }
 
-// take judges one snapshot of the grant, and returns the beliefs with it.
-func (out *Admitted) take(b *Beliefs, scope snapshot.Scope, raw []byte, now time.Time) (*Beliefs, error) {
+// take judges one snapshot of the grant, and returns the trust state with it.
+func (out *Admitted) take(b *TrustState, scope snapshot.Scope, raw []byte, now time.Time) (*TrustState, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("there is none")
 	}
@@ -207,7 +208,7 @@ func (out *Admitted) take(b *Beliefs, scope snapshot.Scope, raw []byte, now time
 		return b, nil
 	}
 	raw = bytes.Clone(raw)
-	out.Took = append(out.Took, Taken{d, raw})
+	out.Accepted = append(out.Accepted, AcceptedSnapshot{d, raw})
 	return d.After(b, raw), nil
 }
 
@@ -235,8 +236,8 @@ func (got *Admitted) Journal(addresses []string, now time.Time) (Journal, error)
 	if err != nil {
 		return Journal{}, err
 	}
-	entry := Journal{SVID: pem, Anchor: a, LedgerFile: known, Snapshots: make(map[string][]byte, len(got.Took))}
-	for _, t := range got.Took {
+	entry := Journal{SVID: pem, Anchor: a, LedgerFile: known, Snapshots: make(map[string][]byte, len(got.Accepted))}
+	for _, t := range got.Accepted {
 		entry.Snapshots[string(t.V.Header().ScopeType)] = t.Raw
 	}
 	return entry, nil

@@ -20,11 +20,11 @@ import (
 
 // Loaded is what a data directory holds, verified again.
 type Loaded struct {
-	Finished bool // an interrupted join was put in place just now
-	Me       Self
-	SVID     dir.SVID
-	Next     *PendingKey
-	Beliefs  *Beliefs
+	Finished   bool // an interrupted join was put in place just now
+	Me         Self
+	SVID       dir.SVID
+	Next       *PendingKey
+	TrustState *TrustState
 	// emergencies are the statements of the signers that are in force here, and
 	// statements the same as they were handed in.
 	emergencies []*cosigned.Emergency
@@ -98,11 +98,11 @@ func (s *Store) Load(c *Clock) (*Loaded, error) {
 	now := c.Now()
 	if err := lost; err != nil {
 		note(s.Corrupt(dir.MarksAName, err))
-		l.Beliefs, l.Lost = s.floor(l, now), true
+		l.TrustState, l.Lost = s.floor(l, now), true
 	} else {
-		l.Beliefs = s.recheck(l, known, now)
+		l.TrustState = s.recheck(l, known, now)
 	}
-	l.Beliefs.Contact, err = l.contact()
+	l.TrustState.Contact, err = l.contact()
 	if err != nil {
 		return nil, s.Corrupt(dir.AnchorName, err)
 	}
@@ -150,18 +150,18 @@ func (me Self) Alone(chain []*x509.Certificate, revoked snapshot.Revocations) (*
 // coordinator could hold back news with that: what it sends is verified
 // all the same.
 func (l *Loaded) contact() (*identity.Bundle, error) {
-	v := l.Beliefs.Stale
-	if h := l.Beliefs.Held[snapshot.ScopeTrustBundle]; h != nil {
+	v := l.TrustState.Stale
+	if h := l.TrustState.Active[snapshot.ScopeTrustBundle]; h != nil {
 		v = h.Verified
 	}
 	if v != nil {
 		if content, ok := v.TrustBundle(); ok {
-			if b, err := content.IdentityWith(l.Beliefs.Stated()); err == nil {
+			if b, err := content.IdentityWith(l.TrustState.Stated()); err == nil {
 				return b, nil
 			}
 		}
 	}
-	return l.Me.Alone(l.SVID.Chain, l.Beliefs.Stated())
+	return l.Me.Alone(l.SVID.Chain, l.TrustState.Stated())
 }
 
 // candidate is a snapshot on disk.
@@ -200,8 +200,8 @@ func onDisk(scope snapshot.Scope, place string, err error, now time.Time) Refusa
 
 // recheck chooses what to use of each scope: the newest on disk that the marks
 // know and that verifies.
-func (s *Store) recheck(l *Loaded, known Ledger, now time.Time) *Beliefs {
-	b := &Beliefs{Ledger: known, Emergencies: l.emergencies, Statements: l.statements}
+func (s *Store) recheck(l *Loaded, known Ledger, now time.Time) *TrustState {
+	b := &TrustState{Ledger: known, Emergencies: l.emergencies, Statements: l.statements}
 	marks := known.Marks
 	for _, scope := range Scopes {
 		if b.Doubts(scope) {
@@ -211,7 +211,7 @@ func (s *Store) recheck(l *Loaded, known Ledger, now time.Time) *Beliefs {
 			continue // a coordinator comes first
 		}
 		if !slices.Contains(Foundations, scope) {
-			runtime := b.Held[snapshot.ScopeNodeRuntime]
+			runtime := b.Active[snapshot.ScopeNodeRuntime]
 			if runtime == nil {
 				continue // nothing says that the node is to hold it; the next contact does
 			}
@@ -220,7 +220,7 @@ func (s *Store) recheck(l *Loaded, known Ledger, now time.Time) *Beliefs {
 				continue
 			}
 		}
-		var best *Held
+		var best *ActiveSnapshot
 		var from string
 		var old []byte
 		found := s.candidates(l, scope, now)
@@ -255,7 +255,7 @@ func (s *Store) recheck(l *Loaded, known Ledger, now time.Time) *Beliefs {
 				old = c.raw
 			}
 			if best == nil || compareVerified(v, best.Verified) > 0 {
-				best, from = &Held{v, c.raw}, c.place
+				best, from = &ActiveSnapshot{v, c.raw}, c.place
 			} else if c.place == dir.Pending {
 				l.Dropped = append(l.Dropped, dir.SnapshotName(scope, dir.Pending)) // it is in place already
 			}
@@ -316,8 +316,8 @@ func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) 
 // signed it shows that nothing older is current; it does not show that nothing
 // newer is, so that nothing of it is used before a coordinator, over a connection
 // on which it proves itself, has sent what holds now.
-func (s *Store) floor(l *Loaded, now time.Time) *Beliefs {
-	b := &Beliefs{Ledger: Ledger{unconfirmed: slices.Sorted(slices.Values(Scopes[:]))}, Emergencies: l.emergencies,
+func (s *Store) floor(l *Loaded, now time.Time) *TrustState {
+	b := &TrustState{Ledger: Ledger{unconfirmed: slices.Sorted(slices.Values(Scopes[:]))}, Emergencies: l.emergencies,
 		Statements: l.statements}
 	for _, scope := range Scopes {
 		for _, c := range s.candidates(l, scope, now) {

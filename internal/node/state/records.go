@@ -14,9 +14,9 @@ func CompareRecords(a, b snapshot.Record) int {
 }
 
 // NewestRecord returns the newest record over what is in use.
-func (b *Beliefs) NewestRecord() snapshot.Record {
+func (b *TrustState) NewestRecord() snapshot.Record {
 	var newest snapshot.Record
-	for _, h := range b.Held {
+	for _, h := range b.Active {
 		if r, ok := h.Verified.Record(); ok && CompareRecords(r, newest) > 0 {
 			newest = r
 		}
@@ -25,8 +25,8 @@ func (b *Beliefs) NewestRecord() snapshot.Record {
 }
 
 // Uses reports whether what was checked is in use, under its record or a newer one.
-func (b *Beliefs) Uses(c snapshotmember.Checked) bool {
-	h := b.Held[c.Header().ScopeType]
+func (b *TrustState) Uses(c snapshotmember.Checked) bool {
+	h := b.Active[c.Header().ScopeType]
 	if h == nil || h.Verified.HeaderDigest() != c.HeaderDigest() {
 		return false
 	}
@@ -37,9 +37,9 @@ func (b *Beliefs) Uses(c snapshotmember.Checked) bool {
 
 // FreshSpan returns since when and until when what the node lives by is fresh: of
 // what ends first. Both are zero if there is nothing.
-func (b *Beliefs) FreshSpan() (since, until time.Time) {
+func (b *TrustState) FreshSpan() (since, until time.Time) {
 	for _, scope := range Scopes {
-		h := b.Held[scope]
+		h := b.Active[scope]
 		if h == nil || scope == snapshot.ScopeNodeBootstrap && b.Terms() != h {
 			continue
 		}

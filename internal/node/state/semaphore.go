@@ -22,8 +22,8 @@ func (s Semaphore) Acquire(ctx context.Context) (release func(), err error) {
 	return func() { <-s }, nil
 }
 
-// Poke leaves a mark in a channel of capacity 1.
-func Poke(ch chan<- struct{}) {
+// Notify wakes who reads ch, of capacity 1, now or later; it never waits.
+func Notify(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

@@ -211,9 +211,9 @@ func (a Anchor) Verify(now time.Time) (Self, error) {
 }
 
 // Trust is what snapshots are verified with.
-func (me Self) Trust(b *Beliefs) snapshot.Trust {
+func (me Self) Trust(b *TrustState) snapshot.Trust {
 	t := snapshot.Trust{Me: me.ID, Incarnation: me.Incarnation, ConfigRoot: me.ConfigRoot}
-	if h := b.Held[snapshot.ScopeTrustBundle]; h != nil {
+	if h := b.Active[snapshot.ScopeTrustBundle]; h != nil {
 		t.Bundle = h.Verified
 	} else {
 		t.Bundle = b.Stale

@@ -74,8 +74,8 @@ func (l Ledger) OnTrial(scope snapshot.Scope) (trial, bool) {
 
 // Tries returns what is in use and what t is the trial of; nil if that is not in use any
 // more: the node lost the scope, or its signer was revoked.
-func (b *Beliefs) Tries(t trial) *Held {
-	if h := b.Held[t.Scope]; h != nil && h.Verified.HeaderDigest().String() == t.Header {
+func (b *TrustState) Tries(t trial) *ActiveSnapshot {
+	if h := b.Active[t.Scope]; h != nil && h.Verified.HeaderDigest().String() == t.Header {
 		return h
 	}
 	return nil
@@ -130,8 +130,8 @@ func (l Ledger) withQuarantined(q quarantined) Ledger {
 
 // Quarantined returns what of scope was accepted last and is not used, because it
 // failed its trial.
-func (b *Beliefs) Quarantined(scope snapshot.Scope) (quarantined, bool) {
-	h := b.Held[scope]
+func (b *TrustState) Quarantined(scope snapshot.Scope) (quarantined, bool) {
+	h := b.Active[scope]
 	for i := len(b.Quarantine) - 1; i >= 0; i-- {
 		q := b.Quarantine[i]
 		if q.Scope != scope {
@@ -149,8 +149,8 @@ func (b *Beliefs) Quarantined(scope snapshot.Scope) (quarantined, bool) {
 }
 
 // TrialOf returns for how long a new snapshot of scope is on trial; 0: it is not.
-func (b *Beliefs) TrialOf(scope snapshot.Scope) time.Duration {
-	h := b.Held[snapshot.ScopeDegradedModePolicy]
+func (b *TrustState) TrialOf(scope snapshot.Scope) time.Duration {
+	h := b.Active[snapshot.ScopeDegradedModePolicy]
 	if h == nil || !slices.Contains(Triable, scope) {
 		return 0
 	}
@@ -164,9 +164,9 @@ func (b *Beliefs) TrialOf(scope snapshot.Scope) time.Duration {
 }
 
 // Probation puts d on trial if it is to be, or bars it if its content failed one.
-func (d Decision) Probation(b *Beliefs, contact bool, now time.Time) Decision {
+func (d Decision) Probation(b *TrustState, contact bool, now time.Time) Decision {
 	header := d.V.Header()
-	scope, was := header.ScopeType, b.Held[header.ScopeType]
+	scope, was := header.ScopeType, b.Active[header.ScopeType]
 	if old, ok := d.Ledger.Barred(scope, header.ContentHash); ok {
 		// Accepted, so that nothing older comes in, and not used.
 		d.Barred = true
@@ -201,9 +201,9 @@ func (d Decision) Probation(b *Beliefs, contact bool, now time.Time) Decision {
 
 // before returns what of h's scope on disk may be used in its place: the newest that
 // verifies now, of the same subject and epoch, and did not fail itself.
-func (s *Store) before(b *Beliefs, me Self, h *Held, now time.Time) *Held {
+func (s *Store) before(b *TrustState, me Self, h *ActiveSnapshot, now time.Time) *ActiveSnapshot {
 	header := h.Verified.Header()
-	var best *Held
+	var best *ActiveSnapshot
 	for _, c := range s.candidates(&Loaded{}, header.ScopeType, now) {
 		v, err := snapshot.Recheck(c.signed, me.Trust(b), b.Marks, now)
 		if err != nil {
@@ -216,7 +216,7 @@ func (s *Store) before(b *Beliefs, me Self, h *Held, now time.Time) *Held {
 			continue
 		}
 		if best == nil || compareVerified(v, best.Verified) > 0 {
-			best = &Held{v, c.raw}
+			best = &ActiveSnapshot{v, c.raw}
 		}
 	}
 	return best
@@ -224,9 +224,9 @@ func (s *Store) before(b *Beliefs, me Self, h *Held, now time.Time) *Held {
 
 // Fail returns b after the snapshot in use of scope failed its trial, and what it fell
 // back to; nil if there is nothing to fall back to, so that it stays in use.
-func (s *Store) Fail(b *Beliefs, me Self, scope snapshot.Scope, reason, detail string,
-	now time.Time) (*Beliefs, *Held) {
-	h := b.Held[scope]
+func (s *Store) Fail(b *TrustState, me Self, scope snapshot.Scope, reason, detail string,
+	now time.Time) (*TrustState, *ActiveSnapshot) {
+	h := b.Active[scope]
 	header := h.Verified.Header()
 	old := s.before(b, me, h, now)
 	next := b.Ledger.withQuarantined(quarantined{
@@ -262,7 +262,7 @@ var ErrNoTrial = errors.New("that snapshot is not on trial")
 // ResumeTrials counts the trials that go on with this start, durably and before
 // anything is used. One that had all its attempts has failed; so does one, for this
 // time, whose attempt cannot be written down.
-func (s *Store) ResumeTrials(b *Beliefs, me Self, now time.Time) (*Beliefs, error) {
+func (s *Store) ResumeTrials(b *TrustState, me Self, now time.Time) (*TrustState, error) {
 	if len(b.Trials) == 0 {
 		return b, nil
 	}
@@ -284,7 +284,7 @@ func (s *Store) ResumeTrials(b *Beliefs, me Self, now time.Time) (*Beliefs, erro
 		return next, nil
 	}
 	for _, t := range next.Trials {
-		if h := next.Held[t.Scope]; h != nil {
+		if h := next.Active[t.Scope]; h != nil {
 			if old := s.before(next, me, h, now); old != nil {
 				next = next.With(t.Scope, old)
 			}

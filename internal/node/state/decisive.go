@@ -31,28 +31,28 @@ func (d *Decisive[T]) Store(next *T) {
 // Tend has before and after called around each change from now on.
 func (d *Decisive[T]) Tend(before, after func()) { d.before, d.after = before, after }
 
-// Bell wakes all who wait for it. The zero value is ready.
-type Bell struct {
+// Notifier wakes all who wait for it. The zero value is ready.
+type Notifier struct {
 	mu sync.Mutex
-	ch chan struct{} // closed when it rings; guarded by mu
+	ch chan struct{} // closed when it notifies; guarded by mu
 }
 
-// Wait returns a channel that is closed when the bell rings. Take it before looking.
-func (b *Bell) Wait() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ch == nil {
-		b.ch = make(chan struct{})
+// Wait returns a channel that is closed at the next Notify. Take it before looking.
+func (n *Notifier) Wait() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ch == nil {
+		n.ch = make(chan struct{})
 	}
-	return b.ch
+	return n.ch
 }
 
-// Ring wakes all who wait.
-func (b *Bell) Ring() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ch != nil {
-		close(b.ch)
-		b.ch = nil
+// Notify wakes all who wait.
+func (n *Notifier) Notify() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ch != nil {
+		close(n.ch)
+		n.ch = nil
 	}
 }

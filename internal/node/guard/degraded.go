@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// These can end the time that a node works alone, beside a snapshot's scope.
+// These can end the time that a node works in degraded mode, beside a snapshot's scope.
 const (
 	LimitSVID    = "svid"
 	LimitMax     = string(MaxBound)
@@ -17,10 +17,10 @@ const (
 	LimitRoles    = "roles"    // one of its roles is
 )
 
-// Alone returns until when the node works if no news come from now on, and what ends
+// DegradedUntil returns until when the node works if no news come from now on, and what ends
 // that first: it is when the guard begins to refuse [ContinueServices]. It is in the
 // past if that has happened.
-func (f Facts) Alone() (time.Time, string) {
+func (f Facts) DegradedUntil() (time.Time, string) {
 	rule, _ := ruleOf(ContinueServices)
 	end, limit := f.SVIDEnd, LimitSVID
 	sooner := func(at time.Time, by string) {
@@ -36,7 +36,7 @@ func (f Facts) Alone() (time.Time, string) {
 		entry = f.Entry(rule.Needs)
 	}
 	for _, scope := range rule.Needs {
-		if s, ok := f.Held[scope]; ok {
+		if s, ok := f.Active[scope]; ok {
 			sooner(s.Expires, string(scope))
 		} else if f.Lists[scope] {
 			sooner(f.Word, string(scope)) // without it nothing is believed
@@ -63,7 +63,7 @@ func (f Facts) Alone() (time.Time, string) {
 func (f Facts) Entry(scopes []snapshot.Scope) time.Time {
 	var first time.Time
 	for _, scope := range scopes {
-		if s, ok := f.Held[scope]; ok {
+		if s, ok := f.Active[scope]; ok {
 			if at := s.Fresh.Add(StaleFor); first.IsZero() || at.Before(first) {
 				first = at
 			}

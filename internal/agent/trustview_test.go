@@ -14,10 +14,10 @@ import (
 
 // A reader of a node's folder from outside sees what its agent believes, while that
 // runs, and changes nothing.
-func TestReadOutlook(t *testing.T) {
+func TestReadTrustView(t *testing.T) {
 	f := fleettest.New(t)
 	n := newNode(f)
-	if _, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeNotJoined) {
+	if _, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeNotJoined) {
 		t.Errorf("without a node: %v", err)
 	}
 	n = joinedNode(f)
@@ -28,10 +28,10 @@ func TestReadOutlook(t *testing.T) {
 		before[name] = n.Read(name)
 	}
 	n.Disk.FailAt(1, errors.New("a reader wrote"))
-	o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock())
+	o, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock())
 	if err != nil || o.Lost || o.Trust.Me != a.Node().Self().ID || o.Trust.Bundle == nil ||
-		len(o.Marks.All()) != len(a.Node().Beliefs().Marks.All()) {
-		t.Fatalf("outlook %+v, %v", o, err)
+		len(o.Marks.All()) != len(a.Node().TrustState().Marks.All()) {
+		t.Fatalf("trust view %+v, %v", o, err)
 	}
 	raw, err := state.ReadActive(n.Disk.FS(), n.Dir, snapshot.ScopeTrustBundle)
 	if err != nil || string(raw) != string(before[dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)]) {
@@ -48,13 +48,13 @@ func TestReadOutlook(t *testing.T) {
 	n = n.clone()
 	n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
 	n.Disk.Put(n.Path(dir.MarksBName), nil)
-	if o, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 ||
+	if o, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 ||
 		o.Trust.Bundle == nil {
 		t.Errorf("with lost marks: %+v, %v", o, err)
 	}
 	// A damaged identity is told.
 	n.Disk.Put(n.Path(dir.AnchorName), []byte("x"))
-	if _, err := state.ReadOutlook(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+	if _, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeStateCorrupt) {
 		t.Errorf("with a damaged anchor: %v", err)
 	}
 }

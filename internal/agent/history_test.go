@@ -79,10 +79,10 @@ func TestHistoryKept(t *testing.T) {
 				stop := n.run(a)
 				defer stop()
 				time.Sleep(time.Minute)
-				before := a.Node().Beliefs().Bundle().Header()
+				before := a.Node().TrustState().Bundle().Header()
 				f.TrustChanged(func() { row.change(f); f.NewMeshCA() })
 				time.Sleep(5 * time.Minute)
-				after := a.Node().Beliefs().Bundle().Header()
+				after := a.Node().TrustState().Bundle().Header()
 				if taken := after.ConfigVersion > before.ConfigVersion; taken != row.taken {
 					t.Errorf("version %d of epoch %d after %d of %d", after.ConfigVersion, after.AuthorityEpoch,
 						before.ConfigVersion, before.AuthorityEpoch)
@@ -109,11 +109,11 @@ func TestAsksTheNextAboutTheHistory(t *testing.T) {
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	before := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle]
+	before := a.Node().TrustState().Active[snapshot.ScopeTrustBundle]
 	f.TrustChanged(func() { f.Epoch += 2 })
 	f.Do(func() { f.Faults.Ignorant = 1 })
 	f.Must(n.take(a, f.TrustBundle()))
-	if got := a.Node().Beliefs().Held[snapshot.ScopeTrustBundle].Verified.Header(); got.AuthorityEpoch != 3 {
+	if got := a.Node().TrustState().Active[snapshot.ScopeTrustBundle].Verified.Header(); got.AuthorityEpoch != 3 {
 		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.Node().Status().Refusals())
 	}
 	f.Do(func() { f.Faults.Ignorant = 1 })

@@ -15,8 +15,8 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Held is a snapshot that is in use: what was verified, and the bytes that were.
-type Held struct {
+// ActiveSnapshot is a snapshot that is in use: what was verified, and the bytes that were.
+type ActiveSnapshot struct {
 	Verified *snapshot.Verified
 	Raw      []byte
 }
@@ -76,11 +76,11 @@ func revocationsOf(v *snapshot.Verified) string {
 	return digest.String()
 }
 
-// Beliefs is what the node holds true. It is immutable.
-type Beliefs struct {
-	// Held is what is in use, by scope. A scope without an entry has nothing that
+// TrustState is what the node holds to be true. It is immutable.
+type TrustState struct {
+	// Active is what is in use, by scope. A scope without an entry has nothing that
 	// may be used.
-	Held map[snapshot.Scope]*Held
+	Active map[snapshot.Scope]*ActiveSnapshot
 
 	// Stale is a genuine trust bundle that may not be used any more, or not yet: it
 	// expired, or nobody said that it still holds. It bans whom it bans, and opens
@@ -107,13 +107,13 @@ type Beliefs struct {
 }
 
 // With returns b with h in use of scope.
-func (b *Beliefs) With(scope snapshot.Scope, h *Held) *Beliefs {
+func (b *TrustState) With(scope snapshot.Scope, h *ActiveSnapshot) *TrustState {
 	next := *b
-	next.Held = maps.Clone(b.Held)
-	if next.Held == nil {
-		next.Held = make(map[snapshot.Scope]*Held, 1)
+	next.Active = maps.Clone(b.Active)
+	if next.Active == nil {
+		next.Active = make(map[snapshot.Scope]*ActiveSnapshot, 1)
 	}
-	next.Held[scope] = h
+	next.Active[scope] = h
 	if scope == snapshot.ScopeTrustBundle {
 		next.Stale = nil
 	}
@@ -121,42 +121,42 @@ func (b *Beliefs) With(scope snapshot.Scope, h *Held) *Beliefs {
 }
 
 // Without returns b with nothing in use of scope.
-func (b *Beliefs) Without(scope snapshot.Scope) *Beliefs {
+func (b *TrustState) Without(scope snapshot.Scope) *TrustState {
 	next := *b
-	next.Held = maps.Clone(b.Held)
-	delete(next.Held, scope)
+	next.Active = maps.Clone(b.Active)
+	delete(next.Active, scope)
 	return &next
 }
 
 // WithLedger returns b with l.
-func (b *Beliefs) WithLedger(l Ledger) *Beliefs {
+func (b *TrustState) WithLedger(l Ledger) *TrustState {
 	next := *b
 	next.Ledger = l
 	return &next
 }
 
 // InUse reports whether the very snapshot v is in use.
-func (b *Beliefs) InUse(v *snapshot.Verified) bool {
-	h := b.Held[v.Header().ScopeType]
+func (b *TrustState) InUse(v *snapshot.Verified) bool {
+	h := b.Active[v.Header().ScopeType]
 	return h != nil && h.Verified.HeaderDigest() == v.HeaderDigest()
 }
 
 // upToDate reports whether the very snapshot v is in use, under a record as new as v's.
-func (b *Beliefs) upToDate(v *snapshot.Verified) bool {
-	h := b.Held[v.Header().ScopeType]
+func (b *TrustState) upToDate(v *snapshot.Verified) bool {
+	h := b.Active[v.Header().ScopeType]
 	return h != nil && h.Verified.HeaderDigest() == v.HeaderDigest() && compareVerified(v, h.Verified) <= 0
 }
 
 // Bootstrap returns the content of the node_bootstrap in use.
-func (b *Beliefs) Bootstrap() (snapshot.NodeBootstrap, bool) {
-	if h := b.Held[snapshot.ScopeNodeBootstrap]; h != nil {
+func (b *TrustState) Bootstrap() (snapshot.NodeBootstrap, bool) {
+	if h := b.Active[snapshot.ScopeNodeBootstrap]; h != nil {
 		return b.own(h).NodeBootstrap()
 	}
 	return snapshot.NodeBootstrap{}, false
 }
 
 // termsOfJoin returns the content of the node_bootstrap while it is the terms.
-func (b *Beliefs) termsOfJoin() (snapshot.NodeBootstrap, bool) {
+func (b *TrustState) termsOfJoin() (snapshot.NodeBootstrap, bool) {
 	if h := b.Terms(); h != nil {
 		return b.own(h).NodeBootstrap()
 	}
@@ -166,8 +166,8 @@ func (b *Beliefs) termsOfJoin() (snapshot.NodeBootstrap, bool) {
 // Standing returns what is said of the state of id, the node itself: by its
 // node_runtime or, until there is one, its node_bootstrap. "": a thin node's
 // bootstrap tells of no members, itself included.
-func (b *Beliefs) Standing(id identity.ID) string {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+func (b *TrustState) Standing(id identity.ID) string {
+	if h := b.Active[snapshot.ScopeNodeRuntime]; h != nil {
 		runtime, _ := b.own(h).NodeRuntime()
 		return string(runtime.State)
 	}
@@ -183,11 +183,11 @@ func (b *Beliefs) Standing(id identity.ID) string {
 // Terms returns what says what the node is: its node_runtime, and until it accepted
 // the first of an authority epoch its node_bootstrap; nil without both. A node_runtime that is damaged or
 // expired does not bring back what the bootstrap said: it may have taken that away.
-func (b *Beliefs) Terms() *Held {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+func (b *TrustState) Terms() *ActiveSnapshot {
+	if h := b.Active[snapshot.ScopeNodeRuntime]; h != nil {
 		return h
 	}
-	h := b.Held[snapshot.ScopeNodeBootstrap]
+	h := b.Active[snapshot.ScopeNodeBootstrap]
 	if h == nil {
 		return nil
 	}
@@ -202,8 +202,8 @@ func (b *Beliefs) Terms() *Held {
 // Coordinators returns the addresses that the node was told: those of its
 // node_runtime in use, else of its node_bootstrap. Where to ask is no right, so that
 // an overtaken bootstrap will do.
-func (b *Beliefs) Coordinators() []string {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+func (b *TrustState) Coordinators() []string {
+	if h := b.Active[snapshot.ScopeNodeRuntime]; h != nil {
 		r, _ := b.own(h).NodeRuntime()
 		return r.Coordinators
 	}
@@ -213,8 +213,8 @@ func (b *Beliefs) Coordinators() []string {
 
 // Degraded returns the ceiling of what the node may do out of reach, by the terms in
 // use; zero, which is nothing, without.
-func (b *Beliefs) Degraded() snapshot.DegradedPolicy {
-	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+func (b *TrustState) Degraded() snapshot.DegradedPolicy {
+	if h := b.Active[snapshot.ScopeNodeRuntime]; h != nil {
 		if r, _ := b.own(h).NodeRuntime(); r.Degraded != nil {
 			return *r.Degraded
 		}
@@ -226,8 +226,8 @@ func (b *Beliefs) Degraded() snapshot.DegradedPolicy {
 
 // Freshness returns the state of scope at now; "" without a snapshot in use, and of
 // a node_bootstrap whose place a node_runtime took.
-func (b *Beliefs) Freshness(scope snapshot.Scope, now time.Time) snapshot.Freshness {
-	h := b.Held[scope]
+func (b *TrustState) Freshness(scope snapshot.Scope, now time.Time) snapshot.Freshness {
+	h := b.Active[scope]
 	if h == nil || scope == snapshot.ScopeNodeBootstrap && b.Terms() != h {
 		return ""
 	}
@@ -236,8 +236,8 @@ func (b *Beliefs) Freshness(scope snapshot.Scope, now time.Time) snapshot.Freshn
 
 // Ready says why the node is not ready at now, or "": it needs a trust bundle that
 // is in use and in date.
-func (b *Beliefs) Ready(now time.Time) string {
-	h := b.Held[snapshot.ScopeTrustBundle]
+func (b *TrustState) Ready(now time.Time) string {
+	h := b.Active[snapshot.ScopeTrustBundle]
 	if h == nil {
 		return "there is no trust bundle in use"
 	}
@@ -265,11 +265,11 @@ type Decision struct {
 }
 
 // After returns b with what d decided.
-func (d Decision) After(b *Beliefs, raw []byte) *Beliefs {
+func (d Decision) After(b *TrustState, raw []byte) *TrustState {
 	if d.Barred {
 		return b.WithLedger(d.Ledger)
 	}
-	return b.WithLedger(d.Ledger).With(d.V.Header().ScopeType, &Held{d.V, raw})
+	return b.WithLedger(d.Ledger).With(d.V.Header().ScopeType, &ActiveSnapshot{d.V, raw})
 }
 
 // Decide judges received bytes at now. It is pure. Errors are a
@@ -278,7 +278,7 @@ func (d Decision) After(b *Beliefs, raw []byte) *Beliefs {
 // A header that the marks know already and that is not in use was accepted before,
 // and something kept it from being used: a crash, a damaged file, lost marks. It is judged as at
 // start, and moves no marks.
-func Decide(me Self, b *Beliefs, s *snapshot.Signed, now time.Time) (Decision, error) {
+func Decide(me Self, b *TrustState, s *snapshot.Signed, now time.Time) (Decision, error) {
 	trust := me.Trust(b)
 	v, err := snapshot.Verify(s, trust, b.Marks, now)
 	if err == nil {
@@ -319,7 +319,7 @@ func Decide(me Self, b *Beliefs, s *snapshot.Signed, now time.Time) (Decision, e
 }
 
 // given refuses what the node is not to hold.
-func given(b *Beliefs, h snapshot.Header) error {
+func given(b *TrustState, h snapshot.Header) error {
 	if b.gives(h) {
 		return nil
 	}
@@ -330,8 +330,8 @@ func given(b *Beliefs, h snapshot.Header) error {
 // Vouched refuses what only a stale trust bundle speaks for: it keeps out what it
 // bans, and may list a key that was revoked since. A newer bundle is judged on its
 // own signature.
-func Vouched(b *Beliefs, scope snapshot.Scope) error {
-	if scope == snapshot.ScopeTrustBundle || b.Held[snapshot.ScopeTrustBundle] != nil {
+func Vouched(b *TrustState, scope snapshot.Scope) error {
+	if scope == snapshot.ScopeTrustBundle || b.Active[snapshot.ScopeTrustBundle] != nil {
 		return nil
 	}
 	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshotform.ReasonSigner,
@@ -403,8 +403,8 @@ func Waits(scope snapshot.Scope, reason snapshot.Reason) bool {
 // Overtook reports whether the snapshot in use of a scope is newer than s claims to be. Then
 // nobody waits for s any more. A refusal that it met before is not told again: that one would
 // stay in the status until a still newer snapshot comes.
-func (b *Beliefs) Overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
-	h := b.Held[scope]
+func (b *TrustState) Overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
+	h := b.Active[scope]
 	if h == nil {
 		return false
 	}
@@ -421,11 +421,11 @@ func (b *Beliefs) Overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
 // gives reports whether the node is to hold what h is the header of. A scope
 // that is no foundation is a companion of the node_runtime in use: that one lists the scopes, and
 // says of which group the node is. Nothing missing, nothing extra.
-func (b *Beliefs) gives(h snapshot.Header) bool {
+func (b *TrustState) gives(h snapshot.Header) bool {
 	if slices.Contains(Foundations, h.ScopeType) {
 		return true
 	}
-	r := b.Held[snapshot.ScopeNodeRuntime]
+	r := b.Active[snapshot.ScopeNodeRuntime]
 	if r == nil {
 		return false
 	}
@@ -444,15 +444,15 @@ func (b *Beliefs) gives(h snapshot.Header) bool {
 
 // Lacks returns which companions the node_runtime in use names that the node does not
 // hold, but for what failed its trial.
-func (b *Beliefs) Lacks() []snapshot.Scope {
-	h := b.Held[snapshot.ScopeNodeRuntime]
+func (b *TrustState) Lacks() []snapshot.Scope {
+	h := b.Active[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return nil
 	}
 	content, _ := h.Verified.NodeRuntime()
 	var out []snapshot.Scope
 	for _, scope := range content.Companions {
-		if _, failed := b.Quarantined(scope); Known(scope) && b.Held[scope] == nil && !failed {
+		if _, failed := b.Quarantined(scope); Known(scope) && b.Active[scope] == nil && !failed {
 			out = append(out, scope)
 		}
 	}
@@ -462,10 +462,10 @@ func (b *Beliefs) Lacks() []snapshot.Scope {
 // Pruned returns b without what its node_runtime does not give, and which scopes that
 // is: a node that lost a role, an organization or an assignment stops using what came
 // with it at once. The marks stay.
-func (b *Beliefs) Pruned() (*Beliefs, []snapshot.Scope) {
+func (b *TrustState) Pruned() (*TrustState, []snapshot.Scope) {
 	var gone []snapshot.Scope
 	for _, scope := range Scopes {
-		if h := b.Held[scope]; h != nil && !b.gives(h.Verified.Header()) {
+		if h := b.Active[scope]; h != nil && !b.gives(h.Verified.Header()) {
 			b, gone = b.Without(scope), append(gone, scope)
 		}
 	}
@@ -474,8 +474,8 @@ func (b *Beliefs) Pruned() (*Beliefs, []snapshot.Scope) {
 
 // Concerns reports whether the node minds what becomes of a scope: that is, of the
 // foundations and of what its node_runtime names.
-func (b *Beliefs) Concerns(scope snapshot.Scope) bool {
-	h := b.Held[snapshot.ScopeNodeRuntime]
+func (b *TrustState) Concerns(scope snapshot.Scope) bool {
+	h := b.Active[snapshot.ScopeNodeRuntime]
 	if h == nil || !Known(scope) || slices.Contains(Foundations, scope) {
 		return true
 	}
@@ -485,32 +485,32 @@ func (b *Beliefs) Concerns(scope snapshot.Scope) bool {
 
 // Bundle returns the newest trust bundle that is known, be it one that may not be used
 // any more; nil without any.
-func (b *Beliefs) Bundle() *snapshot.Verified {
-	if h := b.Held[snapshot.ScopeTrustBundle]; h != nil {
+func (b *TrustState) Bundle() *snapshot.Verified {
+	if h := b.Active[snapshot.ScopeTrustBundle]; h != nil {
 		return h.Verified
 	}
 	return b.Stale
 }
 
 // Revocations are all that the node must not rely on.
-func (b *Beliefs) Revocations() snapshot.Revocations {
+func (b *TrustState) Revocations() snapshot.Revocations {
 	return cosigned.RevocationsOf(b.Bundle(), b.Emergencies...)
 }
 
 // Stated are what statements of the signers revoke, beyond any bundle.
-func (b *Beliefs) Stated() snapshot.Revocations {
+func (b *TrustState) Stated() snapshot.Revocations {
 	return cosigned.RevocationsOf(nil, b.Emergencies...)
 }
 
 // Effective returns what the node me may rely on of h: its content without what is
 // revoked. A caller that acts on content asks for it; h itself is verified, kept and
 // passed on.
-func (b *Beliefs) Effective(h *Held, me identity.ID) *snapshot.Verified {
+func (b *TrustState) Effective(h *ActiveSnapshot, me identity.ID) *snapshot.Verified {
 	return snapshotmember.Effective(h.Verified, b.Revocations(), me)
 }
 
 // own is effective for a scope whose subject is a node: this one.
-func (b *Beliefs) own(h *Held) *snapshot.Verified {
+func (b *TrustState) own(h *ActiveSnapshot) *snapshot.Verified {
 	me, _, _ := h.Verified.Header().Subject.Node()
 	return b.Effective(h, me)
 }

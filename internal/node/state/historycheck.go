@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// A node keeps to one history. Its trust bundle names a head, and a newer bundle is
+// The history check: a node keeps to one history. Its trust bundle names a head, and a newer bundle is
 // accepted only if its head leads on from there: by the links of the history, which
 // come with the bundle, or are asked for. A head that is lower is a rollback, another
 // one at the same place a fork; both are refused, and so is a newer one that nobody
@@ -23,7 +23,7 @@ const (
 
 // leadsOn decides whether the head of the trust bundle v may take the place of the one
 // that is known, and reports whether by a restore. A node that knows none takes any.
-func (b *Beliefs) leadsOn(v *snapshot.Verified) (restored bool, err error) {
+func (b *TrustState) leadsOn(v *snapshot.Verified) (restored bool, err error) {
 	next, ok := v.TrustBundle()
 	was := b.Bundle()
 	if !ok || was == nil {

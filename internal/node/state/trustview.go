@@ -13,9 +13,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Outlook is what the node of a data directory believes, for who asks what it would
+// TrustView is the trust state of a data directory as others see it, for who asks what it would
 // say of a snapshot.
-type Outlook struct {
+type TrustView struct {
 	Trust snapshot.Trust
 	Marks snapshot.Marks
 	// Lost says that the marks cannot be read: the node believes nothing before a
@@ -31,37 +31,37 @@ type Outlook struct {
 	Coordinators []string
 }
 
-// ReadOutlook reads what the node of a data directory believes, verified again at
+// ReadTrustView reads what the node of a data directory believes, verified again at
 // now. It takes no lock and changes nothing, so that the agent may run meanwhile.
 // Errors are NodeNotJoined, NodeStateCorrupt, and FileMissing for a folder that this
 // user may not read.
-func ReadOutlook(files durable.FS, folder string, now time.Time) (Outlook, error) {
+func ReadTrustView(files durable.FS, folder string, now time.Time) (TrustView, error) {
 	s := &Store{FS: files, Dir: folder}
 	switch _, err := s.Read(dir.AnchorName, dir.MaxAnchorBytes); {
 	case errors.Is(err, fs.ErrNotExist):
-		return Outlook{}, s.NotJoined()
+		return TrustView{}, s.NotJoined()
 	case errors.Is(err, fs.ErrPermission):
-		return Outlook{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file",
+		return TrustView{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file",
 			s.Path(dir.AnchorName), "cause", "permission denied")
 	}
 	me, err := s.readAnchor(now)
 	if err != nil {
-		return Outlook{}, err
+		return TrustView{}, err
 	}
 	s.Pin = me.Pin
 	l := &Loaded{Me: me, Unsaved: make(map[snapshot.Scope][]byte)}
 	// A program beside the agent heeds the signers' revocations as the agent does.
 	if l.statements, l.emergencies, err = s.ReadEmergencies(me); err != nil && len(l.emergencies) == 0 {
-		return Outlook{}, err
+		return TrustView{}, err
 	}
 	known, err := s.ReadLedger()
 	if err != nil {
 		b := s.floor(l, now)
-		return Outlook{Trust: me.Trust(b), Marks: b.Marks, Lost: true, Stale: true, Quarantined: known.failed,
+		return TrustView{Trust: me.Trust(b), Marks: b.Marks, Lost: true, Stale: true, Quarantined: known.failed,
 			Coordinators: MergeAddresses(b, me.Addresses)}, nil
 	}
 	b := s.recheck(l, known, now)
-	return Outlook{Trust: me.Trust(b), Marks: known.Marks, Stale: b.Held[snapshot.ScopeTrustBundle] == nil,
+	return TrustView{Trust: me.Trust(b), Marks: known.Marks, Stale: b.Active[snapshot.ScopeTrustBundle] == nil,
 		Quarantined: known.failed, Coordinators: MergeAddresses(b, me.Addresses)}, nil
 }
 
@@ -77,7 +77,7 @@ const MaxAddresses = 80
 
 // MergeAddresses returns the coordinators to talk to: those of the bootstrap, then
 // those that were known at the join.
-func MergeAddresses(b *Beliefs, joined []string) []string {
+func MergeAddresses(b *TrustState, joined []string) []string {
 	var out []string
 	revoked := b.Revocations()
 	for _, a := range append(slices.Clone(b.Coordinators()), joined...) {
