@@ -481,7 +481,7 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			}
 			raw, err := signed.Marshal()
 			f.Must(err)
-			in := &fetch.Intake{F: a.Fetcher(), From: state.ByCoordinator, Sources: func() []fetch.Source { return nil }}
+			in := &fetch.SourceFetcher{F: a.Fetcher(), From: state.ByCoordinator, Sources: func() []fetch.Source { return nil }}
 			f.Must(in.Take(t.Context(), fetch.Notice{Scope: old.GetScope(), Raw: raw}))
 			if got := a.Node().Status().Refusals(); len(got) != 1 ||
 				got[0].Reason != string(snapshotform.ReasonSignature) {

@@ -34,7 +34,7 @@ const hookFailed = "failed"
 type hooks struct {
 	argv    []string // empty: there is none
 	timeout time.Duration
-	kick    chan struct{}
+	notify  chan struct{}
 
 	mu   sync.Mutex
 	due  map[snapshot.Scope]bool   // guarded by mu
@@ -46,7 +46,7 @@ func newHooks(argv []string, timeout time.Duration) *hooks {
 		timeout = hookTimeout
 	}
 	return &hooks{
-		argv: argv, timeout: timeout, kick: make(chan struct{}, 1), due: make(map[snapshot.Scope]bool),
+		argv: argv, timeout: timeout, notify: make(chan struct{}, 1), due: make(map[snapshot.Scope]bool),
 		done: make(map[snapshot.Scope]string),
 	}
 }
@@ -61,7 +61,7 @@ func (h *hooks) changed(of ...snapshot.Scope) {
 		h.due[scope] = true
 	}
 	h.mu.Unlock()
-	state.Notify(h.kick)
+	state.Notify(h.notify)
 }
 
 func (h *hooks) applied(scope snapshot.Scope, content string) {
@@ -95,7 +95,7 @@ func (a *Agent) runHooks(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.hooks.kick:
+		case <-a.hooks.notify:
 		}
 		for ctx.Err() == nil {
 			scope, ok := a.hooks.take()

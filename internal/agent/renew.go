@@ -87,7 +87,7 @@ func (r *renewal) keepCertified(ctx context.Context) error {
 				if r.contact.AskForChanges(ctx) {
 					s.unwelcome = true
 				}
-			case <-r.renewKick:
+			case <-r.renewNotify:
 				if !stuck && s.retry.After(now) {
 					s.retry = now.Add(pausepkg.UpTo(time.Second))
 				}
@@ -458,9 +458,9 @@ type renewal struct {
 	unkept  error
 	unsaved bool // the certificate in use is not on disk, and its key is; owned by keepCertified
 
-	renewAsk  chan chan<- error // a person asks for a renewal
-	renewNow  chan string       // a coordinator does
-	renewKick chan struct{}     // something changed that may make a failed one succeed
-	rejected  chan struct{}     // a coordinator does not accept our certificate
-	strange   chan struct{}     // no coordinator is under a root that we know
+	renewAsk    chan chan<- error // a person asks for a renewal
+	renewNow    chan string       // a coordinator does
+	renewNotify chan struct{}     // something changed that may make a failed one succeed
+	rejected    chan struct{}     // a coordinator does not accept our certificate
+	strange     chan struct{}     // no coordinator is under a root that we know
 }

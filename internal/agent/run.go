@@ -235,7 +235,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	a.renewal = &renewal{
 		node: a.node, log: a.log, contact: a.contact, operator: operator, next: l.Next,
 		ended:    func(action, outcome string) { a.metrics.renewals.WithLabelValues(action, outcome).Inc() },
-		renewAsk: make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1),
+		renewAsk: make(chan chan<- error), renewNow: make(chan string, 1), renewNotify: make(chan struct{}, 1),
 		rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 	}
 	a.fetcher = fetch.New(fetch.Config{
@@ -249,7 +249,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	})
 	a.follower = &follower{
 		node: a.node, log: a.log, contact: a.contact, renewal: a.renewal, fetcher: a.fetcher,
-		release: cfg.Release, run: newRun(), reportKick: make(chan struct{}, 1),
+		release: cfg.Release, run: newRun(), reportNotify: make(chan struct{}, 1),
 	}
 	a.metrics = newMetrics(a, reloads)
 	if a.workloads, err = hostOf(a, cfg); err != nil {
@@ -268,7 +268,7 @@ func (a *Agent) reports() accept.Reports {
 		Rejected: func(scope, reason string) { a.metrics.rejected.WithLabelValues(scope, reason).Inc() },
 		Refused:  func(action, reason string) { a.metrics.refused.WithLabelValues(action, reason).Inc() },
 		Entered:  func() { a.metrics.entries.Inc() },
-		Report:   func() { a.follower.kickReport() }, Renew: func() { a.renewal.kickRenewal() },
+		Report:   func() { a.follower.notifyReport() }, Renew: func() { a.renewal.notifyRenewal() },
 		Changed: a.changed, Applied: a.hooks.applied, AppliedTo: a.hooks.appliedTo,
 	}
 }
@@ -360,8 +360,8 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 }
 
-func (r *renewal) kickRenewal() { state.Notify(r.renewKick) }
-func (w *follower) kickReport() { state.Notify(w.reportKick) }
+func (r *renewal) notifyRenewal() { state.Notify(r.renewNotify) }
+func (w *follower) notifyReport() { state.Notify(w.reportNotify) }
 
 // newRun names this process.
 func newRun() string {

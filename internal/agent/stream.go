@@ -57,7 +57,7 @@ func (w *follower) follow(ctx context.Context) error {
 		if !w.contact.Presentable(ctx) {
 			// Without a certificate there is nothing to say; keepCertified gets one. A timer
 			// of its does not see that the machine slept.
-			w.renewal.kickRenewal()
+			w.renewal.notifyRenewal()
 			w.node.Status().Closed(nil)
 			if pausepkg.Sleep(ctx, clockLook, changed) != nil {
 				break
@@ -201,13 +201,13 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 	defer func() { cancel(); <-received }()
 
 	here := w.fetcher.Over(address, conn)
-	pulls := fetch.NewPuller(w.fetcher, here,
+	pulls := fetch.NewStreamFetcher(w.fetcher, here,
 		func() []fetch.Source { return w.fetcher.SourcesAfter(here) })
 	pulled := make(chan error, 1)
 	var aside sync.WaitGroup
 	aside.Go(func() { pulled <- pulls.Run(ctx) })
 	defer func() { cancel(); aside.Wait() }()
-	in := w.fetcher.Intake(here, pulls.Add)
+	in := w.fetcher.SourceFetcher(here, pulls.Add)
 
 	var superseded <-chan struct{}
 	move := newAlarm()
@@ -230,7 +230,7 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 			end.lived = true
 			w.node.Status().Opened(address)
 			w.log.LogAttrs(ctx, slog.LevelInfo, "stream to a coordinator", slog.String("coordinator", address))
-			w.renewal.kickRenewal() // somebody is there again
+			w.renewal.notifyRenewal() // somebody is there again
 		}
 	}
 	for {
@@ -259,7 +259,7 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 		case <-reports.C:
 			err = w.report(stream, &told)
 			reports.Reset(pausepkg.Around(reportEvery, reportSpread))
-		case <-w.reportKick:
+		case <-w.reportNotify:
 			err = w.report(stream, &told)
 		case <-superseded:
 			superseded = nil
@@ -334,7 +334,7 @@ func (m *alarm) stop() {
 const maxStandingBytes = 64
 
 // hear acts on one message. The error is one of the disk.
-func (w *follower) hear(ctx context.Context, in *fetch.Intake, m *fealtyv1.ConnectResponse) error {
+func (w *follower) hear(ctx context.Context, in *fetch.SourceFetcher, m *fealtyv1.ConnectResponse) error {
 	switch news := m.GetNews().(type) {
 	case *fealtyv1.ConnectResponse_Snapshot:
 		return in.Take(ctx, fetch.Notice{Scope: news.Snapshot.GetScope(), Raw: news.Snapshot.GetEnvelope()})
@@ -392,12 +392,12 @@ func refusalMessages(refusals []state.Refusal) []*fealtyv1.Refusal {
 
 // follower holds a stream to some coordinator.
 type follower struct {
-	node       *accept.Node
-	log        *slog.Logger
-	contact    *contact.Coordinators
-	renewal    *renewal
-	fetcher    *fetch.Fetcher
-	release    string
-	run        string        // which process this is: see ConnectRequest.run
-	reportKick chan struct{} // there is something to report
+	node         *accept.Node
+	log          *slog.Logger
+	contact      *contact.Coordinators
+	renewal      *renewal
+	fetcher      *fetch.Fetcher
+	release      string
+	run          string        // which process this is: see ConnectRequest.run
+	reportNotify chan struct{} // there is something to report
 }

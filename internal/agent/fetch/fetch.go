@@ -136,8 +136,8 @@ const (
 	FormPulled Form = "pulled" // it was pulled by its hash
 )
 
-// Intake takes in what one source says. It belongs to one goroutine.
-type Intake struct {
+// SourceFetcher takes in what one source says. It belongs to one goroutine.
+type SourceFetcher struct {
 	F    *Fetcher
 	From state.Origin
 	// Giver names the source, for people.
@@ -157,7 +157,7 @@ type Intake struct {
 }
 
 // offer is what the source gave, for the node to judge.
-func (in *Intake) offer(scope string, raw []byte) state.Offer {
+func (in *SourceFetcher) offer(scope string, raw []byte) state.Offer {
 	return state.Offer{Scope: scope, Raw: raw, Giver: in.Giver}
 }
 
@@ -170,7 +170,7 @@ type lacking struct {
 
 // Take verifies a notice, gets the content that it lacks, and activates it. Refusals
 // are recorded and are no error; the error is one of the disk, or ctx's.
-func (in *Intake) Take(ctx context.Context, n Notice) error {
+func (in *SourceFetcher) Take(ctx context.Context, n Notice) error {
 	before := in.F.Node.TrustState()
 	if err := in.takeOne(ctx, n, false); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (in *Intake) Take(ctx context.Context, n Notice) error {
 }
 
 // takeOne takes a notice, for the first time or again.
-func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
+func (in *SourceFetcher) takeOne(ctx context.Context, n Notice, again bool) error {
 	f := in.F
 	signed, err := snapshot.Unmarshal(n.Raw)
 	if err != nil || len(signed.Content) > 0 {
@@ -243,7 +243,7 @@ func (in *Intake) takeOne(ctx context.Context, n Notice, again bool) error {
 }
 
 // pullNow gets what l lacks from the first source that has it, and activates it.
-func (in *Intake) pullNow(ctx context.Context, l lacking) error {
+func (in *SourceFetcher) pullNow(ctx context.Context, l lacking) error {
 	f, h := in.F, &l.header
 	refused := func(reason FetchReason, err error) error {
 		scope := string(h.ScopeType)
@@ -281,7 +281,7 @@ func (in *Intake) pullNow(ctx context.Context, l lacking) error {
 
 // complete activates a snapshot with the content that it came without. All of it is
 // verified again: time passed.
-func (in *Intake) complete(ctx context.Context, l lacking, content []byte, how Form) error {
+func (in *SourceFetcher) complete(ctx context.Context, l lacking, content []byte, how Form) error {
 	raw, err := l.signed.With(content).Marshal()
 	if err != nil {
 		return in.F.Node.Decline(ctx, state.RefusalOf(l.Scope, err, in.F.Node.Now()), err, in.offer(l.Scope, l.Raw))
@@ -290,7 +290,7 @@ func (in *Intake) complete(ctx context.Context, l lacking, content []byte, how F
 }
 
 // finish verifies and activates what is whole.
-func (in *Intake) finish(ctx context.Context, hint string, raw []byte, how Form) error {
+func (in *SourceFetcher) finish(ctx context.Context, hint string, raw []byte, how Form) error {
 	f, scope, label := in.F, snapshot.Scope(hint), hint
 	if !state.Known(scope) {
 		label = "other" // what a sender makes up must not become a label
@@ -306,34 +306,34 @@ func (in *Intake) finish(ctx context.Context, hint string, raw []byte, how Form)
 	return nil
 }
 
-// puller pulls the contents that a stream announces, beside it: what is large or slow
+// streamFetcher fetches the contents that a stream announces, beside it: what is large or slow
 // holds up no other news. Of each scope it gets the newest alone, and what it did not
 // get it tries again.
-type puller struct {
+type streamFetcher struct {
 	f       *Fetcher
 	of      Source // that announces them
 	sources func() []Source
 
-	mu   sync.Mutex
-	want map[snapshot.Scope]lacking // guarded by mu
-	kick chan struct{}              // capacity 1
+	mu     sync.Mutex
+	want   map[snapshot.Scope]lacking // guarded by mu
+	notify chan struct{}              // capacity 1
 }
 
-// NewPuller returns a puller of what a source announces to f. It pulls when it is run.
-func NewPuller(f *Fetcher, of Source, sources func() []Source) *puller {
-	return &puller{f: f, of: of, sources: sources, want: make(map[snapshot.Scope]lacking),
-		kick: make(chan struct{}, 1)}
+// NewStreamFetcher returns one of what a source announces to f. It fetches when it is run.
+func NewStreamFetcher(f *Fetcher, of Source, sources func() []Source) *streamFetcher {
+	return &streamFetcher{f: f, of: of, sources: sources, want: make(map[snapshot.Scope]lacking),
+		notify: make(chan struct{}, 1)}
 }
 
-func (p *puller) Add(l lacking) {
+func (p *streamFetcher) Add(l lacking) {
 	p.mu.Lock()
 	p.want[l.header.ScopeType] = l
 	p.mu.Unlock()
-	state.Notify(p.kick)
+	state.Notify(p.notify)
 }
 
 // again adds what was not got, unless something newer is wanted.
-func (p *puller) again(missed []lacking) {
+func (p *streamFetcher) again(missed []lacking) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range missed {
@@ -344,7 +344,7 @@ func (p *puller) again(missed []lacking) {
 }
 
 // next takes what is wanted of the first scope.
-func (p *puller) next() (lacking, bool) {
+func (p *streamFetcher) next() (lacking, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, scope := range state.Scopes {
@@ -356,15 +356,16 @@ func (p *puller) next() (lacking, bool) {
 	return lacking{}, false
 }
 
-// Run pulls until ctx ends. The error is one of the disk, or ctx's.
-func (p *puller) Run(ctx context.Context) error {
+// Run fetches until ctx ends. The error is one of the disk, or ctx's.
+func (p *streamFetcher) Run(ctx context.Context) error {
 	var pause pausepkg.Backoff
 	for {
 		var missed []lacking
 		for l, ok := p.next(); ok; l, ok = p.next() {
 			// It is judged anew: it waited, and may be overtaken or here by now.
 			sources := p.sources()
-			in := &Intake{F: p.f, From: p.of.From(), Giver: p.of.Name(), Sources: func() []Source { return sources }}
+			in := &SourceFetcher{F: p.f, From: p.of.From(), Giver: p.of.Name(),
+				Sources: func() []Source { return sources }}
 			err := in.Take(ctx, l.Notice)
 			closeAll(sources)
 			if err != nil {
@@ -386,7 +387,7 @@ func (p *puller) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-p.kick:
+		case <-p.notify:
 		}
 	}
 }

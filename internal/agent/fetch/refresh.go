@@ -166,7 +166,7 @@ func (f *Fetcher) inquireOnce(ctx context.Context, s Source, others func() []Sou
 		return false, fmt.Errorf("%d notices at once, limit %d", len(notices), maxNotices)
 	}
 	slices.SortStableFunc(notices, func(x, y Notice) int { return state.OrderOf(x.Scope) - state.OrderOf(y.Scope) })
-	in := &Intake{F: f, From: s.From(), Giver: s.Name(), Sources: others, left: left}
+	in := &SourceFetcher{F: f, From: s.From(), Giver: s.Name(), Sources: others, left: left}
 	for _, n := range notices {
 		if *left -= len(n.Raw); *left < 0 {
 			return false, fmt.Errorf("more than %d bytes in a round", maxCycleBytes)
@@ -190,9 +190,9 @@ func (f *Fetcher) Over(address string, conn grpc.ClientConnInterface) Source {
 	return &coordinatorSource{f: f, address: address, conn: conn}
 }
 
-// Intake takes in what a source says, and has pull get the contents that are lacking.
-func (f *Fetcher) Intake(of Source, pull func(lacking)) *Intake {
-	return &Intake{F: f, From: of.From(), Giver: of.Name(), pull: pull}
+// SourceFetcher returns one that has pull get the contents that are lacking.
+func (f *Fetcher) SourceFetcher(of Source, pull func(lacking)) *SourceFetcher {
+	return &SourceFetcher{F: f, From: of.From(), Giver: of.Name(), pull: pull}
 }
 
 // sources returns whom to ask, in their order: coordinators at random, then mirrors.
