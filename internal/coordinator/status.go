@@ -112,7 +112,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Findings = append(out.Findings, finding.New(explain.StoreUnreachable, "what", "read the members",
 			"cause", "the coordinator's log says how"))
 		out.Findings = c.rooms.Peers.AddTold(append(out.Findings, c.rooms.Peers.MissedFindings()...))
-		if _, err := c.rooms.Head.Alone("read the members", err); err != nil {
+		if _, err := c.rooms.Head.DegradedState("read the members", err); err != nil {
 			return out, nil
 		}
 		known := c.rooms.Membership.Known(s, record.MemberPrefix)

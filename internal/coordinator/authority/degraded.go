@@ -54,16 +54,16 @@ func OutOfReach(ctx, asking context.Context, err error) bool {
 		asking.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
 }
 
-// InOutage words err, with which the store kept a call from being done.
-func InOutage(what string, err error) error {
+// Degraded is the error of a call that err of the store kept from being done.
+func Degraded(what string, err error) error {
 	if errors.Is(err, explain.StoreOutcomeUnknown) || errors.Is(err, explain.StoreWentBack) {
 		return err
 	}
 	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
 }
 
-// Alone returns the state to go on by without the store, or why that is over.
-func (h *Head) Alone(what string, cause error) (*State, error) {
+// DegradedState returns the state to go on by without the store, or why that is over.
+func (h *Head) DegradedState(what string, cause error) (*State, error) {
 	s, err := h.Ready()
 	if err != nil {
 		return nil, err

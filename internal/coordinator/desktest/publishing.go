@@ -112,9 +112,9 @@ func WantWholeAt(d *coordinatortest.Desk, t testing.TB, p *publication.View) {
 		t.Errorf("%d parts are stored, of %d that indexes name", len(got), len(pieces))
 	}
 	if got := append(d.Store.Keys(publication.ContentPrefix), indexes...); len(got) != len(named) ||
-		len(p.Contents) != len(named) || len(p.Strays) != 0 {
-		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d strays", len(got),
-			len(p.Contents), len(named), len(p.Strays))
+		len(p.Contents) != len(named) || len(p.Orphans) != 0 {
+		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d orphans", len(got),
+			len(p.Contents), len(named), len(p.Orphans))
 	}
 	if got := d.Store.Keys(publication.HeaderPrefix); len(got) != len(p.Headers) {
 		t.Errorf("%d headers are stored, %d served", len(got), len(p.Headers))

@@ -65,8 +65,8 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	var since *timestamppb.Timestamp
 	if authority.OutOfReach(ctx, asking, err) {
 		confirmed := m.c.cfg.Head.Confirmed()
-		err = authority.InOutage("read the member", err)
-		if _, err := m.c.cfg.Head.Alone("read the member", err); err != nil {
+		err = authority.Degraded("read the member", err)
+		if _, err := m.c.cfg.Head.DegradedState("read the member", err); err != nil {
 			return nil, err
 		}
 		rec, ok := m.c.members.Find(string(id.Kind()) + "/" + id.Name())

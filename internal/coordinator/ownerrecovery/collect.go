@@ -124,7 +124,7 @@ func (c *OwnerRecovery) collect(ctx context.Context, g *Attempt) (*fealtyv1.Reco
 // that lacks them.
 func (c *OwnerRecovery) forward(ctx context.Context, g *Attempt, owners []string, shares []keyring.Share) error {
 	var failed []error
-	keys, err := c.mayGather(ctx, g.manifest)
+	keys, err := c.mayCollect(ctx, g.manifest)
 	if err != nil {
 		failed = append(failed, err)
 	}
@@ -147,10 +147,10 @@ func (c *OwnerRecovery) forward(ctx context.Context, g *Attempt, owners []string
 	return errors.Join(failed...)
 }
 
-// mayGather returns the enrolment keys of those that may have an attempt open: what m
+// mayCollect returns the enrolment keys of those that may have an attempt open: what m
 // names, and who showed in its replica record a certificate that m admits. The records
 // only say where to look: each attempt proves itself.
-func (c *OwnerRecovery) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
+func (c *OwnerRecovery) mayCollect(ctx context.Context, m *manifest.Manifest) ([]string, error) {
 	keys := recovery.Coordinators(m)
 	known, err := c.cfg.Replicas.Newest(ctx, m)
 	for _, r := range known {
@@ -341,7 +341,7 @@ func (c *OwnerRecovery) Drop(ctx context.Context, s *authority.State) error {
 	}
 	want := recovery.Claimed{Head: recovery.NewHead(s.Chain.Links(), s.Manifest), Manifest: s.Manifest}
 	keep := make(map[string]bool) // by the prefix of an attempt's shares, or key
-	keys, err := c.mayGather(ctx, s.Manifest)
+	keys, err := c.mayCollect(ctx, s.Manifest)
 	if err != nil {
 		return err
 	}

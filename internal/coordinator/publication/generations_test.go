@@ -88,7 +88,7 @@ func TestGenerationsAreWhole(t *testing.T) {
 	d.Store.Follow(nil)
 	desktest.WantWholeAt(d, t, p)
 	if ahead < crowdSize || swept == 0 {
-		t.Errorf("%d contents were written ahead, and %d strays swept", ahead, swept)
+		t.Errorf("%d contents were written ahead, and %d orphans swept", ahead, swept)
 	}
 }
 

@@ -14,7 +14,7 @@
 // Long contents are divided as package parts does it, unless a coordinator of a release is heard that
 // reads none: then they are kept whole, as that one does.
 //
-// A content that no header names is a stray, as is a header at any other key: the leader deletes it,
+// A content that no header names is an orphan, as is a header at any other key: the leader deletes it,
 // and makes again what a subject lacks.
 //
 // Every change of any of them writes publication/state, on the condition that it

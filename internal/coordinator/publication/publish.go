@@ -59,10 +59,10 @@ type Publisher struct {
 	// looks is how members that the config names looked when they were last looked at.
 	looks map[string]string
 
-	// strays are keys that no header uses, as far as is known; met is the publication whose
-	// strays are among them.
-	strays map[string]bool
-	met    *View
+	// orphans are keys that no header uses, as far as is known; met is the publication whose
+	// orphans are among them.
+	orphans map[string]bool
+	met     *View
 
 	found    unsatisfied
 	races    races
@@ -107,7 +107,7 @@ type races struct {
 	// unassigned are the members that were looked at without the config.
 	unassigned map[string]bool
 	// late: another Publisher began under this term and head. A transaction of that one whose answer
-	// was lost may yet come, and name strays or delete what is needed again.
+	// was lost may yet come, and name orphans or delete what is needed again.
 	late bool
 }
 
@@ -121,7 +121,7 @@ type memberGroup struct {
 func NewPublisher() *Publisher {
 	return &Publisher{
 		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup),
-		placed: make(map[string]string), strays: make(map[string]bool), heard: make(map[string]time.Time),
+		placed: make(map[string]string), orphans: make(map[string]bool), heard: make(map[string]time.Time),
 		looks: make(map[string]string),
 		found: unsatisfied{
 			failed: make(map[string]string), removed: make(map[string][]compiler.Removed),
@@ -279,7 +279,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return false, err
 	}
 	b.retire(p, after)
-	dropped := b.dropStrays(ch, after)
+	dropped := b.dropOrphans(ch, after)
 	if err := c.cfg.Faults.Hit("publish.before-commit"); err != nil {
 		return false, err
 	}
@@ -302,7 +302,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	}
 	after.State.Version = rev
 	for _, key := range dropped {
-		delete(b.strays, key)
+		delete(b.orphans, key)
 	}
 	c.serve(after)
 	c.publishedAll(ctx, b, w)
@@ -674,7 +674,7 @@ func (w *work) write(ch *record.Change) {
 }
 
 // writeContents adds the contents that come with after to ch, as far as there is room, and writes the
-// others before: they are strays until ch is committed.
+// others before: they are orphans until ch is committed.
 func (c *Publication) writeContents(ctx context.Context, s *authority.State, leads store.Condition, b *Publisher,
 	p, after *View, ch *record.Change) error {
 	cost := func(x piece) (ops, bytes int) { return 1, len(x.key) + store.SealBytes + len(x.raw) }
@@ -704,7 +704,7 @@ func (c *Publication) writeContents(ctx context.Context, s *authority.State, lea
 		part := change(s, leads, p)
 		for _, x := range list {
 			part.WriteRaw(x.key, x.raw)
-			b.strays[x.key] = true
+			b.orphans[x.key] = true
 		}
 		if _, err := part.Commit(ctx); err != nil {
 			return err
@@ -716,18 +716,18 @@ func (c *Publication) writeContents(ctx context.Context, s *authority.State, lea
 	return nil
 }
 
-// meet notes the strays of a publication that was read.
+// meet notes the orphans of a publication that was read.
 func (b *Publisher) meet(p *View) {
 	if p == b.met {
 		return
 	}
 	b.met = p
-	for _, key := range p.Strays {
-		b.strays[key] = true
+	for _, key := range p.Orphans {
+		b.orphans[key] = true
 	}
 }
 
-// retire makes strays of the contents that p has and after has not, or not so.
+// retire makes orphans of the contents that p has and after has not, or not so.
 func (b *Publisher) retire(p, after *View) {
 	for hash := range p.Contents {
 		if after.storesAs(p, hash) {
@@ -735,22 +735,22 @@ func (b *Publisher) retire(p, after *View) {
 		}
 		for _, key := range p.keysOf(hash) {
 			if !after.uses(key) {
-				b.strays[key] = true
+				b.orphans[key] = true
 			}
 		}
 	}
 }
 
-// over returns the strays that p does not use, sorted.
+// over returns the orphans that p does not use, sorted.
 func (b *Publisher) over(p *View) []string {
-	maps.DeleteFunc(b.strays, func(key string, _ bool) bool { return p.uses(key) })
-	return slices.Sorted(maps.Keys(b.strays))
+	maps.DeleteFunc(b.orphans, func(key string, _ bool) bool { return p.uses(key) })
+	return slices.Sorted(maps.Keys(b.orphans))
 }
 
 func keyCost(key string) (ops, bytes int) { return 1, len(key) }
 
-// dropStrays adds strays to ch, which makes after, as far as there is room.
-func (b *Publisher) dropStrays(ch *record.Change, after *View) (dropped []string) {
+// dropOrphans adds orphans to ch, which makes after, as far as there is room.
+func (b *Publisher) dropOrphans(ch *record.Change, after *View) (dropped []string) {
 	named := make(map[string]bool) // no key can be deleted twice
 	for _, key := range ch.Tx.Delete {
 		named[key] = true
@@ -768,7 +768,7 @@ func (b *Publisher) dropStrays(ch *record.Change, after *View) (dropped []string
 	return dropped
 }
 
-// sweep deletes the strays that p does not use: all of them or, while there is more to publish, as many
+// sweep deletes the orphans that p does not use: all of them or, while there is more to publish, as many
 // as fill transactions.
 func (c *Publication) sweep(ctx context.Context, s *authority.State, leads store.Condition, b *Publisher, p *View,
 	more bool) error {
@@ -788,12 +788,12 @@ func (c *Publication) sweep(ctx context.Context, s *authority.State, leads store
 			return err
 		}
 		for _, key := range keys {
-			delete(b.strays, key)
+			delete(b.orphans, key)
 		}
 	}
-	if len(b.strays) == 0 && len(p.Strays) > 0 && c.publication.Load() == p {
+	if len(b.orphans) == 0 && len(p.Orphans) > 0 && c.publication.Load() == p {
 		swept := *p
-		swept.Strays = nil
+		swept.Orphans = nil
 		b.met = &swept
 		c.publication.Store(&swept) // which says nothing else to anybody
 	}

@@ -515,9 +515,9 @@ func TestRepairInTurn(t *testing.T) {
 			}
 		}
 		p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
-		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Strays) != 0 {
-			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.Headers),
-				len(p.Strays), err)
+		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Orphans) != 0 {
+			t.Fatalf("without %s: %d headers and %d orphans after 16 turns (%v)", key, len(p.Headers),
+				len(p.Orphans), err)
 		}
 	}
 }

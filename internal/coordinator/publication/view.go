@@ -39,8 +39,8 @@ type View struct {
 	messages *sync.Map
 	// Broken: the headers are not those of the record. Somebody else wrote them.
 	Broken bool
-	// Strays are keys that no header uses.
-	Strays []string
+	// Orphans are keys that no header uses.
+	Orphans []string
 }
 
 // Find returns the index of a header.
@@ -245,12 +245,12 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
 			}
 			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-			p.Strays = append(p.Strays, e.Key)
+			p.Orphans = append(p.Orphans, e.Key)
 		case strings.HasPrefix(e.Key, IndexPrefix), strings.HasPrefix(e.Key, PartPrefix):
 			raw, err := s.Records.Open(e.Key, e.Value)
 			if err != nil {
 				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-				p.Strays = append(p.Strays, e.Key)
+				p.Orphans = append(p.Orphans, e.Key)
 				continue
 			}
 			pieces.add(e.Key, raw)
@@ -258,18 +258,18 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 			h, err := record.Open[HeaderRecord](s.Records, e)
 			if err != nil {
 				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-				p.Strays = append(p.Strays, e.Key)
+				p.Orphans = append(p.Orphans, e.Key)
 				continue
 			}
 			path, ok := parseHeaderPath(e.Key[len(HeaderPrefix):])
 			if !ok { // as another release laid them out
-				p.Strays = append(p.Strays, e.Key)
+				p.Orphans = append(p.Orphans, e.Key)
 				continue
 			}
 			headers = append(headers, Published{path, h.Value,
 				snapshotauthor.LeafOf(s.Manifest.Cluster, h.Value.Header)})
 		default:
-			p.Strays = append(p.Strays, e.Key)
+			p.Orphans = append(p.Orphans, e.Key)
 		}
 	}
 	bad = append(bad, pieces.join(p)...)
@@ -280,7 +280,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	used := make(map[string]bool)
 	for _, h := range headers {
 		if p.Contents[h.Header.Content] == nil || h.Header.ConfigVersion < p.State.Value.Since {
-			p.Strays = append(p.Strays, HeaderKey(h.HeaderPath))
+			p.Orphans = append(p.Orphans, HeaderKey(h.HeaderPath))
 			continue
 		}
 		used[h.Header.Content], used[h.Header.Base] = true, true
@@ -291,30 +291,30 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 			p.leave(hash)
 		}
 	}
-	pieces.strays(p)
+	pieces.orphans(p)
 	p.settle()
 	if len(p.State.Value.Record)+len(p.Headers) > 0 && p.Tree.Root().String() != p.State.Value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
 		// with new versions, so that members take them.
 		p.Broken = true
 		for _, h := range p.Headers {
-			p.Strays = append(p.Strays, HeaderKey(h.HeaderPath))
+			p.Orphans = append(p.Orphans, HeaderKey(h.HeaderPath))
 		}
 		p.Headers = nil
 		p.settle()
 		for hash := range p.Contents {
 			p.leave(hash)
 		}
-		pieces.strays(p)
+		pieces.orphans(p)
 	}
-	slices.Sort(p.Strays)
-	p.Strays = slices.Compact(p.Strays)
+	slices.Sort(p.Orphans)
+	p.Orphans = slices.Compact(p.Orphans)
 	return p, nil
 }
 
-// leave makes strays of a content that no header names.
+// leave makes orphans of a content that no header names.
 func (p *View) leave(hash string) {
-	p.Strays = append(p.Strays, p.keysOf(hash)...)
+	p.Orphans = append(p.Orphans, p.keysOf(hash)...)
 	delete(p.Contents, hash)
 	delete(p.divided, hash)
 }
@@ -387,16 +387,16 @@ func (x *pieces) part(hash parts.Hash) ([]byte, error) {
 	return nil, errNoPart
 }
 
-// strays adds the keys of all that p does not use to its strays.
-func (x *pieces) strays(p *View) {
+// orphans adds the keys of all that p does not use to its orphans.
+func (x *pieces) orphans(p *View) {
 	for hash := range x.indexes {
 		if key := indexKey(hash); !p.uses(key) {
-			p.Strays = append(p.Strays, key)
+			p.Orphans = append(p.Orphans, key)
 		}
 	}
 	for hash := range x.parts {
 		if key := partKey(hash); !p.uses(key) {
-			p.Strays = append(p.Strays, key)
+			p.Orphans = append(p.Orphans, key)
 		}
 	}
 }

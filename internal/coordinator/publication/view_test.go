@@ -108,8 +108,8 @@ func TestLongContentsOfEarlierReleases(t *testing.T) {
 	}
 	d.Restart()
 	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
-	if err != nil || len(got.Strays) > 0 {
-		t.Fatalf("%d strays, %v", len(got.Strays), err)
+	if err != nil || len(got.Orphans) > 0 {
+		t.Fatalf("%d orphans, %v", len(got.Orphans), err)
 	}
 	wantSame(t, got, p)
 	b := publication.NewPublisher()
@@ -140,8 +140,8 @@ func TestCrashBetweenParts(t *testing.T) {
 	d.Faults.Disarm("publish.after-contents")
 	d.Restart()
 	p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
-	if err != nil || len(p.Strays) == 0 {
-		t.Fatalf("%d strays, %v", len(p.Strays), err)
+	if err != nil || len(p.Orphans) == 0 {
+		t.Fatalf("%d orphans, %v", len(p.Orphans), err)
 	}
 	wantSame(t, p, was)
 	desktest.WantWholeAt(d, t, desktest.MustPublish(d, publication.NewPublisher()))

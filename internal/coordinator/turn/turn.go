@@ -51,7 +51,7 @@ func (t *Turn) Take(ctx context.Context) (release func(), err error) {
 			return nil, ctx.Err()
 		case <-timer.C:
 			if granted && t.silent() {
-				return nil, authority.InOutage("the wait for another change of the manifest", patience.ErrOver)
+				return nil, authority.Degraded("the wait for another change of the manifest", patience.ErrOver)
 			}
 		}
 	}

@@ -241,7 +241,7 @@ var (
 // documents returns what is served now, and the path of the issuer's URL; without an issuer they
 // are empty. A coordinator that was not shown the head for long says nothing: a key may be revoked.
 func (w *Web) documents() (discovery.Documents, string, error) {
-	s, err := w.cfg.Head.Alone("the keys of tokens", errSilent)
+	s, err := w.cfg.Head.DegradedState("the keys of tokens", errSilent)
 	if err != nil {
 		return discovery.Documents{}, "", err
 	}

@@ -130,7 +130,7 @@ var errSilent = errors.New("the store does not answer")
 // vouching returns what peer may vouch for. It asks the store nothing: what is published is in
 // memory, and a coordinator that was not shown the head for too long certifies nobody.
 func (w *Workloads) vouching(ctx context.Context, peer identity.Peer) (*vouching, error) {
-	s, err := w.cfg.Head.Alone("what workloads are given", errSilent)
+	s, err := w.cfg.Head.DegradedState("what workloads are given", errSilent)
 	if err != nil {
 		return nil, err
 	}
