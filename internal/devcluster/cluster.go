@@ -268,7 +268,7 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := c.gather(ctx, wanted); err != nil {
+	if err := c.awaitConnected(ctx, wanted); err != nil {
 		return err
 	}
 	return c.shards.Show(ctx, c.opts.Progress)

@@ -80,19 +80,20 @@ func notConnected(names []string) error {
 	return fmt.Errorf("not connected: %s", strings.Join(names, ", "))
 }
 
-// gather waits until the members are connected. A cluster that runs without one of
+// awaitConnected waits until the members are connected. A cluster that runs without one of
 // them is worth more than none: whoever is late goes on trying.
-func (c *Cluster) gather(ctx context.Context, names []string) error {
+func (c *Cluster) awaitConnected(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(fmt.Errorf("a part of the cluster ended: %w", context.Cause(c.ctx))) })()
-	return gather(ctx, c.opts.Progress, func(ctx context.Context) ([]string, error) { return c.unconnected(ctx, names) })
+	return awaitConnected(ctx, c.opts.Progress,
+		func(ctx context.Context) ([]string, error) { return c.unconnected(ctx, names) })
 }
 
-// gather asks who is missing until nobody is, or for as long as a dev cluster waits
+// awaitConnected asks who is missing until nobody is, or for as long as a dev cluster waits
 // for anything: then it says who is, and that is no error. It is one if nobody could
 // tell, or ctx ended.
-func gather(ctx context.Context, say func(string), missing func(context.Context) ([]string, error)) error {
+func awaitConnected(ctx context.Context, say func(string), missing func(context.Context) ([]string, error)) error {
 	within, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
 	late := time.NewTimer(silence)

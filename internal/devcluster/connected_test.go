@@ -1,4 +1,4 @@
-// In the package, because what gather waits for is a function that the test gives it.
+// In the package, because what awaitConnected waits for is a function that the test gives it.
 package devcluster
 
 import (
@@ -32,24 +32,24 @@ func TestGather(t *testing.T) {
 				return []string{"node-c"}, nil
 			}
 		}
-		if err := gather(t.Context(), say, come(time.Second)); err != nil || len(said) > 0 {
+		if err := awaitConnected(t.Context(), say, come(time.Second)); err != nil || len(said) > 0 {
 			t.Errorf("one that came in time: %v, %q", err, said)
 		}
-		if err := gather(t.Context(), say, come(10*time.Second)); err != nil || !slices.Contains(said, "waiting for node-c …") {
+		if err := awaitConnected(t.Context(), say, come(10*time.Second)); err != nil || !slices.Contains(said, "waiting for node-c …") {
 			t.Errorf("one that came late: %v, %q", err, said)
 		}
 		said = nil
-		err := gather(t.Context(), say, come(time.Hour))
+		err := awaitConnected(t.Context(), say, come(time.Hour))
 		if err != nil || len(said) < 2 || !strings.HasPrefix(said[len(said)-1], "warning: not connected after 1m0s: node-c") {
 			t.Errorf("one that never came: %v, %q", err, said)
 		}
 		broken := errors.New("no answer")
-		if err := gather(t.Context(), say, func(context.Context) ([]string, error) { return nil, broken }); !errors.Is(err, broken) {
+		if err := awaitConnected(t.Context(), say, func(context.Context) ([]string, error) { return nil, broken }); !errors.Is(err, broken) {
 			t.Errorf("nobody could tell: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := gather(ctx, say, come(time.Hour)); !errors.Is(err, context.Canceled) {
+		if err := awaitConnected(ctx, say, come(time.Hour)); !errors.Is(err, context.Canceled) {
 			t.Errorf("it was interrupted: %v", err)
 		}
 	})
