@@ -33,7 +33,7 @@ type callRules struct {
 
 func authzCommand(c *program.CLI) *cobra.Command {
 	var kind string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "authz", Short: "show who may call what",
 		Long: "Show who may call what: the table that servers of this release enforce, as it is read from the " +
 			"protocol. It needs no coordinator.",

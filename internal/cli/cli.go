@@ -109,7 +109,7 @@ node may do, and what happens when the control plane is gone.`,
 		}
 	}
 	room := func(r actuation.Command) *cobra.Command { // one of a package of its own
-		cmd := c.Command(program.Spec{Use: r.Use, Short: r.Short, Long: r.Long, Sample: r.Sample,
+		cmd := c.Command(program.Command{Use: r.Use, Short: r.Short, Long: r.Long, Sample: r.Sample,
 			Groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
 			Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 				return r.Run(ctx, actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
@@ -123,7 +123,7 @@ node may do, and what happens when the control plane is gone.`,
 	conformance := conformanceCommand(c)
 	conformance.AddCommand(room(actuation.Conformance()))
 	add("processes", dev.Command(c), process.Coordinator(c), process.Agent(c), room(actuation.Shard()),
-		program.Noun("provider", actuation.Short, append(program.Below(c, registrycmd.Providers()),
+		program.Group("provider", actuation.Short, append(program.Below(c, registrycmd.Providers()),
 			room(actuation.Process()))...))
 	add("node", join.Command(c), join.Leave(c), join.Login(c), join.Whoami(c), join.Contexts(c),
 		workload.Command(c))
@@ -147,7 +147,7 @@ func fencingCommands(c *program.CLI) (out []*cobra.Command) {
 		{"quota", "show and change how many machines tenants may have", registrycmd.Quotas()},
 		{"instruction", "have a member do something once, and show what became of it", instructcmd.Commands()},
 	} {
-		out = append(out, program.Noun(of.name, of.short, program.Below(c, of.commands)...))
+		out = append(out, program.Group(of.name, of.short, program.Below(c, of.commands)...))
 	}
 	return out
 }

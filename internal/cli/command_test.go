@@ -21,7 +21,7 @@ func commands() []*cobra.Command {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {
-			if !command.IsNoun(sub) {
+			if !command.IsGroup(sub) {
 				out = append(out, sub)
 			}
 			walk(sub)

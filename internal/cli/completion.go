@@ -14,7 +14,7 @@ import (
 
 func completionCommand(c *program.CLI) *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "completion bash|zsh|fish", Short: "print the completion script of a shell",
 		Long: "Print the script that completes commands and flags in a shell.",
 		Sample: `  source <(fealty completion bash)

@@ -24,11 +24,11 @@ import (
 )
 
 func conformanceCommand(c *program.CLI) *cobra.Command {
-	return program.Noun("conformance", "test a store against what a cluster requires of it", conformanceStore(c))
+	return program.Group("conformance", "test a store against what a cluster requires of it", conformanceStore(c))
 }
 
 func conformanceStore(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "store URL", Short: "hold a live, empty store to the promises that a cluster relies on",
 		Long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a ` +
 			`cluster: atomic

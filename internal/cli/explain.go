@@ -27,7 +27,7 @@ func explainCommand(c *program.CLI) *cobra.Command {
 	for _, code := range explain.Codes() {
 		words = append(words, string(code))
 	}
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "explain [CODE|NOUN[.FIELD]]", Short: "explain an error code, a setting, or a word",
 		Long: "Print the page of an error code, of a setting (config.KEY), of a field of the manifest " +
 			"(manifest.FIELD), or of a word. Without an argument it lists them.",

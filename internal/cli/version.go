@@ -23,7 +23,7 @@ type version struct {
 }
 
 func versionCommand(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "version", Short: "print the release of this program",
 		Run: func(context.Context, *settings.Values, []string) error {
 			v := version{Release: c.Env.Release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}

@@ -60,11 +60,11 @@ type Shell interface {
 	Ago(at time.Time) string
 }
 
-// NounMark is the annotation of a command that does nothing itself.
-const NounMark = "noun"
+// GroupMark is the annotation of a command that does nothing itself.
+const GroupMark = "group"
 
-// IsNoun reports whether a command only has commands below it. One may have some, and do
+// IsGroup reports whether a command only has commands below it. One may have some, and do
 // something itself: fealty coordinator.
-func IsNoun(cmd *cobra.Command) bool {
-	return cmd.HasSubCommands() && (!cmd.HasParent() || cmd.Annotations[NounMark] != "")
+func IsGroup(cmd *cobra.Command) bool {
+	return cmd.HasSubCommands() && (!cmd.HasParent() || cmd.Annotations[GroupMark] != "")
 }

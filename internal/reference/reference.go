@@ -117,7 +117,7 @@ func commandsPage(root *cobra.Command) string {
 			if !sub.IsAvailableCommand() || sub.Name() == "help" {
 				continue
 			}
-			if sub.Runnable() && !command.IsNoun(sub) {
+			if sub.Runnable() && !command.IsGroup(sub) {
 				writeCommand(&b, sub)
 			}
 			walk(sub)

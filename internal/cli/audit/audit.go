@@ -50,7 +50,7 @@ const (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("audit", "see who did what, and that nobody altered the log of it", list(c),
+	return program.Group("audit", "see who did what, and that nobody altered the log of it", list(c),
 		follow(c), verify(c))
 }
 
@@ -94,7 +94,7 @@ func list(c *program.CLI) *cobra.Command {
 	var wanted auditWanted
 	var limit int
 	var export string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "list", Short: "list who did what",
 		Long: `List entries of the audit log, oldest first: those of the last day, unless --since says otherwise. ` +
 			`Entries are kept
@@ -249,7 +249,7 @@ func table(entries []*fealtyv1.AuditEntry) *term.Table {
 
 func follow(c *program.CLI) *cobra.Command {
 	var wanted auditWanted
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "follow", Short: "print entries as they are written, until interrupted",
 		Long: `Print the entries of the audit log as they are written, one by one, until interrupted. --since ` +
 			`begins with those that
@@ -378,7 +378,7 @@ type auditAnchor struct{ trust, configRoot, root, statement string }
 func verify(c *program.CLI) *cobra.Command {
 	var a auditAnchor
 	var known string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "verify [FILE]", Short: "find what was altered in the audit log, moved or removed",
 		Long: `Verify the audit log: that each entry is the one that was written, that none is missing, and that ` +
 			`each checkpoint

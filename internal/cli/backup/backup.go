@@ -38,14 +38,14 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("backup", "keep what the cluster can be restored from, and restore it", create(c),
+	return program.Group("backup", "keep what the cluster can be restored from, and restore it", create(c),
 		check(c), restore(c), sign(c))
 }
 
 func create(c *program.CLI) *cobra.Command {
 	var recipients []string
 	var dry bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "create FILE", Short: "write a backup, encrypted to the owners of the seed",
 		Long: `Write a backup of the cluster to a new file: members, bans, config, the history, and the encrypted ` +
 			`seed, as the
@@ -207,7 +207,7 @@ func (in *backupFlags) add(cmd *cobra.Command) {
 
 func check(c *program.CLI) *cobra.Command {
 	var in backupFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "check FILE", Short: "verify a backup here, all of it, without a coordinator",
 		Long: `Read a backup to its end on this machine and verify it: that nothing of it is lost or altered, that ` +
 			`the cluster's

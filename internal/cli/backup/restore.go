@@ -40,7 +40,7 @@ type restoreFlags struct {
 
 func restore(c *program.CLI) *cobra.Command {
 	var in restoreFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "restore [FILE]", Short: "restore a backup into an empty store, or have a store that went back go on",
 		Long: `Restore a backup into an empty store, with every coordinator of the cluster stopped. The backup is ` +
 			`verified first, all
@@ -453,7 +453,7 @@ func tellOfLoss(c *program.CLI, found *backup.Contents, plan *backup.Intent) {
 
 func sign(c *program.CLI) *cobra.Command {
 	var keyFile, out string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "sign REQUEST", Short: "sign a restore where the key is",
 		Long: `Sign a restore on the machine that has the signer's key. REQUEST is the file that fealty backup ` +
 			`restore wrote with

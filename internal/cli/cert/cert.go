@@ -31,7 +31,7 @@ const (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("cert", "read and verify certificates", show(c), verify(c))
+	return program.Group("cert", "read and verify certificates", show(c), verify(c))
 }
 
 // certFile is what a PEM file holds. Keys are counted and not kept.
@@ -82,7 +82,7 @@ func Read(c *program.CLI, cfg *settings.Values, file string) (*certFile, error) 
 }
 
 func show(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "show FILE", Short: "show the certificates in a PEM file",
 		Long: "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for " +
 			"standard input. Private keys are never shown.",
@@ -116,7 +116,7 @@ func (f *certFile) result(now time.Time) program.Result {
 				if i > 0 {
 					p.Line("")
 				}
-				if err := p.Facts(facts(cert, now, p.Wide)); err != nil {
+				if err := p.Facts(details(cert, now, p.Wide)); err != nil {
 					return err
 				}
 			}
@@ -192,7 +192,7 @@ func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
 	return ""
 }
 
-func facts(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
+func details(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
 	var f term.Facts
 	sort, id, problem := sortOf(cert)
 	f.Add("certificate", sort)
@@ -234,7 +234,7 @@ type verifiedCert struct {
 
 func verify(c *program.CLI) *cobra.Command {
 	var root, bundle, cluster string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "verify FILE", Short: "verify a certificate chain as a member would",
 		Long: `Verify the chain in a PEM file by the rules that every process of a cluster verifies its peers with.
 

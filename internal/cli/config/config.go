@@ -34,7 +34,7 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("config", "put, read and delete the desired config", put(c), get(c), list(c),
+	return program.Group("config", "put, read and delete the desired config", put(c), get(c), list(c),
 		configDelete(c))
 }
 
@@ -50,7 +50,7 @@ func put(c *program.CLI) *cobra.Command {
 	var file string
 	var dry bool
 	var version uint64
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "put", Short: "put records of the desired config",
 		Long: `Put records of the desired config: all that are given, or none. A record that is there already is ` +
 			`left as it is, and said so.
@@ -111,7 +111,7 @@ type (
 )
 
 func get(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "get KIND NAME", Short: "print a record of the desired config",
 		Long: `Print a record of the desired config, as YAML that fealty config put takes. With --output json it ` +
 			`stands in an object
@@ -143,7 +143,7 @@ beside the version of the config.`,
 }
 
 func list(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "list [KIND]", Short: "list the records of the desired config",
 		Sample: `  fealty config list
   fealty config list service`,
@@ -225,7 +225,7 @@ func listConfig(ctx context.Context, s *line.Services, req *fealtyv1.ListConfigR
 func configDelete(c *program.CLI) *cobra.Command {
 	var dry bool
 	var version uint64
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "delete KIND NAME…", Short: "delete records of the desired config",
 		Long: `Delete records of one kind of the desired config: all that are named, or none. A record that ` +
 			`others refer to is not deleted; the message names those.`,

@@ -29,7 +29,7 @@ import (
 
 func Command(c *program.CLI) *cobra.Command {
 	var story, exit bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "dev", Short: "run a whole cluster on this machine, for trying things out",
 		Long: `Run a whole cluster on this machine, in one process: three coordinators on one embedded store, and ` +
 			`three members

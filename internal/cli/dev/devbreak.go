@@ -19,7 +19,7 @@ import (
 
 // breakCommand is fealty dev break, which does harm to a dev cluster that runs.
 func breakCommand(c *program.CLI) *cobra.Command {
-	leader := harmCommand(c, program.Spec{
+	leader := harmCommand(c, program.Command{
 		Use: "leader", Short: "kill the coordinator that leads",
 		Long: `Kill the coordinator that leads, as kill -9 would: it takes no leave, and what it had in memory is ` +
 			`gone. Another
@@ -27,7 +27,7 @@ one leads in about a second, in a later term. A write that the killed one had se
 arrives later, fails there.`,
 		Sample: `  fealty dev break leader`,
 	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakLeader} })
-	coordinator := harmCommand(c, program.Spec{
+	coordinator := harmCommand(c, program.Command{
 		Use: "coordinator NAME", Short: "kill one coordinator",
 		Long: `Kill one coordinator, as kill -9 would. The others serve, and its members go to them. When it is ` +
 			`started again
@@ -38,7 +38,7 @@ it gets its secrets back from another one.`,
 		return devcluster.Harm{Kind: devcluster.BreakCoordinator, Name: args[0]}
 	})
 	var member string
-	network := harmCommand(c, program.Spec{
+	network := harmCommand(c, program.Command{
 		Use: "network", Short: "cut a member off from all coordinators",
 		Long: `Cut a member off from all coordinators. It goes on by what it holds, within the manifest's policy ` +
 			`for that, and
@@ -49,7 +49,7 @@ comes back by itself when the network does.`,
 	})
 	network.Flags().StringVar(&member, "member", "", "the member, such as node-a")
 	var by time.Duration
-	clock := harmCommand(c, program.Spec{
+	clock := harmCommand(c, program.Command{
 		Use: "clock NAME", Short: "set the clock of a coordinator or member wrong",
 		Long: `Set the clock of one coordinator or one member, by --by from what is right: ahead, or behind if ` +
 			`that is negative.`,
@@ -59,7 +59,7 @@ comes back by itself when the network does.`,
 		return devcluster.Harm{Kind: devcluster.BreakClock, Name: args[0], By: by}
 	})
 	clock.Flags().DurationVar(&by, "by", time.Hour, "how far, such as 20m or -1h")
-	shard := harmCommand(c, program.Spec{
+	shard := harmCommand(c, program.Command{
 		Use: "shard", Short: "stop the shard where it stands, and start its successor",
 		Long: `Stop the process of the shard where it stands (SIGSTOP), and start another one with its identity, which
 works: its tenant wants another number of machines. fealty dev heal wakes the stopped one. It is a zombie: it
@@ -68,13 +68,13 @@ believes that it is in charge, and its provider refuses what it tries.`,
   fealty dev heal
   fealty status`,
 	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakShard} })
-	return program.Noun("break", "do harm to a dev cluster that runs, to see what happens", leader, coordinator,
+	return program.Group("break", "do harm to a dev cluster that runs, to see what happens", leader, coordinator,
 		network, clock,
 		shard)
 }
 
 func healCommand(c *program.CLI) *cobra.Command {
-	return harmCommand(c, program.Spec{
+	return harmCommand(c, program.Command{
 		Use: "heal", Short: "undo all harm that was done to a dev cluster",
 		Long: `Undo all that fealty dev break did: coordinators that were killed start again, networks are whole, clocks
 are right, and shards that were stopped go on, as zombies. It returns when every coordinator is ready.`,
@@ -90,7 +90,7 @@ type harmDone struct {
 }
 
 // harmCommand is a command that has a dev cluster do what harm says.
-func harmCommand(c *program.CLI, s program.Spec, harm func(args []string) devcluster.Harm) *cobra.Command {
+func harmCommand(c *program.CLI, s program.Command, harm func(args []string) devcluster.Harm) *cobra.Command {
 	var dry bool
 	s.Long += `
 

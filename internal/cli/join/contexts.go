@@ -34,7 +34,7 @@ type self struct {
 }
 
 func Whoami(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "whoami", Short: "say as whom commands ask, and whom",
 		Long: `Say as whom commands ask here: identity, cluster, until when the login is good, and the coordinators ` +
 			`that it
@@ -80,7 +80,7 @@ remembers. Nobody is asked for it.`,
 }
 
 func Contexts(c *program.CLI) *cobra.Command {
-	return program.Noun("context", "show and choose among your logins", contextList(c), contextUse(c))
+	return program.Group("context", "show and choose among your logins", contextList(c), contextUse(c))
 }
 
 // loginList is what fealty context list prints.
@@ -97,7 +97,7 @@ type login struct {
 }
 
 func contextList(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "list", Short: "list your logins, and which one commands take",
 		Names: true,
 		Run: func(context.Context, *settings.Values, []string) error {
@@ -141,7 +141,7 @@ type usedContext struct {
 }
 
 func contextUse(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "use NAME", Short: "take this login where nothing else is named",
 		Args: command.Exactly("NAME"), Complete: func(context.Context, *settings.Values) []string {
 			names, _ := c.LoginNames() // completion says nothing of its failures

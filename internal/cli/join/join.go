@@ -39,7 +39,7 @@ import (
 func Command(c *program.CLI) *cobra.Command {
 	var run, rejoin bool
 	var wait patience.Flag
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "join [TOKEN]", Short: "make this machine a member of a cluster",
 		Long: `Make this machine a member of a cluster: prove a join token, a key that the manifest names, or a
 certificate of your own PKI, verify what is granted, and store it.
@@ -287,7 +287,7 @@ func readLine(r io.Reader, from string) (string, error) {
 }
 
 func Login(c *program.CLI) *cobra.Command {
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "login [TOKEN]", Short: "get a short-lived identity for a person or a tool",
 		Long: `Get a short-lived identity for a person or a tool, and keep it where commands find it: under ` +
 			`--context NAME, by
@@ -343,7 +343,7 @@ type leftCluster struct {
 
 func Leave(c *program.CLI) *cobra.Command {
 	var yes bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "leave", Short: "end the membership of this machine",
 		Long: `End the membership of this machine: its agent asks a coordinator to delete the record, and then removes
 identity and snapshots. The agent has to run, and ends.`,

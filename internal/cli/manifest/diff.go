@@ -24,7 +24,7 @@ import (
 
 func diff(c *program.CLI) *cobra.Command {
 	var code bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "diff [OLD] NEW", Short: "show what a manifest changes in effect",
 		Long: `Show what a manifest changes in effect: who can join who could not and the reverse, who gets another ` +
 			`kind, name,

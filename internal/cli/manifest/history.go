@@ -34,7 +34,7 @@ import (
 )
 
 func manifestHistory(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "history", Short: "show how the manifest came about",
 		Long: `Show the signed chain of transitions, newest last. With -o json it is the whole of it, which can be ` +
 			`kept and
@@ -68,7 +68,7 @@ verified elsewhere: fealty manifest verify-history --file FILE.`,
 
 func verifyHistory(c *program.CLI) *cobra.Command {
 	var file, key string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "verify-history", Short: "replay the history here, and say what was checked",
 		Long: `Replay the history on this machine, from genesis to head, by the rules that a coordinator adopts one ` +
 			`with.

@@ -17,13 +17,13 @@ import (
 )
 
 func keeper(c *program.CLI) *cobra.Command {
-	return program.Noun("keeper", "look after the keys of the seed's keepers", keeperForget(c))
+	return program.Group("keeper", "look after the keys of the seed's keepers", keeperForget(c))
 }
 
 func keeperForget(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "forget NAME KEYID", Short: "say that a key of a keeper is lost for good",
 		Long: `Remove what the keeper NAME of the manifest in force sealed under the key KEYID, which is lost for ` +
 			`good: its

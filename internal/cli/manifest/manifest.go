@@ -39,7 +39,7 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("manifest", "write, check, set and read the trust policy",
+	return program.Group("manifest", "write, check, set and read the trust policy",
 		manifestInit(c), verify(c), diff(c), manifestSign(c), manifestSet(c), reshare(c),
 		manifestShares(c), get(c), manifestHistory(c), verifyHistory(c),
 		reseed(c), manifestSignReseed(c), keeper(c))
@@ -57,7 +57,7 @@ type initFlags struct {
 
 func manifestInit(c *program.CLI) *cobra.Command {
 	var in initFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "init", Short: "write a manifest to start from",
 		Long: `Write a manifest to start from, with comments, on standard output or to --out. It is valid as it is.
 
@@ -216,7 +216,7 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 }
 
 func verify(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "verify FILE", Short: "check a manifest offline, and show all its problems",
 		Sample: "  fealty manifest verify manifest.yaml",
 		Args:   command.Exactly("FILE"),
@@ -375,7 +375,7 @@ func (in *changeFlags) add(cmd *cobra.Command) {
 
 func manifestSet(c *program.CLI) *cobra.Command {
 	var in changeFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "set FILE", Short: "make a manifest the one in force",
 		Long: `Make a manifest the one in force.
 
@@ -403,7 +403,7 @@ person: --shares-out writes them to files.`,
 
 func reshare(c *program.CLI) *cobra.Command {
 	var in changeFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "reshare FILE", Short: "give the seed other owners, another threshold or new shares",
 		Long: `Give the same seed other owners, another threshold, or new shares to the same owners. FILE is the ` +
 			`manifest in
@@ -686,7 +686,7 @@ type shownManifest struct {
 
 func get(c *program.CLI) *cobra.Command {
 	var index uint64
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "get", Short: "print the manifest in force, byte for byte",
 		Long: "Print the manifest in force, or that of an earlier transition, byte for byte: its hash is that of " +
 			"the history.",

@@ -39,7 +39,7 @@ type reseedFlags struct {
 
 func reseed(c *program.CLI) *cobra.Command {
 	var in reseedFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "reseed [FILE]", Short: "give the cluster a new seed, and so new keys for everything",
 		Long: `Give the cluster a new seed, and so a new root, transaction key, config keys and record keys.
 
@@ -242,7 +242,7 @@ func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignatu
 
 func manifestSignReseed(c *program.CLI) *cobra.Command {
 	var keyFile, out string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "sign-reseed FILE", Short: "sign a prepared seed, apart from any coordinator",
 		Long: `Sign what manifest reseed --prepare wrote, as one signer, and show what it says.
 

@@ -29,7 +29,7 @@ import (
 
 func manifestShares(c *program.CLI) *cobra.Command {
 	var out string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "shares", Short: "fetch the encrypted shares of the seed, for their owners",
 		Long: `Fetch the shares of the seed that belong to the manifest in force, each encrypted to its owner's ` +
 			`key. With --out

@@ -18,7 +18,7 @@ import (
 
 func manifestSign(c *program.CLI) *cobra.Command {
 	var current, key, kind, out string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "sign FILE", Short: "sign a manifest where the key is, to be set elsewhere",
 		Long: `Sign a manifest on the machine that has the key, without a coordinator. The output is one line that
 fealty manifest set or reshare takes with --signature, on standard output or in the file of --out.

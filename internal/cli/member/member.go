@@ -30,7 +30,7 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("member", "show and change the membership",
+	return program.Group("member", "show and change the membership",
 		list(c), show(c), memberWait(c), drain(c), undrain(c), replace(c),
 		remove(c), ban(c), unban(c))
 }
@@ -59,7 +59,7 @@ func ListMembers(ctx context.Context, members fealtyv1.MemberServiceClient,
 func list(c *program.CLI) *cobra.Command {
 	var kind, host string
 	var labels []string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "list", Short: "list the members",
 		Long: `List the members. HOST is what a machine said of itself when it joined, FROM where that join came ` +
 			`from, and SCOPES
@@ -234,7 +234,7 @@ func versions(held []*fealtyv1.HeldVersion) string {
 	return strings.Join(out, ", ")
 }
 
-func facts(m *fealtyv1.Member, now time.Time) term.Facts {
+func details(m *fealtyv1.Member, now time.Time) term.Facts {
 	var f term.Facts
 	is, live := ConditionOf(m, now), m.GetLive()
 	f.Add("member", m.GetSpiffeId())
@@ -316,7 +316,7 @@ func PeriodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
 }
 
 func show(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "show MEMBER", Short: "show a member, named as KIND/NAME",
 		Sample: "  fealty member show data/node-c",
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("MEMBER"),
@@ -332,7 +332,7 @@ func show(c *program.CLI) *cobra.Command {
 					return err
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(facts(resp.GetMember(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Facts(details(resp.GetMember(), c.Env.Now())) }))
 			})
 		},
 	})
@@ -342,7 +342,7 @@ func memberWait(c *program.CLI) *cobra.Command {
 	var what string
 	wait := patience.Flag{D: patience.Default}
 	states := []string{"joined", "connected", "drained", "gone"}
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "wait MEMBER", Short: "wait until a member joined, is connected, is drained, or is gone",
 		Sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
@@ -427,7 +427,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv
 		}))
 	}
 	return c.Print(program.ResultOf(waitedMember{message.Of(m)}, func(p *term.Page) error {
-		return p.Facts(facts(m,
+		return p.Facts(details(m,
 			c.Env.Now()))
 	}))
 }
@@ -460,7 +460,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 	var dry, yes, forced bool
 	var reason string
 	var wait patience.Flag
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: m.use, Short: m.short, Long: m.long, Groups: []settings.Group{settings.Client},
 		Args: command.Exactly("MEMBER"), Complete: func(ctx context.Context, cfg *settings.Values) []string {
 			return memberNames(ctx, c, cfg)
@@ -500,7 +500,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 				return c.Print(program.ResultOf(data, func(p *term.Page) error {
 					if dry {
 						if member != nil {
-							return p.Facts(facts(member, c.Env.Now()))
+							return p.Facts(details(member, c.Env.Now()))
 						}
 						return nil
 					}

@@ -40,7 +40,7 @@ import (
 )
 
 func Coordinator(c *program.CLI) *cobra.Command {
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "coordinator", Short: "run a coordinator",
 		Long: `Run a coordinator, until it gets SIGINT or SIGTERM.
 
@@ -62,7 +62,7 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
 func coordinatorForget(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "forget NAME", Short: "say that a coordinator is gone for good",
 		Long: `End the finding on a coordinator that died and does not come back: what it said of itself is ` +
 			`removed, and nobody
@@ -311,7 +311,7 @@ func LogHandler(c *program.CLI, w io.Writer, format string, level slog.Level) sl
 }
 
 func Agent(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "agent", Short: "run the agent of a member",
 		Long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
 

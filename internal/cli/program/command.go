@@ -21,8 +21,8 @@ import (
 	"github.com/fealty-io/fealty/internal/slip"
 )
 
-// A Spec is a command before cobra knows it.
-type Spec struct {
+// A Command is one before cobra knows it.
+type Command struct {
 	Use    string // "show KIND/NAME"
 	Short  string // one line, lower case
 	Long   string
@@ -39,7 +39,7 @@ type Spec struct {
 }
 
 // Command makes the command of s, with the settings of its groups as flags.
-func (c *CLI) Command(s Spec) *cobra.Command {
+func (c *CLI) Command(s Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: s.Use, Short: s.Short, Long: s.Long, Example: s.Sample, Args: s.Args,
 		ValidArgs: s.Words,
@@ -83,11 +83,11 @@ func (c *CLI) Command(s Spec) *cobra.Command {
 	return cmd
 }
 
-// Noun makes a command that only has commands below it.
-func Noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
+// Group makes a command that only has commands below it.
+func Group(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: strings.ToUpper(short[:1]) + short[1:] + ".",
-		Args: oneOfCommands, Annotations: map[string]string{command.NounMark: "true"},
+		Args: oneOfCommands, Annotations: map[string]string{command.GroupMark: "true"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return explain.New(explain.UnknownCommand, "command", cmd.CommandPath()+" on its own", "guess",
 				"it takes one of "+strings.Join(Names(cmd), ", "))
@@ -150,7 +150,7 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 // flagError words what is wrong with a flag. A command that does not exist is the
 // reason for its flags not to exist either.
 func (c *CLI) flagError(cmd *cobra.Command, err error) error {
-	if command.IsNoun(cmd) {
+	if command.IsGroup(cmd) {
 		if word := c.wordAfter(cmd); word != "" {
 			return oneOfCommands(cmd, []string{word})
 		}
@@ -226,7 +226,7 @@ func orBlank(value string) string {
 
 // elsewhere makes the command of one that stands in a package of its own.
 func elsewhere(c *CLI, of command.Command) *cobra.Command {
-	s := Spec{
+	s := Command{
 		Use: of.Use, Short: of.Short, Long: of.Long, Sample: of.Sample, Groups: []settings.Group{settings.Client},
 		Args: of.Args, Names: of.Names,
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
@@ -245,7 +245,7 @@ func elsewhere(c *CLI, of command.Command) *cobra.Command {
 	return cmd
 }
 
-// Below makes commands of a package of its own that stand below a noun.
+// Below makes commands of a package of its own that stand in a group.
 func Below(c *CLI, all []command.Command) (out []*cobra.Command) {
 	for _, one := range all {
 		out = append(out, elsewhere(c, one))
@@ -284,7 +284,7 @@ func (s surroundings) Member(arg string) (kind, name string, err error) {
 func (s surroundings) Ago(at time.Time) string { return amount.Relative(at, s.c.Env.Now()) }
 
 // otherWords are what tools of this kind call things that have another name here, each
-// with commands that may be meant: the ones that exist below the noun are named.
+// with commands that may be meant: the ones that exist in the group are named.
 func otherWords() map[string][]string {
 	show, list := []string{"show", "get", "member list", "config list"},
 		[]string{"list", "member list", "token list", "config list"}

@@ -55,7 +55,7 @@ type recoverFlags struct {
 
 func Command(c *program.CLI) *cobra.Command {
 	var in recoverFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "recover", Short: "bring a share of the seed, when every coordinator is lost",
 		Long: `Bring a share of the seed to a coordinator in recovery mode. With enough shares it is back.
 

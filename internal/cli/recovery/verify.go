@@ -49,7 +49,7 @@ type verifyFlags struct {
 
 func Verify(c *program.CLI) *cobra.Command {
 	var in verifyFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "verify", Short: "verify a cluster before trusting it with data",
 		Long: `Verify that a cluster is what its manifest says, before data is entrusted to it. No login is needed.
 

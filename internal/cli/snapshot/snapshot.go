@@ -47,7 +47,7 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("snapshot", "read, verify and compare signed snapshots",
+	return program.Group("snapshot", "read, verify and compare signed snapshots",
 		get(c), inspect(c), verify(c), diff(c))
 }
 
@@ -173,7 +173,7 @@ func scopeNames() []string {
 
 func get(c *program.CLI) *cobra.Command {
 	var out, member, from string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "get SCOPE", Short: "get the exact bytes of a snapshot",
 		Long: `Get the snapshot that the node of --data has in use for a scope, from its folder, whether or not its ` +
 			`agent runs.
@@ -314,7 +314,7 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 }
 
 func inspect(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "inspect SNAPSHOT", Short: "show what a snapshot says of itself, without verifying it",
 		Long: `Show the header, the record and the signers of a snapshot, and the sections of its content. Nothing ` +
 			`of it is
@@ -600,7 +600,7 @@ type anchor struct {
 
 func verify(c *program.CLI) *cobra.Command {
 	var trust, configRoot, root, statement string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "verify SNAPSHOT", Short: "make the checks of a node on a snapshot",
 		Long: `Make the twelve checks that a node makes before it uses a snapshot, and show each of them. The first ` +
 			`that does
@@ -932,7 +932,7 @@ func verifySnapshot(c *program.CLI, r *Reading, a *anchor) error {
 
 func diff(c *program.CLI) *cobra.Command {
 	var code bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "diff OLD NEW", Short: "show which sections differ between two snapshots",
 		Long: `Show what differs between two snapshots: in their headers and records, and which sections of the ` +
 			`content were

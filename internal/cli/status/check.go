@@ -29,7 +29,7 @@ import (
 
 func Check(c *program.CLI) *cobra.Command {
 	var data, listen, store, manifestFile string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "check [pre|node|coordinator|store]", Short: "look whether things are as they should be, and what to do",
 		Long: `Look whether things are as they should be: pre before something is started on this machine, node at ` +
 			`the agent of
@@ -56,7 +56,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				}
 				groups = args[:1]
 			}
-			s := site(ctx, c, cfg)
+			s := environment(ctx, c, cfg)
 			s.Listen, s.Store = listen, store
 			if store != "" && !strings.HasPrefix(store, settings.SqliteScheme) &&
 				!strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
@@ -103,8 +103,8 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 	return cmd
 }
 
-// site is this machine, and whom the settings name.
-func site(ctx context.Context, c *program.CLI, cfg *settings.Values) *doctor.Environment {
+// environment is this machine, and whom the settings name.
+func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doctor.Environment {
 	s := &doctor.Environment{Now: c.Env.Now(), Free: doctor.FreeSpace, Limit: doctor.ResourceLimit,
 		FileSystem: sqlite.CheckFilesystem}
 	timeout := cfg.Duration("timeout")

@@ -21,12 +21,12 @@ import (
 )
 
 func Leader(c *program.CLI) *cobra.Command {
-	return program.Noun("leader", "show and change which coordinator leads", leaderShow(c), leaderTransfer(c))
+	return program.Group("leader", "show and change which coordinator leads", leaderShow(c), leaderTransfer(c))
 }
 
 func leaderShow(c *program.CLI) *cobra.Command {
 	var wait patience.Flag
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "show", Short: "show which coordinator leads, under which term, and since when",
 		Long: `Show which coordinator leads, as far as the one that is asked can tell. The leader compiles what ` +
 			`members are told,
@@ -69,7 +69,7 @@ func leaderResult(c *program.CLI, data output.Object, l *fealtyv1.Leader) progra
 	})
 }
 
-// addLeader adds who leads to the facts of a cluster.
+// addLeader adds who leads to the details of a cluster.
 func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
 	switch {
 	case l == nil: // an older coordinator does not say
@@ -88,7 +88,7 @@ func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
 func leaderTransfer(c *program.CLI) *cobra.Command {
 	var to, reason string
 	var dry bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "transfer", Short: "have another coordinator lead",
 		Long: `End the term of the coordinator that leads, in favour of another one that is ready. From the moment ` +
 			`that this is

@@ -34,7 +34,7 @@ import (
 func Command(c *program.CLI) *cobra.Command {
 	var watch, exit bool
 	var data string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "status", Short: "the fleet at a glance, or this machine with --data",
 		Long: `Show the fleet at a glance: what needs attention first, each with what to do, then the cluster and its
 members. With --data it is this machine that is shown, by its agent.

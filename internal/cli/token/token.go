@@ -26,7 +26,7 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("token", "make and end join tokens", create(c), list(c), show(c), revoke(c))
+	return program.Group("token", "make and end join tokens", create(c), list(c), show(c), revoke(c))
 }
 
 func create(c *program.CLI) *cobra.Command {
@@ -35,7 +35,7 @@ func create(c *program.CLI) *cobra.Command {
 	var ttl patience.Duration
 	var uses uint32
 	var dry bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "create", Short: "make a join token and print its one line",
 		Long: `Make a join token for an entry of the manifest, and print its one line on standard output: the only place
 where it ever is. A person who loses it makes another.`,
@@ -68,7 +68,7 @@ where it ever is. A person who loses it makes another.`,
 				}
 				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					if dry {
-						return p.Facts(facts(t, c.Env.Now()))
+						return p.Facts(details(t, c.Env.Now()))
 					}
 					p.Line("%s", resp.GetLine())
 					c.Say("token %s admits %s under entry %s until %s", t.GetId(), amount.Plural(t.GetUses(), "machine",
@@ -121,7 +121,7 @@ func guessEntry(ctx context.Context, s *line.Services, err error, entry string) 
 }
 
 func list(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "list", Short: "list the tokens that are kept",
 		Groups: []settings.Group{settings.Client}, Names: true,
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
@@ -166,7 +166,7 @@ func tokenState(t *fealtyv1.Token) term.Cell {
 	return term.Painted(term.Dim, "○ "+t.GetState())
 }
 
-func facts(t *fealtyv1.Token, now time.Time) term.Facts {
+func details(t *fealtyv1.Token, now time.Time) term.Facts {
 	var f term.Facts
 	f.Add("token", t.GetId())
 	state := tokenState(t)
@@ -196,7 +196,7 @@ func tokenArg(arg string) (string, error) {
 }
 
 func show(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "show ID", Short: "show a token and whom it admitted",
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
@@ -210,7 +210,7 @@ func show(c *program.CLI) *cobra.Command {
 					return err
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(facts(resp.GetToken(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Facts(details(resp.GetToken(), c.Env.Now())) }))
 			})
 		},
 	})
@@ -218,7 +218,7 @@ func show(c *program.CLI) *cobra.Command {
 
 func revoke(c *program.CLI) *cobra.Command {
 	var dry bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "revoke ID", Short: "end a token; whom it admitted stays",
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("ID"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
@@ -235,7 +235,7 @@ func revoke(c *program.CLI) *cobra.Command {
 					c.Planned("token " + resp.GetToken().GetId() + " would be revoked")
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(facts(resp.GetToken(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Facts(details(resp.GetToken(), c.Env.Now())) }))
 			})
 		},
 	})

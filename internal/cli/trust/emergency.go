@@ -33,7 +33,7 @@ import (
 )
 
 func emergencyCommand(c *program.CLI) *cobra.Command {
-	return program.Noun("emergency", "revoke on the word of the signers, without a coordinator",
+	return program.Group("emergency", "revoke on the word of the signers, without a coordinator",
 		emergencyNew(c), emergencySign(c), emergencyShow(c), emergencyApply(c))
 }
 
@@ -46,7 +46,7 @@ type emergencyFlags struct {
 
 func emergencyNew(c *program.CLI) *cobra.Command {
 	var in emergencyFlags
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "new", Short: "write an emergency statement, to be signed",
 		Long: `Write what the signers of the manifest are to sign. A statement revokes, and does nothing else: ` +
 			`config signing keys,
@@ -213,7 +213,7 @@ func decoded(file string, s *cosigned.SignedEmergency) (*cosigned.Emergency, err
 
 func emergencySign(c *program.CLI) *cobra.Command {
 	var keyFile, out string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "sign FILE", Short: "sign an emergency statement, apart from any coordinator",
 		Long: `Sign an emergency statement as one signer of the manifest, and show what it does. The file that ` +
 			`comes out has the
@@ -253,7 +253,7 @@ signatures that FILE had, and this one. Compare what it says with what you were 
 
 func emergencyShow(c *program.CLI) *cobra.Command {
 	var file string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "show FILE", Short: "show what an emergency statement does, and who signed it",
 		Long: `Show what an emergency statement does, and who signed it, without a coordinator. With --manifest it ` +
 			`says who the
@@ -281,7 +281,7 @@ signers are, and whether they are enough. Several files of one statement count a
 func emergencyApply(c *program.CLI) *cobra.Command {
 	var dir string
 	var dry, yes bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "apply FILE…", Short: "apply a signed emergency statement, at a coordinator or on a node",
 		Long: `Apply an emergency statement that the signers signed. At a coordinator it enters the trust bundle, ` +
 			`and all members

@@ -23,7 +23,7 @@ import (
 
 func export(c *program.CLI) *cobra.Command {
 	var dir string
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "export", Short: "write the files by which others verify tokens of workloads",
 		Long: `Write the files by which those verify tokens of workloads (JWT-SVIDs) who know OpenID Connect and ` +
 			`nothing of

@@ -29,12 +29,12 @@ import (
 )
 
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("trust", "show and change what the members believe", show(c), rotate(c),
+	return program.Group("trust", "show and change what the members believe", show(c), rotate(c),
 		revoke(c), emergencyCommand(c), export(c))
 }
 
 func show(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "show", Short: "show the trust bundle in force, and who holds it",
 		Long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a ` +
 			`rotation that
@@ -53,11 +53,11 @@ that is asked.`,
 	})
 }
 
-// result shows what the cluster believes: facts, and a table of the keys.
+// result shows what the cluster believes: details, and a table of the keys.
 func result(c *program.CLI, data output.Object, t *fealtyv1.Trust) program.Result {
 	now := c.Env.Now()
 	return program.ResultOf(data, func(p *term.Page) error {
-		if err := p.Facts(facts(t, now)); err != nil {
+		if err := p.Facts(details(t, now)); err != nil {
 			return err
 		}
 		p.Line("")
@@ -97,7 +97,7 @@ func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table 
 	return t
 }
 
-func facts(t *fealtyv1.Trust, now time.Time) term.Facts {
+func details(t *fealtyv1.Trust, now time.Time) term.Facts {
 	var f term.Facts
 	f.Add("bundle", fmt.Sprintf("version %d of authority epoch %d", t.GetConfigVersion(), t.GetAuthorityEpoch()))
 	if t.GetIssuedAt() != nil {
@@ -176,7 +176,7 @@ func rotate(c *program.CLI) *cobra.Command {
 	var stolen, reason string
 	var dry, yes, mesh bool
 	var wait patience.Flag
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "rotate", Short: "replace the key that signs config, or the mesh CA key",
 		Long: `Replace the config signing key. The next key is introduced in the trust bundle, and both sign. The ` +
 			`old key leaves
@@ -316,7 +316,7 @@ func checkRevokedKind(kind string) error {
 func revoke(c *program.CLI) *cobra.Command {
 	var reason string
 	var dry, yes bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "revoke KIND NAME", Short: "take something away from every member, for good",
 		Long: `Revoke something by its name: no member relies on it any more, whatever a snapshot that it holds ` +
 			`says. It stays

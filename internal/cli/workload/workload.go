@@ -27,7 +27,7 @@ import (
 
 // Command returns the group.
 func Command(c *program.CLI) *cobra.Command {
-	return program.Noun("workload", "show and use the identities of this machine's processes", list(c), test(c),
+	return program.Group("workload", "show and use the identities of this machine's processes", list(c), test(c),
 		write(c))
 }
 
@@ -42,7 +42,7 @@ func ask(cfg *settings.Values, f func(fealtyv1.LocalWorkloadServiceClient) error
 }
 
 func list(c *program.CLI) *cobra.Command {
-	return c.Command(program.Spec{
+	return c.Command(program.Command{
 		Use: "list", Short: "list the workloads that this machine's services register",
 		Long: `List the workloads that the services of this machine register, with the processes that are
 meant and the end of their certificates. The agent has to run.`,
@@ -96,7 +96,7 @@ func page(p *term.Page, resp *fealtyv1.ListWorkloadsResponse) error {
 
 func test(c *program.CLI) *cobra.Command {
 	var pid int32
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "test", Short: "say which identities a process would get, and why not",
 		Long: `Say which identities a running process would get from this machine's agent, and of each
 other workload that is registered here the first thing that the process is not.`,
@@ -120,16 +120,16 @@ other workload that is registered here the first thing that the process is not.`
 }
 
 func fits(p *term.Page, resp *fealtyv1.CheckWorkloadResponse) error {
-	var facts term.Facts
-	facts.Add("user", strconv.FormatUint(uint64(resp.GetUid()), 10))
-	facts.Add("group", strconv.FormatUint(uint64(resp.GetGid()), 10))
+	var details term.Facts
+	details.Add("user", strconv.FormatUint(uint64(resp.GetUid()), 10))
+	details.Add("group", strconv.FormatUint(uint64(resp.GetGid()), 10))
 	for _, f := range [][2]string{{"path", resp.GetPath()}, {"sha256", resp.GetSha256()}, {"unit", resp.GetUnit()},
 		{"container", resp.GetContainer()}} {
 		if f[1] != "" {
-			facts.Add(f[0], f[1])
+			details.Add(f[0], f[1])
 		}
 	}
-	if err := p.Facts(facts); err != nil {
+	if err := p.Facts(details); err != nil {
 		return err
 	}
 	for _, u := range resp.GetUnread() {
@@ -170,7 +170,7 @@ const hookTimeout = 30 * time.Second
 func write(c *program.CLI) *cobra.Command {
 	var socket, folder, id, hook string
 	var once bool
-	cmd := c.Command(program.Spec{
+	cmd := c.Command(program.Command{
 		Use: "write", Short: "write this process's identity into files, and again when it is renewed",
 		Long: `Write the identity of this process into files, for a program that only reads files: svid.pem,
 svid_key.pem and bundle.pem. They are written again when something of them changes, all three together,
