@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/begins"
-	"github.com/fealty-io/fealty/internal/crowd"
+	"github.com/fealty-io/fealty/internal/connlimit"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/turns"
 )
@@ -53,7 +53,7 @@ type gate struct {
 	listener net.Listener
 	cfg      meshform.GateConfig
 
-	sockets, hellos, handshakes, strangers *crowd.Line
+	sockets, hellos, handshakes, strangers *connlimit.Limiter
 
 	begins  *begins.Begins
 	turns   *turns.Turns
@@ -79,10 +79,10 @@ func (g *Guard) newGate(l net.Listener, cfg meshform.GateConfig) (*gate, error) 
 	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, defaultStrangerBytes)
 	return &gate{
 		guard: g, listener: l, cfg: cfg,
-		sockets:    crowd.NewLine(crowd.Limits{Places: cfg.MaxSockets}),
-		hellos:     crowd.NewLine(crowd.Limits{Places: cfg.MaxHellos, Newest: true}),
-		handshakes: crowd.NewLine(crowd.Limits{Places: cfg.MaxHandshakes}),
-		strangers: crowd.NewLine(crowd.Limits{Places: cfg.MaxStrangers,
+		sockets:    connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxSockets}),
+		hellos:     connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxHellos, Newest: true}),
+		handshakes: connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxHandshakes}),
+		strangers: connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxStrangers,
 			Bytes: cmp.Or(cfg.AllStrangersBytes, defaultAllStrangersBytes)}),
 		begins:  begins.New(cfg.HandshakeRate, cfg.HandshakeBurst, turnTime),
 		turns:   turns.New(turnsPerCPU * runtime.GOMAXPROCS(0)),
@@ -152,7 +152,7 @@ type coming struct {
 	gate  *gate
 	raw   net.Conn
 	from  net.Addr // who the client is
-	place *crowd.Place
+	place *connlimit.Slot
 	gone  chan struct{} // closed when it gave way
 	full  *FullError    // why; written once, before gone is closed
 	once  sync.Once
@@ -161,9 +161,9 @@ type coming struct {
 }
 
 // enter leaves the line in which the connection stands for another one.
-func (c *coming) enter(l *crowd.Line, limit int, handshakes bool) error {
+func (c *coming) enter(l *connlimit.Limiter, limit int, handshakes bool) error {
 	full := &FullError{Limit: limit, Handshakes: handshakes, Strangers: !handshakes}
-	place, ok := l.Enter(crowd.Address(c.from.String()), func() {
+	place, ok := l.Enter(connlimit.Address(c.from.String()), func() {
 		c.once.Do(func() {
 			c.full = full
 			close(c.gone)
@@ -299,7 +299,7 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 		return nil, err
 	}
 	c.place.Spoke()
-	network := crowd.Network(crowd.Address(c.from.String()))
+	network := connlimit.Network(connlimit.Address(c.from.String()))
 	now := time.Now()
 	wait, ok := g.begins.Reserve(network, now)
 	if !ok {

@@ -58,10 +58,10 @@ func (i *Info) Superseded() <-chan struct{} { return i.superseded }
 // if the connection gave way already, or if as many are kept as may be; release ends it.
 // Of all other connections it is true.
 func (i *Info) Keep() (release func(), ok bool) {
-	if i.conn == nil || i.conn.quota == nil || i.conn.quota.place == nil {
+	if i.conn == nil || i.conn.quota == nil || i.conn.quota.slot == nil {
 		return func() {}, true
 	}
-	return i.conn.quota.place.Release, i.conn.quota.place.Keep()
+	return i.conn.quota.slot.Release, i.conn.quota.slot.Keep()
 }
 
 // Grant allows a client without a certificate to send n bytes more on this connection.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/fealty-io/fealty/internal/crowd"
+	"github.com/fealty-io/fealty/internal/connlimit"
 	"github.com/fealty-io/fealty/internal/frames"
 )
 
@@ -32,9 +32,9 @@ type quota struct {
 	resets *rate.Limiter  // calls that it gives up
 
 	// Of a client without a certificate.
-	place     *crowd.Place // nil: it has one
-	allowance atomic.Int64 // bytes that it may have sent of calls that are open
-	sent      atomic.Int64 // bytes that it did send of them
+	slot      *connlimit.Slot // nil: it has one
+	allowance atomic.Int64    // bytes that it may have sent of calls that are open
+	sent      atomic.Int64    // bytes that it did send of them
 }
 
 // memberQuota is of a client with a certificate.
@@ -43,8 +43,8 @@ func memberQuota() *quota {
 }
 
 // strangerQuota is of a client without one.
-func strangerQuota(place *crowd.Place, bytes int64) *quota {
-	q := &quota{resets: rate.NewLimiter(strangerResets, strangerResetBurst), place: place}
+func strangerQuota(slot *connlimit.Slot, bytes int64) *quota {
+	q := &quota{resets: rate.NewLimiter(strangerResets, strangerResetBurst), slot: slot}
 	q.allowance.Store(bytes)
 	return q
 }
@@ -55,10 +55,10 @@ func (q *quota) count(p []byte) error {
 	if resets > 0 && !q.resets.AllowN(time.Now(), resets) {
 		return errResets
 	}
-	if q.place == nil || held == 0 {
+	if q.slot == nil || held == 0 {
 		return nil
 	}
-	if q.sent.Add(held) > q.allowance.Load() || !q.place.Hold(held) {
+	if q.sent.Add(held) > q.allowance.Load() || !q.slot.Hold(held) {
 		return errTooMuch
 	}
 	return nil
@@ -66,7 +66,7 @@ func (q *quota) count(p []byte) error {
 
 // rested is told that no call is open: nothing of what was sent is held any more.
 func (q *quota) rested() {
-	if q.place != nil {
-		q.place.Hold(-q.sent.Swap(0))
+	if q.slot != nil {
+		q.slot.Hold(-q.sent.Swap(0))
 	}
 }

@@ -75,7 +75,7 @@ var levels = []struct {
 	{"internal/presence", 0, "who was heard, and when: a decision"},
 	{"internal/domain", 0, "who owns what next: a decision"},
 	{"internal/quarantine", 0, "what is believed at once: a decision"},
-	{"internal/crowd", 0, "a decision about addresses"},
+	{"internal/connlimit", 0, "a decision about addresses"},
 	{"internal/turns", 0, "whose turn it is: a decision"},
 	{"internal/begins", 0, "when one may begin: a decision"},
 	{"internal/frames", 0, "bytes of HTTP/2, counted"},
@@ -328,7 +328,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/begins", "internal/canonical", "internal/credentialdoor", "internal/durable", "internal/crowd", "internal/endpoints", "internal/fenceform", "internal/frames",
+	"internal/begins", "internal/canonical", "internal/credentialdoor", "internal/durable", "internal/connlimit", "internal/endpoints", "internal/fenceform", "internal/frames",
 	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/statement", "internal/turns",
 }
@@ -768,7 +768,7 @@ func TestRules(t *testing.T) {
 		{"levels", imports("internal/store", "a.go", m+"internal/store/sqlite"), imports("internal/store/sqlite/hub", "a.go", m+"internal/store/sqlite/lock")},
 		// Between the rooms of the coordinator. A test may go anywhere within its house.
 		{"levels", imports("internal/watch", "a.go", m+"internal/coordinator/record"), imports("internal/coordinator/record", "a.go", m+"internal/watch", m+"internal/store")},
-		{"levels", imports("internal/flowcontrol", "a.go", m+"internal/watch"), imports("internal/flowcontrol", "a.go", m+"internal/crowd", m+"internal/explain")},
+		{"levels", imports("internal/flowcontrol", "a.go", m+"internal/watch"), imports("internal/flowcontrol", "a.go", m+"internal/connlimit", m+"internal/explain")},
 		{"levels", imports("internal/coordinator/record", "a.go", m+"internal/coordinator/bundle"), imports("internal/coordinator/bundle", "a.go", m+"internal/coordinator/record")},
 		{"levels", imports("internal/coordinator/record", "a.go", m+"internal/coordinator"), imports("internal/coordinator", "a.go", m+"internal/coordinator/record", m+"internal/coordinator/delivery")},
 		{"levels", imports("internal/coordinator/bundle", "a.go", m+"internal/coordinator/transition"), imports("internal/coordinator/transition", "a.go", m+"internal/coordinator/bundle")},

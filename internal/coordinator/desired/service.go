@@ -73,7 +73,7 @@ func (r configServer) DeleteConfig(ctx context.Context,
 	var keys []config.Key
 	for _, m := range req.GetRecords() {
 		k := config.Key{Kind: config.Kind(m.GetKind()), Name: m.GetName()}
-		if err := checkConfigKey(k); err != nil {
+		if err := checkRecordKey(k); err != nil {
 			return nil, err
 		}
 		keys = append(keys, k)
@@ -177,7 +177,7 @@ func (r configServer) GetConfig(ctx context.Context, req *fealtyv1.GetConfigRequ
 		return nil, err
 	}
 	k := config.Key{Kind: config.Kind(req.GetKind()), Name: req.GetName()}
-	if err := checkConfigKey(k); err != nil {
+	if err := checkRecordKey(k); err != nil {
 		return nil, err
 	}
 	record, ok := configMessage(v.Set, k)
@@ -207,7 +207,7 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 	}
 	keys := v.Set.Keys()
 	if token := req.GetPageToken(); token != "" {
-		after, ok := parseConfigKey(token)
+		after, ok := parseRecordKey(token)
 		if !ok {
 			return nil, explain.New(explain.RequestField,
 				"field", "page_token", "problem", "it is not one that this call gave out")
@@ -266,14 +266,14 @@ func configMessage(set *config.Set, k config.Key) (*fealtyv1.ConfigRecord, bool)
 	return &fealtyv1.ConfigRecord{Kind: string(k.Kind), Name: k.Name, Record: raw}, ok
 }
 
-// parseConfigKey reads what [config.Key.String] prints, and nothing else.
-func parseConfigKey(s string) (config.Key, bool) {
+// parseRecordKey reads what [config.Key.String] prints, and nothing else.
+func parseRecordKey(s string) (config.Key, bool) {
 	kind, name, ok := strings.Cut(s, "/")
 	k := config.Key{Kind: config.Kind(kind), Name: name}
 	return k, ok && config.CheckKey(k) == ""
 }
 
-func checkConfigKey(k config.Key) error {
+func checkRecordKey(k config.Key) error {
 	if !slices.Contains(config.Kinds(), k.Kind) {
 		return explain.New(explain.NotFound, "what", "kind of config record", "name", fmt.Sprintf("%.40q", k.Kind))
 	}

@@ -23,10 +23,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fealty-io/fealty/internal/connlimit"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/crowd"
 	"github.com/fealty-io/fealty/internal/discovery"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
@@ -68,7 +68,7 @@ type Config struct {
 type Web struct {
 	cfg      Config
 	sources  *flowcontrol.Sources
-	line     *crowd.Line
+	line     *connlimit.Limiter
 	requests *prometheus.CounterVec
 
 	mu   sync.Mutex
@@ -89,7 +89,7 @@ func New(cfg Config) *Web {
 	return &Web{
 		cfg:     cfg,
 		sources: flowcontrol.NewSources(sourceRate, sourceBurst, connectionRate, connectionBurst),
-		line:    crowd.NewLine(crowd.Limits{Places: maxConnections}),
+		line:    connlimit.NewLimiter(connlimit.Limits{Slots: maxConnections}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_web_requests_total",
 			Help: "Requests on the listener for the web, by the document that was asked for and the status.",
@@ -163,7 +163,7 @@ func (d *door) Accept() (net.Conn, error) {
 		}
 		in := &visitor{Conn: conn}
 		var ok bool
-		in.place, ok = d.w.line.Enter(crowd.Address(from), func() { d.refuse(conn, "another one got its place") })
+		in.place, ok = d.w.line.Enter(connlimit.Address(from), func() { d.refuse(conn, "another one got its place") })
 		if !ok {
 			d.refuse(conn, "all places are taken")
 			continue
@@ -180,7 +180,7 @@ func (d *door) refuse(conn net.Conn, why string) {
 // visitor is a connection that has a place.
 type visitor struct {
 	net.Conn
-	place *crowd.Place
+	place *connlimit.Slot
 }
 
 func (v *visitor) Close() error {

@@ -1,4 +1,4 @@
-package crowd_test
+package connlimit_test
 
 import (
 	"fmt"
@@ -6,11 +6,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/internal/crowd"
+	"github.com/fealty-io/fealty/internal/connlimit"
 )
 
-// enter takes a place whose loss is noted in lost.
-func enter(t *testing.T, l *crowd.Line, address, name string, lost *[]string) *crowd.Place {
+// enter takes a slot whose loss is noted in lost.
+func enter(t *testing.T, l *connlimit.Limiter, address, name string, lost *[]string) *connlimit.Slot {
 	t.Helper()
 	p, ok := l.Enter(address, func() { *lost = append(*lost, name) })
 	if !ok {
@@ -29,7 +29,7 @@ func wantLost(t *testing.T, lost *[]string, want ...string) {
 
 func TestWhoGivesWay(t *testing.T) {
 	var lost []string
-	l := crowd.NewLine(crowd.Limits{Places: 4})
+	l := connlimit.NewLimiter(connlimit.Limits{Slots: 4})
 	first := enter(t, l, "10.0.0.1", "first", &lost)
 	first.Spoke()
 	enter(t, l, "10.0.0.2", "neighbour", &lost)
@@ -51,12 +51,12 @@ func TestWhoGivesWay(t *testing.T) {
 
 func TestWhoIsKeptGivesNoWay(t *testing.T) {
 	var lost []string
-	l := crowd.NewLine(crowd.Limits{Places: 2, Kept: 2})
+	l := connlimit.NewLimiter(connlimit.Limits{Slots: 2, Kept: 2})
 	a, b := enter(t, l, "10.0.0.1", "a", &lost), enter(t, l, "10.0.0.1", "b", &lost)
 	if !a.Keep() || !b.Keep() || !b.Keep() {
 		t.Fatal("not kept")
 	}
-	if _, ok := l.Enter("10.1.0.1", func() { t.Error("it never had a place") }); ok {
+	if _, ok := l.Enter("10.1.0.1", func() { t.Error("it never had a slot") }); ok {
 		t.Fatal("there is room where nobody gives way")
 	}
 	a.Release()
@@ -67,13 +67,13 @@ func TestWhoIsKeptGivesNoWay(t *testing.T) {
 	}
 	b.Leave()
 	if !c.Keep() {
-		t.Error("a place of who left is not given to another")
+		t.Error("a slot of who left is not given to another")
 	}
 }
 
 func TestWhoHoldsTheMostGivesWay(t *testing.T) {
 	var lost []string
-	l := crowd.NewLine(crowd.Limits{Places: 9, Bytes: 100})
+	l := connlimit.NewLimiter(connlimit.Limits{Slots: 9, Bytes: 100})
 	large, small := enter(t, l, "10.0.0.1", "large", &lost), enter(t, l, "10.0.0.2", "small", &lost)
 	other := enter(t, l, "10.1.0.1", "other", &lost)
 	if !large.Hold(30) || !small.Hold(25) || !other.Hold(45) {
@@ -91,13 +91,13 @@ func TestWhoHoldsTheMostGivesWay(t *testing.T) {
 	}
 	wantLost(t, &lost)
 	if n, bytes := l.Len(); n != 1 || bytes != 25 {
-		t.Errorf("%d places hold %d bytes, want 1 and 25", n, bytes)
+		t.Errorf("%d slots hold %d bytes, want 1 and 25", n, bytes)
 	}
 }
 
 func TestTheNewestGivesWayWhereAllWaitForATurn(t *testing.T) {
 	var lost []string
-	l := crowd.NewLine(crowd.Limits{Places: 2, Newest: true})
+	l := connlimit.NewLimiter(connlimit.Limits{Slots: 2, Newest: true})
 	enter(t, l, "10.0.0.1", "a", &lost)
 	enter(t, l, "10.0.0.1", "b", &lost)
 	if _, ok := l.Enter("10.0.0.1", func() {}); ok {
@@ -107,13 +107,13 @@ func TestTheNewestGivesWayWhereAllWaitForATurn(t *testing.T) {
 	wantLost(t, &lost, "b")
 }
 
-// However many come and go: no line is longer than it may be, nothing is counted that is
-// not there, and a network that has fewer places than another loses none to a newcomer.
-func TestLineKeepsItsBounds(t *testing.T) {
+// However many come and go: no limiter has more slots than it may, nothing is counted that is
+// not there, and a network that has fewer slots than another loses none to a newcomer.
+func TestLimiterKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 6).Draw(t, "most")
-		l := crowd.NewLine(crowd.Limits{Places: most, Bytes: 50, Newest: rapid.Bool().Draw(t, "newest")})
-		network := map[*crowd.Place]int{}
+		l := connlimit.NewLimiter(connlimit.Limits{Slots: most, Bytes: 50, Newest: rapid.Bool().Draw(t, "newest")})
+		network := map[*connlimit.Slot]int{}
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
 				n := rapid.IntRange(0, 3).Draw(t, "network")
@@ -121,11 +121,11 @@ func TestLineKeepsItsBounds(t *testing.T) {
 				for _, of := range network {
 					count[of]++
 				}
-				var p *crowd.Place
+				var p *connlimit.Slot
 				out := -1
 				full := len(network) == most
-				var victims []*crowd.Place
-				before := make(map[*crowd.Place]int, len(network))
+				var victims []*connlimit.Slot
+				before := make(map[*connlimit.Slot]int, len(network))
 				for q, of := range network {
 					before[q] = of
 				}
@@ -162,7 +162,7 @@ func TestLineKeepsItsBounds(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if n, bytes := l.Len(); n != len(network) || n > most || bytes != 0 {
-					t.Fatalf("%d places with %d bytes, want %d", n, bytes, len(network))
+					t.Fatalf("%d slots with %d bytes, want %d", n, bytes, len(network))
 				}
 			},
 		})
@@ -170,7 +170,7 @@ func TestLineKeepsItsBounds(t *testing.T) {
 			p.Leave()
 		}
 		if n, _ := l.Len(); n != 0 {
-			t.Fatalf("%d places of nobody", n)
+			t.Fatalf("%d slots of nobody", n)
 		}
 	})
 }
@@ -184,8 +184,8 @@ func TestAddressesAndNetworks(t *testing.T) {
 		"2001:db8:1:2:3:4:5:6":     {"2001:db8:1:2::/64", "2001:db8:1::/48"},
 		"@":                        {"@", "@"},
 	} {
-		if a := crowd.Address(remote); a != want[0] || crowd.Network(a) != want[1] {
-			t.Errorf("%s is of %s in %s, want %v", remote, a, crowd.Network(a), want)
+		if a := connlimit.Address(remote); a != want[0] || connlimit.Network(a) != want[1] {
+			t.Errorf("%s is of %s in %s, want %v", remote, a, connlimit.Network(a), want)
 		}
 	}
 }

@@ -1,10 +1,10 @@
-// Package crowd decides who gives way when more have come than there is room for.
+// Package connlimit decides who gives way when more have come than there is room for.
 //
-// Nobody is refused for being late: a line that is full has one of those in it give
-// way. It is one of the network with the most places, so that a crowd pushes out
+// Nobody is refused for being late: a limiter that is full has one of those in it give
+// way. It is one of the network with the most slots, so that a crowd pushes out
 // itself, and who comes from elsewhere finds room. An address is an IPv4 address or
 // the /64 of an IPv6 address, which is what one customer has; a network a /24 or /48.
-package crowd
+package connlimit
 
 import (
 	"net/netip"
@@ -13,66 +13,66 @@ import (
 	"sync"
 )
 
-// Limits bound a line.
+// Limits bound a limiter.
 type Limits struct {
-	// Places are how many may stand in it at once. Zero or less: one.
-	Places int
+	// Slots are how many may stand in it at once. Zero or less: one.
+	Slots int
 	// Bytes bound what they hold together. Zero: nobody counts.
 	Bytes int64
 	// Newest has the newest give way, and not the oldest: for who waits for a turn, and
 	// comes nearer to it by waiting.
 	Newest bool
-	// Kept are how many of the places may be of those who do not give way. Zero: three
+	// Kept are how many of the slots may be of those who do not give way. Zero: three
 	// quarters, so that some room is always one that can be had.
 	Kept int
 }
 
-// Line is a bounded number of places that are given up to newcomers.
-type Line struct {
+// Limiter is a bounded number of slots that are given up to newcomers.
+type Limiter struct {
 	limits Limits
 
 	mu     sync.Mutex
-	places []*Place          // oldest first; guarded by mu
+	slots  []*Slot           // oldest first; guarded by mu
 	groups map[string]*group // by address and by network, none of them empty; guarded by mu
 	bytes  int64             // guarded by mu
 	kept   int               // guarded by mu
 }
 
-// group are the places of one address, or of one network.
+// group are the slots of one address, or of one network.
 type group struct {
 	name  string
-	n     int   // guarded by Line.mu
-	bytes int64 // guarded by Line.mu
+	n     int   // guarded by Limiter.mu
+	bytes int64 // guarded by Limiter.mu
 }
 
-// Place is one place in a line.
-type Place struct {
-	line            *Line
+// Slot is one slot of a limiter.
+type Slot struct {
+	limiter         *Limiter
 	address, around *group
 	yield           func()
-	bytes           int64 // guarded by line.mu
-	spoke, kept     bool  // guarded by line.mu
-	left            bool  // guarded by line.mu
+	bytes           int64 // guarded by limiter.mu
+	spoke, kept     bool  // guarded by limiter.mu
+	left            bool  // guarded by limiter.mu
 }
 
-// NewLine returns an empty line.
-func NewLine(l Limits) *Line {
-	l.Places = max(l.Places, 1)
+// NewLimiter returns an empty one.
+func NewLimiter(l Limits) *Limiter {
+	l.Slots = max(l.Slots, 1)
 	if l.Kept == 0 {
-		l.Kept = l.Places * 3 / 4
+		l.Kept = l.Slots * 3 / 4
 	}
-	return &Line{limits: l, groups: make(map[string]*group)}
+	return &Limiter{limits: l, groups: make(map[string]*group)}
 }
 
-// Enter takes a place for who comes from address, which [Address] returned. yield is
-// called, without a lock and at most once, if the place is to be given up; who gets it
+// Enter takes a slot for who comes from address, which [Address] returned. yield is
+// called, without a lock and at most once, if the slot is to be given up; who gets it
 // then leaves as ever. It is nil, false if nobody gives way.
-func (l *Line) Enter(address string, yield func()) (*Place, bool) {
+func (l *Limiter) Enter(address string, yield func()) (*Slot, bool) {
 	l.mu.Lock()
-	p := &Place{line: l, address: l.group(address), around: l.group("network " + Network(address)), yield: yield}
-	l.places = append(l.places, p)
-	var out *Place
-	if len(l.places) > l.limits.Places {
+	p := &Slot{limiter: l, address: l.group(address), around: l.group("network " + Network(address)), yield: yield}
+	l.slots = append(l.slots, p)
+	var out *Slot
+	if len(l.slots) > l.limits.Slots {
 		if out = l.out(p, func(g *group) int64 { return int64(g.n) }); out == nil {
 			out = p
 		}
@@ -89,8 +89,8 @@ func (l *Line) Enter(address string, yield func()) (*Place, bool) {
 	return p, true
 }
 
-// group counts one more place of name. The caller holds mu.
-func (l *Line) group(name string) *group {
+// group counts one more slot of name. The caller holds mu.
+func (l *Limiter) group(name string) *group {
 	g := l.groups[name]
 	if g == nil {
 		g = &group{name: name}
@@ -103,9 +103,9 @@ func (l *Line) group(name string) *group {
 // out returns who gives way to newest: of the network with the most, of the address
 // there with the most, who said nothing before who did, the oldest first, or the newest.
 // Nil: nobody does. The caller holds mu.
-func (l *Line) out(newest *Place, most func(*group) int64) *Place {
-	var out *Place
-	for _, p := range l.places {
+func (l *Limiter) out(newest *Slot, most func(*group) int64) *Slot {
+	var out *Slot
+	for _, p := range l.slots {
 		if p.kept || p == newest && !l.limits.Newest {
 			continue
 		}
@@ -117,7 +117,7 @@ func (l *Line) out(newest *Place, most func(*group) int64) *Place {
 }
 
 // before reports whether p gives way before q, whoever came first.
-func before(p, q *Place, most func(*group) int64) bool {
+func before(p, q *Slot, most func(*group) int64) bool {
 	if a, b := most(p.around), most(q.around); a != b {
 		return a > b
 	}
@@ -127,10 +127,10 @@ func before(p, q *Place, most func(*group) int64) bool {
 	return !p.spoke && q.spoke
 }
 
-// drop takes a place away. The caller holds mu.
-func (l *Line) drop(p *Place) {
-	i := slices.Index(l.places, p)
-	l.places = slices.Delete(l.places, i, i+1)
+// drop takes a slot away. The caller holds mu.
+func (l *Limiter) drop(p *Slot) {
+	i := slices.Index(l.slots, p)
+	l.slots = slices.Delete(l.slots, i, i+1)
 	for _, g := range []*group{p.address, p.around} {
 		g.bytes -= p.bytes
 		if g.n--; g.n == 0 {
@@ -144,25 +144,25 @@ func (l *Line) drop(p *Place) {
 	p.left = true
 }
 
-// Len returns how many places are taken, and how many bytes are held in them.
-func (l *Line) Len() (places int, bytes int64) {
+// Len returns how many slots are taken, and how many bytes are held in them.
+func (l *Limiter) Len() (slots int, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.places), l.bytes
+	return len(l.slots), l.bytes
 }
 
-// Spoke notes that something came from who has the place: those from whom nothing came
+// Spoke notes that something came from who has the slot: those from whom nothing came
 // give way first.
-func (p *Place) Spoke() {
-	p.line.mu.Lock()
-	defer p.line.mu.Unlock()
+func (p *Slot) Spoke() {
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
 	p.spoke = true
 }
 
 // Hold counts n more bytes, and has those give way who hold the most of the network that
 // holds the most while all together hold too many. It reports whether p still stands.
-func (p *Place) Hold(n int64) bool {
-	l := p.line
+func (p *Slot) Hold(n int64) bool {
+	l := p.limiter
 	l.mu.Lock()
 	if p.left {
 		l.mu.Unlock()
@@ -171,7 +171,7 @@ func (p *Place) Hold(n int64) bool {
 	for _, b := range []*int64{&p.bytes, &p.address.bytes, &p.around.bytes, &l.bytes} {
 		*b += n
 	}
-	var out []*Place
+	var out []*Slot
 	for l.limits.Bytes > 0 && l.bytes > l.limits.Bytes {
 		worst := l.heaviest()
 		if worst == nil {
@@ -191,9 +191,9 @@ func (p *Place) Hold(n int64) bool {
 }
 
 // heaviest returns who gives way for what it holds. The caller holds mu.
-func (l *Line) heaviest() *Place {
-	var out *Place
-	for _, p := range l.places {
+func (l *Limiter) heaviest() *Slot {
+	var out *Slot
+	for _, p := range l.slots {
 		if p.kept || p.bytes == 0 {
 			continue
 		}
@@ -208,8 +208,8 @@ func (l *Line) heaviest() *Place {
 }
 
 // Keep has p give way no more. It is false if p is gone, or as many are kept as may be.
-func (p *Place) Keep() bool {
-	l := p.line
+func (p *Slot) Keep() bool {
+	l := p.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -226,8 +226,8 @@ func (p *Place) Keep() bool {
 }
 
 // Release ends what Keep began.
-func (p *Place) Release() {
-	l := p.line
+func (p *Slot) Release() {
+	l := p.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.kept && !p.left {
@@ -236,9 +236,9 @@ func (p *Place) Release() {
 	}
 }
 
-// Leave gives the place back. It may be called more than once.
-func (p *Place) Leave() {
-	l := p.line
+// Leave gives the slot back. It may be called more than once.
+func (p *Slot) Leave() {
+	l := p.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !p.left {
