@@ -109,8 +109,9 @@ product build -o "$built/fealty" ./cmd/fealty
 export FEALTY_TEST_PROGRAM="$built/fealty"
 
 # A process waits this long for races when it ends; a second would be most of the time of
-# many packages.
-export GORACE="${GORACE:-atexit_sleep_ms=100}"
+# many packages. Memory of the detector may lie in large pages: on a virtual machine each small
+# one costs a way out of it, and tests take a sixth less without.
+export GORACE="${GORACE:-atexit_sleep_ms=100:no_huge_pages_for_shadow=0}"
 # Prints the folder in memory, if it has room for files of tests and runs programs: tests
 # put some there.
 in_memory() {
