@@ -316,6 +316,7 @@ var thirdParty = []struct{ from, to, why string }{
 	{"identity", "github.com/spiffe/go-spiffe/v2/spiffeid", "the standard's own syntax of ids"},
 	{"internal/document", "github.com/goccy/go-yaml", "the tokens and the tree of YAML"},
 	{"internal/output", "github.com/goccy/go-yaml", "the tokens and the tree of YAML"},
+	{"internal/output", "github.com/go-json-experiment/json", "the tokens of JSON, each written so that it prints"},
 	{"internal/explain", "google.golang.org/grpc", "the gRPC form of an error"},
 	{"internal/explain", "google.golang.org/genproto/googleapis/rpc/errdetails", "the gRPC form of an error"},
 	{"api", "google.golang.org/grpc", "generated"},

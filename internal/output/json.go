@@ -4,62 +4,78 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Encode writes v to b as JSON, on one line unless there is an indent, and leaves
-// characters of HTML as they are.
-func Encode(b *bytes.Buffer, v any, indent string) error {
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", indent)
-	if err := e.Encode(v); err != nil {
-		return err
-	}
-	b.Truncate(b.Len() - 1) // the end of its line
-	return nil
+// lenient takes what a peer said as it is: a name twice, and U+FFFD for what is no character.
+var lenient = jsonv2.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+// tokens are those of v as encoding/json encodes it.
+func tokens(v any) (*jsontext.Decoder, error) {
+	text, err := json.Marshal(v)
+	return jsontext.NewDecoder(bytes.NewReader(text), lenient), err
 }
 
-// Printable escapes in a text of JSON the characters that do not print, and writes each
-// escape of one in one way. It takes what is no character for U+FFFD, as the library does.
-func Printable(text string) string {
-	var b strings.Builder
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == '\\':
-			size = 2
-			escape := text[i : i+size]
-			if escape == `\u` {
-				size = len(`\u0000`)
-				escape = text[i : i+size]
-			}
-			switch escape {
-			case `\b`:
-				escape = `\u0008`
-			case `\f`:
-				escape = `\u000c`
-			case `\ufffd`:
-				escape = "\ufffd"
-			}
-			b.WriteString(escape)
-		case r == '\n' || unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-		i += size
+// WriteJSON writes v as indented JSON. Strings are valid for any reader and safe for a
+// terminal: each is quoted by [Quote].
+func WriteJSON(w io.Writer, v any) error {
+	d, err := tokens(v)
+	if err != nil {
+		return err
 	}
-	return b.String()
+	var b bytes.Buffer
+	e := jsontext.NewEncoder(&b, lenient, jsontext.WithIndent("  "), jsontext.PreserveRawStrings(true))
+	for {
+		t, err := d.ReadToken()
+		switch {
+		case err == io.EOF:
+			_, err = b.WriteTo(w)
+			return err
+		case err != nil:
+			return err
+		case t.Kind() == jsontext.KindString:
+			err = e.WriteValue(jsontext.Value(Quote(t.String())))
+		default:
+			err = e.WriteToken(t)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Quote writes s as a JSON string that is safe for a terminal: what does not print is
+// escaped, and U+FFFD stands for what is no character.
+func Quote(s string) string {
+	b := []byte{'"'}
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\r':
+			b = append(b, `\r`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case unicode.IsPrint(r):
+			b = utf8.AppendRune(b, r)
+		default:
+			for _, unit := range utf16.AppendRune(nil, r) {
+				b = fmt.Appendf(b, `\u%04x`, unit)
+			}
+		}
+	}
+	return string(append(b, '"'))
 }
 
 // Number writes a number in the shortest form, and as a text what JSON has no number for.
@@ -87,8 +103,4 @@ func (m Moment) MarshalJSON() ([]byte, error) {
 type Texts []string
 
 // MarshalJSON writes t as JSON.
-func (t Texts) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	err := Encode(&b, append([]string{}, t...), "")
-	return b.Bytes(), err
-}
+func (t Texts) MarshalJSON() ([]byte, error) { return json.Marshal(append([]string{}, t...)) }

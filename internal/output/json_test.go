@@ -1,9 +1,9 @@
 package output_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,13 +21,13 @@ func TestPrintable(t *testing.T) {
 		"a\xffb":         "\"a\ufffdb\"",
 		`\ufffd \b`:      `"\\ufffd \\b"`,
 	} {
-		var b bytes.Buffer
-		if err := output.Encode(&b, in, ""); err != nil {
+		var b strings.Builder
+		if err := output.WriteJSON(&b, in); err != nil {
 			t.Fatal(err)
 		}
-		got := output.Printable(b.String())
-		if got != want {
-			t.Errorf("%q is %s, want %s", in, got, want)
+		got := output.Quote(in)
+		if got != want || b.String() != want+"\n" {
+			t.Errorf("%q is %s, and written %s, want %s", in, got, b.String(), want)
 		}
 		var back string
 		if err := json.Unmarshal([]byte(got), &back); err != nil {
@@ -45,9 +45,8 @@ func TestMomentsAndNumbers(t *testing.T) {
 		"0.25":                       output.Number(0.25),
 		`"NaN"`:                      output.Number(math.NaN()),
 	} {
-		var b bytes.Buffer
-		if err := output.Encode(&b, v, ""); err != nil || b.String() != want {
-			t.Errorf("%v is %s (%v), want %s", v, b.String(), err, want)
+		if text, err := json.Marshal(v); err != nil || string(text) != want {
+			t.Errorf("%v is %s (%v), want %s", v, text, err, want)
 		}
 	}
 }

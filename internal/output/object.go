@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Object is a result whose names are not those of a struct: names with values, in a fixed order.
@@ -19,45 +21,15 @@ type Member struct {
 // MarshalJSON keeps the order of the members.
 func (o Object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			b.WriteByte(',')
+	e := jsontext.NewEncoder(&b, lenient)
+	err := e.WriteToken(jsontext.BeginObject)
+	for _, m := range o {
+		value, wrong := json.Marshal(m.Value)
+		if wrong != nil {
+			return nil, fmt.Errorf("%s: %w", m.Name, wrong)
 		}
-		if err := Encode(&b, m.Name, ""); err != nil {
-			return nil, err
-		}
-		b.WriteByte(':')
-		if err := Encode(&b, m.Value, ""); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.Name, err)
-		}
+		err = errors.Join(err, e.WriteToken(jsontext.String(m.Name)), e.WriteValue(value))
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// ObjectOf returns what v, which is an object as JSON, has under which names, in its order.
-// The values are [json.RawMessage].
-func ObjectOf(v any) (Object, error) {
-	var b bytes.Buffer
-	if err := Encode(&b, v, ""); err != nil {
-		return nil, err
-	}
-	d := json.NewDecoder(&b)
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, errors.Join(err, fmt.Errorf("a result is a %T, and no object", v))
-	}
-	o := Object{}
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return nil, err
-		}
-		o = append(o, Member{Name: name.(string), Value: value})
-	}
-	return o, nil
+	err = errors.Join(err, e.WriteToken(jsontext.EndObject))
+	return b.Bytes(), err
 }

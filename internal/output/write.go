@@ -1,10 +1,12 @@
 package output
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Schema marks every object that a command prints. Within v1 names are added, and nothing
@@ -14,40 +16,19 @@ const Schema = "fealty.cli/v1"
 // Write writes data, which is an object as JSON, in a form for programs, with the schema
 // before it. Without a form for programs it is JSON.
 func Write(w io.Writer, form Format, data any) error {
-	stamped, err := stamp(data)
+	object, err := json.Marshal(data)
 	if err != nil {
 		return err
 	}
+	marked, err := jsonv2.Marshal(struct {
+		Schema string         `json:"schema"`
+		Data   jsontext.Value `json:",embed"`
+	}{Schema, object}, lenient)
+	if err != nil {
+		return fmt.Errorf("print a %T behind the schema: %w; make it a struct or an Object", data, err)
+	}
 	if form == YAML {
-		return WriteYAML(w, stamped)
+		return WriteYAML(w, jsontext.Value(marked))
 	}
-	return WriteJSON(w, stamped)
-}
-
-// stamp returns data as JSON, with the schema before what it holds.
-func stamp(data any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	if err := Encode(&b, data, ""); err != nil {
-		return nil, err
-	}
-	held, isObject := bytes.CutPrefix(b.Bytes(), []byte("{"))
-	if !isObject {
-		return nil, fmt.Errorf("a result is a %T, and no object", data)
-	}
-	head := `{"schema":"` + Schema + `"`
-	if !bytes.Equal(held, []byte("}")) {
-		head += ","
-	}
-	return append([]byte(head), held...), nil
-}
-
-// WriteJSON writes v as indented JSON. Strings are valid for any reader and safe for a
-// terminal: what does not print is escaped.
-func WriteJSON(w io.Writer, v any) error {
-	var b bytes.Buffer
-	if err := Encode(&b, v, "  "); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, Printable(b.String())+"\n")
-	return err
+	return WriteJSON(w, jsontext.Value(marked))
 }

@@ -136,3 +136,33 @@ deep:
 		t.Errorf("\n%s\nwant\n%s", y.String(), want)
 	}
 }
+
+// A result begins with the schema, and keeps the text of a number and each name, however
+// often and in whatever bytes a peer sent it.
+func TestWrite(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		data any
+		want string // "" is an error
+	}{
+		{"nothing", struct{}{}, "{\n  \"schema\": \"fealty.cli/v1\"\n}\n"},
+		{"names", output.Object{{Name: "a", Value: 1}, {Name: "schema", Value: "x"}, {Name: "a", Value: 2},
+			{Name: "\x1b<\xff", Value: 3}},
+			"{\n  \"schema\": \"fealty.cli/v1\",\n  \"a\": 1,\n  \"schema\": \"x\",\n  \"a\": 2,\n" +
+				"  \"\\u001b<\ufffd\": 3\n}\n"},
+		{"numbers", map[string]json.RawMessage{"n": json.RawMessage("[1e+06, -0, 1.50, 12345678901234567890123]")},
+			"{\n  \"schema\": \"fealty.cli/v1\",\n  \"n\": [\n" +
+				"    1e+06,\n    -0,\n    1.50,\n    12345678901234567890123\n  ]\n}\n"},
+		{"bytes", map[string]json.RawMessage{"b": json.RawMessage("\"a\xff\x7f\"")},
+			"{\n  \"schema\": \"fealty.cli/v1\",\n  \"b\": \"a\ufffd\\u007f\"\n}\n"},
+		{"a list", []int{}, ""},
+		{"no value", nil, ""},
+		{"what JSON has no form for", map[string]any{"f": func() {}}, ""},
+	} {
+		var b strings.Builder
+		err := output.Write(&b, output.JSON, tt.data)
+		if (err != nil) != (tt.want == "") || b.String() != tt.want {
+			t.Errorf("%s is %s (%v), want %s", tt.name, b.String(), err, tt.want)
+		}
+	}
+}

@@ -2,7 +2,6 @@
 package snapshot
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/x509"
@@ -1011,15 +1010,17 @@ func compare(a, b *Reading) (*difference, error) {
 	return d, nil
 }
 
-// headerFields are header and record as names with values.
+// headerFields are header and record as names with values, in no order.
 func (r *Reading) headerFields() []section {
 	var out []section
 	add := func(prefix string, of any) {
-		o, err := output.ObjectOf(of)
-		for _, m := range o {
-			var b bytes.Buffer
-			err = errors.Join(err, output.Encode(&b, m.Value, "  "))
-			out = append(out, section{prefix + m.Name, output.Printable(b.String())})
+		text, err := json.Marshal(of)
+		fields, wrong := objectOf(text)
+		err = errors.Join(err, wrong)
+		for name, value := range fields {
+			var b strings.Builder
+			err = errors.Join(err, output.WriteJSON(&b, value))
+			out = append(out, section{prefix + name, strings.TrimSuffix(b.String(), "\n")})
 		}
 		if err != nil {
 			panic("snapshot: " + err.Error())
