@@ -29,6 +29,8 @@ type Answering struct {
 	Status  *fealtyv1.GetStatusResponse
 	Node    *fealtyv1.GetNodeResponse
 	Get     *fealtyv1.GetManifestResponse
+	Preview *fealtyv1.PreviewManifestResponse
+	Set     *fealtyv1.SetManifestResponse
 	Trust   []*fealtyv1.Trust // one for each time that it is asked for; the last one stays
 	// Hook is called before every answer with the method's name and the request; its
 	// error is the answer.
@@ -67,6 +69,15 @@ func (c *Answering) GetStatus(context.Context, *fealtyv1.GetStatusRequest) (*fea
 
 func (c *Answering) GetManifest(context.Context, *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {
 	return c.Get, nil
+}
+
+func (c *Answering) PreviewManifest(context.Context,
+	*fealtyv1.PreviewManifestRequest) (*fealtyv1.PreviewManifestResponse, error) {
+	return c.Preview, nil
+}
+
+func (c *Answering) SetManifest(context.Context, *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
+	return c.Set, nil
 }
 
 func (c *Answering) GetTrust(context.Context, *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {

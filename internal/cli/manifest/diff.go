@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -139,11 +138,11 @@ type effectReport struct {
 
 // feltEffect is who is there to feel it.
 type feltEffect struct {
-	Members      []output.Object `json:"members"`
-	MembersTotal uint32          `json:"members_total"`
-	Tokens       []output.Object `json:"tokens"`
-	TokensTotal  uint32          `json:"tokens_total"`
-	Current      string          `json:"current"`
+	Members      []message.Form[*fealtyv1.LosingMember] `json:"members"`
+	MembersTotal uint32                                 `json:"members_total"`
+	Tokens       []message.Form[*fealtyv1.LosingToken]  `json:"tokens"`
+	TokensTotal  uint32                                 `json:"tokens_total"`
+	Current      string                                 `json:"current"`
 }
 
 func (e *effect) data() effectReport {
@@ -155,16 +154,11 @@ func (e *effect) data() effectReport {
 	out := effectReport{Differs: !e.changes.Empty(), Wider: e.changes.Wider(), Narrower: e.changes.Narrower(),
 		AuthorityMoves: append([]string{}, e.changes.Authority...), Changes: changes}
 	if e.preview != nil {
-		felt := &feltEffect{Members: []output.Object{}, MembersTotal: e.preview.GetMembersTotal(),
-			Tokens: []output.Object{}, TokensTotal: e.preview.GetTokensTotal(),
-			Current: hex.EncodeToString(e.preview.GetTransition().GetHash())}
-		for _, m := range e.preview.GetMembers() {
-			felt.Members = append(felt.Members, message.Of(m))
+		out.feltEffect = &feltEffect{
+			Members: message.Each(e.preview.GetMembers()), MembersTotal: e.preview.GetMembersTotal(),
+			Tokens: message.Each(e.preview.GetTokens()), TokensTotal: e.preview.GetTokensTotal(),
+			Current: hex.EncodeToString(e.preview.GetTransition().GetHash()),
 		}
-		for _, t := range e.preview.GetTokens() {
-			felt.Tokens = append(felt.Tokens, message.Of(t))
-		}
-		out.feltEffect = felt
 	}
 	return out
 }

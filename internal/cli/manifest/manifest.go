@@ -29,7 +29,6 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -533,17 +532,32 @@ func setManifest(ctx context.Context, c *program.CLI, s *line.Services, req *fea
 	return resp, wasSet(c, resp, m, req.GetDryRun(), first, effect)
 }
 
+// shownSet is what fealty manifest set prints: the response, and with --dry-run what the
+// manifest would change in effect.
+type shownSet struct {
+	Transition message.Form[*fealtyv1.Transition]  `json:"transition,omitzero"`
+	Shares     []message.Form[*fealtyv1.SeedShare] `json:"shares"`
+	KeysMade   []message.Form[*fealtyv1.KeeperKey] `json:"keys_made"`
+	Effect     *effectReport                       `json:"effect,omitempty"`
+}
+
+func shownSetOf(resp *fealtyv1.SetManifestResponse, effect *effect) shownSet {
+	out := shownSet{Transition: message.Of(resp.GetTransition()), Shares: message.Each(resp.GetShares()),
+		KeysMade: message.Each(resp.GetKeysMade())}
+	if effect != nil {
+		report := effect.data()
+		out.Effect = &report
+	}
+	return out
+}
+
 // wasSet shows the transition of a set, and what it does if effect is not nil.
 func wasSet(c *program.CLI, resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool,
 	effect *effect) error {
 	if dry {
 		c.Planned("manifest " + member.Short(m.Hash().String()) + " would be set")
 	}
-	data := message.Of(resp)
-	if effect != nil {
-		data = append(data, output.Member{Name: "effect", Value: effect.data()})
-	}
-	if err := c.Print(program.ResultOf(data, func(p *term.Page) error {
+	if err := c.Print(program.ResultOf(shownSetOf(resp, effect), func(p *term.Page) error {
 		if err := p.Facts(transitionFacts(resp.GetTransition(), dry)); err != nil || effect == nil {
 			return err
 		}
@@ -680,8 +694,8 @@ func firstSetParts(req *fealtyv1.SetManifestRequest, evidence []byte, most int) 
 
 // shownManifest is what fealty manifest get prints as JSON.
 type shownManifest struct {
-	Transition output.Object `json:"transition"`
-	Manifest   string        `json:"manifest"`
+	Transition message.Form[*fealtyv1.Transition] `json:"transition"`
+	Manifest   string                             `json:"manifest"`
 }
 
 func get(c *program.CLI) *cobra.Command {

@@ -21,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -371,7 +370,7 @@ func memberWait(c *program.CLI) *cobra.Command {
 
 // waitedMember is what it prints of a member that is there.
 type waitedMember struct {
-	Member output.Object `json:"member"`
+	Member message.Form[*fealtyv1.Member] `json:"member"`
 }
 
 // goneMember is what fealty member wait --for gone prints.
@@ -441,7 +440,7 @@ type memberChange struct {
 	// risk says what confirming it means; blank: it is not dangerous.
 	risk string
 	done string // said afterwards
-	call func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string, error)
+	call func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string, error)
 
 	reason, reasonRequired bool
 	// force says what confirming it with --force means; blank: there is no --force.
@@ -486,7 +485,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 				}
 			}
 			return c.Ask(cfg, func(s *line.Services) error {
-				data, member, more, err := m.call(ctx, s,
+				resp, member, more, err := m.call(ctx, s,
 					memberArgs{kind: kind, name: name, reason: reason, dry: dry, force: forced})
 				if err != nil {
 					return err
@@ -497,7 +496,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 				if !dry && wait.D > 0 {
 					return waitFor(ctx, c, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, m.until, wait)
 				}
-				return c.Print(program.ResultOf(data, func(p *term.Page) error {
+				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					if dry {
 						if member != nil {
 							return p.Facts(details(member, c.Env.Now()))
@@ -534,7 +533,7 @@ func drain(c *program.CLI) *cobra.Command {
 ones, and no longer counts in the resilience baseline. The mark stays when it restarts, renews, rejoins, or is
 replaced. With --wait the command ends when the member owns nothing any more. Draining twice changes nothing.`,
 		done: "draining", reason: true, until: "drained",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.DrainMember(ctx,
 				&fealtyv1.DrainMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
@@ -548,7 +547,7 @@ replaced. With --wait the command ends when the member owns nothing any more. Dr
 			if !resp.GetChanged() {
 				more = command.JoinWords("it was already", "; ", more)
 			}
-			return message.Of(resp), resp.GetMember(), more, nil
+			return resp, resp.GetMember(), more, nil
 		},
 	})
 }
@@ -558,7 +557,7 @@ func undrain(c *program.CLI) *cobra.Command {
 		use: "undrain MEMBER", short: "put a member that drains back into service",
 		long: "Take the mark of fealty member drain away: the member counts again, and may get domains again.",
 		done: "in service",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.UndrainMember(ctx,
 				&fealtyv1.UndrainMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
@@ -566,7 +565,7 @@ func undrain(c *program.CLI) *cobra.Command {
 			if err == nil && !resp.GetChanged() {
 				more = "it was not draining"
 			}
-			return message.Of(resp), resp.GetMember(), more, err
+			return resp, resp.GetMember(), more, err
 		},
 	})
 }
@@ -580,12 +579,12 @@ free. A member that is at work is refused, as its name may be a slip: drain it f
 		risk: "%s will be a member no more: its connections end at once, and it has to join as at first",
 		done: "removed", reason: true,
 		force: "%s is removed even if it is at work: its connections end at once, and it has to join as at first",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.RemoveMember(ctx,
 				&fealtyv1.RemoveMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry, Force: a.force,
 					Reason: a.reason})
-			return message.Of(resp), resp.GetMember(), "", err
+			return resp, resp.GetMember(), "", err
 		},
 	})
 }
@@ -597,11 +596,11 @@ func replace(c *program.CLI) *cobra.Command {
 			"replaced.",
 		risk: "the machine that is %s now is cut off at once, and the next one with a proof takes its name",
 		done: "free for its next machine", reason: true,
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.ReplaceMember(ctx,
 				&fealtyv1.ReplaceMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
-			return message.Of(resp), resp.GetMember(),
+			return resp, resp.GetMember(),
 				"make a token with its name: fealty token create --entry " + resp.GetMember().GetEntry() + " --name " +
 					a.name, err
 		},
@@ -615,14 +614,14 @@ func ban(c *program.CLI) *cobra.Command {
 			"be banned too.",
 		risk: "%s is cut off at once, everywhere, and cannot come back under this name or with any key that it had",
 		done: "banned", reason: true, reasonRequired: true,
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name,
 				Reason: a.reason, DryRun: a.dry})
 			if err == nil && resp.GetMember() == nil {
 				c.Say("no member %s/%s is known: check the name; banning it keeps it from joining", a.kind, a.name)
 			}
-			return message.Of(resp), resp.GetMember(), endedWhere(resp), err
+			return resp, resp.GetMember(), endedWhere(resp), err
 		},
 	})
 }
@@ -663,11 +662,11 @@ func unban(c *program.CLI) *cobra.Command {
 		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as " +
 			"at first.",
 		done: "banned no more",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (output.Object, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.UnbanMember(ctx,
 				&fealtyv1.UnbanMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
-			return message.Of(resp), nil,
+			return resp, nil,
 				"its old keys stay refused for " + amount.Span(resp.GetKeysBannedFor().AsDuration()), err
 		},
 	})

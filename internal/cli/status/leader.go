@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
@@ -14,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -48,7 +48,7 @@ ends rotations and prunes; everything else is served by every coordinator that i
 				if err != nil {
 					return err
 				}
-				return c.Print(leaderResult(c, message.Of(resp), resp.GetLeader()))
+				return c.Print(leaderResult(c, resp))
 			})
 		},
 	})
@@ -56,10 +56,16 @@ ends rotations and prunes; everything else is served by every coordinator that i
 	return cmd
 }
 
+// leaderResponse is a response with the coordinator that leads.
+type leaderResponse interface {
+	proto.Message
+	GetLeader() *fealtyv1.Leader
+}
+
 // leaderResult shows who leads.
-func leaderResult(c *program.CLI, data output.Object, l *fealtyv1.Leader) program.Result {
-	now := c.Env.Now()
-	return program.ResultOf(data, func(p *term.Page) error {
+func leaderResult(c *program.CLI, resp leaderResponse) program.Result {
+	l, now := resp.GetLeader(), c.Env.Now()
+	return program.ResultOf(message.Of(resp), func(p *term.Page) error {
 		var f term.Facts
 		addLeader(&f, l, now)
 		if l.GetTerm() != 0 {
@@ -115,7 +121,7 @@ A coordinator that is stopped hands over by itself. Nothing is lost by a transfe
 					c.Planned(fmt.Sprintf("%s, which leads under term %d, would hand over to %s", before.GetName(),
 						before.GetTerm(), next))
 				}
-				if err := c.Print(leaderResult(c, message.Of(resp), now)); err != nil || dry {
+				if err := c.Print(leaderResult(c, resp)); err != nil || dry {
 					return err
 				}
 				switch {

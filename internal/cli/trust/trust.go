@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -20,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -47,16 +47,22 @@ that is asked.`,
 				if err != nil {
 					return err
 				}
-				return c.Print(result(c, message.Of(resp), resp.GetTrust()))
+				return c.Print(result(c, resp))
 			})
 		},
 	})
 }
 
+// trustResponse is a response with what the cluster believes.
+type trustResponse interface {
+	proto.Message
+	GetTrust() *fealtyv1.Trust
+}
+
 // result shows what the cluster believes: details, and a table of the keys.
-func result(c *program.CLI, data output.Object, t *fealtyv1.Trust) program.Result {
-	now := c.Env.Now()
-	return program.ResultOf(data, func(p *term.Page) error {
+func result(c *program.CLI, resp trustResponse) program.Result {
+	t, now := resp.GetTrust(), c.Env.Now()
+	return program.ResultOf(message.Of(resp), func(p *term.Page) error {
 		if err := p.Facts(details(t, now)); err != nil {
 			return err
 		}
@@ -232,7 +238,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 				if !dry && wait.D > 0 {
 					return waitForRotation(ctx, c, s, resp.GetTrust(), wait)
 				}
-				if err := c.Print(result(c, message.Of(resp), resp.GetTrust())); err != nil || dry {
+				if err := c.Print(result(c, resp)); err != nil || dry {
 					return err
 				}
 				if stolen != "" {
@@ -267,12 +273,12 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 		if dry {
 			c.Planned("authority epoch " + command.Itoa(int64(resp.GetAuthorityEpoch())) +
 				" would begin, with a new mesh CA key")
-			return c.Print(result(c, message.Of(resp), resp.GetTrust()))
+			return c.Print(result(c, resp))
 		}
 		c.Say("authority epoch %d began, with mesh CA key %s; members renew by themselves", resp.GetAuthorityEpoch(),
 			resp.GetMeshKeyId())
 		if wait.D == 0 {
-			return c.Print(result(c, message.Of(resp), resp.GetTrust()))
+			return c.Print(result(c, resp))
 		}
 		said, pause := "", time.Second/4
 		shown, err := patience.Until(ctx, wait, "the members to renew",
@@ -295,7 +301,7 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 		if err != nil {
 			return err
 		}
-		return c.Print(result(c, message.Of(shown), shown.GetTrust()))
+		return c.Print(result(c, shown))
 	})
 }
 
@@ -400,5 +406,5 @@ func waitForRotation(ctx context.Context, c *program.CLI, s *line.Services, begu
 	if err != nil {
 		return err
 	}
-	return c.Print(result(c, message.Of(resp), resp.GetTrust()))
+	return c.Print(result(c, resp))
 }

@@ -4,6 +4,7 @@ package message
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -15,12 +16,28 @@ import (
 	"github.com/fealty-io/fealty/internal/output"
 )
 
-// Of returns a message as it is printed: fields in the order of the
-// protocol and under its names, with their zero values, except that a message
-// that is not set is left out. Times are RFC 3339, durations as Go writes them,
-// enums their words in lower case,
-// bytes in hex or base64, as the protocol says of their field.
-func Of(m proto.Message) output.Object {
+// Form is a message in the form in which commands print it: fields in the order of
+// the protocol and under its names, with their zero values, except that a message that is
+// not set is left out. Times are RFC 3339, durations as Go writes them, enums their words in
+// lower case, bytes in hex or base64, as the protocol says of their field.
+type Form[M proto.Message] struct{ message M }
+
+// Of returns the form of a message.
+func Of[M proto.Message](m M) Form[M] { return Form[M]{m} }
+
+// Each returns the form of each message of a list.
+func Each[M proto.Message](list []M) []Form[M] {
+	out := make([]Form[M], 0, len(list))
+	for _, m := range list {
+		out = append(out, Of(m))
+	}
+	return out
+}
+
+// MarshalJSON writes f as JSON.
+func (f Form[M]) MarshalJSON() ([]byte, error) { return json.Marshal(objectOf(f.message)) }
+
+func objectOf(m proto.Message) output.Object {
 	r := m.ProtoReflect()
 	var out output.Object
 	fields := r.Descriptor().Fields()
@@ -52,7 +69,7 @@ func ofValue(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 		case *durationpb.Duration:
 			return m.AsDuration().String()
 		default:
-			return Of(m)
+			return objectOf(m)
 		}
 	case protoreflect.EnumKind:
 		return Word(f.Enum(), v.Enum())

@@ -1,6 +1,7 @@
 package message_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,9 @@ func TestEveryFieldHasAForm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			message.Of(mt.New().Interface())
+			if _, err := json.Marshal(message.Of(mt.New().Interface())); err != nil {
+				t.Errorf("%s: %v", m.FullName(), err)
+			}
 		}
 		return true
 	})
@@ -113,6 +116,34 @@ root_statement: ""
 		}
 		if b.String() != tt.want {
 			t.Errorf("%s:\n%s\nwant:\n%s", tt.name, b.String(), tt.want)
+		}
+	}
+}
+
+// A form stands in a struct as any other value does.
+func TestFormInAStruct(t *testing.T) {
+	type result struct {
+		Grant  message.Form[*fealtyv1.JoinGrant]     `json:"grant,omitzero"`
+		Shares []message.Form[*fealtyv1.SeedShare]   `json:"shares"`
+		Lost   *message.Form[*fealtyv1.LosingMember] `json:"lost"`
+	}
+	for _, tt := range []struct {
+		name string
+		in   result
+		want string
+	}{
+		{"nothing", result{Shares: message.Each[*fealtyv1.SeedShare](nil)}, `{"shares":[],"lost":null}`},
+		{"an unset message", result{Grant: message.Of((*fealtyv1.JoinGrant)(nil)),
+			Shares: message.Each([]*fealtyv1.SeedShare{})},
+			`{"shares":[],"lost":null}`},
+		{"messages", result{Grant: message.Of(&fealtyv1.JoinGrant{}),
+			Shares: message.Each([]*fealtyv1.SeedShare{{Owner: "a"}, {Owner: "b", File: []byte{1}}})},
+			`{"grant":{"outcome":"","chain":[],"root_statement":""},` +
+				`"shares":[{"owner":"a","file":""},{"owner":"b","file":"AQ=="}],"lost":null}`},
+	} {
+		got, err := json.Marshal(tt.in)
+		if err != nil || string(got) != tt.want {
+			t.Errorf("%s: %s (%v), want %s", tt.name, got, err, tt.want)
 		}
 	}
 }
