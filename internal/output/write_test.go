@@ -166,3 +166,58 @@ func TestWrite(t *testing.T) {
 		}
 	}
 }
+
+// A name that a peer chose moves no cursor and ends no line of YAML; any other name stands
+// as it is.
+func TestYAMLNames(t *testing.T) {
+	o := output.Object{}
+	for _, name := range []string{"y", "authority_epoch", "scope.id/a-b", "\x1b[2J", "a: b", "- a", "a\nb: c", "",
+		"#", "7", "\U000e0001"} {
+		o = append(o, output.Member{Name: name, Value: output.Object{{Name: name, Value: 1}}})
+	}
+	var b strings.Builder
+	if err := output.WriteYAML(&b, output.Object{{Name: "fields", Value: o[3:]}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range b.String() {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Fatalf("%U is printed as it is:\n%s", r, b.String())
+		}
+	}
+	var back struct{ Fields map[string]map[string]int }
+	if err := yaml.Unmarshal([]byte(b.String()), &back); err != nil {
+		t.Fatalf("%v\n%s", err, b.String())
+	}
+	for _, m := range o[3:] {
+		if back.Fields[m.Name][m.Name] != 1 {
+			t.Errorf("%q is not there:\n%s", m.Name, b.String())
+		}
+	}
+	b.Reset()
+	if err := output.WriteYAML(&b, o[:3]); err != nil {
+		t.Fatal(err)
+	}
+	if want := "y:\n  y: 1\nauthority_epoch:\n  authority_epoch: 1\n" +
+		"scope.id/a-b:\n  scope.id/a-b: 1\n"; b.String() != want {
+		t.Errorf("\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+// Readers of YAML 1.1 and 1.2 take a text for a text, whatever word or number it looks like.
+func TestYAMLTexts(t *testing.T) {
+	for in, want := range map[string]string{
+		"null": `"null"`, "Yes": `"Yes"`, "off": `"off"`, "y": `"y"`, "TRUE": `"TRUE"`, "~": `"~"`, "1e3": `"1e3"`,
+		"2026-11-20": `"2026-11-20"`, "0x1": `"0x1"`, "": `""`, "a: b": `"a: b"`, "a b": `"a b"`, "-": `"-"`,
+		"data/a": "data/a", "fealty.cli/v1": "fealty.cli/v1", "http://a:1": "http://a:1",
+		"ed25519:a-b_c": "ed25519:a-b_c",
+		"nullable":      "nullable", "/run/a.sock": "/run/a.sock",
+	} {
+		var b strings.Builder
+		if err := output.WriteYAML(&b, map[string]string{"text": in}); err != nil {
+			t.Fatal(err)
+		}
+		if b.String() != "text: "+want+"\n" {
+			t.Errorf("%q is %q, want %s", in, b.String(), want)
+		}
+	}
+}

@@ -39,11 +39,15 @@ func readNode(d *jsontext.Decoder, column int) (ast.Node, error) {
 	case jsontext.KindBeginObject:
 		object := ast.Mapping(mark("{", column), false)
 		for d.PeekKind() == jsontext.KindString {
-			name, err := d.ReadToken()
+			t, err := d.ReadToken()
 			if err != nil {
 				return nil, err
 			}
-			key := ast.String(mark(name.String(), column))
+			name := t.String()
+			if !plain.MatchString(name) { // a peer chose it
+				name = Quote(name)
+			}
+			key := ast.String(mark(name, column))
 			value, err := readNode(d, column+indent)
 			if err != nil {
 				return nil, err
