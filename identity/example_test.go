@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"testing"
@@ -74,6 +75,90 @@ func ExampleBundle_Verify() {
 	// Output:
 	// spiffe://prod.example/data/node-a <nil>
 	// true
+}
+
+// Each certificate has one identity, or none: who reads it learns why.
+func ExampleFromCertificate() {
+	tb := exampleTB{}
+	authority := identitytest.NewAuthority(tb, "prod.example")
+	chain, _ := authority.Issue(tb, authority.ID(tb, identity.Workload, "billing/api"))
+	leaf, meshCA := chain[0], chain[1]
+
+	id, err := identity.FromCertificate(leaf) // of a chain that Verify believes
+	fmt.Println(id.Name(), identity.KeyOf(leaf) == identity.KeyOf(meshCA), err)
+
+	_, err = identity.FromCertificate(meshCA)
+	if none, ok := errors.AsType[*identity.SANError](err); ok {
+		fmt.Println(none.Reason, none.Count, errors.Is(err, identity.ErrNoIdentity))
+	}
+	// Output:
+	// billing/api false <nil>
+	// absent 0 true
+}
+
+// A refusal says which rule refused which certificate, and by its reason what to do about it.
+func ExampleChainError() {
+	tb := exampleTB{}
+	authority := identitytest.NewAuthority(tb, "prod.example")
+	node := authority.ID(tb, identity.Data, "node-a")
+	advise := func(chain []*x509.Certificate) {
+		_, err := authority.Bundle().Verify(chain, time.Now())
+		refused, ok := errors.AsType[*identity.ChainError](err)
+		switch {
+		case !ok:
+			fmt.Println("believed")
+		case errors.Is(err, identity.ErrExpired): // or the clock is wrong
+			since := refused.Now.Sub(refused.NotAfter)
+			fmt.Println(refused.Certificate, "ended", since.Round(time.Hour), "ago: renew it")
+		case errors.Is(err, identity.ErrUntrusted):
+			fmt.Println(refused.Rule, "is of another authority: look who calls")
+		case errors.Is(err, identity.ErrProfile):
+			fmt.Println(refused.Rule, "is against", refused.Section)
+		}
+	}
+	chain, _ := authority.Issue(tb, node)
+	advise(chain)
+	advise(chain[:1])
+	chain, _ = authority.Issue(tb, node, identitytest.Expired())
+	advise(chain)
+	chain, _ = identitytest.NewAuthority(tb, "prod.example").Issue(tb, node)
+	advise(chain)
+	// Output:
+	// believed
+	// chain-length is against RFC 5280 §6.1
+	// leaf ended 1h0m0s ago: renew it
+	// root-known is of another authority: look who calls
+}
+
+// A server decides by what a peer is: by the kind of an identity that was proved, and of a
+// process on a unix socket by its user, which is no identity.
+func ExamplePeer() {
+	may := func(p identity.Peer, write bool) bool {
+		switch {
+		case p.Local != nil:
+			return p.Local.UID == 0
+		case !p.Identified():
+			return false
+		}
+		return p.ID.Kind() == identity.Admin || p.ID.Kind() == identity.Readonly && !write
+	}
+	for _, name := range []string{"admin/alice", "readonly/bob", "data/node-a"} {
+		id, err := identity.Parse("spiffe://prod.example/" + name)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		peer := identity.Peer{ID: id} // as FromContext gives it
+		fmt.Println(name, may(peer, false), may(peer, true))
+	}
+	fmt.Println("root", may(identity.Peer{Local: &identity.Local{UID: 0, PID: 4711}}, true))
+	fmt.Println("a stranger", may(identity.Peer{}, false))
+	// Output:
+	// admin/alice true true
+	// readonly/bob true false
+	// data/node-a false false
+	// root true
+	// a stranger false
 }
 
 // exampleTB lets an example, which has no testing.TB, use identitytest.
