@@ -2,8 +2,12 @@ package credential_test
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/fealty-io/fealty/credential"
@@ -39,7 +43,7 @@ func ExampleIssued() {
 		return
 	}
 	refused, _ := errors.AsType[*credential.MaterialError](source.Adopt(other))
-	fmt.Println(refused.Reason)
+	fmt.Println(refused.Reason, refused.Reason == credential.OtherIdentity)
 
 	if m, err = source.Current(context.Background()); err != nil {
 		fmt.Println(err)
@@ -47,7 +51,7 @@ func ExampleIssued() {
 	}
 	fmt.Println(m.ID())
 	// Output:
-	// OtherIdentity
+	// OtherIdentity true
 	// spiffe://prod.example/data/node-a
 }
 
@@ -62,11 +66,109 @@ func ExampleClientTLS() {
 		fmt.Println(err)
 		return
 	}
-	_, err = credential.ClientTLS(credential.Static(m), credential.AnyOfKind(identity.Coordinator), credential.ClientOptions{})
+	_, err = credential.ClientTLS(credential.Static(m), credential.AnyOfKind(identity.Coordinator),
+		credential.ClientOptions{})
 	fmt.Println(err)
 	_, err = credential.ClientTLS(credential.Static(m), credential.Expect{}, credential.ClientOptions{})
 	fmt.Println(errors.Is(err, credential.ErrNoExpectation))
 	// Output:
 	// <nil>
 	// true
+}
+
+// Files are followed as they are: while a new certificate stands beside the old key, the material
+// of before stays in use and the source says why.
+func ExampleFiles() {
+	dir, err := os.MkdirTemp("", "tls")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	pki := identitytest.NewPKI(exampleTB{}, "corp", nil)
+	put := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			panic(err)
+		}
+		return path
+	}
+	chain := func(key crypto.Signer) []byte {
+		return identitytest.PEM(pki.Issue(exampleTB{}, key, sans("spiffe://corp.example/workload/billing"))...)
+	}
+	old, fresh := identitytest.NewKey(exampleTB{}), identitytest.NewKey(exampleTB{})
+	files, err := credential.NewFiles(credential.FilesConfig{Log: slog.New(slog.DiscardHandler),
+		Paths: credential.FilePaths{Cert: put("tls.crt", chain(old)),
+			Key: put("tls.key", identitytest.KeyPEM(exampleTB{}, old)),
+			CA:  put("ca.crt", identitytest.PEM(pki.Root.Cert))}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	show := func() {
+		m, _ := files.Current(context.Background()) // it looks at the files, and never fails
+		fmt.Println(m.ID(), "has the fresh key:", fresh.PublicKey.Equal(m.Key().Public()))
+		if refused, ok := errors.AsType[*credential.MaterialError](files.Failure()); ok {
+			fmt.Println("not in use:", refused.Reason, refused.Reason == credential.KeyMismatch)
+		}
+	}
+	show()
+	put("tls.crt", chain(fresh))
+	show()
+	put("tls.key", identitytest.KeyPEM(exampleTB{}, fresh))
+	show()
+	// Output:
+	// spiffe://corp.example/workload/billing has the fresh key: false
+	// spiffe://corp.example/workload/billing has the fresh key: false
+	// not in use: KeyMismatch true
+	// spiffe://corp.example/workload/billing has the fresh key: true
+}
+
+// A client may expect one of several, and says whom it met instead.
+func ExampleAnyOf() {
+	var ids []identity.ID
+	for _, name := range []string{"eu-1", "eu-2", "us-1"} {
+		id, err := identity.New("prod.example", identity.Shard, name)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		ids = append(ids, id)
+	}
+	expect := credential.AnyOf(ids[:2]...)
+	fmt.Println(expect.Check(ids[1]))
+	err := expect.Check(ids[2]) // as it is found in the error of a handshake
+	if other, ok := errors.AsType[*credential.MismatchError](err); ok {
+		fmt.Println("met", other.Got.Name(), "in place of", other.Expected)
+	}
+	// Output:
+	// <nil>
+	// met us-1 in place of spiffe://prod.example/shard/eu-1 or spiffe://prod.example/shard/eu-2
+}
+
+// A process may start before it has an identity: its source is empty, and says when that changed.
+func ExampleNewIssued() {
+	source := credential.NewIssued(nil)
+	changed := source.Changed() // taken before the source is asked
+	_, err := source.Current(context.Background())
+	fmt.Println(errors.Is(err, credential.ErrNoMaterial))
+
+	tb := exampleTB{}
+	authority := identitytest.NewAuthority(tb, "prod.example")
+	chain, key := authority.Issue(tb, authority.ID(tb, identity.Data, "node-a"))
+	go func() { // the join, which takes a while
+		m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
+		if err == nil {
+			err = source.Adopt(m)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}()
+	<-changed
+	m, err := source.Current(context.Background())
+	fmt.Println(m.ID(), err)
+	// Output:
+	// true
+	// spiffe://prod.example/data/node-a <nil>
 }
