@@ -2,6 +2,7 @@ package fencegrpc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 
@@ -54,11 +55,38 @@ func Example() {
 		Lineage: fence.Lineage{first.Incarnation}})
 
 	fmt.Println(call(successor, "m-1"))
-	fmt.Println(call(zombie, "m-1") != nil)
+	refused, _ := errors.AsType[*fencegrpc.RefusedError](call(zombie, "m-1"))
+	fmt.Println(refused.Reason, errors.Is(refused, fence.ErrFenced))
 	server.Stop()
 	fmt.Println(<-done, service.seen())
 	// Output:
 	// <nil>
-	// true
+	// stale true
 	// <nil> [m-1]
+}
+
+// A method that nobody thought of is not called, and never goes out without a token: a rule says
+// of each which resource it acts on, or that it only reads.
+func ExampleClient() {
+	sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: fence.NewIncarnation()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &fencegrpc.Client{Sender: sender, Rules: map[string]fencegrpc.Rule{
+		"/machines.v1.Machines/Delete": {Removes: true, Resource: func(r any) string {
+			return r.(*grpc_health_v1.HealthCheckRequest).GetService() // in place of your own request
+		}},
+	}}
+	conn, err := grpc.NewClient("passthrough:///127.0.0.1:9",
+		append(client.Options(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	err = conn.Invoke(context.Background(), "/machines.v1.Machines/Wipe", new(grpc_health_v1.HealthCheckRequest), nil)
+	fmt.Println(errors.Is(err, fencegrpc.ErrNoRule))
+	// Output:
+	// true
 }

@@ -26,7 +26,8 @@ func Example() {
 	defer server.Close()
 
 	send := func(s *fence.Sender, method, path string) error {
-		client := &http.Client{Transport: &fencehttp.Transport{Sender: s, Host: strings.TrimPrefix(server.URL, "http://")}}
+		client := &http.Client{
+			Transport: &fencehttp.Transport{Sender: s, Host: strings.TrimPrefix(server.URL, "http://")}}
 		r, err := http.NewRequest(method, server.URL+path, nil)
 		if err != nil {
 			return err
@@ -43,9 +44,10 @@ func Example() {
 		Lineage: fence.Lineage{first.Incarnation}})
 
 	fmt.Println(send(successor, http.MethodPut, "/m-1"))
-	fmt.Println(errors.Is(send(zombie, http.MethodDelete, "/m-1"), fence.ErrFenced))
+	refused, _ := errors.AsType[*fencehttp.RefusedError](send(zombie, http.MethodDelete, "/m-1"))
+	fmt.Println(refused.Status, refused.Reason, errors.Is(refused, fence.ErrFenced))
 	// Output:
 	// PUT /m-1
 	// <nil>
-	// true
+	// 412 Precondition Failed stale true
 }
