@@ -48,13 +48,13 @@ type member struct {
 	stop func() // of the agent; may be called again
 }
 
-func join(t *testing.T, f *coordinatortest.Fleet, name string) *member {
+func join(t testing.TB, f *coordinatortest.Fleet, name string) *member {
 	t.Helper()
 	return joinUnder(t, f, "pool", name)
 }
 
 // joinUnder is join under an entry of the manifest.
-func joinUnder(t *testing.T, f *coordinatortest.Fleet, entry, name string) *member {
+func joinUnder(t testing.TB, f *coordinatortest.Fleet, entry, name string) *member {
 	t.Helper()
 	m := &member{f: f, dir: t.TempDir()}
 	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: m.dir, Log: quiet, Now: f.Clock,
@@ -75,7 +75,7 @@ func joinUnder(t *testing.T, f *coordinatortest.Fleet, entry, name string) *memb
 }
 
 // run runs the agent until the test ends, or stop.
-func (m *member) run(t *testing.T) {
+func (m *member) run(t testing.TB) {
 	t.Helper()
 	a, err := agent.Open(t.Context(), agent.Config{DataDir: m.dir, Log: quiet, Now: m.f.Clock, Release: "test"})
 	if err != nil {
