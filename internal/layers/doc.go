@@ -12,5 +12,6 @@
 // lists only shrink.
 //
 // The names that public packages promise are compared with docs/reference/api.txt in
-// names_test.go, and counted.
+// names_test.go, and counted. Each of them is in an example that runs: examples_test.go
+// lists the exceptions.
 package layers
