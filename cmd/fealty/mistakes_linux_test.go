@@ -147,6 +147,17 @@ func TestMistakes(t *testing.T) {
 			nil,
 		},
 		{
+			"a blank pin, of a variable that is not set", key("--coordinator", f.listens[name], "--pin", ""), 2,
+			[]string{"FE-U103: --pin cannot be blank", "the root pin that fealty status shows"},
+			[]string{"cannot be missing"},
+		},
+		{
+			"a blank pin to verify a cluster by", []string{"verify", "--manifest", "m.yaml", "--coordinator", f.listens[name],
+				"--marks", t.TempDir(), "--pin", ""}, 2,
+			[]string{"FE-U103: --pin cannot be blank", "the root pin, as fealty status showed it, or leave it out"},
+			[]string{"verified"},
+		},
+		{
 			"an address of IPv6 without its port", key("--coordinator", "::1", "--pin", root.String()), 2,
 			[]string{"FE-U103: --coordinator cannot be ::1", "or [fd00::1]:7443"},
 			nil,

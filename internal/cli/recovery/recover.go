@@ -28,7 +28,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/output"
@@ -46,7 +45,7 @@ const maxPassphraseBytes = 1 << 10
 type recoverFlags struct {
 	shares, keys   []string
 	passphraseFile string
-	manifest, pin  string
+	manifest, pin  expected
 	history, marks string
 	drill, dry     bool
 	force, yes     bool
@@ -91,8 +90,8 @@ secret leaves this machine, and nothing of a share is shown.`,
 		"the private key that opens it: an age key file or an SSH key; once for each")
 	f.StringVar(&in.passphraseFile, "passphrase-file", "",
 		"read the passphrase of the private key from this file or /dev/fd/N; else a terminal asks")
-	f.StringVar(&in.manifest, "manifest", "", "send nothing unless this is the manifest in force")
-	f.StringVar(&in.pin, "pin", "", "send nothing unless this is the SHA-256 of the cluster's root key")
+	f.Var(&in.manifest, "manifest", "send nothing unless this is the manifest in force")
+	f.Var(&in.pin, "pin", "send nothing unless this is the SHA-256 of the cluster's root key")
 	f.StringVar(&in.history, "history", "",
 		"with --drill: compare with the history that fealty manifest history -o json wrote to this file")
 	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
@@ -119,7 +118,7 @@ func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 	for _, x := range []struct {
 		set  bool
 		name string
-	}{{in.dry, "--dry-run"}, {in.wait.D > 0, "--wait"}, {in.manifest != "", "--manifest"}, {in.pin != "", "--pin"},
+	}{{in.dry, "--dry-run"}, {in.wait.D > 0, "--wait"}, {in.manifest.given, "--manifest"}, {in.pin.given, "--pin"},
 		{in.force, "--force"}} {
 		if in.drill && x.set {
 			return explain.New(explain.BadValue, "name", x.name, "value", "given together with --drill", "problem",
@@ -281,18 +280,20 @@ func askSecret(ctx context.Context, c *program.CLI, fd int, what string) ([]byte
 // expect reads what the owner expects of the cluster.
 func (in recoverFlags) expect(c *program.CLI, cfg *settings.Values) (recovery.Expect, error) {
 	var out recovery.Expect
-	if in.pin != "" {
-		pin, err := identityauthor.ParseKeyID(in.pin)
-		if err != nil {
-			return out, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", in.pin, "problem",
-				"it is not 64 lower-case hex digits", "want", "the root pin, as fealty status showed it")
-		}
-		out.Pin = pin
+	pin, err := in.pin.pin()
+	if err != nil {
+		return out, err
 	}
-	if in.manifest != "" {
-		_, m, err := manifestpkg.ReadManifest(c, cfg, in.manifest, manifest.ParseAccepted)
+	out.Pin = pin
+	if in.manifest.given {
+		file := in.manifest.text
+		if file == "" {
+			return out, explain.New(explain.BadValue, "name", "--manifest", "value", "blank", "problem",
+				"the cluster would be taken with any manifest", "want", "--manifest FILE, or leave it out")
+		}
+		_, m, err := manifestpkg.ReadManifest(c, cfg, file, manifest.ParseAccepted)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
-			return out, manifestpkg.InvalidManifest(in.manifest, problems)
+			return out, manifestpkg.InvalidManifest(file, problems)
 		}
 		if err != nil {
 			return out, err

@@ -25,7 +25,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -42,9 +41,10 @@ const (
 
 // verifyFlags are what verify is told.
 type verifyFlags struct {
-	manifest, pin string
-	out, marks    string
-	dry, full     bool
+	manifest   string
+	pin        expected
+	out, marks string
+	dry, full  bool
 }
 
 func Verify(c *program.CLI) *cobra.Command {
@@ -72,7 +72,7 @@ refused by that, and so is another root.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&in.manifest, "manifest", "", "the manifest that has to be in force; - reads it from standard input")
-	f.StringVar(&in.pin, "pin", "", "the SHA-256 of the cluster's root key, where it is known")
+	f.Var(&in.pin, "pin", "the SHA-256 of the cluster's root key, where it is known")
 	f.StringVar(&in.out, "out", "", "write "+rootAnchor+" and "+meshAnchor+" into this folder")
 	f.BoolVar(&in.full, "full", false, "replay the history with every manifest too, which takes a login")
 	marksFlag(cmd, &in.marks)
@@ -85,15 +85,11 @@ func verify(ctx context.Context, c *program.CLI, cfg *settings.Values, in verify
 		return command.Missing("--manifest", "a cluster is verified against what its owners agreed on",
 			"--manifest FILE, as it was reviewed and not as the cluster shows it")
 	}
-	want := recovery.Expected{}
-	if in.pin != "" {
-		pin, err := identityauthor.ParseKeyID(in.pin)
-		if err != nil {
-			return explain.Wrap(err, explain.BadValue, "name", "--pin", "value", in.pin, "problem",
-				"it is not 64 lower-case hex digits", "want", "the root pin, as fealty status showed it")
-		}
-		want.Pin = pin
+	pin, err := in.pin.pin()
+	if err != nil {
+		return err
 	}
+	want := recovery.Expected{Pin: pin}
 	_, m, err := manifestpkg.ReadManifest(c, cfg, in.manifest, manifest.ParseAccepted)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		return manifestpkg.InvalidManifest(in.manifest, problems)
@@ -265,7 +261,7 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 				fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with "+
 					"--full", amount.Plural(n, "link", "links")))
 		}
-		if first && in.pin == "" {
+		if first && !in.pin.given {
 			f.Paint("root key", term.Amber,
 				root.String()+
 					" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")
