@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"golang.org/x/mod/modfile"
 
@@ -208,6 +209,43 @@ func TestFirstScreen(t *testing.T) {
 			t.Errorf("the README says %q, and the benchmarks have no row %q", said, measured)
 		}
 	}
+}
+
+// mostToOperate is how many lines of the page about operating a cluster a person reads. The page is
+// what somebody opens on a bad day, and looks over at once: a step with more to say has a page of its
+// own, to which this one leads. The bound is what it took when it was written, and only shrinks.
+const mostToOperate = 47
+
+// The page about operating a cluster has each of the four things on one screen.
+func TestOperateIsOneScreen(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/how-to/operate.md" })
+	if i < 0 {
+		t.Fatal("the page is gone")
+	}
+	if n := linesToRead(all[i]); n > mostToOperate {
+		t.Errorf("%s has %d lines to read, and %d are one screen: move some to a page of their own", all[i].path, n,
+			mostToOperate)
+	}
+	headings := regexp.MustCompile(`(?m)^## .*$`).FindAllString(strings.Join(all[i].lines, "\n"), -1)
+	for _, thing := range []string{"alerts", "a backup", "upgrade", "worst day"} {
+		if !slices.ContainsFunc(headings, func(h string) bool { return strings.Contains(h, thing) }) {
+			t.Errorf("%s has no section about %s: %q", all[i].path, thing, headings)
+		}
+	}
+}
+
+// linesToRead counts the lines of a page that somebody reads: neither blank ones, nor marks of blocks, nor
+// comments, which are not shown. A line that is longer than one of a terminal counts as those it takes there.
+func linesToRead(p page) int {
+	n := 0
+	for _, line := range p.lines {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "```") && !comment.MatchString(line) {
+			n += (utf8.RuneCountInString(line) + 119) / 120
+		}
+	}
+	return n
 }
 
 // The numbers that pages give of what they show, or of what the code has, are right.
