@@ -12,7 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/status"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/enroll"
@@ -78,17 +81,23 @@ func startIn(t *testing.T, env []string, path string, args ...string) *program {
 	return &program{strings.Join(append([]string{filepath.Base(path)}, args...), " "), bufio.NewScanner(out)}
 }
 
+// mostLines is how much a program says at most before what is waited for: it asks once a second.
+const mostLines = 300
+
 // say reads what the program says until a line has one of the words, and returns it.
 func (p *program) say(t *testing.T, words ...string) string {
 	t.Helper()
-	for p.lines.Scan() {
+	for range mostLines {
+		if !p.lines.Scan() {
+			break
+		}
 		for _, w := range words {
 			if strings.Contains(p.lines.Text(), w) {
 				return p.lines.Text()
 			}
 		}
 	}
-	t.Fatalf("%s never said %q", p.name, words)
+	t.Fatalf("%s never said %q, the last line is %q", p.name, words, p.lines.Text())
 	return ""
 }
 
@@ -122,12 +131,16 @@ func TestPrograms(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	a, b := joined(t, f, "node-a"), joined(t, f, "node-b")
 	const server, client = "spiffe://test.example/data/node-a", "spiffe://test.example/data/node-b"
-	clients := map[string]*program{}
+	clients, refusals := map[string]*program{}, map[string]string{}
 	for _, name := range []string{"grpc", "http"} {
 		serving := start(t, filepath.Join(bin, name), a, "127.0.0.1:0")
 		address := strings.TrimPrefix(serving.say(t, "serving on "), "serving on ")
 		wrong := start(t, filepath.Join(bin, name), b, address, client)
-		wrong.say(t, "IdentityMismatch", "identity")
+		// The whole of the error: what a network does to a call names identities too.
+		failed := mesh.HandshakeError{Reason: mesh.IdentityMismatch, Endpoint: address, Expected: client}
+		wrong.say(t, strings.TrimPrefix(failed.Error(), "mesh: "))
+		failed.Reason, failed.Expected = mesh.ClientRejected, server
+		refusals[name] = strings.TrimPrefix(failed.Error(), "mesh: ")
 		clients[name] = start(t, filepath.Join(bin, name), b, address, server)
 	}
 	served := func() {
@@ -167,6 +180,13 @@ func TestPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients["grpc"].say(t, "PermissionDenied", "ClientRejected")
-	clients["http"].say(t, "403 Forbidden", "did not accept", "ClientRejected", "banned")
+	banned, err := identity.Parse(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The call that finds the ban is told of it, unless the connection went before: then its
+	// successor is refused.
+	cut := &mesh.CutError{Reason: mesh.PeerBanned, ID: banned}
+	clients["grpc"].say(t, status.Convert(cut).Err().Error(), refusals["grpc"])
+	clients["http"].say(t, "403 Forbidden "+cut.Error(), refusals["http"])
 }
