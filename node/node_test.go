@@ -226,11 +226,14 @@ func TestGRPC(t *testing.T) {
 	}
 
 	a.ban(t, "node-b")
-	if _, err = stream.Recv(); status.Code(err) != codes.PermissionDenied {
+	if _, err = stream.Recv(); status.Code(err) != codes.PermissionDenied || reasonOf(t, err) != mesh.PeerBanned {
 		t.Errorf("a stream of the banned: %v", err)
 	}
+	// On the connection while it has its grace, and on a new one after.
 	if _, err = client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err == nil {
 		t.Error("the banned was served")
+	} else if got := reasonOf(t, err); got != mesh.PeerBanned && got != mesh.ClientRejected {
+		t.Errorf("the banned was refused for %q: %v", got, err)
 	}
 }
 
@@ -301,8 +304,11 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("the request of the banned ended for %v", cut)
 	}
 	<-waited // the handler answered within its grace, or not
-	if got, err := get(client, "/who"); err == nil && !strings.HasPrefix(got, "403 Forbidden mesh:") {
+	cut := mesh.CutError{Reason: mesh.PeerBanned, ID: b.ID()}
+	if got, err := get(client, "/who"); err == nil && got != "403 Forbidden "+cut.Error()+"\n" {
 		t.Errorf("the banned was answered %q", got)
+	} else if err != nil && reasonOf(t, err) != mesh.ClientRejected {
+		t.Errorf("the banned was refused for another reason: %v", err)
 	}
 	stop()
 	if err := <-served; err != nil {
@@ -551,6 +557,40 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// emergency puts a statement of the signers into the folder, which bans a member and takes the config
+// keys of the bundle in force away. The agent does not run.
+func (m *member) emergency(t *testing.T, banned identity.ID) {
+	t.Helper()
+	out, err := state.ReadTrustView(durable.OS(), m.dir, m.f.Clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, _ := out.Trust.Bundle.TrustBundle()
+	e := cosigned.Emergency{ClusterID: m.ID().Cluster(), Root: m.f.Pin(), Number: 1,
+		IssuedAt: m.f.Clock().UTC().Truncate(time.Second), Reason: "stolen", Nodes: []identity.ID{banned}}
+	for _, k := range bundle.ConfigKeys {
+		e.ConfigKeys = append(e.ConfigKeys, snapshot.DigestOf(k.Key))
+	}
+	statement := &cosigned.SignedEmergency{}
+	if statement.Statement, err = e.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := statement.Sign(key); err != nil { // whose signatures count was judged when it was accepted
+		t.Fatal(err)
+	}
+	raw, err := statement.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&state.Store{FS: durable.OS(), Dir: m.dir}).WriteEmergencies([][]byte{raw}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // An emergency statement of the signers, which the agent keeps beside its trust bundle, bans for a
 // program too, and takes away what a revoked key signed.
 func TestEmergency(t *testing.T) {
@@ -573,34 +613,7 @@ func TestEmergency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := state.ReadTrustView(durable.OS(), a.dir, f.Clock())
-	if err != nil {
-		t.Fatal(err)
-	}
-	bundle, _ := out.Trust.Bundle.TrustBundle()
-	e := cosigned.Emergency{ClusterID: a.ID().Cluster(), Root: f.Pin(), Number: 1,
-		IssuedAt: f.Clock().UTC().Truncate(time.Second), Reason: "stolen", Nodes: []identity.ID{banned}}
-	for _, k := range bundle.ConfigKeys {
-		e.ConfigKeys = append(e.ConfigKeys, snapshot.DigestOf(k.Key))
-	}
-	statement := &cosigned.SignedEmergency{}
-	if statement.Statement, err = e.Encode(); err != nil {
-		t.Fatal(err)
-	}
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := statement.Sign(key); err != nil { // whose signatures count was judged when it was accepted
-		t.Fatal(err)
-	}
-	raw, err := statement.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (&state.Store{FS: durable.OS(), Dir: a.dir}).WriteEmergencies([][]byte{raw}); err != nil {
-		t.Fatal(err)
-	}
+	a.emergency(t, banned)
 	a.Look()
 	if !a.material(t).Bundle().Banned(banned, identity.KeyID{}) {
 		t.Error("the statement bans nobody")
