@@ -63,11 +63,12 @@ low="--network=none --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
 ways=("$own|--network=none" "$own|$low" "$own --cgroup-manager cgroupfs|$low"
   "$own --cgroup-manager cgroupfs --runtime runc|$low" "$own --cgroup-manager cgroupfs|$low --cgroups=disabled")
 if [ -n "${PODMAN:-}" ]; then ways=("$PODMAN|${PODMAN_CREATE:---network=none}"); fi
-runs=
+runs= tried=
 for way in "${ways[@]}"; do
   podman=${way%%|*} create=${way#*|}
   podman=${podman//FOLDER/$folder}
   if ! said=$($podman import --change 'CMD ["/machine"]' "$folder/image.tar" localhost/fealty-machine 2>&1); then
+    tried+="  $podman: ${said##*$'\n'}"$'\n'
     continue
   fi
   # One that ran and was told to end.
@@ -77,9 +78,15 @@ for way in "${ways[@]}"; do
   fi
   $podman rm --force --time 0 try >/dev/null 2>&1 || true
   if [ -n "$runs" ]; then break; fi
+  tried+="  $podman, $create: ${said##*$'\n'}"$'\n'
 done
 if [ -z "$runs" ]; then
-  echo "conformance: no container runs here: set PODMAN and PODMAN_CREATE to flags with which one does: $said" >&2
+  echo "conformance: no container runs here. Each way was tried:" >&2
+  printf %s "$tried" >&2
+  if [ -z "${PODMAN:-}" ] && ! command -v runc >/dev/null 2>&1; then
+    echo "conformance: where cgroups are of two versions at once, crun runs nothing: install the package runc" >&2
+  fi
+  echo "conformance: or set PODMAN and PODMAN_CREATE to flags with which one runs" >&2
   exit 1
 fi
 echo "conformance: $($podman --version), $($podman info --format '{{.Host.OCIRuntime.Name}}'), ${create}" >&2
