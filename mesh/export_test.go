@@ -27,9 +27,9 @@ func (g *Guard) StandForever(conn net.Conn) net.Conn {
 	return c
 }
 
-// Taken returns how many places are taken and how many holders are remembered.
+// Taken returns how many slots are taken and how many holders are remembered.
 func (g *Guard) Taken() (handshakes, conns, strangers, holders int) {
-	count := func(p *places) int {
+	count := func(p *slots) int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		holders += len(p.taking)

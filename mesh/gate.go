@@ -147,23 +147,23 @@ func accept(ctx context.Context, l net.Listener, take func(net.Conn)) error {
 	}
 }
 
-// coming is a connection on its way through the gate. It stands in one line at a time.
+// coming is a connection on its way through the gate. It has a slot of one limiter at a time.
 type coming struct {
-	gate  *gate
-	raw   net.Conn
-	from  net.Addr // who the client is
-	place *connlimit.Slot
-	gone  chan struct{} // closed when it gave way
-	full  *FullError    // why; written once, before gone is closed
-	once  sync.Once
+	gate *gate
+	raw  net.Conn
+	from net.Addr // who the client is
+	slot *connlimit.Slot
+	gone chan struct{} // closed when it gave way
+	full *FullError    // why; written once, before gone is closed
+	once sync.Once
 	// handed says that a server has it: then nobody else tells that it gave way.
 	handed atomic.Bool
 }
 
-// enter leaves the line in which the connection stands for another one.
+// enter gives back the slot that the connection has, for one of another limiter.
 func (c *coming) enter(l *connlimit.Limiter, limit int, handshakes bool) error {
 	full := &FullError{Limit: limit, Handshakes: handshakes, Strangers: !handshakes}
-	place, ok := l.Enter(connlimit.Address(c.from.String()), func() {
+	slot, ok := l.Enter(connlimit.Address(c.from.String()), func() {
 		c.once.Do(func() {
 			c.full = full
 			close(c.gone)
@@ -177,14 +177,14 @@ func (c *coming) enter(l *connlimit.Limiter, limit int, handshakes bool) error {
 	if !ok {
 		return full
 	}
-	c.place = place
+	c.slot = slot
 	return nil
 }
 
 func (c *coming) leave() {
-	if c.place != nil {
-		c.place.Leave()
-		c.place = nil
+	if c.slot != nil {
+		c.slot.Leave()
+		c.slot = nil
 	}
 }
 
@@ -254,8 +254,8 @@ func (c *coming) secure(ctx context.Context) (*shaken, error) {
 		if err := c.enter(g.strangers, g.cfg.MaxStrangers, false); err != nil {
 			return nil, err
 		}
-		conn.quota = strangerQuota(c.place, g.cfg.StrangerBytes)
-		conn.free, c.place = c.place.Leave, nil
+		conn.quota = strangerQuota(c.slot, g.cfg.StrangerBytes)
+		conn.free, c.slot = c.slot.Leave, nil
 	}
 	keepAlive(c.raw)
 	g.guard.stand(info)
@@ -283,7 +283,7 @@ func (c *coming) hello() ([]byte, error) {
 			}
 		}
 	}
-	head, err := readHello(r, c.place.Spoke)
+	head, err := readHello(r, c.slot.Spoke)
 	if err == nil && buffered != nil && buffered.Buffered() > 0 {
 		rest, _ := buffered.Peek(buffered.Buffered()) // it is there
 		head = append(head, rest...)
@@ -298,7 +298,7 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 	if err := c.enter(g.hellos, g.cfg.MaxHellos, true); err != nil {
 		return nil, err
 	}
-	c.place.Spoke()
+	c.slot.Spoke()
 	network := connlimit.Network(connlimit.Address(c.from.String()))
 	now := time.Now()
 	wait, ok := g.begins.Reserve(network, now)

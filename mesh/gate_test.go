@@ -180,7 +180,7 @@ func hello(t *testing.T) []byte {
 	return buf[:n]
 }
 
-// Strangers who hold their places give way to others, unless they are kept.
+// Strangers who hold their slots give way to others, unless they are kept.
 func TestStrangersGiveWayToStrangers(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	ln := newCrowd()
@@ -197,7 +197,7 @@ func TestStrangersGiveWayToStrangers(t *testing.T) {
 	hold := func(from string) grpc.ClientStream {
 		st, _, err := talk(t, ln.dial(t, from, trustOnly(t, a.Bundle())), talkMethod)
 		if err != nil {
-			t.Fatalf("a stranger at %s finds no place: %v", from, err)
+			t.Fatalf("a stranger at %s finds no slot: %v", from, err)
 		}
 		return st
 	}

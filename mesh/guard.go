@@ -107,7 +107,7 @@ type GuardConfig struct {
 // caller that was replaced. Other rotation ends nothing (I18). Nobody has to start
 // that: a goroutine of the guard runs for as long as a connection stands.
 //
-// Members, strangers and handshakes have separate places, so that none of them
+// Members, strangers and handshakes have separate slots, so that none of them
 // takes those of another. Connections of strangers that do not call are closed.
 //
 // A client without a certificate is served, as Insecure; one that is verified
@@ -119,9 +119,9 @@ type Guard struct {
 	cutting    sync.Mutex                      // held from a cut until OnCut was told of it
 	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
 	calls      lately.Material                 // the source, as calls ask it
-	handshakes *places                         // under way, by source
-	conns      *places                         // standing, of members by identity, and local ones
-	strangers  *places                         // standing without a certificate, by source
+	handshakes *slots                          // under way, by source
+	conns      *slots                          // standing, of members by identity, and local ones
+	strangers  *slots                          // standing without a certificate, by source
 }
 
 // NewGuard checks cfg and returns a guard. It starts nothing before the first connection.
@@ -141,12 +141,12 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{
 		cfg: cfg, live: newLiveSet(), calls: lately.Material{Source: cfg.Source},
-		handshakes: newPlaces(cmp.Or(cfg.MaxHandshakes, defaultMaxHandshakes),
+		handshakes: newSlots(cmp.Or(cfg.MaxHandshakes, defaultMaxHandshakes),
 			cmp.Or(cfg.HandshakesPerSource, defaultHandshakesPerSource),
 			FullError{Handshakes: true}),
-		conns: newPlaces(cmp.Or(cfg.MaxConns, defaultMaxConns), cmp.Or(cfg.MaxPerIdentity, defaultMaxPerIdentity),
+		conns: newSlots(cmp.Or(cfg.MaxConns, defaultMaxConns), cmp.Or(cfg.MaxPerIdentity, defaultMaxPerIdentity),
 			FullError{}),
-		strangers: newPlaces(cmp.Or(cfg.MaxStrangers, defaultMaxStrangers),
+		strangers: newSlots(cmp.Or(cfg.MaxStrangers, defaultMaxStrangers),
 			cmp.Or(cfg.StrangersPerSource, defaultStrangersPerSource),
 			FullError{Strangers: true}),
 	}, nil
@@ -267,7 +267,7 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 	return info.conn, info, nil
 }
 
-// shake is secure in one of the places for handshakes.
+// shake is secure in one of the slots for handshakes.
 func (g *Guard) shake(raw net.Conn, protos []string) (*Info, error) {
 	free, err := g.handshakes.take(sourceOf(raw.RemoteAddr()))
 	if err != nil {
@@ -280,7 +280,7 @@ func (g *Guard) shake(raw net.Conn, protos []string) (*Info, error) {
 	return g.secure(ctx, raw, protos)
 }
 
-// admit takes a place for a connection that p made; free gives it back.
+// admit takes a slot for a connection that p made; free gives it back.
 func (g *Guard) admit(p identity.Peer, raw net.Conn) (free func(), err error) {
 	switch {
 	case p.Local != nil:

@@ -635,7 +635,7 @@ func TestMaxConns(t *testing.T) {
 	if _, err := who(t, second); err == nil {
 		t.Fatal("a second stranger is let in")
 	}
-	second.Close() // else it takes the place that the first leaves
+	second.Close() // else it takes the slot that the first leaves
 	if full, ok := errors.AsType[*mesh.FullError](receive(t, s.refusals, "the refusal")); !ok || !full.Strangers || full.Limit != 1 {
 		t.Fatalf("refused with %v", full)
 	}
@@ -660,7 +660,7 @@ func TestMaxConns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		if err := c.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
-			t.Fatalf("after a place became free: %v", err)
+			t.Fatalf("after a slot became free: %v", err)
 		}
 	}
 	members[0].Close()
@@ -670,7 +670,7 @@ func TestMaxConns(t *testing.T) {
 }
 
 // Where gRPC gives up between the handshake and its first read, it closes the
-// raw connection alone; the place is given back all the same. So it is when a
+// raw connection alone; the slot is given back all the same. So it is when a
 // handshake fails.
 func TestPlacesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -698,7 +698,7 @@ func TestPlacesComeBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			if full, ok := errors.AsType[*mesh.FullError](shake("h2")); !ok || !full.Strangers {
-				t.Fatal("the place was not taken")
+				t.Fatal("the slot was not taken")
 			}
 			time.Sleep(11 * time.Second)
 			if handshakes, conns, strangers, holders := g.Taken(); handshakes+conns+strangers+holders != 0 {
@@ -722,7 +722,7 @@ func TestHandshakeTimeout(t *testing.T) {
 			t.Fatal("the server speaks first")
 		}
 		if took := time.Since(start); took != meshform.HandshakeTimeout {
-			t.Fatalf("a silent client held its place for %v", took)
+			t.Fatalf("a silent client held its slot for %v", took)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 var httpProtos = []string{"http/1.1"}
 
 // Limits of [ServeHTTP] for an http.Server that leaves them at zero, and of each request of a
-// client without a certificate: without that it would hold its place for as long as it sends, or
+// client without a certificate: without that it would hold its slot for as long as it sends, or
 // reads, one byte now and then.
 const (
 	httpHeaderTimeout   = 10 * time.Second
@@ -210,7 +210,7 @@ func (g *Guard) acceptHTTP(ctx context.Context, l net.Listener, to *handed) erro
 	defer all.Wait()
 	defer to.Close()
 	return accept(ctx, l, func(raw net.Conn) {
-		// A place is taken before a goroutine is: those beyond them cost nothing.
+		// A slot is taken before a goroutine is: those beyond them cost nothing.
 		free, err := g.handshakes.take(sourceOf(raw.RemoteAddr()))
 		if err != nil {
 			raw.Close()

@@ -298,7 +298,7 @@ func TestHTTPExpired(t *testing.T) {
 	}
 }
 
-// Clients without a certificate have places of their own, and handshakes are bounded.
+// Clients without a certificate have slots of their own, and handshakes are bounded.
 func TestHTTPPlaces(t *testing.T) {
 	t.Parallel()
 	a := identitytest.NewAuthority(t, cluster)
@@ -320,7 +320,7 @@ func TestHTTPPlaces(t *testing.T) {
 	}
 	defer first.Close()
 	fmt.Fprint(first, "GET / HTTP/1.1\r\nHost: c1\r\n\r\n")
-	if _, err := first.Read(make([]byte, 1)); err != nil { // it has its place
+	if _, err := first.Read(make([]byte, 1)); err != nil { // it has its slot
 		t.Fatal(err)
 	}
 	if second, err := stranger(); err == nil {
@@ -333,7 +333,7 @@ func TestHTTPPlaces(t *testing.T) {
 	if status, _, err := fetch(t, rt, "https://"+s.addr); status != http.StatusOK {
 		t.Errorf("%d, %v", status, err)
 	}
-	for range 3 { // the third finds no place for its handshake
+	for range 3 { // the third finds no slot for its handshake
 		silent, err := net.Dial("tcp", s.addr)
 		if err != nil {
 			t.Fatal(err)

@@ -72,7 +72,7 @@ type liveConn struct {
 	meshCA   *x509.Certificate // of an accepted connection's chain; nil: it has none
 	expires  time.Time         // of the peer's chain; zero: never
 	idle     time.Duration     // how long it stands without a call; zero: for ever
-	free     func()            // gives the connection's place back; idempotent; nil: has none
+	free     func()            // gives the connection's slot back; idempotent; nil: has none
 	seq      uint64            // order of registration; set by liveSet.add
 	since    time.Time         // of registration; set by liveSet.add
 	read     atomic.Bool       // gRPC has taken the connection over
@@ -115,7 +115,7 @@ func (c *liveConn) Close() error {
 	return c.Conn.Close()
 }
 
-// forget takes c out of its set and gives its place back.
+// forget takes c out of its set and gives its slot back.
 func (c *liveConn) forget() {
 	c.set.remove(c)
 	if c.free != nil {
@@ -289,7 +289,7 @@ func (c *liveConn) state() (cut bool, closeAt time.Time) {
 
 // liveSet is the connections that stand at one end.
 type liveSet struct {
-	kick chan struct{} // buffered, 1: wait no longer, something may be due
+	notify chan struct{} // buffered, 1: wait no longer, something may be due
 
 	mu      sync.Mutex
 	conns   map[*liveConn]struct{} // guarded by mu
@@ -299,7 +299,7 @@ type liveSet struct {
 }
 
 func newLiveSet() *liveSet {
-	return &liveSet{kick: make(chan struct{}, 1), conns: make(map[*liveConn]struct{})}
+	return &liveSet{notify: make(chan struct{}, 1), conns: make(map[*liveConn]struct{})}
 }
 
 // add registers a connection. It reports whether nobody watched the set before: now its
@@ -340,7 +340,7 @@ func (s *liveSet) remove(c *liveConn) {
 
 func (s *liveSet) wake() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.notify <- struct{}{}:
 	default:
 	}
 }
@@ -433,7 +433,7 @@ func (s *liveSet) follow(src credential.Source, now func() time.Time) {
 const longestNap = 500 * time.Millisecond
 
 // nap waits until ctx ends, other is closed, or a sweep may be due: by time,
-// which now tells, or by a kick. It reports whether ctx still stands.
+// which now tells, or by a notification. It reports whether ctx still stands.
 func (s *liveSet) nap(ctx context.Context, now func() time.Time, other <-chan struct{}) bool {
 	for {
 		s.mu.Lock()
@@ -454,7 +454,7 @@ func (s *liveSet) nap(ctx context.Context, now func() time.Time, other <-chan st
 			return false
 		case <-other:
 			return ctx.Err() == nil
-		case <-s.kick:
+		case <-s.notify:
 			return ctx.Err() == nil
 		case <-timer:
 		}

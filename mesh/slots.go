@@ -33,8 +33,8 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("mesh: %d %s, which is the limit: try again later", e.Limit, what)
 }
 
-// places are what connections of one sort take while they last.
-type places struct {
+// slots are what connections of one sort take while they last.
+type slots struct {
 	all, each int       // limits, all together and for each holder
 	full      FullError // what is full
 
@@ -43,40 +43,40 @@ type places struct {
 	taking map[string]int // by holder, none of them zero; guarded by mu
 }
 
-func newPlaces(all, each int, full FullError) *places {
-	return &places{all: all, each: each, full: full, taking: make(map[string]int)}
+func newSlots(all, each int, full FullError) *slots {
+	return &slots{all: all, each: each, full: full, taking: make(map[string]int)}
 }
 
-// take takes a place for holder, or for nobody that is counted if it is blank.
-// The function that it returns gives the place back, once.
-func (p *places) take(holder string) (free func(), err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	full := p.full
+// take takes a slot for holder, or for nobody that is counted if it is blank.
+// The function that it returns gives the slot back, once.
+func (s *slots) take(holder string) (free func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := s.full
 	switch {
-	case holder != "" && p.taking[holder] >= p.each:
-		full.Limit, full.Of = p.each, holder
+	case holder != "" && s.taking[holder] >= s.each:
+		full.Limit, full.Of = s.each, holder
 		return nil, &full
-	case p.taken >= p.all:
-		full.Limit = p.all
+	case s.taken >= s.all:
+		full.Limit = s.all
 		return nil, &full
 	}
-	p.taken++
+	s.taken++
 	if holder != "" {
-		p.taking[holder]++
+		s.taking[holder]++
 	}
-	return sync.OnceFunc(func() { p.giveBack(holder) }), nil
+	return sync.OnceFunc(func() { s.giveBack(holder) }), nil
 }
 
-func (p *places) giveBack(holder string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.taken--
+func (s *slots) giveBack(holder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken--
 	if holder == "" {
 		return
 	}
-	if p.taking[holder]--; p.taking[holder] == 0 {
-		delete(p.taking, holder)
+	if s.taking[holder]--; s.taking[holder] == 0 {
+		delete(s.taking, holder)
 	}
 }
 

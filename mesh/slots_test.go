@@ -84,7 +84,7 @@ func (s *serving) wantTaken(t *testing.T, handshakes, conns, strangers int) {
 	}
 }
 
-// Connections that never shake hands take the places of their source, and then of
+// Connections that never shake hands take the slots of their source, and then of
 // all handshakes, for as long as a handshake may last; none of a member.
 func TestHalfOpenConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -220,13 +220,13 @@ func TestSweepClosesIdleStrangers(t *testing.T) {
 		t.Fatalf("%d stand after more than a minute", n)
 	}
 	if _, err := who(t, stranger()); err != nil {
-		t.Fatalf("in the place of the idle one: %v", err)
+		t.Fatalf("in the slot of the idle one: %v", err)
 	}
 }
 
-// One identity, with however many certificates, takes its own places alone. The
+// One identity, with however many certificates, takes its own slots alone. The
 // same goes for a certificate that identifies nobody.
-func TestPlacesOfOneIdentity(t *testing.T) {
+func TestSlotsOfOneIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := identitytest.NewAuthority(t, cluster)
 		ln := newCrowd()
@@ -256,7 +256,7 @@ func TestPlacesOfOneIdentity(t *testing.T) {
 		conns[0].Close()
 		s.wantTaken(t, 0, mesh.DefaultMaxPerIdentity, 0)
 		if _, err := who(t, ln.dial(t, "192.0.2.1", evil)); err != nil {
-			t.Fatalf("after a place became free: %v", err)
+			t.Fatalf("after a slot became free: %v", err)
 		}
 
 		chain, key := a.IssueRaw(t, sans())

@@ -18,7 +18,7 @@ import (
 
 // Nobody waits in silence, and a member that never comes is a warning: it goes on
 // trying, and the cluster runs.
-func TestGather(t *testing.T) {
+func TestAwaitConnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var said []string

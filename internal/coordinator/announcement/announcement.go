@@ -105,7 +105,7 @@ func (a *Announcer) Announce(ctx context.Context, stopped bool) error {
 		Reads: a.cfg.Reads,
 	}
 	if s.Phase == authority.Ready {
-		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, a.cfg.Keepers.Told(s)
+		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, a.cfg.Keepers.Reported(s)
 	}
 	if a.cfg.StoreGuard.Lost() != nil {
 		r.Seen = store.Revision(min(a.cfg.StoreGuard.Revision(), uint64(store.MaxRevision)))

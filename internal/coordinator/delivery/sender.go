@@ -130,12 +130,12 @@ func (d *Sender) SendTrust() error {
 			return err
 		}
 	}
-	d.Told(t)
+	d.Delivered(t)
 	return nil
 }
 
-// Told notes that the member has t.
-func (d *Sender) Told(t *bundle.View) { d.trust = t }
+// Delivered notes that the member has t.
+func (d *Sender) Delivered(t *bundle.View) { d.trust = t }
 
 // holding is what a member has of one scope, as far as its stream knows: what it said
 // at first, then what it was sent.

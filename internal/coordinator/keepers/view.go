@@ -132,8 +132,8 @@ func (c *Keepers) Follow(ctx context.Context) error {
 // SeenChanged returns a channel that is closed when what is seen of the keepers changed.
 func (c *Keepers) SeenChanged() <-chan struct{} { return c.keepersChanged.Wait() }
 
-// Told returns what this machine's replica record says of its keepers.
-func (c *Keepers) Told(s *authority.State) []replicas.KeeperView {
+// Reported returns what this machine's replica record says of its keepers.
+func (c *Keepers) Reported(s *authority.State) []replicas.KeeperView {
 	if s.Phase != authority.Ready {
 		return nil
 	}
@@ -143,9 +143,9 @@ func (c *Keepers) Told(s *authority.State) []replicas.KeeperView {
 	return nil
 }
 
-// keeperTold returns what the coordinators that s admits say of themselves; this one with
+// reports returns what the coordinators that s admits say of themselves; this one with
 // what it saw just now.
-func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replicas.Record {
+func (c *Keepers) reports(ctx context.Context, s *authority.State) []replicas.Record {
 	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
 		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
@@ -155,13 +155,13 @@ func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replicas
 		me = len(all)
 		all = append(all, replicas.Record{Name: c.cfg.Self.NameIn(s.Manifest), Key: c.cfg.Self.EnrolmentKey()})
 	}
-	all[me].Keepers = c.Told(s)
+	all[me].Keepers = c.Reported(s)
 	return all
 }
 
 // holders names the coordinators that say that their key of a keeper opens the seed.
 func (c *Keepers) holders(ctx context.Context, s *authority.State, name string) (names []string) {
-	for _, r := range c.keeperTold(ctx, s) {
+	for _, r := range c.reports(ctx, s) {
 		for _, v := range r.Keepers {
 			if v.Name == name && v.Opens {
 				names = append(names, fmt.Sprintf("%s, by key %s,", r.Name, v.KeyID))
@@ -188,7 +188,7 @@ func (c *Keepers) Findings(ctx context.Context, s *authority.State) []*fealtyv1.
 	if err := c.lookAtOwnKeepers(ctx, s, noPrograms); err != nil {
 		return out // the store is away, which is said elsewhere
 	}
-	all := c.keeperTold(ctx, s)
+	all := c.reports(ctx, s)
 	opens, unknown := make(map[string]bool), false
 	for _, r := range all {
 		unknown = unknown || len(r.Keepers) == 0
@@ -273,7 +273,7 @@ func (c *Keepers) Forget(ctx context.Context, s *authority.State,
 	of := sealed.Seed(&s.Head.Transition)
 	ch := s.Records.NewChange(s.HeadVersion)
 	out := &fealtyv1.ForgetKeeperKeyResponse{}
-	all := c.keeperTold(ctx, s)
+	all := c.reports(ctx, s)
 	var opens, spare, found bool // the copy that goes; another one that stays
 	for _, o := range keepers {
 		copies, err := sealed.Copies(ctx, c.cfg.Store, of, o.Name)

@@ -795,7 +795,7 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	earlier.Epoch--
 	desktest.MustPublish(d, publication.NewPublisher())
 	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
-	dl.Told(&earlier)
+	dl.Delivered(&earlier)
 	if err := dl.SendPublished(t.Context()); err != nil || len(stream.Sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.Sent, err)
 	}

@@ -26,7 +26,7 @@ type Roster struct {
 	waiting map[string]chan struct{}
 	touched map[string]bool // put or removed since TakeTouched, by path; guarded by mu
 
-	grew chan struct{} // poked when touched grows; capacity 1
+	grew chan struct{} // notified when touched grows; capacity 1
 }
 
 // New returns an empty one.

@@ -160,9 +160,9 @@ func (c *Succession) fromMemory(ctx context.Context, w *claim) (*authority.State
 	if err != nil {
 		return nil, err
 	}
-	if mv := c.cfg.Keys.Pending(w.link.Hash); mv != nil && !mv.Told &&
+	if mv := c.cfg.Keys.Pending(w.link.Hash); mv != nil && !mv.Audited &&
 		(w.last == nil || w.last.Head.Hash != w.link.Hash) {
-		mv.Told = true
+		mv.Audited = true
 		c.untold = append(c.untold, mv.Audit(s)...) // it came into force after all
 	}
 	return s, nil

@@ -63,7 +63,7 @@ func (c *Succession) Swap(ctx context.Context, mv *transition.Move) (inUse bool,
 				c.untold = append(c.untold, mv.Audit(s)...)
 				c.cfg.Keys.Pend(mv)                         // so that its keys are here whatever the adoption comes to
 				if lost(c.Adopt(patience.Beyond(ctx), s)) { // logged there, and tried again
-					mv.Told, result = true, replica.Conflict
+					mv.Audited, result = true, replica.Conflict
 				}
 			}
 		case replica.Keep:

@@ -35,9 +35,9 @@ type Move struct {
 
 	// Actor is who brought it about, for the audit log; empty: who called.
 	Actor string
-	// Told is set once a state that was not adopted took along what the audit log is told
+	// Audited is set once a state that was not adopted took along what the audit log is told
 	// of the move.
-	Told bool
+	Audited bool
 	// Received says for the audit log where the seed came from, if it was in no state of
 	// this coordinator before; nil: it was, or newSeed.
 	Received map[string]string

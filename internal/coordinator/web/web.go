@@ -58,7 +58,7 @@ type Config struct {
 	// Listener is where it serves, with the certificate of Pair. Nil: it does not.
 	Listener net.Listener
 	Pair     *Pair
-	// Refused is told of each connection that is refused for want of a place.
+	// Refused is told of each connection that is refused for want of a slot.
 	Refused func(error)
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -68,7 +68,7 @@ type Config struct {
 type Web struct {
 	cfg      Config
 	sources  *flowcontrol.Sources
-	line     *connlimit.Limiter
+	limiter  *connlimit.Limiter
 	requests *prometheus.CounterVec
 
 	mu   sync.Mutex
@@ -89,7 +89,7 @@ func New(cfg Config) *Web {
 	return &Web{
 		cfg:     cfg,
 		sources: flowcontrol.NewSources(sourceRate, sourceBurst, connectionRate, connectionBurst),
-		line:    connlimit.NewLimiter(connlimit.Limits{Slots: maxConnections}),
+		limiter: connlimit.NewLimiter(connlimit.Limits{Slots: maxConnections}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_web_requests_total",
 			Help: "Requests on the listener for the web, by the document that was asked for and the status.",
@@ -144,7 +144,7 @@ func (w *Web) Serve(ctx context.Context) error {
 	return fmt.Errorf("serve the web on %s: %w", w.cfg.Listener.Addr(), err)
 }
 
-// door lets in as many connections as there are places. A network that has most of them gives way.
+// door lets in as many connections as there are slots. A network that has most of them gives way.
 type door struct {
 	net.Listener
 	w *Web
@@ -163,9 +163,9 @@ func (d *door) Accept() (net.Conn, error) {
 		}
 		in := &visitor{Conn: conn}
 		var ok bool
-		in.place, ok = d.w.line.Enter(connlimit.Address(from), func() { d.refuse(conn, "another one got its place") })
+		in.slot, ok = d.w.limiter.Enter(connlimit.Address(from), func() { d.refuse(conn, "another one got its slot") })
 		if !ok {
-			d.refuse(conn, "all places are taken")
+			d.refuse(conn, "all slots are taken")
 			continue
 		}
 		return in, nil
@@ -177,14 +177,14 @@ func (d *door) refuse(conn net.Conn, why string) {
 	d.w.cfg.Refused(fmt.Errorf("web: a connection from %s: %s", conn.RemoteAddr(), why))
 }
 
-// visitor is a connection that has a place.
+// visitor is a connection that has a slot.
 type visitor struct {
 	net.Conn
-	place *connlimit.Slot
+	slot *connlimit.Slot
 }
 
 func (v *visitor) Close() error {
-	v.place.Leave()
+	v.slot.Leave()
 	return v.Conn.Close()
 }
 

@@ -266,7 +266,7 @@ func TestCrowdsAreBounded(t *testing.T) {
 		}
 	}
 	if runtime.GOOS == "linux" { // elsewhere a machine has one address of its own
-		crowd("more than there are places", 75, []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}, 40)
+		crowd("more than there are slots", 75, []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}, 40)
 	}
 	crowd("one address", 400, []string{"127.0.0.1"}, 200)
 	// The next second has room again.

@@ -155,13 +155,13 @@ func (db *database) tell(ctx context.Context, x *session, h head, newest bool) e
 		return nil
 	case h.Revision < seen, h.Pending != nil, seen < h.Compacted:
 		// The store was set back, or the log does not tell.
-		db.hub.Told(h.Revision, h.Logged, nil, true)
+		db.hub.Notify(h.Revision, h.Logged, nil, true)
 		return nil
 	}
 	keys, all, err := db.touched(ctx, x, seen, h.Revision)
 	if err != nil {
 		return err
 	}
-	db.hub.Told(h.Revision, h.Logged, keys, all)
+	db.hub.Notify(h.Revision, h.Logged, keys, all)
 	return nil
 }

@@ -235,7 +235,7 @@ func (w *writer) start(ctx context.Context) (groupcommit.Found, error) {
 	h := snap.head
 	w.garbage = true // whatever was left the last time
 	w.pending = h.Pending != nil
-	db.hub.Told(h.Revision, h.Logged, nil, true)
+	db.hub.Notify(h.Revision, h.Logged, nil, true)
 	return groupcommit.Found{Compacted: h.Compacted, Revision: h.Revision, Logged: h.Logged, Parts: kept}, nil
 }
 

@@ -203,7 +203,7 @@ func Start(cfg Config) *Store {
 	s.w.keep = retain.New(cfg.Retain, time.Now(), f.Compacted, f.Revision, f.Logged, f.Parts)
 	s.w.untidy = true // whatever was left the last time
 	if seen, _ := cfg.Hub.State(); seen < f.Revision {
-		cfg.Hub.Told(f.Revision, f.Logged, nil, true)
+		cfg.Hub.Notify(f.Revision, f.Logged, nil, true)
 	}
 	s.running.Go(s.run)
 	return s

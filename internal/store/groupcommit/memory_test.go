@@ -176,7 +176,7 @@ func (e *engine) Write(_ context.Context, p *groupcommit.Plan) error {
 	db.content.apply(p)
 	for _, h := range db.hubs {
 		if h != e.hub {
-			h.Told(p.Revision, p.Logged, p.Keys(), false)
+			h.Notify(p.Revision, p.Logged, p.Keys(), false)
 		}
 	}
 	if f == losesNews {

@@ -98,7 +98,7 @@ func (l *listener) follow(ctx context.Context) error {
 		return nil
 	case newest < seen || seen < store.Revision(compacted):
 		// The database was replaced, or the log does not reach back.
-		l.db.hub.Told(newest, logged, nil, true)
+		l.db.hub.Notify(newest, logged, nil, true)
 		return nil
 	}
 	rows, err := l.conn.Query(ctx, "select key from fealty_log where seq >= $1 and seq < $2 order by seq limit $3",
@@ -110,7 +110,7 @@ func (l *listener) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.db.hub.Told(newest, logged, keys, len(keys) == maxKeysToWake)
+	l.db.hub.Notify(newest, logged, keys, len(keys) == maxKeysToWake)
 	return nil
 }
 

@@ -117,7 +117,7 @@ func (w *writer) start(ctx context.Context) (found groupcommit.Found, err error)
 		return found, err
 	}
 	found.Compacted, found.Revision, found.Logged = store.Revision(compacted), store.Revision(revision), logged
-	w.db.hub.Told(found.Revision, logged, nil, true)
+	w.db.hub.Notify(found.Revision, logged, nil, true)
 	return found, nil
 }
 

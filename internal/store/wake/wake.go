@@ -70,9 +70,9 @@ func (h *Hub) Committed(before, last store.Revision, logged int64, keys []string
 	h.wake(keys)
 }
 
-// Told is told by the listener that the log was read up to a revision. all wakes
+// Notify is told by the listener that the log was read up to a revision. all wakes
 // everyone, whatever they wait for.
-func (h *Hub) Told(revision store.Revision, logged int64, keys []string, all bool) {
+func (h *Hub) Notify(revision store.Revision, logged int64, keys []string, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen, h.logged = revision, logged
