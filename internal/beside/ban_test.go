@@ -29,18 +29,29 @@ const (
 	deliverWithin = 2500 * time.Millisecond
 )
 
-// wire is a connection that says when nothing came any more.
-type wire struct {
+// endings listens, and says when the server closed a connection. At the client's end nothing says so:
+// one that was told to go away hangs up by itself, and may read no more.
+type endings struct {
+	net.Listener
+	end func()
+}
+
+func (l endings) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return ending{c, l.end}, nil
+}
+
+type ending struct {
 	net.Conn
 	end func()
 }
 
-func (w wire) Read(p []byte) (int, error) {
-	n, err := w.Conn.Read(p)
-	if err != nil {
-		w.end()
-	}
-	return n, err
+func (c ending) Close() error {
+	defer c.end()
+	return c.Conn.Close()
 }
 
 // deaf serves calls that look at nothing until release is closed.
@@ -109,25 +120,24 @@ func TestBanEndsWhatIsOpenInTime(t *testing.T) {
 			l, s := bufconn.Listen(1<<16), grpc.NewServer(guard.ServerOptions()...)
 			d := deaf{health.NewServer(), make(chan struct{})}
 			healthpb.RegisterHealthServer(s, d)
-			all.Go(func() { _ = s.Serve(l) })
+			ended := make(chan time.Time, 64)
+			all.Go(func() { _ = s.Serve(endings{l, func() { ended <- time.Now() }}) })
 			defer s.Stop()
 			defer close(d.release)
-			ended := make(chan time.Time, 64)
 			m, err := credential.NewMaterial(credential.MaterialConfig{Chain: stolen.Chain, Key: stolen.Key,
 				Bundle: trusted.Bundle(), Now: now})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c, err := mesh.Dial("passthrough:///a", credential.Static(m), credential.ExactID(a.ID()), mesh.Options{Now: now,
-				Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
-					raw, err := l.DialContext(ctx)
-					return wire{raw, func() { ended <- time.Now() }}, err
-				}})
+				Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			stream, err := healthpb.NewHealthClient(c).Watch(ctx, new(healthpb.HealthCheckRequest))
+			call, done := context.WithTimeout(ctx, time.Minute) // where nothing ends it, the test fails
+			defer done()
+			stream, err := healthpb.NewHealthClient(c).Watch(call, new(healthpb.HealthCheckRequest))
 			if err == nil {
 				_, err = stream.Recv()
 			}
@@ -146,9 +156,14 @@ func TestBanEndsWhatIsOpenInTime(t *testing.T) {
 			if _, err := stream.Recv(); err == nil {
 				t.Error("the call goes on")
 			}
-			if took := (<-ended).Sub(written); took > endWithin-deliverWithin {
-				t.Errorf("written %v after a look, the ban ends the connection after %v, want %v", phase, took,
-					endWithin-deliverWithin)
+			select {
+			case at := <-ended:
+				if took := at.Sub(written); took > endWithin-deliverWithin {
+					t.Errorf("written %v after a look, the ban ends the connection after %v, want %v", phase, took,
+						endWithin-deliverWithin)
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("written %v after a look, the ban ends no connection", phase)
 			}
 		})
 	}
