@@ -46,7 +46,8 @@ type recoverFlags struct {
 	shares, keys   []string
 	passphraseFile string
 	manifest, pin  expected
-	history, marks string
+	history        expected
+	marks          string
 	drill, dry     bool
 	force, yes     bool
 	wait           patience.Flag
@@ -92,7 +93,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 		"read the passphrase of the private key from this file or /dev/fd/N; else a terminal asks")
 	f.Var(&in.manifest, "manifest", "send nothing unless this is the manifest in force")
 	f.Var(&in.pin, "pin", "send nothing unless this is the SHA-256 of the cluster's root key")
-	f.StringVar(&in.history, "history", "",
+	f.Var(&in.history, "history",
 		"with --drill: compare with the history that fealty manifest history -o json wrote to this file")
 	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
 	f.BoolVar(&in.force, "force", false,
@@ -125,9 +126,13 @@ func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 				"a drill brings nothing anywhere", "want", "one of them")
 		}
 	}
-	if in.history != "" && !in.drill {
+	if in.history.given && !in.drill {
 		return explain.New(explain.BadValue, "name", "--history", "value", "given without --drill", "problem",
 			"a recovery is shown the history by the coordinator", "want", "--drill, to compare a share with a file")
+	}
+	if in.history.given && in.history.text == "" {
+		return explain.New(explain.BadValue, "name", "--history", "value", "blank", "problem",
+			"the shares would be compared with what the coordinator shows", "want", "--history FILE, or leave it out")
 	}
 	if in.dry && in.wait.D > 0 {
 		return explain.New(explain.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem",
@@ -584,8 +589,8 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 	files []keyring.ShareFile) error {
 	var resp *fealtyv1.GetHistoryResponse
 	var err error
-	if in.history != "" {
-		resp, err = manifestpkg.ReadHistory(c, cfg, in.history)
+	if in.history.given {
+		resp, err = manifestpkg.ReadHistory(c, cfg, in.history.text)
 	} else {
 		err = c.Ask(cfg, func(s *line.Services) error {
 			resp, err = manifestpkg.WholeHistory(ctx, s)

@@ -70,8 +70,8 @@ func (h *Hub) Committed(before, last store.Revision, logged int64, keys []string
 	h.wake(keys)
 }
 
-// Notify is told by the listener that the log was read up to a revision. all wakes
-// everyone, whatever they wait for.
+// Notify says that the listener read the log up to a revision. all wakes everyone,
+// whatever they wait for.
 func (h *Hub) Notify(revision store.Revision, logged int64, keys []string, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
