@@ -119,3 +119,88 @@ func TestUnresolved(t *testing.T) {
 		t.Errorf("links from a page: %q", got)
 	}
 }
+
+var codeSpan = regexp.MustCompile("`[^`]*`")
+
+// mask puts letters in the place of code, which ends no sentence and no cell.
+func mask(text string) string {
+	return codeSpan.ReplaceAllStringFunc(text, func(code string) string { return strings.Repeat("x", len(code)) })
+}
+
+// paragraph is a stretch of prose.
+type paragraph struct {
+	line int // of its beginning, counted from 1
+	text string
+}
+
+// paragraphs returns the paragraphs, items and cells of a page. Headings, heads of tables
+// and blocks are none.
+func (p page) paragraphs() []paragraph {
+	var out []paragraph
+	open := false
+	lines := p.prose()
+	for i, line := range lines {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case trimmed == "", strings.HasPrefix(line, "#"), comment.MatchString(trimmed):
+			open = false
+		case strings.HasPrefix(trimmed, "|"):
+			open = false
+			if i+1 < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[i+1]), "| ---") {
+				continue
+			}
+			at := 0
+			for cell := range strings.SplitSeq(mask(trimmed), "|") {
+				out = append(out, paragraph{i + 1, strings.TrimSpace(trimmed[at : at+len(cell)])})
+				at += len(cell) + 1
+			}
+		case open && !item.MatchString(line):
+			out[len(out)-1].text += " " + trimmed
+		default:
+			out = append(out, paragraph{i + 1, trimmed})
+			open = true
+		}
+	}
+	return out
+}
+
+var item = regexp.MustCompile(`^\s*(?:[-*]|[0-9]+\.)\s`)
+
+// joined gathers lines into paragraphs: an empty line or an item ends the one before.
+type joined struct {
+	out  []paragraph
+	open bool // the last one goes on with the next line
+}
+
+func (j *joined) add(at int, line string) {
+	trimmed := strings.TrimSpace(line)
+	switch {
+	case trimmed == "":
+		j.open = false
+	case j.open && !item.MatchString(line):
+		j.out[len(j.out)-1].text += " " + trimmed
+	default:
+		j.out = append(j.out, paragraph{at, trimmed})
+		j.open = true
+	}
+}
+
+// commentParagraphs returns those of the comments of a file. A line that begins with # is a
+// heading.
+func (s *source) commentParagraphs(f *ast.File) []paragraph {
+	var j joined
+	for _, group := range f.Comments {
+		j.open = false
+		for _, c := range group.List {
+			first := s.set.Position(c.Pos()).Line
+			text := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(c.Text, "/*"), "//"), "*/")
+			for i, line := range strings.Split(text, "\n") {
+				if strings.HasPrefix(strings.TrimSpace(line), "# ") {
+					line = ""
+				}
+				j.add(first+i, line)
+			}
+		}
+	}
+	return j.out
+}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"golang.org/x/mod/modfile"
 
@@ -184,17 +183,16 @@ func TestModulesArePinned(t *testing.T) {
 	}
 }
 
-// The README says in one screen what Fealty is for, before its first command, and the
-// numbers that it gives there are those of the benchmarks.
-func TestFirstScreen(t *testing.T) {
+// The numbers that the README gives before its first command are those of the benchmarks.
+func TestNumbersOfTheReadme(t *testing.T) {
 	t.Parallel()
 	text := make(map[string]string)
 	for _, p := range pages(t) {
 		text[p.path] = strings.Join(p.lines, "\n")
 	}
 	screen, _, ok := strings.Cut(text["README.md"], "```sh")
-	if n := strings.Count(screen, "\n"); !ok || n > 50 {
-		t.Errorf("%d lines stand before the first command of the README: that is no screen", n)
+	if !ok {
+		t.Error("the README has no command")
 	}
 	for said, measured := range map[string]string{
 		"240 joins":                        "| `BenchmarkJoin/one-connection`, 1,155 joins | 240 |",
@@ -211,22 +209,13 @@ func TestFirstScreen(t *testing.T) {
 	}
 }
 
-// mostToOperate is how many lines of the page about operating a cluster a person reads. The page is
-// what somebody opens on a bad day, and looks over at once: a step with more to say has a page of its
-// own, to which this one leads. The bound is what it took when it was written, and only shrinks.
-const mostToOperate = 47
-
-// The page about operating a cluster has each of the four things on one screen.
-func TestOperateIsOneScreen(t *testing.T) {
+// The page about operating a cluster has each of the four things.
+func TestOperateHasItsSections(t *testing.T) {
 	t.Parallel()
 	all := pages(t)
 	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/how-to/operate.md" })
 	if i < 0 {
 		t.Fatal("the page is gone")
-	}
-	if n := linesToRead(all[i]); n > mostToOperate {
-		t.Errorf("%s has %d lines to read, and %d are one screen: move some to a page of their own", all[i].path, n,
-			mostToOperate)
 	}
 	headings := regexp.MustCompile(`(?m)^## .*$`).FindAllString(strings.Join(all[i].lines, "\n"), -1)
 	for _, thing := range []string{"alerts", "a backup", "upgrade", "worst day"} {
@@ -234,18 +223,6 @@ func TestOperateIsOneScreen(t *testing.T) {
 			t.Errorf("%s has no section about %s: %q", all[i].path, thing, headings)
 		}
 	}
-}
-
-// linesToRead counts the lines of a page that somebody reads: neither blank ones, nor marks of blocks, nor
-// comments, which are not shown. A line that is longer than one of a terminal counts as those it takes there.
-func linesToRead(p page) int {
-	n := 0
-	for _, line := range p.lines {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "```") && !comment.MatchString(line) {
-			n += (utf8.RuneCountInString(line) + 119) / 120
-		}
-	}
-	return n
 }
 
 // The numbers that pages give of what they show, or of what the code has, are right.

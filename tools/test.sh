@@ -26,8 +26,7 @@
 # RaceDetector of coordinatortest. Some are in the first run alone: one goroutine has no race to
 # find, and what is cut off at each point is under the detector uncut (alone).
 # TestFleetSchedulesNoticeBugs and the last kind are not built under it.
-# Where there is no detector, one run does all of everything. A test in internal/layers
-# holds that what does less under the detector is named here.
+# Where there is no detector, one run does all of everything.
 #
 # The program that tests run as processes is built once, as the product is, without the
 # detector (FEALTY_TEST_PROGRAM); the tests that run it are under it.
@@ -86,7 +85,7 @@ properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublic
 properties+='|TestConcurrentAppends|TestNeverTwice'
 much='TestChainsCostJoinsLittle|Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
 callers='Test(AuthorizationMatrix|EveryMethodInRecoveryMode)'
-typed='TestRooms(AreForTests)?|TestSecretsStayInTheirRooms'
+typed='TestRoomsAreForTests|TestSecretsStayInTheirRooms'
 alone='Test(Admission(Cases|Model)|Audit(Altered|NoteAltered|Retention|Whole)|ChainsCostJoinsLittle|ConfigAltered'
 alone+='|BundleKeepsRoomForManifests|GatheringCutOff|LostAnswerWithoutAKeeper|OutageInTheMiddle'
 alone+='|NeverTwice|OutdatedManifest|OwnersEndACutOffReseed|RacesOverAMember|RecoveryCutOff|RefusingStoreIsTold|RepairInTurn'

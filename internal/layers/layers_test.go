@@ -347,16 +347,6 @@ var roots = []string{"internal/coordinator", "internal/agent", "internal/shard"}
 // of its house it could import every other room.
 var houses = []string{"internal/coordinator", "internal/agent", "internal/shard"}
 
-// fewTests bounds how many packages below a folder have tests that import one of its
-// packages. Admission is the whole way of a node into a cluster: a room whose tests take
-// that way is tested through the house, and not by what it promises itself.
-var fewTests = []struct {
-	below, imported string
-	most            int
-}{
-	{"internal/coordinator", "internal/coordinator/admission", 4},
-}
-
 // drivers lists who alone may import a driver: its engine.
 var drivers = []struct{ module, engine string }{
 	{"modernc.org/sqlite", "internal/store/sqlite"},
@@ -638,29 +628,9 @@ func sameRow(a, b string) bool {
 	return ok && first == second
 }
 
-// crowded returns a violation for each row of fewTests that more packages break than
-// may.
-func crowded(files []file) []string {
-	var out []string
-	for _, row := range fewTests {
-		var from []string
-		for _, f := range files {
-			if (f.test() || testPackage(f.dir)) && within(f.dir, row.below) && slices.Contains(f.imports, module+"/"+row.imported) {
-				from = append(from, f.dir)
-			}
-		}
-		slices.Sort(from)
-		if from = slices.Compact(from); len(from) > row.most {
-			out = append(out, fmt.Sprintf("few tests: the tests of %d packages import %s, and at most %d may: %s: let one of them do without",
-				len(from), row.imported, row.most, strings.Join(from, ", ")))
-		}
-	}
-	return out
-}
-
 // violations returns what breaks a rule, sorted.
 func violations(files []file) []string {
-	out := crowded(files)
+	var out []string
 	for _, f := range files {
 		row, _, ok := rowOf(f.dir)
 		switch {
@@ -884,24 +854,6 @@ func TestHotPathDialsNobody(t *testing.T) {
 	}
 }
 
-// The tests of a room that need admission are counted by package, whatever the number of
-// their files, and what a room itself imports is not counted.
-func TestFewTestsImportAdmission(t *testing.T) {
-	const admission = module + "/internal/coordinator/admission"
-	test := func(dir, name string) file { return file{"internal/coordinator/" + dir, name, []string{admission}} }
-	four := []file{test("admission", "a_test.go"), test("trust", "a_test.go"), test("trust", "b_test.go"), test("delivery", "a_test.go"),
-		test("coordinatortest", "a.go"), test("delivery", "a.go"), {"internal/coordinator", "a.go", []string{admission}}}
-	if got := violations(four); len(got) > 0 {
-		t.Errorf("tests of four packages: %v", got)
-	}
-	for _, fifth := range []file{test("membership", "a_test.go"), {"internal/coordinator", "a_test.go", []string{admission}}} {
-		got := violations(append(slices.Clone(four), fifth))
-		if len(got) != 1 || !strings.HasPrefix(got[0], "few tests: ") {
-			t.Errorf("with a fifth, %s: %v", fifth.dir, got)
-		}
-	}
-}
-
 // docs/architecture.md is the map that people read; it has to show every package, and
 // none that is not there.
 func TestMapIsComplete(t *testing.T) {
@@ -952,11 +904,6 @@ func TestTables(t *testing.T) {
 	for _, row := range thirdParty {
 		if level, ok := levelOf(row.from); !ok || level != 0 {
 			t.Errorf("thirdParty: %s is not on level 0, where alone the row counts", row.from)
-		}
-	}
-	for _, row := range fewTests {
-		if _, ok := levelOf(row.imported); !ok || !within(row.imported, row.below) {
-			t.Errorf("fewTests: %s has no level, or does not stand below %s", row.imported, row.below)
 		}
 	}
 	for _, list := range [][]string{public, publicMay, nodeMay, roots, houses, wiring, dashboardMay} {
