@@ -74,11 +74,17 @@ func (r Rates) perSource() *flowcontrol.Sources {
 // maxMembers bounds the members whose rate is remembered.
 const maxMembers = 1 << 14
 
+// pollRate is how often a second a member may ask about one matter of its own, and pollBurst how often at once.
+const (
+	pollRate  = 5
+	pollBurst = 50
+)
+
 // perPoller limits what each member asks about its domains: it does so every other second, and
 // once more when it let go of one. It may do so more often than it renews.
 func (r Rates) perPoller() *flowcontrol.PerKey {
 	r = r.withDefaults()
-	return flowcontrol.NewPerKey(max(r.PerMember, 5), max(r.MemberBurst, 50), maxMembers)
+	return flowcontrol.NewPerKey(max(r.PerMember, pollRate), max(r.MemberBurst, pollBurst), maxMembers)
 }
 
 // perMember limits the renewals and rejoins of each member.

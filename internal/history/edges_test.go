@@ -57,6 +57,7 @@ func TestSignatureFileIsOneForm(t *testing.T) {
 	end := at + bytes.IndexByte(raw[at:], '"')
 	for name, spoiled := range map[string][]byte{
 		"something behind the base64": append(append(bytes.Clone(raw[:end]), '*'), raw[end:]...),
+		"a line break in the base64":  append(append(bytes.Clone(raw[:at+4]), `\n`...), raw[at+4:]...),
 		"padding twice":               append(append(bytes.Clone(raw[:end]), "=="...), raw[end:]...),
 		"too much space":              bytes.Replace(raw, []byte(`{`), []byte("{"+strings.Repeat(" ", history.MaxSignatureFileBytes)), 1),
 	} {

@@ -172,7 +172,9 @@ func DecodeSignatureFile(data []byte) (SignatureFile, error) {
 		return SignatureFile{}, fmt.Errorf("%w: kind %.32q is none that signers consent to, or has clocks that are not its", ErrEncoding, w.Kind)
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(w.Signature)
-	if err != nil || len(raw) != ed25519.SignatureSize || len(w.Cluster) > 255 {
+	// The decoder skips line breaks: the length shows them.
+	if err != nil || len(raw) != ed25519.SignatureSize || len(w.Signature) != base64.StdEncoding.EncodedLen(len(raw)) ||
+		len(w.Cluster) > 255 {
 		return SignatureFile{}, fmt.Errorf("%w: the signature is not 64 bytes in base64, or the cluster's name is too long", ErrEncoding)
 	}
 	if w.Key.IsZero() {

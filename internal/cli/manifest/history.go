@@ -119,10 +119,14 @@ type exported struct {
 	Manifests      []base64Bytes `json:"manifests"`
 }
 
+// base64Bytes are bytes in their one spelling in base64: the decoder alone would skip line breaks.
 type base64Bytes []byte
 
 func (b *base64Bytes) UnmarshalText(text []byte) (err error) {
-	*b, err = base64.StdEncoding.DecodeString(string(text))
+	*b, err = base64.StdEncoding.Strict().DecodeString(string(text))
+	if err == nil && len(text) != base64.StdEncoding.EncodedLen(len(*b)) {
+		err = errors.New("a line break inside base64")
+	}
 	return err
 }
 

@@ -120,13 +120,14 @@ func TestExportedHistory(t *testing.T) {
 		exit explain.Exit
 		says string
 	}{
-		"as exported":     {b.String(), 0, ""},
-		"another schema":  {strings.Replace(b.String(), output.Schema, "fealty.cli/v2", 1), explain.ExitRefused, `schema "fealty.cli/v2"`},
-		"not JSON":        {"x", explain.ExitRefused, "not JSON"},
-		"not base64":      {strings.Replace(b.String(), `"head": "`, `"head": "*`, 1), explain.ExitRefused, "FE-H107"},
-		"something else":  {`{"schema": "` + output.Schema + `"}`, explain.ExitRefused, "FE-H107"},
-		"more than JSON":  {b.String() + "{}", explain.ExitRefused, "not JSON"},
-		"words for a key": {strings.Replace(b.String(), `"transaction_key": "`, `"transaction_key": 7, "x": "`, 1), explain.ExitRefused, "FE-H107"},
+		"as exported":            {b.String(), 0, ""},
+		"another schema":         {strings.Replace(b.String(), output.Schema, "fealty.cli/v2", 1), explain.ExitRefused, `schema "fealty.cli/v2"`},
+		"not JSON":               {"x", explain.ExitRefused, "not JSON"},
+		"not base64":             {strings.Replace(b.String(), `"head": "`, `"head": "*`, 1), explain.ExitRefused, "FE-H107"},
+		"a line break in base64": {strings.Replace(b.String(), `"head": "`, `"head": "\n`, 1), explain.ExitRefused, "FE-H107"},
+		"something else":         {`{"schema": "` + output.Schema + `"}`, explain.ExitRefused, "FE-H107"},
+		"more than JSON":         {b.String() + "{}", explain.ExitRefused, "not JSON"},
+		"words for a key":        {strings.Replace(b.String(), `"transaction_key": "`, `"transaction_key": 7, "x": "`, 1), explain.ExitRefused, "FE-H107"},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "h.json"), []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)

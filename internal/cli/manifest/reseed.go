@@ -226,9 +226,9 @@ func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignatu
 	if err == nil && in.Schema != reseedSignatureSchema {
 		err = fmt.Errorf("its schema is %.40q, not %q", in.Schema, reseedSignatureSchema)
 	}
-	var raw []byte
+	var raw base64Bytes
 	if err == nil {
-		raw, err = base64.StdEncoding.DecodeString(in.Signature)
+		err = raw.UnmarshalText([]byte(in.Signature))
 	}
 	if err == nil {
 		_, err = manifest.ParseKey(in.Key)

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -42,6 +43,19 @@ const (
 	// MaxMessage bounds what a caller sends at a time, in bytes.
 	MaxMessage = 64 << 10
 )
+
+// IDFault says why text, which a caller asks for, is no SPIFFE ID; nil: it is one. It tells of the text alone,
+// so that who sent it may hear it: a well-formed id of somebody else is another matter.
+func IDFault(text string) error {
+	const most = 2048 // bytes: SPIFFE-ID, section 2.3
+	if len(text) > most {
+		return fmt.Errorf("an id of %d bytes, at most %d are possible (SPIFFE-ID, section 2.3)", len(text), most)
+	}
+	if _, err := spiffeid.FromString(text); err != nil {
+		return fmt.Errorf("%.128q is no SPIFFE ID: %w", text, err)
+	}
+	return nil
+}
 
 // Set is what is registered on a node. It is immutable.
 type Set struct {

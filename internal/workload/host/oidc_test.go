@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -83,7 +84,7 @@ workloads: {token_issuer: "` + i.url + `"}
 		t.Fatal(err)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+	transport.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()} // without HTTP/2 there was none to change
 	transport.TLSClientConfig.RootCAs.AddCert(cert)
 	i.client = &http.Client{Transport: counting{transport, &i.asked}}
 	t.Cleanup(transport.CloseIdleConnections)

@@ -164,6 +164,11 @@ func (s *Server) check(ctx context.Context, req *discoveryv3.DiscoveryRequest) e
 			if len(name) > MaxNameBytes {
 				return fmt.Errorf("a name of %d bytes, at most %d are allowed", len(name), MaxNameBytes)
 			}
+			if strings.HasPrefix(name, "spiffe://") {
+				if err := caller.IDFault(name); err != nil {
+					return fmt.Errorf("a name: %w", err)
+				}
+			}
 		}
 		return nil
 	}()

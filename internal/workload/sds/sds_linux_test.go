@@ -283,6 +283,8 @@ func TestBadRequests(t *testing.T) {
 		"another type": {TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener"},
 		"many names":   {ResourceNames: make([]string, sds.MaxNames+1)},
 		"a long name":  {ResourceNames: []string{strings.Repeat("x", sds.MaxNameBytes+1)}},
+		"no SPIFFE ID": {ResourceNames: []string{"default", "spiffe://Test.example/workload/a"}},
+		"a bad path":   {ResourceNames: []string{"spiffe://test.example/workload//a"}},
 	} {
 		if _, err := n.client.FetchSecrets(t.Context(), req); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)

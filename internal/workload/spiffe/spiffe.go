@@ -217,6 +217,11 @@ func (s *Server) FetchJWTSVID(ctx context.Context, req *pb.JWTSVIDRequest) (*pb.
 	if err := tokenclaims.AudienceFault(req.GetAudience()); err != nil {
 		return nil, s.badRequest(ctx, err)
 	}
+	if want := req.GetSpiffeId(); want != "" {
+		if err := caller.IDFault(want); err != nil {
+			return nil, s.badRequest(ctx, fmt.Errorf("spiffe_id: %w", err))
+		}
+	}
 	who, err := s.callers.Identify(ctx)
 	if err != nil {
 		return nil, err
@@ -310,6 +315,10 @@ func (s *Server) ValidateJWTSVID(ctx context.Context, req *pb.ValidateJWTSVIDReq
 		return nil, err
 	}
 	id, claims, err := s.tokens.Validate(req.GetSvid(), req.GetAudience())
+	if errors.Is(err, tokens.ErrNoKey) {
+		s.callers.Refuse(ctx, caller.ReasonPending, err)
+		return nil, errNoTokenKey
+	}
 	if err != nil {
 		return nil, s.badRequest(ctx, err)
 	}

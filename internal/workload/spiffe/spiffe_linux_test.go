@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,11 +144,33 @@ func TestRefusals(t *testing.T) {
 	}
 	for name, req := range map[string]*pb.JWTSVIDRequest{
 		"no audience": {}, "a blank one": {Audience: []string{""}}, "one twice": {Audience: []string{"a", "a"}},
-		"many": {Audience: make([]string, 17)},
+		"many": {Audience: make([]string, 17)}, "no SPIFFE ID": {Audience: []string{"a"}, SpiffeId: "a"},
+		"another scheme":      {Audience: []string{"a"}, SpiffeId: "https://test.example/workload/a"},
+		"a trailing slash":    {Audience: []string{"a"}, SpiffeId: "spiffe://test.example/workload/a/"},
+		"capitals in a name":  {Audience: []string{"a"}, SpiffeId: "spiffe://Test.example/workload/a"},
+		"an escape in a path": {Audience: []string{"a"}, SpiffeId: "spiffe://test.example/workload/%61"},
+		"a huge id":           {Audience: []string{"a"}, SpiffeId: "spiffe://test.example/" + strings.Repeat("a", 2048)},
 	} {
 		if _, err := n.client.FetchJWTSVID(n.ctx(), req); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	for name, req := range map[string]*pb.ValidateJWTSVIDRequest{
+		"no audience": {Svid: "e30.e30.e30"}, "no token": {Audience: "a"}, "what is no token": {Audience: "a", Svid: "x"},
+		"a line feed after it": {Audience: "a", Svid: "e30.e30.e30\n"},
+	} {
+		if _, err := n.client.ValidateJWTSVID(n.ctx(), req); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What is well formed is not called malformed, and of whom an id is, is not told.
+	if _, err := n.client.FetchJWTSVID(n.ctx(), &pb.JWTSVIDRequest{Audience: []string{"a"},
+		SpiffeId: "spiffe://test.example/workload/other"}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("the id of another: %v", err)
+	}
+	if _, err := n.client.ValidateJWTSVID(n.ctx(), &pb.ValidateJWTSVIDRequest{Audience: "a",
+		Svid: "e30.e30.e30"}); status.Code(err) != codes.Unavailable {
+		t.Errorf("no key is known: %v", err)
 	}
 }
 

@@ -7,12 +7,14 @@ package tokens
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -313,15 +315,38 @@ func (t *Tokens) keep(name string, a Answer, now time.Time) {
 	t.kept[name] = a
 }
 
+// ErrNoKey is the error of [Tokens.Validate] before a coordinator told of a key: it says nothing of the token.
+var ErrNoKey = errors.New("no key of tokens is known yet: a coordinator is being asked")
+
+// compact refuses what is not the one compact form of a token: three parts in base64url without padding,
+// line breaks or other characters (RFC 7515, sections 2 and 7.1), and without bits after the last byte (RFC 4648,
+// section 3.5). The decoder of the library skips line breaks and such bits, and whoever counts, caches or
+// blocks tokens by their text would see several where there is one.
+func compact(token string) error {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return fmt.Errorf("the token has %d parts, want three with a dot between them (RFC 7515, section 7.1)", len(parts))
+	}
+	for i, part := range parts {
+		if _, err := base64.RawURLEncoding.Strict().DecodeString(part); err != nil || strings.ContainsAny(part, "\r\n") {
+			return fmt.Errorf("part %d of the token is not base64url without padding and line breaks (RFC 7515, section 2)", i+1)
+		}
+	}
+	return nil
+}
+
 // Validate verifies a token that is to be for audience, and returns whose it is, and all of its
-// claims. The voucher must not be banned.
+// claims. The voucher must not be banned. [ErrNoKey]: it cannot be verified yet.
 func (t *Tokens) Validate(token, audience string) (identity.ID, map[string]any, error) {
 	if len(token) > MaxTokenBytes {
 		return identity.ID{}, nil, fmt.Errorf("the token has %d bytes, at most %d are read", len(token), MaxTokenBytes)
 	}
+	if err := compact(token); err != nil {
+		return identity.ID{}, nil, err
+	}
 	keys := t.Keys()
 	if keys == nil {
-		return identity.ID{}, nil, errors.New("no key of tokens is known yet")
+		return identity.ID{}, nil, ErrNoKey
 	}
 	svid, err := jwtsvid.ParseAndValidate(token, keys.Bundle, []string{audience})
 	if err != nil {

@@ -349,8 +349,11 @@ func TestValidate(t *testing.T) {
 		good, stranger := newSigner(t), newSigner(t)
 		s.trusted, s.statements = []snapshot.ConfigKey{good.listed}, []tokenkey.Statement{good.statement}
 		k := s.tokens()
-		if _, _, err := k.Validate("x", "ledger"); err == nil {
-			t.Error("verified without keys")
+		if _, _, err := k.Validate("e30.e30.e30", "ledger"); !errors.Is(err, tokens.ErrNoKey) {
+			t.Errorf("verified without keys: %v", err)
+		}
+		if _, _, err := k.Validate("x", "ledger"); err == nil || errors.Is(err, tokens.ErrNoKey) {
+			t.Errorf("what is no token, without keys: %v", err)
 		}
 		s.run(k)
 		member, workload := idOf(t, identity.Data, "node-a"), idOf(t, identity.Workload, "a")
@@ -395,6 +398,11 @@ func TestValidate(t *testing.T) {
 				t.Errorf("%s is taken for %s", name, id)
 			}
 		}
+		for name, other := range spellings(text) {
+			if id, _, err := k.Validate(other, "ledger"); err == nil {
+				t.Errorf("%s: another spelling of a token is taken for %s", name, id)
+			}
+		}
 		for _, id := range []identity.ID{member, workload} {
 			s.set(func() { s.banned[id] = true })
 			if _, _, err := k.Validate(text, "ledger"); err == nil || !strings.Contains(err.Error(), "banned") {
@@ -425,4 +433,34 @@ func TestValidate(t *testing.T) {
 			t.Errorf("asked %d times in a minute because of a key that nobody has", n)
 		}
 	})
+}
+
+// spellings are texts that are read as token by whoever is not strict: none is its compact form (RFC 7515,
+// section 7.1).
+func spellings(token string) map[string]string {
+	out := map[string]string{
+		"a line feed after it": token + "\n", "a line break after it": token + "\r\n", "a line feed before it": "\n" + token,
+		"a space after it": token + " ", "a space before it": " " + token, "a tab after it": token + "\t",
+		"padding": token + "==", "a dot after it": token + ".", "a fourth part": token + ".AAAA",
+		"with a scheme": "Bearer " + token, "the JSON form": `{"token":"` + token + `"}`,
+	}
+	parts := strings.Split(token, ".")
+	for i, part := range parts {
+		edit := func(name, other string) {
+			all := slices.Clone(parts)
+			all[i] = other
+			out[fmt.Sprintf("%s in part %d", name, i+1)] = strings.Join(all, ".")
+		}
+		edit("a line feed", part[:3]+"\n"+part[3:])
+		edit("a line feed at the end", part+"\n")
+		edit("padding", part+strings.Repeat("=", (4-len(part)%4)%4+4))
+		edit("the standard alphabet", part+"+/")
+		// The last character of a part whose length is no multiple of four has two or four bits too many.
+		const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+		if len(part)%4 != 0 {
+			last := strings.IndexByte(alphabet, part[len(part)-1])
+			edit("loose bits", part[:len(part)-1]+alphabet[last|1:last|1+1])
+		}
+	}
+	return out
 }
