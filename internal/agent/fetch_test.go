@@ -68,49 +68,78 @@ func withDirectory(t *testing.T, addresses ...string) (*fleettest.Fleet, *node, 
 }
 
 // Content in each form leads to the same: pulled once, patched, completed by what is
-// held; and over a restart what is on disk is whole.
+// held; and over a restart what is on disk is whole. So it is whether the news that needs the
+// content again comes while it is pulled, or after.
 func TestFormsLeadToTheSame(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, n, a := withDirectory(t)
-		first := f.Directory(1000, nil)
-		f.Do(func() { f.Pull = fleettest.Serves(first.Content) })
-		f.Send(fleettest.News(first.Detached))
-		f.Send(fleettest.News(f.Directory(1000, first).Detached)) // while it is pulled, or after
-		time.Sleep(time.Minute)
-		if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 1000 {
-			t.Fatalf("version %d with %d peers, refused for %q", version, peers,
-				refusalFor(a, snapshot.ScopePeerDirectory))
-		}
-		if got := f.Count(&f.Seen.Pulls); got != 1 {
-			t.Errorf("pulled %d times", got)
-		}
-		newest, _ := a.Node().TrustState().Active[snapshot.ScopePeerDirectory].Verified.Record()
-		if newest.Generation != f.Next {
-			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.Next)
-		}
-		second := f.Directory(1001, first)
-		if second.Patch == nil || len(second.Patch.GetEnvelope()) > 4<<10 {
-			t.Fatal("no small patch")
-		}
-		f.Send(fleettest.News(second.Patch))
-		time.Sleep(time.Second)
-		if version, peers := peersOf(a); version != second.Header.ConfigVersion || peers != 1001 {
-			t.Fatalf("version %d with %d peers", version, peers)
-		}
-		third := f.Directory(2, second)
-		f.Send(fleettest.News(third.Whole))
-		time.Sleep(time.Second)
-		for how, want := range map[fetch.Form]float64{fetch.FormWhole: 1, fetch.FormPatch: 1, fetch.FormPulled: 1,
-			fetch.FormHeld: 1} {
-			if got := received(a, how); got != want {
-				t.Errorf("%v came as %s, want %v", got, how, want)
-			}
-		}
-		raw := n.Read(dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Previous))
-		if s, err := snapshot.Unmarshal(raw); err != nil || !bytes.Equal(s.Content, second.Content) {
-			t.Errorf("on disk is no whole snapshot: %v", err)
+	for _, tc := range []struct {
+		name string
+		// send sends first and again, which has the same content; let lets the pull go on.
+		send func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func())
+	}{
+		{"while it is pulled", func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func()) {
+			f.Send(first)
+			synctest.Wait() // the pull began, and waits
+			f.Send(again)
+			synctest.Wait() // that came
+			let()
+		}},
+		{"after it was pulled", func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func()) {
+			let()
+			f.Send(first)
+			synctest.Wait()
+			f.Send(again)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { formsLeadToTheSame(t, tc.send) }) })
+	}
+}
+
+func formsLeadToTheSame(t *testing.T, send func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func())) {
+	f, n, a := withDirectory(t)
+	first := f.Directory(1000, nil)
+	gate := make(chan struct{})
+	f.Do(func() {
+		serve := fleettest.Serves(first.Content)
+		f.Pull = func(hash snapshot.Digest, stream fealtyv1.SnapshotService_GetContentServer) error {
+			<-gate
+			return serve(hash, stream)
 		}
 	})
+	send(f, fleettest.News(first.Detached), fleettest.News(f.Directory(1000, first).Detached), func() { close(gate) })
+	synctest.Wait()
+	if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 1000 {
+		t.Fatalf("version %d with %d peers, refused for %q", version, peers,
+			refusalFor(a, snapshot.ScopePeerDirectory))
+	}
+	if got := f.Count(&f.Seen.Pulls); got != 1 {
+		t.Errorf("pulled %d times", got)
+	}
+	newest, _ := a.Node().TrustState().Active[snapshot.ScopePeerDirectory].Verified.Record()
+	if newest.Generation != f.Next {
+		t.Errorf("the record is of generation %d, not %d", newest.Generation, f.Next)
+	}
+	second := f.Directory(1001, first)
+	if second.Patch == nil || len(second.Patch.GetEnvelope()) > 4<<10 {
+		t.Fatal("no small patch")
+	}
+	f.Send(fleettest.News(second.Patch))
+	synctest.Wait()
+	if version, peers := peersOf(a); version != second.Header.ConfigVersion || peers != 1001 {
+		t.Fatalf("version %d with %d peers", version, peers)
+	}
+	third := f.Directory(2, second)
+	f.Send(fleettest.News(third.Whole))
+	synctest.Wait()
+	for how, want := range map[fetch.Form]float64{fetch.FormWhole: 1, fetch.FormPatch: 1, fetch.FormPulled: 1,
+		fetch.FormHeld: 1} {
+		if got := received(a, how); got != want {
+			t.Errorf("%v came as %s, want %v", got, how, want)
+		}
+	}
+	raw := n.Read(dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Previous))
+	if s, err := snapshot.Unmarshal(raw); err != nil || !bytes.Equal(s.Content, second.Content) {
+		t.Errorf("on disk is no whole snapshot: %v", err)
+	}
 }
 
 // A patch to anything else than what is active changes nothing. The whole is asked for
