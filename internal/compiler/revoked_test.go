@@ -159,3 +159,34 @@ func TestRevokedRoleGivesNothing(t *testing.T) {
 		w.revoked = nil
 	}
 }
+
+// A revocation takes from a member what it names, and nothing else: whoever lets in clients
+// goes on doing so while something else is revoked, and lets in none without its own role.
+func TestRevokedEntryIsItsOwn(t *testing.T) {
+	web := &config.Service{Common: config.Common{Name: "web", Organization: "acme"}, Type: "web"}
+	ingress := &config.Role{Common: config.Common{Name: "ingress"}, MaxSessions: 7}
+	for _, tc := range []struct {
+		name    string
+		revoked snapshot.Revoked
+		keeps   bool
+	}{
+		{"a service", snapshot.Revoked{Kind: snapshotform.RevokedService, Name: "web"}, true},
+		{"a peer that it does not know", snapshot.Revoked{Kind: snapshotform.RevokedPeer, Name: "p"}, true},
+		{"the role of another member", snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/a/egress"}, true},
+		{"a role that it does not have", snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/i/egress"}, true},
+		{"its role", snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/i/ingress"}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := small(t, web, ingress)
+			was, _ := w.compiler().ForMember(w.members["data/i"])
+			if was == nil || was.Entry == nil || was.Entry.MaxSessions != 7 {
+				t.Fatalf("with nothing revoked it is assigned %+v", was)
+			}
+			w.revoked = []snapshot.Revoked{tc.revoked}
+			is, _ := w.compiler().ForMember(w.members["data/i"])
+			if keeps := is != nil && is.Entry != nil && is.Entry.MaxSessions == 7; keeps != tc.keeps {
+				t.Errorf("it lets in clients: %v, want %v", keeps, tc.keeps)
+			}
+		})
+	}
+}

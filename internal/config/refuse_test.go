@@ -142,6 +142,21 @@ name: "q\u3164"
 	}
 }
 
+// A number that is just as large as another one allows is taken.
+func TestBoundsAreTaken(t *testing.T) {
+	for _, text := range []string{
+		"kind: qos\nname: q\nmin_kbps: 10\nmax_kbps: 10",
+		"kind: qos\nname: q\nmin_kbps: 0\nmax_kbps: 1",
+		"kind: qos\nname: q\nmin_kbps: 10", // no bound
+		"kind: role\nname: core\nsessions: {ttl: 1h, idle: 1h}",
+		"kind: storage\nname: m\nurl: https://m.example\nfamilies: [trust_bundle]\nshard: {replicas: [p, q], factor: 2}",
+	} {
+		if _, err := config.Decode([]byte(text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // Every way in which a set is refused whose records are each right.
 func TestSetRefuses(t *testing.T) {
 	acme, globex := "kind: organization\nname: acme\n", "kind: organization\nname: globex\n"
