@@ -15,6 +15,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -208,9 +209,16 @@ func TestWritersTakeTurns(t *testing.T) {
 // A file that cannot be written is refused before the pointer leads to it.
 func TestWriteRefuses(t *testing.T) {
 	for name, bend := range map[string]func(*Publication){
-		"no header":          func(p *Publication) { p.Headers = nil },
-		"unsorted":           func(p *Publication) { p.Headers[0], p.Headers[1] = p.Headers[1], p.Headers[0] },
-		"twice":              func(p *Publication) { p.Headers[1] = p.Headers[0] },
+		"no header": func(p *Publication) { p.Headers = nil },
+		"unsorted":  func(p *Publication) { p.Headers[0], p.Headers[1] = p.Headers[1], p.Headers[0] },
+		"twice": func(p *Publication) {
+			p.Headers[1] = p.Headers[0] // and the tree is that of these headers
+			leaves := make([]snapshot.Digest, len(p.Headers))
+			for i, h := range p.Headers {
+				leaves[i] = h.Leaf
+			}
+			p.Root = snapshotauthor.NewTree(leaves).Root()
+		},
 		"a missing content":  func(p *Publication) { p.Content = func(snapshot.Digest) []byte { return nil } },
 		"another tree":       func(p *Publication) { p.Root[0] ^= 1 },
 		"no trust bundle":    func(p *Publication) { p.TrustBundle = nil },

@@ -518,6 +518,21 @@ func TestKeptOnDisk(t *testing.T) {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 	}
+	for _, tc := range []struct{ name, from, to, want string }{
+		{"a version that is not known yet", `"version":1`, `"version":2`, "version 2"},
+		{"no version", `"version":1,`, ``, "version 0"},
+		{"a field that is not known", `"version":1`, `"version":1,"more":1`, "more"},
+		{"more behind it", "\n", `{}`, "more behind it"},
+	} {
+		text := strings.Replace(string(good), tc.from, tc.to, 1)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ownership.New(a.cfg); err == nil || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(err.Error(), "remove it") {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
 	for _, tc := range []struct{ name, from, to string }{
 		{"another ownership", `"ownership":`, `"ownership":1`},
 		{"another domain", `"domain":"eu"`, `"domain":"us"`},
