@@ -516,6 +516,54 @@ func TestFilesRefuseEveryCut(t *testing.T) {
 	}
 }
 
+// Files that were just written are read each time that they are asked for, also when they were
+// refused: another write within the same tick of the file system's clock leaves no other trace. Files
+// that are older, and refused, are read again after a while.
+func TestFilesThatAreNewAreReadEachTime(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		bad  bool
+	}{{"good", false}, {"refused", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := newFolder(t)
+			d.write(d.issue())
+			synctest.Test(t, func(t *testing.T) {
+				real := d.pki.Root.Cert.NotBefore.Add(time.Hour)
+				d.extra = func(c *credential.FilesConfig) { c.Now = func() time.Time { return real } }
+				f := d.open()
+				reads := 0
+				f.BeforeRead(func(string) { reads++ })
+				if tc.bad {
+					d.put(d.paths.Cert, []byte("no certificate"))
+				}
+				// The bubble's clock is behind that of the files, so they are new.
+				for range 3 {
+					before := reads
+					if current(t, f); reads == before {
+						t.Fatal("files that are new were not read again")
+					}
+					if (f.Failure() != nil) != tc.bad {
+						t.Fatalf("failure: %v", f.Failure())
+					}
+				}
+				// To where the files are old.
+				time.Sleep(time.Until(real.Add(time.Hour)))
+				current(t, f)
+				before := reads
+				current(t, f)
+				if reads != before {
+					t.Error("files that are old, and were just looked into, were read again at once")
+				}
+				time.Sleep(time.Minute)
+				current(t, f)
+				if again := reads != before; again != tc.bad {
+					t.Errorf("a minute later they were read again: %v, want %v", again, tc.bad)
+				}
+			})
+		})
+	}
+}
+
 // A certificate that has not begun yet is adopted when it has, although its file does
 // not change.
 func TestFilesTryAgain(t *testing.T) {

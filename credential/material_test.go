@@ -289,6 +289,36 @@ func TestIssued(t *testing.T) {
 	})
 }
 
+// A certificate that a process made for itself is not adopted once it has ended, and is until then.
+func TestEphemeralEnds(t *testing.T) {
+	made := time.Now().Truncate(time.Second)
+	now := made
+	eph, err := pinned.NewEphemeral(func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := eph.Chain()[0].NotAfter
+	for _, tc := range []struct {
+		name string
+		at   time.Time
+		want credential.Reason
+	}{
+		{"when it was made", made, ""},
+		{"at its end", end, ""},
+		{"after its end", end.Add(time.Second), credential.Expired},
+	} {
+		now = tc.at
+		src := credential.NewIssued(nil)
+		err := src.Adopt(eph)
+		if e, _ := errors.AsType[*credential.MaterialError](err); tc.want == "" && err != nil || tc.want != "" && (e == nil || e.Reason != tc.want) {
+			t.Errorf("%s: Adopt = %v, want reason %q", tc.name, err, tc.want)
+		}
+		if cur, err := src.Current(context.Background()); (cur == eph) != (tc.want == "") || (err == nil) != (tc.want == "") {
+			t.Errorf("%s: Current = %v, %v", tc.name, cur, err)
+		}
+	}
+}
+
 // A bundle that bans ourselves, or drops our mesh CA, still takes effect here.
 func TestTrustOutlivesOwnChain(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
