@@ -54,6 +54,8 @@ const (
 type other struct {
 	fealtyv1.UnimplementedProviderServiceServer
 	defect defect
+	// repeated answers a repetition of an attempt; nil: as the contract has it.
+	repeated func() error
 
 	mu       sync.Mutex
 	machines map[string]*fealtyv1.ProviderMachine
@@ -123,6 +125,8 @@ func (o *other) admit(ctx context.Context, machine string) (note func(), err err
 	case t.Sequence < mark.Sequence:
 		return refuse(fence.ReasonStale)
 	case t.Sequence == mark.Sequence && o.defect == equalAccepted:
+	case t.Sequence == mark.Sequence && t.Digest == mark.Digest && o.repeated != nil:
+		return nil, o.repeated()
 	case t.Sequence == mark.Sequence && t.Digest == mark.Digest:
 		return refuse(fence.ReasonDuplicate)
 	case t.Sequence == mark.Sequence:
@@ -326,6 +330,39 @@ func TestDefects(t *testing.T) {
 			}
 			for name, why := range broken {
 				t.Logf("%s: %s", name, why)
+			}
+		})
+	}
+}
+
+// A provider need give no reason; one of the fence's has to be right. What is in the details of
+// another domain is not the fence's, whatever it is called.
+func TestReasonsAreOfTheFence(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, domain string
+		reason       fence.Reason
+		right        bool
+	}{
+		{"the reason", fenceform.ErrorDomain, fence.ReasonDuplicate, true},
+		{"another reason", fenceform.ErrorDomain, fence.ReasonStale, false},
+		{"none", "", "", true},
+		{"another reason of another domain", "provider.example", fence.ReasonStale, true},
+		{"another reason of a domain that looks like it", fenceform.ErrorDomain + ".example", fence.ReasonStale, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			o := newOther(none)
+			o.repeated = func() error {
+				s := status.New(codes.FailedPrecondition, "seen before")
+				if tc.domain != "" {
+					s, _ = s.WithDetails(&errdetails.ErrorInfo{Domain: tc.domain, Reason: string(tc.reason)})
+				}
+				return s.Err()
+			}
+			broken, _ := check(t, conformance.Target{Conn: serve(t, o), Holder: "somebody", Restart: o.restart})
+			if (len(broken) == 0) != tc.right {
+				t.Errorf("broken: %v, want none: %v", broken, tc.right)
 			}
 		})
 	}
