@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
@@ -253,6 +255,28 @@ func TestSocketPath(t *testing.T) {
 	// It gave the directory back.
 	a = n.mustOpen()
 	a.Close()
+}
+
+// How often mirrors are asked is bounded on both sides, by an error that names the setting.
+func TestMirrorEveryIsBounded(t *testing.T) {
+	for _, tc := range []struct {
+		every   time.Duration
+		refused bool
+	}{
+		{-time.Second, true}, {time.Nanosecond, true}, {fetch.MinMirrorEvery - 1, true}, {fetch.MinMirrorEvery, false},
+		{0, false}, {fetch.MaxMirrorEvery, false}, {fetch.MaxMirrorEvery + 1, true},
+	} {
+		// The folder is of no member: with a value that is taken, that is what is told.
+		_, err := agent.Open(t.Context(), agent.Config{DataDir: "/d", FS: durabletest.NewDisk().FS(), MirrorEvery: tc.every,
+			Log: slog.New(slog.DiscardHandler)})
+		want := explain.NodeNotJoined
+		if tc.refused {
+			want = explain.BadValue
+		}
+		if !errors.Is(err, want) || tc.refused && !strings.Contains(err.Error(), "snapshot_source_every") {
+			t.Errorf("%v: %v, want %s", tc.every, err, want)
+		}
+	}
 }
 
 // A socket file that a dead agent left is in nobody's way.

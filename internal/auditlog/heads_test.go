@@ -1,6 +1,7 @@
 package auditlog_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -185,5 +186,34 @@ func TestMayGrow(t *testing.T) {
 	}
 	if !auditlog.MayGrow(strings.Repeat("a", 16)+"/99999999999999999999-00000000", start) {
 		t.Error("one that is not over yet is over")
+	}
+}
+
+// TestHeadsAreBounded: so many chains are remembered. Of one more nothing is known, and so its note is
+// believed, as is that of any chain that began before it came.
+func TestHeadsAreBounded(t *testing.T) {
+	t.Parallel()
+	const most = 100_000
+	chain, _, _ := auditlog.ParseKey(three(t).records[1].key)
+	name := func(i int) string { return strings.Replace(chain, "aa/", fmt.Sprintf("a%06d/", i), 1) }
+	h := new(auditlog.Heads)
+	c := &auditlog.Claim{Checkpoint: auditlog.Checkpoint{Number: 1, At: start}}
+	for i := range most {
+		c.Lines = append(c.Lines, auditlog.Line{Chain: name(i), To: 1})
+	}
+	h.Follow(c)
+	claims := auditlog.Head{Number: 77}
+	if _, problem := h.Check(name(most-1), claims, false); problem == "" {
+		t.Error("the last chain that there is room for is not remembered")
+	}
+	if _, problem := h.Check(name(most), claims, false); problem == "" {
+		t.Error("a chain that no checkpoint told of is believed, and all others are known")
+	}
+	h.Follow(&auditlog.Claim{Checkpoint: auditlog.Checkpoint{Number: 2, At: start, Lines: []auditlog.Line{{Chain: name(most), To: 1}}}})
+	if is, problem := h.Check(name(most), claims, false); problem != "" || is != claims {
+		t.Errorf("one more than there is room for: %+v, %s", is, problem)
+	}
+	if _, problem := h.Check(name(0), claims, false); problem == "" {
+		t.Error("one more took the place of a chain that was remembered")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -317,6 +318,14 @@ func TestIntentForm(t *testing.T) {
 		if _, err := backup.DecodeIntent(bad); err == nil || !named(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// An intent of 64 KiB is read; one byte more is refused for its size, and not read.
+	padded := func(n int) []byte { return append(slices.Clone(raw), bytes.Repeat([]byte(" "), n-len(raw))...) }
+	if _, err := backup.DecodeIntent(padded(64 << 10)); err != nil {
+		t.Errorf("as large as may be: %v", err)
+	}
+	if _, err := backup.DecodeIntent(padded(64<<10 + 1)); !errors.Is(err, backup.ErrAltered) || !strings.Contains(err.Error(), "at most 65536") {
+		t.Errorf("too large: %v", err)
 	}
 }
 

@@ -363,6 +363,39 @@ func TestDiffOfLargeManifests(t *testing.T) {
 	}
 }
 
+// The search for a selector that two patterns share is bounded: after so many examples they count
+// as if they shared one. So a diff of many patterns comes in time, and tells too much rather than too little.
+func TestDiffSearchIsBounded(t *testing.T) {
+	patterns := func(form string, n int) (match []string) {
+		for i := range n {
+			match = append(match, fmt.Sprintf("x509:dns:"+form, i))
+		}
+		return match
+	}
+	of := func(entries string) *manifest.Manifest {
+		d := newDoc(t)
+		d.admit = strings.Replace(d.admit, "CN=coordinator-*", "CN=coordinator-1", 1) + entries
+		return mustParse(t, d.String())
+	}
+	for _, tc := range []struct {
+		n    int
+		want bool // those of tails are told to come under the other entry
+	}{{2, false}, {20, true}} {
+		// What begins with a and ends in z is of heads, so nobody of tails comes under the entry
+		// of the new manifest; that takes a search through all examples for each two patterns.
+		old := of(fmt.Sprintf("  - {name: heads, kind: data, match: [\"x509:dns:a*\"], roles: [core]}\n"+
+			"  - {name: tails, kind: data, match: [%s], roles: [egress]}\n", quoted(patterns("*-%03dz", tc.n))))
+		c := manifest.Diff(old, of(fmt.Sprintf("  - {name: heads, kind: data, match: [%s], roles: [core]}\n",
+			quoted(patterns("a%03d-*", tc.n)))))
+		told := slices.ContainsFunc(c.List, func(x manifest.Change) bool {
+			return x.Class == manifest.ChangeRoles && strings.Contains(x.Before, "egress")
+		})
+		if told != tc.want {
+			t.Errorf("with %d patterns each: told %v, want %v: %+v", tc.n, told, tc.want, c.Of(manifest.ChangeRoles))
+		}
+	}
+}
+
 // FuzzDiff compares whatever two manifests parse.
 func FuzzDiff(f *testing.F) {
 	base := newDoc(f)

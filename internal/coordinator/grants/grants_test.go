@@ -111,10 +111,21 @@ func TestShownGrantIsPassed(t *testing.T) {
 	if got := mustAsk(t, d.C, a, forged); got.GetNumber() != 5 {
 		t.Errorf("a forged grant moved the next one to %d", got.GetNumber())
 	}
-	for name, shown := range map[string]string{"another holder's": ofB.GetGrant(), "no statement": "garbage",
-		"too long": strings.Repeat("x", fenceform.MaxStatement+1)} {
-		_, err := ask(d.C, a, shown)
-		coordinatortest.WantOnly(t, name, err, explain.RequestField)
+	limit := fmt.Sprintf("it has %d bytes, limit %d", fenceform.MaxStatement+1, fenceform.MaxStatement)
+	for _, tc := range []struct {
+		name, shown string
+		tooLong     bool // it is refused before it is read
+	}{
+		{"another holder's", ofB.GetGrant(), false},
+		{"no statement", "garbage", false},
+		{"no statement, as long as may be", strings.Repeat("x", fenceform.MaxStatement), false},
+		{"too long", strings.Repeat("x", fenceform.MaxStatement+1), true},
+	} {
+		_, err := ask(d.C, a, tc.shown)
+		coordinatortest.WantOnly(t, tc.name, err, explain.RequestField)
+		if strings.Contains(err.Error(), limit) != tc.tooLong {
+			t.Errorf("%s: %v", tc.name, err)
+		}
 	}
 	if got := mustAsk(t, d.C, a, ""); got.GetNumber() != 6 {
 		t.Errorf("refusals used up grants: the next one is %d", got.GetNumber())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -264,6 +265,33 @@ func TestStops(t *testing.T) {
 	close(n.ended)
 	if _, err := s.Recv(); status.Code(err) != codes.Unavailable || errors.Is(err, io.EOF) {
 		t.Errorf("stopped: %v", err)
+	}
+}
+
+// A caller of many identities gets as many tokens at a time as a coordinator signs in one call, and is
+// told to ask for one where it has more.
+func TestTokensAtATime(t *testing.T) {
+	t.Parallel()
+	n := serve(t)
+	n.signing(token(func() {}))
+	const most = 64
+	names := make([]string, most+1)
+	for i := range names {
+		names[i] = fmt.Sprintf("w%03d", i)
+	}
+	ask := func(one string) (*pb.JWTSVIDResponse, error) {
+		return n.client.FetchJWTSVID(n.ctx(), &pb.JWTSVIDRequest{Audience: []string{"a"}, SpiffeId: one})
+	}
+	n.Register(names[:most]...)
+	if got, err := ask(""); err != nil || len(got.GetSvids()) != most {
+		t.Errorf("%d identities: %d tokens, %v", most, len(got.GetSvids()), err)
+	}
+	n.Register(names...)
+	if _, err := ask(""); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "ask for one of them") {
+		t.Errorf("%d identities: %v", len(names), err)
+	}
+	if got, err := ask(n.ID(names[most]).String()); err != nil || len(got.GetSvids()) != 1 {
+		t.Errorf("one of %d identities: %v, %v", len(names), got, err)
 	}
 }
 
