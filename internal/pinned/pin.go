@@ -25,6 +25,9 @@ var ErrMismatch = errors.New("credential: the server does not match the pin")
 type Error struct {
 	Pin    Pin
 	Detail string
+	// Key is what the server showed in place of the pinned key; zero if it showed another
+	// number of certificates than who has such a key does.
+	Key identity.KeyID
 }
 
 func (e *Error) Error() string {
@@ -140,22 +143,22 @@ func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified
 	}
 	if p.leaf {
 		if len(chain) != 1 {
-			return identity.Verified{}, &Error{p, fmt.Sprintf("the server sent %d certificates instead of one "+
+			return identity.Verified{}, &Error{Pin: p, Detail: fmt.Sprintf("the server sent %d certificates instead of one "+
 				"self-signed", len(chain))}
 		}
 		key := identity.KeyOf(chain[0])
 		if key != p.key {
-			return identity.Verified{}, &Error{p, "the server has key " + key.String()}
+			return identity.Verified{}, &Error{Pin: p, Detail: "the server has key " + key.String(), Key: key}
 		}
 		return identity.Verified{IDErr: identity.ErrNoIdentity, Leaf: chain[0], Key: key}, nil
 	}
 	if len(chain) != 3 {
-		return identity.Verified{}, &Error{p, fmt.Sprintf("the server sent %d certificates instead of leaf, "+
+		return identity.Verified{}, &Error{Pin: p, Detail: fmt.Sprintf("the server sent %d certificates instead of leaf, "+
 			"mesh CA and root", len(chain))}
 	}
 	root := chain[2]
 	if key := identity.KeyOf(root); key != p.key {
-		return identity.Verified{}, &Error{p, "the server has root key " + key.String()}
+		return identity.Verified{}, &Error{Pin: p, Detail: "the server has root key " + key.String(), Key: key}
 	}
 	bundle, err := identity.NewBundle(identity.BundleConfig{Cluster: p.cluster, Roots: []*x509.Certificate{root}})
 	if err != nil {

@@ -10,11 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
@@ -30,11 +28,8 @@ import (
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/manifesttemplate"
 	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/pinned"
-	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -383,12 +378,15 @@ their key files and --sign-with, or each where the key is, with fealty manifest 
 --dry-run it is shown what the manifest would change in effect.
 
 The first manifest of a cluster needs no signature: it is set over the coordinator's socket, or from elsewhere
-with the setup token that the coordinator wrote. It makes the seed, and a share of it for each owner who is a
-person: --shares-out writes them to files.`,
+with the setup token that the coordinator wrote. The addresses of --coordinator are tried first, then those in the
+token. Behind one of them other coordinators may stand too, as behind a Kubernetes Service: the command connects
+again until it meets the one that wrote the token, and sends nothing to the others. The first manifest makes the
+seed, and a share of it for each owner who is a person: --shares-out writes them to files.`,
 		Sample: `  fealty manifest set manifest.yaml --socket /var/lib/fealty/coordinator/admin.sock
   fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
   fealty manifest set manifest.yaml --signature alice.sig --signature bob.sig
-  fealty manifest set manifest.yaml --setup-token-file setup-token`,
+  fealty manifest set manifest.yaml --setup-token-file setup-token
+  fealty manifest set manifest.yaml --setup-token-file setup-token --coordinator coordinator:7443`,
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("FILE"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return changeManifest(ctx, c, cfg, args[0], history.KindSet, in)
@@ -594,102 +592,6 @@ func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
 	f.Add("recorded", command.When(t.GetRecordedAt()))
 	f.Add("reason", t.GetReason())
 	return f
-}
-
-// firstSet sets the first manifest from another machine: the setup token is proven
-// over the very connection that carries the manifest, to the coordinator whose key
-// the token names.
-func firstSet(ctx context.Context, c *program.CLI, cfg *settings.Values, file string,
-	req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
-	data, err := failure.ReadFile(cfg.Within(file), proof.MaxLineBytes+2)
-	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
-	}
-	token, err := proof.ParseSetupToken(string(data))
-	if err != nil {
-		return nil, failure.Translate(err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
-	defer cancel()
-	var first error
-	for _, addr := range token.Addresses {
-		sent := false
-		resp, err := firstSetAt(ctx, c, addr, token, req, &sent)
-		if err == nil {
-			return resp, nil
-		}
-		err = failure.OverNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.Text("timeout"))
-		if first == nil {
-			first = err
-		}
-		if sent || ctx.Err() != nil {
-			return nil, err
-		}
-	}
-	return nil, first
-}
-
-func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.SetupToken,
-	req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
-	conn, err := pinned.Dial(addr, pinned.Leaf(token.KeyHash), mesh.Options{Now: c.Env.Now})
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(ctx)
-	if err != nil {
-		return nil, err
-	}
-	challenge, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	cs, ok := proof.ConnectionState(stream.Context())
-	if !ok {
-		return nil, explain.New(explain.JoinNoBinding)
-	}
-	binding, err := proof.Binding(cs)
-	if err != nil {
-		return nil, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
-	}
-	evidence, err := token.Prove(proof.SetupTranscript{Nonce: challenge.GetNonce(), Binding: binding,
-		Manifest: req.GetManifest()})
-	if err != nil {
-		return nil, explain.Wrap(err, explain.PeerProtocol, "endpoint", addr, "problem", "its challenge is malformed")
-	}
-	*sent = true
-	// An error of Send says only that there is an answer.
-	for _, part := range firstSetParts(req, evidence, int(challenge.GetPartBytes())) {
-		if err := stream.Send(part); err != nil {
-			if stream.Context().Err() != nil {
-				return nil, err
-			}
-			break
-		}
-	}
-	answer, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	return answer.GetDone(), nil
-}
-
-// firstSetParts are the messages of a first set at a coordinator that takes manifests of
-// at most so many bytes in one; 0: any.
-func firstSetParts(req *fealtyv1.SetManifestRequest, evidence []byte, most int) []*fealtyv1.FirstSetRequest {
-	text := req.GetManifest()
-	if most <= 0 || len(text) <= most {
-		return []*fealtyv1.FirstSetRequest{{Set: req, Evidence: evidence}}
-	}
-	rest := proto.Clone(req).(*fealtyv1.SetManifestRequest)
-	rest.Manifest = nil
-	hash := sha256.Sum256(text)
-	out := []*fealtyv1.FirstSetRequest{{Set: rest, Evidence: evidence, ManifestBytes: uint32(len(text)),
-		ManifestHash: hash[:]}}
-	for part := range slices.Chunk(text, most) {
-		out = append(out, &fealtyv1.FirstSetRequest{Part: part})
-	}
-	return out
 }
 
 // shownManifest is what fealty manifest get prints as JSON.
