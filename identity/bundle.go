@@ -302,6 +302,29 @@ func (v Verified) Peer(addr string) Peer {
 // Errors: [*ChainError], with the first rule that refused. A ban outweighs expiry. A
 // chain whose leaf identifies nobody is no error: see [Verified.IDErr].
 func (b *Bundle) Verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
+	v, err := b.verify(chain, now)
+	if e, ok := errors.AsType[*ChainError](err); ok {
+		if other := b.otherCluster(chain); other != "" {
+			e.Presented, e.Cluster = other, b.Cluster()
+		}
+	}
+	return v, err
+}
+
+// otherCluster returns the cluster that the leaf of chain names; blank if it is that of b,
+// or if the leaf names none.
+func (b *Bundle) otherCluster(chain []*x509.Certificate) string {
+	if len(chain) == 0 {
+		return ""
+	}
+	id, err := FromCertificate(chain[0])
+	if err != nil || id.Cluster() == b.Cluster() {
+		return ""
+	}
+	return id.Cluster()
+}
+
+func (b *Bundle) verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
 	p := path{bundle: b, chain: chain}
 	if b != nil && b.operator != nil {
 		if err := b.operator.Verify(chain, now, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth); err != nil {

@@ -29,6 +29,11 @@ type ChainError struct {
 	Detail      string // what was found; holds names that a peer chose, quoted and clipped
 	Reason      error  // ErrUntrusted, ErrExpired, ErrBanned or ErrProfile
 
+	// Presented is the cluster that the leaf names, if that is another than the bundle's,
+	// and Cluster the bundle's; else both are blank. Nothing proves the name where the
+	// chain is not vouched for: it is for telling people which cluster answers there.
+	Presented, Cluster string
+
 	// For ErrExpired: the certificate's bounds, and the time it was checked against,
 	// because it may be the clock that is wrong.
 	NotBefore, NotAfter, Now time.Time

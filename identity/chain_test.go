@@ -98,8 +98,38 @@ func TestVerifiedWithoutIdentity(t *testing.T) {
 		}
 		// A foreign coordinator is no coordinator of ours: the mesh CA must be listed.
 		none := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
-		if _, err := none.Verify(chain, time.Now()); !errors.Is(err, identity.ErrUntrusted) {
+		_, err = none.Verify(chain, time.Now())
+		refused, ok := errors.AsType[*identity.ChainError](err)
+		if !ok || !errors.Is(err, identity.ErrUntrusted) {
 			t.Errorf("%s: without mesh keys: %v, want ErrUntrusted", tc.name, err)
+			continue
+		}
+		presented, cluster := "", ""
+		if tc.want == "foreign" {
+			presented, cluster = "dev.example", "prod.example"
+		}
+		if refused.Presented != presented || refused.Cluster != cluster {
+			t.Errorf("%s: the chain is told to be of %q and not %q, want %q and %q", tc.name, refused.Presented, refused.Cluster, presented, cluster)
+		}
+	}
+}
+
+// Who meets a chain of another cluster learns which one it names, under whatever root; of
+// one of its own cluster, and of one that names none, nothing.
+func TestPresentedCluster(t *testing.T) {
+	b := identitytest.NewAuthority(t, "prod.example").Bundle()
+	for cluster, want := range map[string]string{"dev.example": "dev.example", "prod.example": ""} {
+		other := identitytest.NewAuthority(t, cluster)
+		chain, _ := other.Issue(t, other.ID(t, identity.Coordinator, "c1"))
+		_, err := b.Verify(chain, time.Now())
+		if e, ok := errors.AsType[*identity.ChainError](err); !ok || e.Presented != want || e.Rule != "root-known" {
+			t.Errorf("%s: %+v, want it told as %q", cluster, e, want)
+		}
+	}
+	for _, chain := range [][]*x509.Certificate{nil, {nil}, {{}}} {
+		_, err := b.Verify(chain, time.Now())
+		if e, ok := errors.AsType[*identity.ChainError](err); !ok || e.Presented != "" {
+			t.Errorf("%v: %v", chain, err)
 		}
 	}
 }

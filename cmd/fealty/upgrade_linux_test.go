@@ -93,8 +93,14 @@ func TestRollingUpgrade(t *testing.T) {
 	})
 }
 
-// startOne starts one coordinator on SQLite, with a keeper.
+// startOne starts one coordinator of prod.example on SQLite, with a keeper.
 func startOne(t *testing.T, exe string) *fleet {
+	t.Helper()
+	return startOneOf(t, exe, "prod.example")
+}
+
+// startOneOf starts one coordinator of a cluster on SQLite, with a keeper.
+func startOneOf(t *testing.T, exe, cluster string) *fleet {
 	t.Helper()
 	f := newFleet(t, exe, "", "")
 	const name = "coordinator-1"
@@ -109,7 +115,7 @@ func startOne(t *testing.T, exe string) *fleet {
 		key = regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`).FindString(out)
 		return key != ""
 	}, "status", "-o", "json", "--socket", f.socket(name))
-	f.must("manifest", "init", "--cluster", "prod.example", "--coordinator-key", name+"="+key,
+	f.must("manifest", "init", "--cluster", cluster, "--coordinator-key", name+"="+key,
 		"--keeper", "file:"+filepath.Join(f.dir, "keeper.key"), "--signer-key-out", "alice.key", "--out", "m.yaml")
 	f.must("manifest", "set", "m.yaml", "--socket", f.socket(name))
 	f.ready(name)

@@ -272,6 +272,7 @@ const (
 	PeerRejectedUs       Code = "FE-X109"
 	PeerProtocol         Code = "FE-X110"
 	Internal             Code = "FE-X111"
+	PeerOtherCluster     Code = "FE-X112"
 )
 
 // registry is read only; its rows stand in the order of their codes.
@@ -2652,5 +2653,17 @@ Plain HTTP, an older TLS, or a port of another service.`,
 		Exit:  ExitFailed, GRPC: codes.Internal,
 		Page: `
 A failure without a code of its own. If you can make it happen again, please report it.`,
+	},
+	{
+		Code:  PeerOtherCluster,
+		Title: "the other side is of another cluster",
+		What:  "{endpoint|the other side} belongs to {cluster|another cluster}, not {expected|the one that is meant}",
+		Why:   "{problem|its certificate names that cluster}",
+		Do:    "{do|name a coordinator of the cluster that is meant with --coordinator, or the other cluster}",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+The name is that of the certificate that the other side showed in the handshake, which everybody sees who connects.
+Where nothing known here vouches for it, the second line says so: anybody can make a certificate with any name, so
+the name helps to find the mistake and is no proof. Nothing was sent there.`,
 	},
 }

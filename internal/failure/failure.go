@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/internal/verdict"
 	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -88,6 +89,9 @@ func Translate(err error) *explain.Error {
 
 // handshake gives each reason of a failed handshake its code.
 func handshake(h *mesh.HandshakeError) *explain.Error {
+	if other := verdict.OtherCluster(h, h); other != nil {
+		return other
+	}
 	pairs := []any{"endpoint", h.Endpoint}
 	if h.Expected != "" {
 		pairs = append(pairs, "expected", h.Expected)

@@ -129,7 +129,7 @@ var levels = []struct {
 	{"internal/enrolment", 2, "which certificate a coordinator shows, and what admits it"},
 	{"internal/tlsfiles", 2, "files of an operator's PKI, and their wording"},
 	{"internal/command", 2, "what commands are made of"},
-	{"internal/failure", 4, "words and codes for errors of proofs, stores and connections"},
+	{"internal/failure", 5, "words and codes for errors of proofs, stores and connections"},
 	{"internal/domaincmd", 3, "commands over domains"},
 	{"internal/registrycmd", 3, "commands over quotas and providers"},
 	{"internal/instructcmd", 3, "commands over instructions"},

@@ -28,6 +28,9 @@ type Error struct {
 	// Key is what the server showed in place of the pinned key; zero if it showed another
 	// number of certificates than who has such a key does.
 	Key identity.KeyID
+	// Cluster is the one that the server's certificate names, if that is another than the
+	// pin's. Nothing proves it.
+	Cluster string
 }
 
 func (e *Error) Error() string {
@@ -82,6 +85,9 @@ func (p Pin) Validate() error {
 	}
 	return nil
 }
+
+// Cluster is the one whose root is pinned; blank for other pins.
+func (p Pin) Cluster() string { return p.cluster }
 
 // String names what is pinned. A pin is no secret.
 func (p Pin) String() string {
@@ -158,7 +164,11 @@ func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified
 	}
 	root := chain[2]
 	if key := identity.KeyOf(root); key != p.key {
-		return identity.Verified{}, &Error{Pin: p, Detail: "the server has root key " + key.String(), Key: key}
+		refused := &Error{Pin: p, Detail: "the server has root key " + key.String(), Key: key}
+		if id, err := identity.FromCertificate(chain[0]); err == nil && id.Cluster() != p.cluster {
+			refused.Cluster = id.Cluster()
+		}
+		return identity.Verified{}, refused
 	}
 	bundle, err := identity.NewBundle(identity.BundleConfig{Cluster: p.cluster, Roots: []*x509.Certificate{root}})
 	if err != nil {

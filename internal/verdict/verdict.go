@@ -157,6 +157,9 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 		return explain.Wrap(err, explain.PeerIdentityMismatch, "endpoint", h.Endpoint, "expected", h.Expected,
 			"identity", got)
 	case mesh.NoIdentity:
+		if other := OtherCluster(h, err); other != nil {
+			return other
+		}
 		return explain.Wrap(err, explain.PeerNoIdentity, "endpoint", h.Endpoint, "problem", problem)
 	case mesh.Expired:
 		if chain == nil {
@@ -169,12 +172,44 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 	case mesh.Protocol:
 		return explain.Wrap(err, explain.PeerProtocol, "endpoint", h.Endpoint)
 	}
+	if other := OtherCluster(h, err); other != nil {
+		return other
+	}
 	if pin, ok := errors.AsType[*pinned.Error](h); ok {
 		return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem",
 			pin.Detail+"; expected was "+h.Expected, "do", "compare that with the root pin in fealty status of "+
 				"the cluster that is meant; if the pin is right, somebody else answers there: do not go on")
 	}
 	return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem", problem)
+}
+
+// OtherCluster words a handshake, of which err came, that failed because the other side is of another cluster
+// than is meant; nil if that is not so. A name that nothing vouches for is told as such.
+func OtherCluster(h *mesh.HandshakeError, err error) *explain.Error {
+	const unproven = "its certificate names that cluster, and nothing that is known here vouches for it"
+	word := func(presented, wanted, problem string) *explain.Error {
+		if presented == "" {
+			return nil
+		}
+		return explain.Wrap(err, explain.PeerOtherCluster, "endpoint", h.Endpoint, "cluster", presented, "expected", wanted,
+			"problem", problem)
+	}
+	if pin, ok := errors.AsType[*pinned.Error](h); ok {
+		return word(pin.Cluster, pin.Pin.Cluster(), unproven+": "+pin.Detail)
+	}
+	if san, ok := errors.AsType[*identity.SANError](h); ok && san.Cluster != "" {
+		presented, _ := identity.Parse(san.URI)
+		return word(presented.Cluster(), san.Cluster, "the root that vouches for its certificate is one that is trusted here")
+	}
+	chain, ok := errors.AsType[*identity.ChainError](h)
+	switch {
+	case !ok || !errors.Is(chain, identity.ErrUntrusted):
+		return nil
+	case chain.Rule == "mesh-ca-accepted": // which comes after the signatures
+		return word(chain.Presented, chain.Cluster, "the root that vouches for its certificate is the one that is meant, so "+
+			"that the name of the cluster is wrong")
+	}
+	return word(chain.Presented, chain.Cluster, unproven)
 }
 
 // Summarize words the failures of all addresses as the one that says most: first
