@@ -249,10 +249,10 @@ type servers struct {
 
 // command is postgres start|kill|stop: a private server of the script, which
 // finds it in the variables PGADDR, PGPASS and PGURL and gets it back after a
-// kill.
+// kill. With postgres sql STATEMENT… its superuser gives it statements.
 func (s *servers) command(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: postgres start|kill|stop")
+	if neg || len(args) == 0 || len(args) != 1 && args[0] != "sql" {
+		ts.Fatalf("usage: postgres start|kill|stop, or postgres sql STATEMENT…")
 	}
 	s.mu.Lock()
 	server := s.of[ts]
@@ -279,6 +279,8 @@ func (s *servers) command(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(server.Kill())
 	case args[0] == "stop":
 		ts.Check(server.Stop())
+	case args[0] == "sql":
+		ts.Check(server.Run("postgres", args[1:]...))
 	default:
 		ts.Fatalf("usage: postgres start|kill|stop")
 	}

@@ -124,7 +124,7 @@ func (db *database) openError(err error) error {
 	}
 	switch {
 	case pg.Code == invalidDatabase:
-		err = &ServerError{"has no database " + strconv.Quote(db.config.Database),
+		err = &ServerError{"has no database " + strconv.Quote(db.login.database()),
 			"create it and name this user its owner, or correct the name in the URL"}
 	case pg.Code == insufficientPrivilege && db.schema == "":
 		err = &ServerError{"does not let this user use the database (" + pg.Message + ")", "grant connect on it"}

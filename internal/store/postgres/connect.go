@@ -159,7 +159,22 @@ type dialing struct{}
 // durable, before it is. The server's warnings go to notice, if it is not nil.
 // A caller that is done with the connection calls drop.
 func (db *database) connect(ctx context.Context, r role, notice func(*pgconn.Notice)) (*pgx.Conn, error) {
-	config := db.config.Copy()
+	once := ctx
+	for tries := 1; ; tries++ {
+		conn, err := db.connectOnce(once, r, notice)
+		if err == nil {
+			return conn, nil
+		}
+		other := db.login.instead(err)
+		if other == nil || tries == trying || ctx.Err() != nil {
+			return nil, db.plain(err)
+		}
+		once = other.with(ctx)
+	}
+}
+
+func (db *database) connectOnce(ctx context.Context, r role, notice func(*pgconn.Notice)) (*pgx.Conn, error) {
+	config := db.login.config(ctx)
 	if notice != nil {
 		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notice(n) }
 	}
@@ -178,11 +193,12 @@ func (db *database) connect(ctx context.Context, r role, notice func(*pgconn.Not
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, plain(err)
+		return nil, err
 	}
+	db.login.letIn(&config.Config)
 	if err := db.settle(ctx, conn, r); err != nil {
 		drop(conn)
-		return nil, plain(err)
+		return nil, err
 	}
 	return conn, nil
 }
@@ -195,17 +211,21 @@ func (db *database) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 		return nil, errors.New("the environment sets something for PostgreSQL that its driver does not understand: " +
 			"look for variables that begin with PG")
 	}
-	config.ConnConfig = db.config.Copy()
-	if oneServer(db.config) {
-		config.ConnConfig.ValidateConnect = validateReading
-	}
-	dial := config.ConnConfig.DialFunc
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err == nil {
-			keepAlive(conn)
+	config.ConnConfig = db.login.config(ctx)
+	config.BeforeConnect = func(ctx context.Context, made *pgx.ConnConfig) error {
+		*made = *db.login.config(ctx)
+		if oneServer(made) {
+			made.ValidateConnect = validateReading
 		}
-		return conn, err
+		dial := made.DialFunc
+		made.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			if err == nil {
+				keepAlive(conn)
+			}
+			return conn, err
+		}
+		return nil
 	}
 	config.MaxConns = int32(db.opts.Readers)
 	config.MinConns = 0
@@ -219,7 +239,10 @@ func (db *database) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 		// For a farewell.
 		_ = c.SetDeadline(time.Now().Add(time.Second))
 	}
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return db.settle(ctx, conn, reading) }
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		db.login.letIn(&conn.Config().Config)
+		return db.settle(ctx, conn, reading)
+	}
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
@@ -310,6 +333,17 @@ type connectError struct {
 
 func (e *connectError) Error() string { return e.text }
 func (e *connectError) Unwrap() error { return e.err }
+
+// plain returns err without the driver's connection error. If there was no connection and the
+// files to log in with cannot be used as they are, it says that too.
+func (db *database) plain(err error) error {
+	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
+	err = plain(err)
+	if problem := db.login.problem(); unconnected && problem != nil {
+		return fmt.Errorf("%w; it was tried as before, since what the URL names cannot be used now: %w", err, problem)
+	}
+	return err
+}
 
 // plain returns err without the driver's connection error.
 func plain(err error) error {

@@ -43,7 +43,7 @@
 // TLS is as the URL says (sslmode, sslrootcert, sslcert, sslkey); without them the
 // driver's default is used, which does not verify the server, and the log says
 // so. The password in the URL, or in PGPASSWORD or a passfile, appears in no
-// error and no log.
+// error and no log. All files are read again for each connection.
 package postgres
 
 import (
@@ -53,7 +53,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fealty-io/fealty/internal/store"
@@ -146,10 +145,10 @@ type Store struct {
 // database is how to reach the database, and who reads it.
 type database struct {
 	opts    Options
-	config  *pgx.ConnConfig // how to connect; copied before use
-	name    string          // of the database, without user and password
-	schema  string          // where the tables are; set by Open
-	channel string          // of notices; set by Open
+	login   *login
+	name    string // of the database, without user and password
+	schema  string // where the tables are; set by Open
+	channel string // of notices; set by Open
 
 	readers *pgxpool.Pool
 	hub     *wake.Hub
@@ -176,11 +175,11 @@ func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	config, name, err := parse(url)
+	login, err := newLogin(url, opts.Log)
 	if err != nil {
 		return nil, err
 	}
-	db := &database{opts: opts, config: config, name: name, hub: wake.NewHub()}
+	db := &database{opts: opts, login: login, name: login.name, hub: wake.NewHub()}
 	s, err := db.open(ctx)
 	if err != nil {
 		return nil, db.openError(err)

@@ -75,21 +75,28 @@ func view(batch *pgx.Batch, revision, compacted *store.Revision, queue func(*pgx
 // read gives f a connection. If that turns out to be dead, as all are after a
 // restart of the server, f is called again with a new one.
 func (db *database) read(ctx context.Context, timeout time.Duration, f func(context.Context, *pgx.Conn) error) error {
-	for again := true; ; again = false {
-		err := db.readOnce(ctx, timeout, f)
+	again, once := true, ctx
+	for tries := 1; ; {
+		err := db.readOnce(once, timeout, f)
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case again && died(err):
+			again = false
 			db.readers.Reset() // the others are no better
 			continue
 		case errors.Is(err, context.DeadlineExceeded):
 			db.readers.Reset() // the others may be as silent
 			return fmt.Errorf("%s did not answer within %v", db.name, timeout)
 		}
-		return plain(err)
+		other := db.login.instead(err)
+		if other == nil || tries == trying {
+			return db.plain(err)
+		}
+		tries++
+		once = other.with(ctx)
 	}
 }
 

@@ -33,11 +33,11 @@ func Inspect(ctx context.Context, url string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	config, name, err := parse(url)
+	login, err := newLogin(url, opts.Log)
 	if err != nil {
 		return Report{}, err
 	}
-	db := &database{opts: opts, config: config, name: name}
+	db := &database{opts: opts, login: login, name: login.name}
 	r, err := db.inspect(ctx)
 	if err != nil {
 		return Report{}, db.openError(err)

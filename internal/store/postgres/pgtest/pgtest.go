@@ -368,13 +368,26 @@ func (s *Server) Database(tb testing.TB) string {
 // Exec executes statements in a database, each by itself.
 func (s *Server) Exec(tb testing.TB, database string, statements ...string) {
 	tb.Helper()
-	conn := s.Connect(tb, database)
+	if err := s.Run(database, statements...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Run is Exec without a test.
+func (s *Server) Run(database string, statements ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.SocketURL(database))
+	if err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	defer conn.Close(ctx)
 	for _, text := range statements {
-		if _, err := conn.Exec(context.Background(), text); err != nil {
-			tb.Fatalf("%s: %v", text, err)
+		if _, err := conn.Exec(ctx, text); err != nil {
+			return fmt.Errorf("pgtest: %s: %w", text, err)
 		}
 	}
-	conn.Close(context.Background())
+	return nil
 }
 
 // Connect opens a connection to a database as its superuser. It is closed with
