@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/workload/host"
 )
@@ -61,6 +62,8 @@ type Config struct {
 	// MirrorEvery is how often mirrors are looked at while no coordinator is heard, from
 	// MinMirrorEvery to MaxMirrorEvery. Zero means DefaultMirrorEvery.
 	MirrorEvery time.Duration
+	// Reload takes what the agent reads again when somebody says so. Nil: nobody does.
+	Reload *reload.Parts
 	// Release is the program's release, for reports.
 	Release string
 
@@ -183,6 +186,7 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 		if err != nil {
 			return nil, err
 		}
+		cfg.Reload.Add(tlsfiles.Part(operator))
 	}
 	if !state.Joined(cfg.FS, cfg.DataDir) {
 		return nil, (&state.Store{FS: cfg.FS, Dir: cfg.DataDir}).NotJoined()

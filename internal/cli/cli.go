@@ -16,7 +16,6 @@ package cli
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -53,15 +52,17 @@ import (
 
 // Main runs the program in the environment of its process, until it is done or
 // interrupted, and returns the exit status. It is the only place that handles
-// signals: the first one ends what runs cleanly, the second one ends the process.
+// signals: the first SIGINT or SIGTERM ends what runs cleanly, the second one ends the
+// process. SIGHUP has a process that goes on read its files again.
 func Main() int {
+	around := takeSurroundings()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // and not at the end: a signal there would replace the exit status
 	env := program.Env{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Stdin: os.Stdin, Stdout: around.stdout, Stderr: around.stderr, Begins: around.begins, Hangups: around.hangups,
 		Args: os.Args[1:], Environ: os.Environ(), Program: shell.CalledAs(os.Args[0], program.Name),
 		IsTerminal: func(stream any) bool {
-			f, ok := stream.(*os.File)
+			f, ok := stream.(interface{ Fd() uintptr })
 			return ok && terminal.IsTerminal(int(f.Fd()))
 		},
 		Width: func() int {
@@ -72,6 +73,7 @@ func Main() int {
 			return width
 		},
 	}
+	defer around.close(ctx)
 	return Run(ctx, env)
 }
 
@@ -111,11 +113,18 @@ node may do, and what happens when the control plane is gone.`,
 	room := func(r actuation.Command) *cobra.Command { // one of a package of its own
 		cmd := c.Command(program.Command{Use: r.Use, Short: r.Short, Long: r.Long, Sample: r.Sample,
 			Groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
+			GoesOn: func() bool { return r.Serves },
 			Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-				return r.Run(ctx, actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
+				world := actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
 					JSON:    c.Format == output.JSON || c.Format == output.YAML,
-					Log:     func() *slog.Logger { return process.Logger(c, cfg) },
-					Metrics: func() (net.Listener, error) { return process.ListenMetrics(ctx, c, cfg) }})
+					Metrics: func() (net.Listener, error) { return process.ListenMetrics(ctx, c, cfg) }}
+				if !r.Serves {
+					return r.Run(ctx, world)
+				}
+				return process.Serve(ctx, c, cfg, func(ctx context.Context, p process.Running) error {
+					world.Log, world.Output, world.Reload = p.Log, p.Output, p.Reload
+					return r.Run(ctx, world)
+				})
 			}})
 		r.Flags(cmd.Flags())
 		return cmd

@@ -51,6 +51,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -122,6 +123,9 @@ type Config struct {
 
 	// Log is where it says what happens. Nil means slog.Default().
 	Log *slog.Logger
+
+	// Reload takes what the coordinator reads again when somebody says so. Nil: nobody does.
+	Reload *reload.Parts
 
 	// Timing is how long it waits for what. Its zero fields mean defaults.
 	Timing Timing
@@ -302,6 +306,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		if o.certificate, err = enrolment.New(ctx, files); err != nil {
 			return nil, err
 		}
+		cfg.Reload.Add(tlsfiles.Part(files))
 	}
 	if cfg.Publishing.Web != nil {
 		var err error
@@ -311,6 +316,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		if err != nil {
 			return nil, err
 		}
+		cfg.Reload.Add(o.pair.Part())
 	}
 	if err := cfg.Machine.FS.MkdirAll(cfg.DataDir); err != nil {
 		return nil, folderUnusable(cfg.DataDir, err)

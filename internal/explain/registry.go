@@ -257,6 +257,7 @@ const (
 	StoryFailed             Code = "FE-U117"
 	FolderUnusable          Code = "FE-U118"
 	LoginRefused            Code = "FE-U119"
+	LogFailing              Code = "FE-U120"
 )
 
 // Transport.
@@ -2537,6 +2538,24 @@ make one. Nothing was sent and nothing was changed.`,
 A ban ends a login at once, everywhere, and so does a new seed, which has a new root. A banned person is told no
 more than that in the handshake; an admin sees the reason of a ban, and lifts it with ` + "`fealty member unban`" + `.
 A login that has ended by its own time has a code of its own, FE-C104.`,
+	},
+	{
+		Code:  LogFailing,
+		Title: "the log of a process is lost",
+		What:  "standard error of {who|a process} does not take its log",
+		Why:   "{problem|a write to it fails or does not come back}, since {since|a while ago}; {lines|some} lines were left out",
+		Do:    "look at what reads it on that machine: the service manager, the container's log driver, the disk, the other end of the pipe; this clears itself, but what was left out is lost",
+		Exit:  ExitDegraded, GRPC: codes.Unavailable,
+		Page: `
+A coordinator, an agent, a shard and a provider write their log to standard error. Where that is closed or full, or
+its reader went away or stopped reading, nothing waits for it: requests are served, identities are renewed, a leader
+leads, and SIGTERM ends the process. Up to 8192 lines or 1 MiB wait for a reader that is slow; what does not fit is left
+out, and so is what comes while a write fails. The metric ` + "`fealty_log_dropped_total`" + ` counts those lines, and
+` + "`fealty_log_failing`" + ` is 1 while this lasts. Once the stream takes something again, which is tried each second, one
+line of the log says at its place how many lines are missing, and the finding ends.
+
+A stream that was closed when the process started cannot be told from /dev/null that was opened for reading and writing:
+both say so. Whoever wants no log sends it to /dev/null for writing alone, as a shell does with ` + "`2>/dev/null`" + `.`,
 	},
 
 	{

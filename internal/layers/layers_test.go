@@ -39,6 +39,7 @@ var levels = []struct {
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/batch", 0, "who goes together"},
 	{"internal/probe", 0, "an answer over HTTP"},
+	{"internal/reload", 0, "files that are read again"},
 	{"internal/wording", 0, "words from templates and errors"},
 	{"internal/term", 0, "what a terminal shows"},
 	{"internal/amount", 0, "how long, how many"},
@@ -150,6 +151,7 @@ var levels = []struct {
 
 	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},
+	{"internal/logging", 2, "what a process says, written so that nobody waits"},
 	{"internal/instructed", 2, "what a member was told, and did"},
 	{"internal/planned", 2, "what a shard was told of quotas and providers"},
 	{"internal/ownership", 2, "what a member owns, as its coordinators and receivers say"},

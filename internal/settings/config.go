@@ -26,8 +26,12 @@ const MaxFileBytes = 1 << 20
 // Values are the settings in force for one command, and where each is from.
 type Values struct {
 	dir     string
+	again   func() (*Values, error)
 	InForce []Value // in the order of the table
 }
+
+// Again finds the same settings anew: the file may say something else now. The values of before stay as they are.
+func (c *Values) Again() (*Values, error) { return c.again() }
 
 // Value is a setting in force.
 type Value struct {
@@ -115,11 +119,11 @@ type Origin struct {
 // the file, that before the defaults. Names that nobody knows are errors, also
 // those that nothing here would use.
 func Load(at Origin, groups ...Group) (*Values, error) {
-	groups = append(groups, Everywhere)
+	groups = append(slices.Clip(groups), Everywhere)
 	if err := checkEnvironment(at.Environ); err != nil {
 		return nil, err
 	}
-	out := &Values{dir: at.Dir}
+	out := &Values{dir: at.Dir, again: func() (*Values, error) { return Load(at, groups...) }}
 	file := &File{}
 	find := func(s *Setting) (Value, error) {
 		if s.HasFlag() {

@@ -1,9 +1,14 @@
 package actuation
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 
@@ -11,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/reload"
 )
 
 // maxKeys bounds a file of keys, in bytes.
@@ -46,12 +52,35 @@ func (f *authorityFlags) authority(w World, who *self) (fence.Authority, error) 
 		return fence.Authority{}, badValue("--authority-cluster", f.cluster, "whose grants count is not known",
 			"the cluster's name")
 	}
-	unusable := func(problem string) (fence.Authority, error) {
-		return fence.Authority{}, explain.New(explain.KeyFileUnusable, "file", f.key, "problem", problem)
-	}
-	text, err := durable.OS().ReadFile(w.Within(f.key), maxKeys)
+	keys, err := readKeys(w.Within(f.key), f.key)
 	if err != nil {
-		return unusable(err.Error())
+		return fence.Authority{}, err
+	}
+	var now atomic.Pointer[map[string]ed25519.PublicKey]
+	now.Store(&keys)
+	w.Reload.Add(reload.Part{Name: "the keys in " + f.key, Read: func(context.Context) (string, error) {
+		next, err := readKeys(w.Within(f.key), f.key)
+		if err != nil {
+			return "", err
+		}
+		before := now.Swap(&next)
+		if same := func(a, b ed25519.PublicKey) bool { return a.Equal(b) }; maps.EqualFunc(*before, next, same) {
+			return "", nil
+		}
+		return "the grants and assignments of " + strings.Join(slices.Sorted(maps.Keys(next)), ", ") + " count", nil
+	}})
+	a.Key = func(id string) (ed25519.PublicKey, bool) { key, ok := (*now.Load())[id]; return key, ok }
+	return a, nil
+}
+
+// readKeys reads the public keys in a file, which is called name.
+func readKeys(path, name string) (map[string]ed25519.PublicKey, error) {
+	unusable := func(problem string) error {
+		return explain.New(explain.KeyFileUnusable, "file", name, "problem", problem)
+	}
+	text, err := durable.OS().ReadFile(path, maxKeys)
+	if err != nil {
+		return nil, unusable(err.Error())
 	}
 	keys := make(map[string]ed25519.PublicKey)
 	for rest := text; ; {
@@ -62,13 +91,12 @@ func (f *authorityFlags) authority(w World, who *self) (fence.Authority, error) 
 		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 		key, ok := parsed.(ed25519.PublicKey)
 		if err != nil || !ok || block.Type != "PUBLIC KEY" {
-			return unusable("it has a PEM block that is no Ed25519 public key")
+			return nil, unusable("it has a PEM block that is no Ed25519 public key")
 		}
 		keys[fence.KeyID(key)] = key
 	}
 	if len(keys) == 0 {
-		return unusable("it has no PEM block of type PUBLIC KEY")
+		return nil, unusable("it has no PEM block of type PUBLIC KEY")
 	}
-	a.Key = func(id string) (ed25519.PublicKey, bool) { key, ok := keys[id]; return key, ok }
-	return a, nil
+	return keys, nil
 }

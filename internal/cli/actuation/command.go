@@ -18,6 +18,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/logging"
+	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
@@ -42,8 +44,13 @@ type World struct {
 	Say     func(form string, args ...any)
 	JSON    bool // data as JSON, which is YAML too
 	Now     func() time.Time
-	Log     func() *slog.Logger          // of a command that serves
 	Metrics func() (net.Listener, error) // of a command that serves; nil without --metrics
+
+	// Of a command that serves: its log, the stream that this goes to, if that is watched, and what takes what is
+	// to be read again when somebody says so.
+	Log    *slog.Logger
+	Output *logging.Writer
+	Reload *reload.Parts
 }
 
 // identityFlags are who this end of a provider is.
@@ -88,7 +95,7 @@ func (f *identityFlags) addAgent(flags *pflag.FlagSet) {
 func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 	failed func(credential.Reason)) (*self, error) {
 	if f.agent == "" {
-		files, err := f.files(ctx, w, kind, w.Log(), failed)
+		files, err := f.files(ctx, w, kind, w.Log, failed)
 		if err != nil || files == nil {
 			return nil, err
 		}
@@ -96,12 +103,13 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 		if err != nil {
 			return nil, tlsfiles.Word(files.Paths(), err)
 		}
+		w.Reload.Add(tlsfiles.Part(files))
 		return &self{source: files, id: m.ID(), follow: files.Run}, nil
 	}
 	if f.insecure || f.cert != "" || f.key != "" || f.ca != "" {
 		return nil, badValue("--agent", f.agent, "there is another word of who this process is", "one of them")
 	}
-	agent, err := beside.Open(beside.Config{Dir: w.Within(f.agent), Now: w.Now, Log: w.Log(), OnFailure: failed})
+	agent, err := beside.Open(beside.Config{Dir: w.Within(f.agent), Now: w.Now, Log: w.Log, OnFailure: failed})
 	if err != nil {
 		if _, worded := errors.AsType[*explain.Error](err); worded {
 			return nil, err
@@ -115,6 +123,7 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 	if err != nil {
 		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
 	}
+	w.Reload.Add(tlsfiles.PartOf("the identity in "+f.agent, agent.Source(), func() error { agent.Look(); return agent.Failure() }))
 	return &self{source: agent.Source(), id: m.ID(), agent: agent,
 		follow: agent.Run}, nil
 }

@@ -106,7 +106,7 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 		return f.worded(err)
 	}
 	defer func() { err = errors.Join(err, marks.Close()) }()
-	p, err := process.Open(process.Config{Dir: w.Within(f.data), Profiles: profiles, Grace: f.grace, Log: w.Log()})
+	p, err := process.Open(process.Config{Dir: w.Within(f.data), Profiles: profiles, Grace: f.grace, Log: w.Log})
 	if err != nil {
 		return f.worded(err)
 	}

@@ -51,7 +51,7 @@ as expected.
 fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
 		Sample: `  fealty dev --data .fealty-dev
   fealty dev --story --exit -o json`,
-		Groups: []settings.Group{settings.Dev},
+		Groups: []settings.Group{settings.Dev}, GoesOn: func() bool { return !exit },
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if exit && !story {
 				return explain.New(explain.BadValue, "name", "--exit", "value", "without --story", "problem",

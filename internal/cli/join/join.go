@@ -55,7 +55,7 @@ failure repeats the same request, whatever was lost.`,
 			`c1.example:7443`,
 		Groups: []settings.Group{settings.Agent, settings.Candidate, settings.Certified, settings.Join,
 			settings.Addresses, settings.Running, settings.Process},
-		Args: command.AtMostOne("TOKEN"),
+		Args: command.AtMostOne("TOKEN"), GoesOn: func() bool { return run },
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			p, err := proofOf(ctx, c, cfg, args)
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
@@ -51,8 +49,11 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
   fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'
   fealty coordinator --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		Groups: []settings.Group{settings.Coordinator, settings.Process},
+		GoesOn: program.Always,
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return runCoordinator(ctx, c, cfg)
+			return Serve(ctx, c, cfg, func(ctx context.Context, r Running) error {
+				return runCoordinator(ctx, c, cfg, r)
+			})
 		},
 	})
 	cmd.AddCommand(coordinatorForget(c))
@@ -109,8 +110,8 @@ answers is not forgotten.`,
 	return cmd
 }
 
-func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) {
-	log := Logger(c, cfg)
+func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r Running) (err error) {
+	log := r.Log
 	data := cfg.Path("data")
 	socket := cfg.Find("admin_socket")
 	if socket.Text == "" {
@@ -171,7 +172,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values) (
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
 		Gate: meshgate.Config{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"),
 			HandshakeBurst: cfg.Number("handshake_burst")},
-		TLS: TLSPaths(cfg), Log: log, Machine: coordinator.Machine{Now: c.Env.Now}, Release: c.Env.Release,
+		TLS: TLSPaths(cfg), Log: log, Reload: r.Reload, Machine: coordinator.Machine{Now: c.Env.Now}, Release: c.Env.Release,
 	})
 	if err != nil {
 		return err
@@ -291,25 +292,6 @@ func advertised(named []string, l net.Addr) []string {
 	return []string{net.JoinHostPort(host, command.Itoa(int64(tcp.Port)))}
 }
 
-// Logger returns the log of a process.
-func Logger(c *program.CLI, cfg *settings.Values) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Text("log_level"))); err != nil {
-		panic("process: log_level was not checked: " + err.Error())
-	}
-	return slog.New(LogHandler(c, c.Env.Stderr, cfg.Text("log_format"), level))
-}
-
-func LogHandler(c *program.CLI, w io.Writer, format string, level slog.Level) slog.Handler {
-	switch {
-	case format == "json":
-		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
-	case c.Env.IsTerminal(w):
-		return tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !c.Coloured(w)})
-	}
-	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
-}
-
 func Agent(c *program.CLI) *cobra.Command {
 	return c.Command(program.Command{
 		Use: "agent", Short: "run the agent of a member",
@@ -321,6 +303,7 @@ it was away.`,
 		Sample: `  fealty agent --data /var/lib/fealty/agent
   fealty agent --data /var/lib/fealty/agent --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		Groups: []settings.Group{settings.Agent, settings.Certified, settings.Running, settings.Process},
+		GoesOn: program.Always,
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return RunAgent(ctx, c, cfg.Path("data"), cfg)
 		},
@@ -342,6 +325,12 @@ func consumersOf(cfg *settings.Values) ([]agent.Consumer, error) {
 
 // RunAgent runs the agent in dir, for fealty agent and for join --run.
 func RunAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Values) error {
+	return Serve(ctx, c, cfg, func(ctx context.Context, r Running) error {
+		return runAgent(ctx, c, dir, cfg, r)
+	})
+}
+
+func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Values, r Running) error {
 	mirrors, open, err := mirrors.Named(c, cfg)
 	if err != nil {
 		return err
@@ -369,7 +358,8 @@ func RunAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 			Workloads: cmp.Or(cfg.Path("workload_socket"), filepath.Join(dir, host.SocketName))},
 		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
 		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: TLSPaths(cfg),
-		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.Env.Release, Now: c.Env.Now, Log: Logger(c, cfg),
+		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.Env.Release, Now: c.Env.Now, Log: r.Log,
+		Reload: r.Reload,
 	})
 	if err != nil {
 		return err

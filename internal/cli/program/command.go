@@ -32,6 +32,9 @@ type Command struct {
 	Words  []string             // for completion of the first argument
 	Names  bool                 // it lists things with names, for -o name
 
+	// GoesOn says, once its flags are known, whether the command runs until it is told to end. Nil: it ends by itself.
+	GoesOn func() bool
+
 	// Complete returns what the first argument can be, as somebody presses TAB. Nil:
 	// words are all.
 	Complete func(ctx context.Context, cfg *settings.Values) []string
@@ -67,12 +70,18 @@ func (c *CLI) Command(s Command) *cobra.Command {
 	settings.Add(cmd.Flags(), s.Groups...)
 	c.completeSettings(cmd, s.Groups...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		show, err := cmd.Flags().GetBool("print-config")
+		if err != nil {
+			return err
+		}
+		// Before settings are read, which may take as long as somebody likes.
+		c.Env.Begins(!show && s.GoesOn != nil && s.GoesOn())
 		cfg, err := c.load(cmd, s.Groups...)
 		if err != nil {
 			return err
 		}
-		if show, err := cmd.Flags().GetBool("print-config"); err != nil || show {
-			return errors.Join(err, c.printConfig(cfg))
+		if show {
+			return c.printConfig(cfg)
 		}
 		if c.Format == output.Names && !s.Names {
 			return explain.New(explain.BadValue, "name", "-o", "value", string(output.Names), "problem",
@@ -82,6 +91,9 @@ func (c *CLI) Command(s Command) *cobra.Command {
 	}
 	return cmd
 }
+
+// Always is [Command.GoesOn] of a command that never ends by itself.
+func Always() bool { return true }
 
 // Group makes a command that only has commands below it.
 func Group(use, short string, verbs ...*cobra.Command) *cobra.Command {

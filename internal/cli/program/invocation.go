@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"runtime/debug"
 	"strconv"
@@ -29,6 +30,13 @@ type Env struct {
 	// Stdin, Stdout and Stderr are the streams. Nil: empty, or discarded.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+
+	// Begins is told, before a command runs, whether it goes on until it is told to end, or ends by itself. Nil:
+	// nobody is told.
+	Begins func(goesOn bool)
+
+	// Hangups receives when a command that goes on is to read its files again. Nil: never.
+	Hangups <-chan os.Signal
 
 	// Args are the arguments, without the name of the program.
 	Args []string
@@ -87,6 +95,9 @@ func New(env Env) *CLI {
 	}
 	if env.Width == nil {
 		env.Width = func() int { return 0 }
+	}
+	if env.Begins == nil {
+		env.Begins = func(bool) {}
 	}
 	if env.Now == nil {
 		env.Now = time.Now

@@ -165,7 +165,10 @@ type written struct {
 const socketVariable = "SPIFFE_ENDPOINT_SOCKET"
 
 // hookTimeout bounds one run of the program of --on-change.
-const hookTimeout = 30 * time.Second
+const (
+	hookTimeout   = 30 * time.Second
+	hookWaitDelay = 2 * time.Second
+)
 
 func write(c *program.CLI) *cobra.Command {
 	var socket, folder, id, hook string
@@ -178,7 +181,7 @@ and then --on-change is run, to tell the program. It gets the identity by the SP
 that it runs as the user that is registered; it ends when it is told to.`,
 		Sample: `  fealty workload write --dir /run/billing/tls --on-change "systemctl reload billing"
   fealty workload write --dir tls --once --socket unix:/run/fealty/workload.sock`,
-		Groups: []settings.Group{settings.Timeouts},
+		Groups: []settings.Group{settings.Timeouts}, GoesOn: func() bool { return !once },
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if folder == "" {
 				return command.Missing("--dir", "the files go into a folder", "--dir FOLDER")
@@ -262,7 +265,9 @@ func tell(ctx context.Context, c *program.CLI, hook string) {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Stdout, cmd.Stderr = c.Env.Stderr, c.Env.Stderr
 	cmd.Env = c.Env.Environ
-	if err := cmd.Run(); err != nil {
+	// A process that it leaves behind keeps its output, and nobody here.
+	cmd.WaitDelay = hookWaitDelay
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		c.Say("%s failed: %v", hook, err)
 	}
 }

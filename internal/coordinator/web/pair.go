@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
@@ -39,9 +41,11 @@ type PairConfig struct {
 // [OpenPair]. The last good pair stays in use while the files hold another one that cannot be used.
 type Pair struct {
 	cfg  PairConfig
-	read [sha256.Size]byte // of what was read last; owned by who calls Look
-	told bool              // whether read is told to be refused; owned likewise
 	used atomic.Pointer[tls.Certificate]
+
+	looking sync.Mutex        // one looks at a time
+	read    [sha256.Size]byte // of what was read last; guarded by looking
+	told    bool              // whether read is told to be refused; guarded by looking
 }
 
 // refusal is why a pair cannot be used.
@@ -88,18 +92,37 @@ func (p *Pair) Run(ctx context.Context) error {
 		if err := watch.Sleep(ctx, lookEvery); err != nil {
 			return err
 		}
-		p.Look(ctx)
+		_ = p.Look(ctx) // it is told
 	}
 }
 
-// Look adopts what is new in the files, and tells once of each content that it refuses.
-func (p *Pair) Look(ctx context.Context) {
+// Part has the files read again when somebody says so. They are followed all the same: what changed is told since it
+// was asked last.
+func (p *Pair) Part() reload.Part {
+	known := p.used.Load()
+	return reload.Part{Name: "the certificate in " + p.cfg.Cert, Read: func(ctx context.Context) (string, error) {
+		if err := p.Look(ctx); err != nil {
+			return "", err
+		}
+		if now := p.used.Load(); !bytes.Equal(now.Leaf.Raw, known.Leaf.Raw) {
+			known = now
+			return "another one is in use, which ends at " + now.Leaf.NotAfter.UTC().Format(time.RFC3339), nil
+		}
+		return "", nil
+	}}
+}
+
+// Look adopts what is new in the files, and tells once of each content that it refuses. It returns why what they
+// hold is not in use.
+func (p *Pair) Look(ctx context.Context) error {
+	p.looking.Lock()
+	defer p.looking.Unlock()
 	before := p.read
 	cert, err := p.load()
 	if before != p.read {
 		p.told = false
 	} else if err == nil && !p.told {
-		return
+		return nil
 	}
 	if err == nil && p.outOfDate(p.used.Load()) == nil {
 		err = p.outOfDate(cert)
@@ -112,12 +135,13 @@ func (p *Pair) Look(ctx context.Context) {
 				"stays in use", slog.String("certificate", p.cfg.Cert), slog.String("reason", string(err.reason)),
 				slog.String("problem", err.problem))
 		}
-		return
+		return err
 	}
 	p.told = false
 	p.used.Store(cert)
 	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a certificate of the web is adopted",
 		slog.String("certificate", p.cfg.Cert), slog.Time("not_after", cert.Leaf.NotAfter))
+	return nil
 }
 
 // outOfDate says why a certificate is; nil: it is in date.
