@@ -89,6 +89,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 				"in its table counts as other.",
 		}, []string{"action", "reason"}),
 	}
+	m.registry.MustRegister(a.output.Collectors()...)
 	m.entries = prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_degraded_entries_total",
 		Help: "How often the node went into degraded mode: no news for an hour longer than announced."})
 	if a.operator != nil {
@@ -182,6 +183,7 @@ func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 type probeAnswer struct {
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason,omitempty"`
+	Log    string `json:"log,omitempty"` // why the log is lost; of readiness alone
 }
 
 // metricsHandler serves metrics and probes, which carry no authority:
@@ -197,7 +199,7 @@ func (a *Agent) metricsHandler() http.Handler {
 	})
 	mux.HandleFunc("GET /probe/readiness", func(w http.ResponseWriter, _ *http.Request) {
 		reason := a.unready()
-		answer(w, probeAnswer{OK: reason == "", Reason: reason})
+		answer(w, probeAnswer{OK: reason == "", Reason: reason, Log: a.output.Detail()})
 	})
 	return mux
 }

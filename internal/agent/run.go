@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -82,6 +83,8 @@ type Config struct {
 	Elapsed state.Elapsed
 	// Log is where the agent says what it does. Nil means slog.Default().
 	Log *slog.Logger
+	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
+	Output *logging.Writer
 	// Dial opens a connection to a coordinator. Nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Faults are for tests. Nil: none.
@@ -105,6 +108,7 @@ type Sockets struct {
 type Agent struct {
 	node     *accept.Node
 	log      *slog.Logger
+	output   *logging.Writer
 	release  string
 	contact  *contact.Coordinators
 	renewal  *renewal
@@ -215,7 +219,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	}
 	a := &Agent{
 		log:      cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
-		operator: operator, release: cfg.Release, socket: cfg.Socket,
+		operator: operator, output: cfg.Output, release: cfg.Release, socket: cfg.Socket,
 		listeners: listeners{metrics: cfg.Metrics, local: cfg.Local, localConfig: cfg.LocalConfig,
 			peers: cfg.Sockets.Peers},
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),

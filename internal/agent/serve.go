@@ -217,6 +217,10 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 	if d := a.node.Clock.Behind(); d > 0 {
 		resp.ClockBehind = durationpb.New(d)
 	}
+	if log := a.output.Status(); log.Problem != "" {
+		resp.LogProblem, resp.LogProblemSince = log.Problem, timestamppb.New(log.Since)
+		resp.LogDropped = log.Left
+	}
 	if !v.NextRenewal.IsZero() {
 		resp.NextRenewal = timestamppb.New(v.NextRenewal)
 	}

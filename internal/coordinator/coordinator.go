@@ -48,6 +48,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pinned"
@@ -186,6 +187,9 @@ type Monitoring struct {
 
 	// Registry takes its metrics. Nil means one of its own.
 	Registry *prometheus.Registry
+
+	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
+	Output *logging.Writer
 
 	// LivenessStore makes the liveness probe fail while a recovered coordinator cannot
 	// read the store. If it is restarted then, its copy of the seed is lost: it is for

@@ -74,6 +74,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
 			func() float64 { return tlsfiles.NotAfter(c.rooms.Self.Certificate().Files()) }))
 	}
+	reg.MustRegister(c.cfg.Monitoring.Output.Collectors()...)
 	c.rooms.StoreGuard.RegisterMetrics(reg)
 	c.rooms.Head.RegisterMetrics(reg)
 	c.rooms.Bundle.RegisterMetrics(reg)

@@ -32,6 +32,7 @@ type probeAnswer struct {
 	Phase  string `json:"phase"`
 	Reason string `json:"reason,omitempty"`
 	Store  string `json:"store,omitempty"` // "ok", "degraded", "went back", or how it takes no writes (storeWord)
+	Log    string `json:"log,omitempty"`   // why the log is lost; of readiness alone
 }
 
 // health is all that the probes are answered from.
@@ -47,6 +48,7 @@ type health struct {
 	Lost        string        // how the store went back; empty if it did not
 	WatchdogAge time.Duration // since the self-check last came through
 	Strict      bool          // the store counts for liveness
+	Log         string        // why the log is lost; empty if it is not
 }
 
 func (h health) answer(reason string) probeAnswer {
@@ -69,11 +71,12 @@ func (h health) startup() probeAnswer {
 func (h health) readiness() probeAnswer {
 	if h.Phase != authority.Ready {
 		a := h.answer(h.Reason)
-		a.OK = false
+		a.OK, a.Log = false, h.Log
 		return a
 	}
 	a := h.answer("")
-	a.Store = "ok"
+	// It serves without a log.
+	a.Store, a.Log = "ok", h.Log
 	if h.Store != "" {
 		// Work without writes goes on, and restarting it mends nothing.
 		a.Store, a.Reason = h.Store, h.Refuses
@@ -117,6 +120,7 @@ func (c *Coordinator) health() health {
 		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
 		Store: word, Refuses: refuses, Lost: c.rooms.StoreGuard.LostReason(),
 		WatchdogAge: c.selfChecked.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
+		Log: c.cfg.Monitoring.Output.Detail(),
 	}
 }
 

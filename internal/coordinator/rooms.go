@@ -268,7 +268,8 @@ func (c *Coordinator) wire(o own) error {
 		Self: r.Self, Head: r.Head, Bundle: r.Bundle, Election: r.Election, StoreGuard: r.StoreGuard, Peers: r.Peers,
 		Store: c.store, Guard: c.guard, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		Found: func(s *authority.State) []*fealtyv1.Finding {
-			return slices.Concat(c.headFindings(s), r.StoreGuard.RefusingFindings(), r.Publication.Findings())
+			return slices.Concat(c.headFindings(s), r.StoreGuard.RefusingFindings(), r.Publication.Findings(),
+				c.logFindings(s))
 		},
 	})
 	r.Trust = trust.New(trust.Config{

@@ -71,7 +71,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
 				c.rooms.Secrets.OwnerRecovery.Text(s)))
 		}
-		out.Findings = append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...)
+		out.Findings = append(append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...), c.logFindings(s)...)
 		return out, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
@@ -111,7 +111,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			c.rooms.Secrets.Keepers.Findings(reading, s)...)
 		out.Findings = append(out.Findings, finding.New(explain.StoreUnreachable, "what", "read the members",
 			"cause", "the coordinator's log says how"))
-		out.Findings = c.rooms.Peers.AddTold(append(out.Findings, c.rooms.Peers.MissedFindings()...))
+		out.Findings = append(append(out.Findings, c.rooms.Peers.MissedFindings()...), c.logFindings(s)...)
+		out.Findings = c.rooms.Peers.AddTold(out.Findings)
 		if _, err := c.rooms.Head.DegradedState("read the members", err); err != nil {
 			return out, nil
 		}
@@ -136,7 +137,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(append(out.Findings, c.rooms.Membership.CopyFindings()...),
 		c.rooms.Membership.OlderKeyFindings()...)
 	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)
-	out.Findings = append(out.Findings, c.rooms.Audit.Findings()...)
+	out.Findings = append(append(out.Findings, c.rooms.Audit.Findings()...), c.logFindings(s)...)
 	out.Findings = c.rooms.Peers.AddTold(out.Findings)
 	out.Members, out.NextPageToken = from.Cut(all)
 	return out, nil
@@ -154,6 +155,19 @@ func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding)
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
 	return append(append(out, c.rooms.StoreGuard.LostFindings()...), c.rooms.Self.CertificateFindings()...)
+}
+
+// logFindings says that this coordinator's log is lost, while it is.
+func (c *Coordinator) logFindings(s *authority.State) []*fealtyv1.Finding {
+	who := "this coordinator"
+	if s.Manifest != nil {
+		who = "coordinator " + c.rooms.Self.NameIn(s.Manifest)
+	}
+	e := c.cfg.Monitoring.Output.Finding(who)
+	if e == nil {
+		return nil
+	}
+	return []*fealtyv1.Finding{{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do}}
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -140,6 +140,8 @@ func All() []Check {
 			"How long the node works without a coordinator: until its certificate or a snapshot that its services " +
 				"live by ends, or degraded.max is over since the newest word that the cluster " +
 				"signed.", []string{"node.identity", "node.snapshots"}, lookAutonomy},
+		{"node.log", "the agent's log is kept", "The agent's standard error takes what it logs. It works on where it is " +
+			"closed or full, or nobody reads it, and what it logs is lost then.", []string{"node.agent"}, lookLog},
 		{"node.clock", "the clock agrees with a coordinator", "As pre.clock, on a node that runs.", nil, lookClock},
 
 		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},
@@ -515,6 +517,16 @@ func lookSnapshots(s *Environment) Result {
 			r[0].GetDetail()), "fealty explain " + string(explain.SnapshotRefused)}
 	}
 	return fine("%s", strings.Join(held, ", "))
+}
+
+func lookLog(s *Environment) Result {
+	n := nodeOf(s)
+	if n.GetLogProblem() == "" {
+		return fine("standard error takes it")
+	}
+	e := explain.New(explain.LogFailing, "who", "the agent", "problem", n.GetLogProblem(), "since",
+		n.GetLogProblemSince().AsTime().UTC().Format(time.RFC3339), "lines", n.GetLogDropped())
+	return Result{Warning, string(e.Code) + ": " + e.What + ": " + e.Why, e.Do}
 }
 
 func lookContact(s *Environment) Result {

@@ -195,6 +195,7 @@ var spoils = []struct {
 	{"node.agent", "none given", func(_ *testing.T, g *ground) { g.err = doctor.ErrNotAsked }, doctor.NotAsked},
 	{"node.identity", "expired", func(_ *testing.T, g *ground) { g.nd.SvidNotAfter = timestamppb.New(now) },
 		doctor.Failed},
+	{"node.log", "nobody reads it", func(_ *testing.T, g *ground) { g.nd.LogProblem = "nobody reads it any more" }, doctor.Warning},
 	{"node.snapshots", "no bundle", func(_ *testing.T, g *ground) { g.nd.Held = g.nd.Held[1:] }, doctor.Failed},
 	{"node.snapshots", "a refusal", func(_ *testing.T, g *ground) {
 		g.nd.Refusals = []*fealtyv1.Refusal{{Scope: "s",

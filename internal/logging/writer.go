@@ -25,6 +25,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/gauge"
 )
 
@@ -268,6 +269,26 @@ func (w *Writer) Status() Status {
 		}
 	}
 	return out
+}
+
+// Finding words that the log of who is lost, as a finding of its own; nil while it is not.
+func (w *Writer) Finding(who string) *explain.Error {
+	s := w.Status()
+	if s.Problem == "" {
+		return nil
+	}
+	return explain.New(explain.LogFailing, "who", who, "problem", s.Problem, "since",
+		s.Since.UTC().Format(time.RFC3339), "lines", s.Left)
+}
+
+// Detail says in one line what keeps the stream from taking the log, for a probe; "" if nothing does.
+func (w *Writer) Detail() string {
+	s := w.Status()
+	if s.Problem == "" {
+		return ""
+	}
+	return fmt.Sprintf("standard error does not take the log since %s: %s (%s)", s.Since.UTC().Format(time.RFC3339), s.Problem,
+		explain.LogFailing)
 }
 
 // wordOf says in a few words why a write failed.

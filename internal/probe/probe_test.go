@@ -9,14 +9,18 @@ import (
 
 func TestHandler(t *testing.T) {
 	t.Parallel()
-	well := true
-	h := probe.Handler(func() bool { return well })
+	well, lost := true, ""
+	h := probe.Handler(func() bool { return well }, func() string { return lost })
 	for _, want := range []struct {
 		well   bool
+		lost   string
 		status int
 		body   string
-	}{{true, 200, "{\"ok\":true}\n"}, {false, 503, "{\"ok\":false}\n"}} {
-		well = want.well
+	}{
+		{true, "", 200, "{\"ok\":true}\n"}, {false, "", 503, "{\"ok\":false}\n"},
+		{true, "it is full", 200, "{\"ok\":true,\"log\":\"it is full\"}\n"},
+	} {
+		well, lost = want.well, want.lost
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/probe/readiness", nil))
 		if w.Code != want.status || w.Body.String() != want.body || w.Header().Get("Content-Type") != "application/json" {

@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
+	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/planned"
@@ -105,6 +106,9 @@ type Config struct {
 	Metrics net.Listener
 
 	Log *slog.Logger // required
+
+	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
+	Output *logging.Writer
 }
 
 // FencedError says that another process is in charge, for whoever asks after the shard ended.
@@ -412,7 +416,7 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 // Metrics describes all that is counted, for the documentation.
 func Metrics() (prometheus.Collector, error) {
 	registry := prometheus.NewRegistry()
-	register(registry, gauges{})
+	register(registry, gauges{}, nil)
 	handover.New(handover.Config{}).RegisterMetrics(registry)
 	return registry, nil
 }
@@ -423,7 +427,8 @@ type gauges struct {
 	providers, quotas, planAge        func() float64
 }
 
-func register(registry *prometheus.Registry, g gauges) {
+func register(registry *prometheus.Registry, g gauges, output *logging.Writer) {
+	registry.MustRegister(output.Collectors()...)
 	none := func(f func() float64) func() float64 {
 		if f == nil {
 			return func() float64 { return 0 }
@@ -464,15 +469,15 @@ func (r *running) serveMetrics(ctx context.Context) error {
 		providers: func() float64 { return float64(len(r.sites.receiving())) },
 		quotas:    func() float64 { return float64(len(quotas(r.cfg.Quotas, r.sites.plan()))) },
 		planAge:   func() float64 { return r.sites.told.age(time.Now()) },
-	})
+	}, r.cfg.Output)
 	if r.handover != nil {
 		r.handover.RegisterMetrics(r.registry)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{}))
 	// One that is fenced lives, and is not ready: nobody is to ask it for anything.
-	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }))
-	mux.Handle("GET /probe/readiness", probe.Handler(func() bool { return !r.fenced() }))
+	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }, nil))
+	mux.Handle("GET /probe/readiness", probe.Handler(func() bool { return !r.fenced() }, r.cfg.Output.Detail))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: stopAfter, ReadTimeout: 2 * stopAfter,
 		WriteTimeout: 30 * time.Second, MaxHeaderBytes: maxHeader}
 	stop := context.AfterFunc(ctx, func() { server.Close() })

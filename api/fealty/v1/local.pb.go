@@ -102,7 +102,12 @@ type GetNodeResponse struct {
 	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,22,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
 	// How far the machine's clock is behind the time that was signed, if that is more than
 	// clocks may differ; the node goes by the later of the two. Not set otherwise.
-	ClockBehind   *durationpb.Duration `protobuf:"bytes,30,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	ClockBehind *durationpb.Duration `protobuf:"bytes,30,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	// Why the agent's standard error does not take its log, in a few words, and since when. Blank: it does.
+	LogProblem      string                 `protobuf:"bytes,31,opt,name=log_problem,json=logProblem,proto3" json:"log_problem,omitempty"`
+	LogProblemSince *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=log_problem_since,json=logProblemSince,proto3" json:"log_problem_since,omitempty"`
+	// Lines of the log that were left out since the agent started.
+	LogDropped    uint64 `protobuf:"varint,33,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,6 +301,27 @@ func (x *GetNodeResponse) GetClockBehind() *durationpb.Duration {
 		return x.ClockBehind
 	}
 	return nil
+}
+
+func (x *GetNodeResponse) GetLogProblem() string {
+	if x != nil {
+		return x.LogProblem
+	}
+	return ""
+}
+
+func (x *GetNodeResponse) GetLogProblemSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LogProblemSince
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetLogDropped() uint64 {
+	if x != nil {
+		return x.LogDropped
+	}
+	return 0
 }
 
 // ActionPermission is what the guard of degraded mode decides on one action.
@@ -730,7 +756,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xe0\b\n" +
+	"\x0eGetNodeRequest\"\xea\t\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -756,7 +782,12 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"\tpartition\x18\x14 \x01(\tR\tpartition\x12=\n" +
 	"\vpermissions\x18\x15 \x03(\v2\x1b.fealty.v1.ActionPermissionR\vpermissions\x12D\n" +
 	"\x10degraded_periods\x18\x16 \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12<\n" +
-	"\fclock_behind\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\"v\n" +
+	"\fclock_behind\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\x12\x1f\n" +
+	"\vlog_problem\x18\x1f \x01(\tR\n" +
+	"logProblem\x12F\n" +
+	"\x11log_problem_since\x18  \x01(\v2\x1a.google.protobuf.TimestampR\x0flogProblemSince\x12\x1f\n" +
+	"\vlog_dropped\x18! \x01(\x04R\n" +
+	"logDropped\"v\n" +
 	"\x10ActionPermission\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1c\n" +
 	"\tpermitted\x18\x02 \x01(\bR\tpermitted\x12\x16\n" +
@@ -834,22 +865,23 @@ var file_fealty_v1_local_proto_depIdxs = []int32{
 	2,  // 9: fealty.v1.GetNodeResponse.permissions:type_name -> fealty.v1.ActionPermission
 	14, // 10: fealty.v1.GetNodeResponse.degraded_periods:type_name -> fealty.v1.DegradedPeriod
 	15, // 11: fealty.v1.GetNodeResponse.clock_behind:type_name -> google.protobuf.Duration
-	11, // 12: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
-	11, // 13: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
-	11, // 14: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	0,  // 15: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
-	6,  // 16: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
-	4,  // 17: fealty.v1.NodeService.ApplyNodeEmergency:input_type -> fealty.v1.ApplyNodeEmergencyRequest
-	8,  // 18: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
-	1,  // 19: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
-	7,  // 20: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
-	5,  // 21: fealty.v1.NodeService.ApplyNodeEmergency:output_type -> fealty.v1.ApplyNodeEmergencyResponse
-	9,  // 22: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
-	19, // [19:23] is the sub-list for method output_type
-	15, // [15:19] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	11, // 12: fealty.v1.GetNodeResponse.log_problem_since:type_name -> google.protobuf.Timestamp
+	11, // 13: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
+	11, // 14: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
+	11, // 15: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	0,  // 16: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
+	6,  // 17: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
+	4,  // 18: fealty.v1.NodeService.ApplyNodeEmergency:input_type -> fealty.v1.ApplyNodeEmergencyRequest
+	8,  // 19: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
+	1,  // 20: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
+	7,  // 21: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
+	5,  // 22: fealty.v1.NodeService.ApplyNodeEmergency:output_type -> fealty.v1.ApplyNodeEmergencyResponse
+	9,  // 23: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_local_proto_init() }

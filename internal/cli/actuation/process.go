@@ -75,7 +75,7 @@ other process is ever signalled. A command ends what it started itself. Linux al
 }
 
 func (f *processes) run(ctx context.Context, w World) (err error) {
-	counts := process.NewCounts()
+	counts := process.NewCounts(w.Output)
 	who, err := f.identity.open(ctx, w, identity.Provider, counts.ReloadFailed)
 	if err != nil {
 		return err
@@ -118,7 +118,8 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 	if metrics != nil {
 		defer metrics.Close()
 	}
-	run := process.RunConfig{Listener: listener, Metrics: metrics, Marks: marks, Authority: authority, Counts: counts}
+	run := process.RunConfig{Listener: listener, Metrics: metrics, Marks: marks, Authority: authority, Counts: counts,
+		Output: w.Output}
 	if who != nil {
 		run.Source, run.Follow = who.source, who.follow
 	}

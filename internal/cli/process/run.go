@@ -162,8 +162,9 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	Harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener,
-		Monitoring: coordinator.Monitoring{Listener: metrics, LivenessStore: cfg.Text("liveness_store") == "true"},
-		Advertise:  advertised(cfg.List("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
+		Monitoring: coordinator.Monitoring{Listener: metrics, Output: r.Output,
+			LivenessStore: cfg.Text("liveness_store") == "true"},
+		Advertise: advertised(cfg.List("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		Publishing: coordinator.Publishing{Dir: cfg.Path("publish_dir"), Web: web, WebCert: cfg.Path("https_web_cert"),
 			WebKey: cfg.Path("https_web_key")},
 		Peers: cfg.List("peer"), Pin: pin,
@@ -359,7 +360,7 @@ func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
 		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: TLSPaths(cfg),
 		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.Env.Release, Now: c.Env.Now, Log: r.Log,
-		Reload: r.Reload,
+		Output: r.Output, Reload: r.Reload,
 	})
 	if err != nil {
 		return err

@@ -398,7 +398,7 @@ func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
 	switch {
 	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
 		return explain.ExitUnhealthy
-	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil,
+	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil, n.GetLogProblem() != "",
 		operatorProblem(n.GetOperatorCertificate(), now) != "":
 		return explain.ExitDegraded
 	}
@@ -498,6 +498,10 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	if d := n.GetClockBehind(); d != nil {
 		f.Paint("clock", term.Amber,
 			"the machine's is "+amount.Span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
+	}
+	if problem := n.GetLogProblem(); problem != "" {
+		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %d lines: of standard error, %s (%s)",
+			command.When(n.GetLogProblemSince()), n.GetLogDropped(), problem, explain.LogFailing))
 	}
 	f.Add("release", n.GetRelease())
 	p.Heading("node")

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
+	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/provider"
@@ -40,6 +41,9 @@ type RunConfig struct {
 
 	// Counts is what is counted. Required.
 	Counts *Counts
+
+	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
+	Output *logging.Writer
 }
 
 // rewriteEvery is how often marks that could not be saved are written anew: the disk may have
@@ -60,8 +64,8 @@ type Counts struct {
 	machines *prometheus.GaugeVec
 }
 
-// NewCounts returns metrics that nothing was counted for.
-func NewCounts() *Counts {
+// NewCounts returns metrics that nothing was counted for, with those of the stream that the log goes to.
+func NewCounts(output *logging.Writer) *Counts {
 	c := &Counts{
 		registry: prometheus.NewRegistry(),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -76,11 +80,12 @@ func NewCounts() *Counts {
 		reloads: tlsfiles.NewFailures(),
 	}
 	c.registry.MustRegister(c.refused, c.machines, c.reloads)
+	c.registry.MustRegister(output.Collectors()...)
 	return c
 }
 
 // Metrics describes all that is counted, for the documentation.
-func Metrics() (prometheus.Collector, error) { return NewCounts().registry, nil }
+func Metrics() (prometheus.Collector, error) { return NewCounts(nil).registry, nil }
 
 // ReloadFailed counts a change of the files that was refused.
 func (c *Counts) ReloadFailed(reason credential.Reason) {
@@ -101,7 +106,7 @@ func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 		return !ok || marks.Status().Broken == nil
 	}
 	if cfg.Metrics != nil {
-		server := &http.Server{Handler: p.handler(cfg.Counts, whole), ReadHeaderTimeout: 5 * time.Second,
+		server := &http.Server{Handler: p.handler(cfg.Counts, whole, cfg.Output), ReadHeaderTimeout: 5 * time.Second,
 			ReadTimeout:  10 * time.Second,
 			WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
 		stop := context.AfterFunc(ctx, func() { server.Close() })
@@ -177,7 +182,7 @@ func (p *Provider) refused(counts *Counts, err error) {
 
 // handler serves metrics and probes, which carry no authority. The provider is ready as soon
 // as it serves, and while its marks can be saved: it needs nothing of anybody.
-func (p *Provider) handler(counts *Counts, whole func() bool) http.Handler {
+func (p *Provider) handler(counts *Counts, whole func() bool, output *logging.Writer) http.Handler {
 	mux := http.NewServeMux()
 	metrics := promhttp.HandlerFor(counts.registry, promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -188,7 +193,7 @@ func (p *Provider) handler(counts *Counts, whole func() bool) http.Handler {
 		}
 		metrics.ServeHTTP(w, r)
 	})
-	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }))
-	mux.Handle("GET /probe/readiness", probe.Handler(whole))
+	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }, nil))
+	mux.Handle("GET /probe/readiness", probe.Handler(whole, output.Detail))
 	return mux
 }

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/freeport"
+)
+
+// A stream is what a process has for standard error, or for both of its streams.
+type stream struct {
+	file *os.File // what the process gets; nil: the stream is closed
+	read *os.File // the other end; nil: there is none
+}
+
+func newPipe(t *testing.T) *stream {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return &stream{file: w, read: r}
+}
+
+// fill has a pipe take nothing more: the next write to it waits for a reader.
+func (s *stream) fill(t *testing.T) {
+	t.Helper()
+	// A description of its own: the process that has the pipe must not see that this one does not wait.
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", s.file.Fd()), unix.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for size := 4096; size > 0; size /= 2 {
+		for {
+			if _, err := unix.Write(fd, bytes.Repeat([]byte("."), size)); err != nil {
+				break
+			}
+		}
+	}
+}
+
+// drain reads a pipe from now on, as far as its writers write.
+func (s *stream) drain() { go func() { _, _ = io.Copy(io.Discard, s.read) }() }
+
+// TestStreams has processes that go on live with every state of a stream, and with SIGHUP and SIGPIPE: at the start, in
+// service and while they end. Each serves, says that its log is lost for as long as it is, and ends with SIGTERM.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	f := newStreams(t)
+	for _, row := range []struct {
+		name           string
+		open           func(t *testing.T) *stream
+		then           func(t *testing.T, s *stream) // in service; nil: it was so at the start
+		problem        string
+		drops, recover bool
+	}{
+		{name: "closed", open: func(*testing.T) *stream { return new(stream) }, problem: "it was closed when the process started"},
+		{name: "full", open: func(t *testing.T) *stream {
+			file, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { file.Close() })
+			return &stream{file: file}
+		}, problem: "there is no space left", drops: true},
+		{name: "reader gone", open: func(t *testing.T) *stream {
+			s := newPipe(t)
+			s.read.Close()
+			return s
+		}, problem: "nobody reads it any more", drops: true},
+		{name: "reader goes", open: newPipe, then: func(_ *testing.T, s *stream) { s.read.Close() },
+			problem: "nobody reads it any more", drops: true},
+		{name: "reader stopped", open: func(t *testing.T) *stream {
+			s := newPipe(t)
+			s.fill(t)
+			return s
+		}, problem: "whoever reads it does not"},
+		{name: "reader stops", open: newPipe, then: func(t *testing.T, s *stream) { s.fill(t) },
+			problem: "whoever reads it does not", recover: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			f.t = t
+			var all []*streaming
+			for _, name := range []string{"coordinator", "agent", "provider", "shard"} {
+				p := f.begin(name, row.open(t))
+				all = append(all, p)
+				p.becomes("ready", func() bool { status, _ := p.get("/probe/readiness"); return status == http.StatusOK })
+			}
+			for _, p := range all {
+				if row.then != nil {
+					row.then(t, p.stream)
+				}
+				p.signal(syscall.SIGPIPE)
+				p.signal(syscall.SIGHUP) // which is a line of the log
+			}
+			for _, p := range all {
+				p.becomes("one that says that its log is lost", func() bool {
+					status, body := p.get("/probe/readiness")
+					_, metrics := p.get("/metrics")
+					return status == http.StatusOK && strings.Contains(body, row.problem) &&
+						strings.Contains(metrics, "\nfealty_log_failing 1\n") &&
+						(!row.drops || !strings.Contains(metrics, "\nfealty_log_dropped_total 0\n"))
+				})
+			}
+			f.works(row.name, row.problem)
+			if row.recover {
+				for _, p := range all {
+					p.stream.drain()
+					p.becomes("well again", func() bool {
+						_, body := p.get("/probe/readiness")
+						_, metrics := p.get("/metrics")
+						return !strings.Contains(body, `"log"`) && strings.Contains(metrics, "\nfealty_log_failing 0\n")
+					})
+				}
+				if out := f.must("status", "--socket", f.socket("coordinator-1")); strings.Contains(out, "FE-U120") {
+					t.Errorf("once its log is read, status says\n%s", out)
+				}
+				for _, p := range all {
+					p.stream.read = nil // it is read until it ends
+				}
+			}
+			for _, p := range all {
+				p.end()
+			}
+			for _, p := range all {
+				p.ends()
+			}
+		})
+	}
+}
+
+// streams is a coordinator with the members of a shard and a provider.
+type streams struct {
+	*fleet
+	enrolled bool
+}
+
+func newStreams(t *testing.T) *streams {
+	exe, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &streams{fleet: newFleet(t, exe, "", "")}
+	const name = "coordinator-1"
+	if f.listens[name], err = freeport.Addr(); err != nil {
+		t.Fatal(err)
+	}
+	f.store = "sqlite:" + filepath.Join(f.dir, "fealty.db")
+	f.start(name)
+	var key string
+	f.until(name+" answers", func(out string) bool {
+		key = regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`).FindString(out)
+		return key != ""
+	}, "status", "-o", "json", "--socket", f.socket(name))
+	f.must("manifest", "init", "--cluster", "prod.example", "--coordinator-key", name+"="+key,
+		"--keeper", "file:"+filepath.Join(f.dir, "keeper.key"), "--signer-key-out", "alice.key", "--out", "m.yaml")
+	file := filepath.Join(f.dir, "m.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const nodes = "  - {name: nodes, kind: data"
+	entries := ""
+	for _, kind := range []string{"shard", "provider"} {
+		entries += "  - {name: " + kind + "s, kind: " + kind + ", match: [\"token:" + kind + "s\"], max_members: 9}\n"
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), nodes, entries+nodes, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.must("manifest", "set", "m.yaml", "--socket", f.socket(name))
+	f.ready(name)
+	for _, member := range []string{"shard/eu-1", "provider/laptop"} {
+		kind, of, _ := strings.Cut(member, "/")
+		f.join(kind, of)
+	}
+	profiles := "profiles:\n  - name: web\n    domain: eu\n    slots: 1\n    command: [sleep, \"600\"]\n"
+	if err := os.WriteFile(filepath.Join(f.dir, "profiles.yaml"), []byte(profiles), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.kill(name)
+	return f
+}
+
+// join has a member join.
+func (f *streams) join(kind, name string) {
+	f.t.Helper()
+	entry := kind + "s"
+	if kind == "data" {
+		entry = "nodes"
+	}
+	token := f.must("token", "create", "--entry", entry, "--name", name, "--socket", f.socket("coordinator-1"))
+	f.must("join", strings.TrimSpace(token), "--kind", kind, "--data", name)
+}
+
+// works has a member join and be banned, the agent renew, and every place say what is wrong.
+func (f *streams) works(row, problem string) {
+	f.t.Helper()
+	socket := f.socket("coordinator-1")
+	name := strings.ReplaceAll(row, " ", "-")
+	f.join("data", name)
+	f.must("member", "ban", "data/"+name, "--reason", "a test", "--yes", "--socket", socket)
+	local, err := line.Dial(filepath.Join(f.dir, "eu-1", "agent.sock"), patience)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer local.Close()
+	// It is asked for until it comes through: the agent may not have reached the coordinator yet.
+	f.renews(fealtyv1.NewNodeServiceClient(local))
+	out, _ := f.run("status", "--socket", socket)
+	for _, part := range []string{"FE-U120", "standard error of coordinator coordinator-1", problem} {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), part) {
+			f.t.Errorf("status is without %q:\n%s", part, out)
+		}
+	}
+	if out, _ := f.run("check", "node", "--data", "eu-1", "-o", "json"); !strings.Contains(out, "node.log") ||
+		!strings.Contains(out, "FE-U120") || !strings.Contains(out, problem) {
+		f.t.Errorf("check says\n%s", out)
+	}
+}
+
+func (f *streams) renews(node fealtyv1.NodeServiceClient) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), 2*patience)
+	defer cancel()
+	for {
+		_, err := node.RenewIdentity(ctx, new(fealtyv1.RenewIdentityRequest))
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			f.t.Fatalf("the agent does not renew: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// streaming is a process with a stream.
+type streaming struct {
+	f       *streams
+	name    string
+	cmd     *exec.Cmd
+	stream  *stream
+	metrics string
+	ended   chan struct{}
+}
+
+// begin starts a process that goes on, with s for its standard error.
+func (f *streams) begin(name string, s *stream) *streaming {
+	f.t.Helper()
+	p := &streaming{f: f, name: name, stream: s, ended: make(chan struct{})}
+	var at [2]string
+	for i := range at {
+		var err error
+		if at[i], err = freeport.Addr(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	p.metrics = at[0]
+	args := map[string][]string{
+		"coordinator": {"coordinator", "--data", "coordinator-1", "--listen", f.listens["coordinator-1"]},
+		"agent":       {"agent", "--data", "eu-1"},
+		"provider": {"provider", "process", "--profiles", "profiles.yaml", "--agent", "laptop", "--data", "provider.data",
+			"--listen", at[1]},
+		"shard": {"shard", "--agent", "eu-1", "--data", "shard.data", "--listen", at[1], "--cycle", "200ms"},
+	}[name]
+	if name == "shard" && !f.enrolled {
+		args, f.enrolled = append(args, "--enrol"), true
+	}
+	config := filepath.Join(f.dir, name+".yaml")
+	_ = os.Remove(config) // of the row before
+	if err := unix.Mkfifo(config, 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	args = append(args, "--metrics", p.metrics, "--config", name+".yaml")
+	p.cmd = f.fealty(context.WithoutCancel(f.t.Context()), args...)
+	if s.file == nil {
+		// As a shell does it: nothing else can start a process without the stream.
+		p.cmd.Args = append([]string{"sh", "-c", `exec "$0" "$@" 2>&-`, p.cmd.Path}, p.cmd.Args[1:]...)
+		p.cmd.Path = "/bin/sh"
+	} else {
+		p.cmd.Stderr = s.file
+	}
+	if err := p.cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	go func() { _ = p.cmd.Wait(); close(p.ended) }() // its state says how it ended
+	f.t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.ended })
+	// It stands still where it reads its settings, until there are some, and hears of the signals there.
+	var settings *os.File
+	p.becomes("one that reads its settings", func() bool {
+		var err error
+		settings, err = os.OpenFile(config, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		return err == nil
+	})
+	defer settings.Close()
+	text := []byte("log_level: info\n")
+	if err := os.Remove(config); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(config, text, 0o600); err != nil { // for when it is told to read them again
+		f.t.Fatal(err)
+	}
+	p.signal(syscall.SIGHUP)
+	p.signal(syscall.SIGPIPE)
+	if _, err := settings.Write(text); err != nil {
+		f.t.Fatal(err)
+	}
+	return p
+}
+
+func (p *streaming) signal(sig os.Signal) {
+	p.f.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.f.t.Fatalf("%s: %v: %v", p.name, sig, err)
+	}
+}
+
+// get asks the process over HTTP.
+func (p *streaming) get(path string) (status int, body string) {
+	resp, err := http.Get("http://" + p.metrics + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(text)
+}
+
+func (p *streaming) becomes(what string, is func() bool) {
+	p.f.t.Helper()
+	for end := time.Now().Add(2 * patience); !is(); time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-p.ended:
+			p.f.t.Fatalf("the %s ended with %v before it was %s", p.name, p.cmd.ProcessState, what)
+		default:
+		}
+		if time.Now().After(end) {
+			_, ready := p.get("/probe/readiness")
+			_, metrics := p.get("/metrics")
+			p.f.t.Fatalf("the %s is not %s yet: %s\n%s", p.name, what, ready,
+				strings.Join(regexp.MustCompile(`(?m)^fealty_log_.*$`).FindAllString(metrics, -1), "\n"))
+		}
+	}
+}
+
+// end tells the process to end, while the other signals come.
+func (p *streaming) end() {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
+		_ = p.cmd.Process.Signal(sig) // it may have ended
+	}
+}
+
+// ends waits until the process did as it was told.
+func (p *streaming) ends() {
+	p.f.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(2 * patience):
+		p.f.t.Fatalf("the %s does not end", p.name)
+	}
+	if state := p.cmd.ProcessState; state.ExitCode() != 0 {
+		p.f.t.Errorf("the %s ended with %v", p.name, state)
+	}
+}
