@@ -234,3 +234,64 @@ func TestDomainMove(t *testing.T) {
 		}
 	}
 }
+
+// Two processes run as one shard: a newer one was started, and the one of before is there still.
+// The coordinators serve the newer one alone. All that is instructed is done by it, and while it
+// stands still nobody lets its domain go in its place.
+func TestZombieAndCoordinators(t *testing.T) {
+	t.Parallel()
+	f, a := startActuation(t)
+	socket := f.socket("coordinator-1")
+	said := func(name, text string) func() bool {
+		return func() bool { return strings.Contains(a.log(name), text) }
+	}
+	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--socket", socket)
+	await(t, "eu-1 to own the domain", said("shard-eu-1", "this member acts there"))
+
+	// Nobody refuses the old one at a provider: it has nothing to do there.
+	a.run("shard-eu-1-new", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--enrol", "--cycle",
+		"200ms")
+	await(t, "the new one to own the domain", said("shard-eu-1-new", "this member acts there"))
+	await(t, "the old one to be fenced", said("shard-eu-1", "this shard was fenced"))
+	f.until("the incident", func(out string) bool { return strings.Contains(out, "FE-P102") }, "status", "--socket", socket)
+
+	kinds := []string{"pause", "resume"}
+	for i := range 10 {
+		f.must("instruction", "give", "shard/eu-1", kinds[i%2], "--reason", "a test", "--socket", socket)
+	}
+	f.until("all ten are done", func(out string) bool {
+		return strings.Count(out, " done ") == 10
+	}, "instruction", "list", "--member", "shard/eu-1", "--socket", socket, "-o", "wide")
+	const carriedOut = `msg="an instruction is carried out"`
+	if n, old := strings.Count(a.log("shard-eu-1-new"), carriedOut),
+		strings.Count(a.log("shard-eu-1"), carriedOut); n != 10 || old != 0 {
+		t.Errorf("of ten instructions the new process carried out %d, and the fenced one %d", n, old)
+	}
+
+	// The owner stands still. A process that polls once a second would have let go by the time
+	// that another shard was told two things, one after the other.
+	if err := a.runs["shard-eu-1-new"].Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	f.must("domain", "assign", "eu", "--to", "shard/eu-2", "--reason", "a move", "--socket", socket)
+	for i, kind := range kinds {
+		f.must("instruction", "give", "shard/eu-2", kind, "--reason", "a test", "--socket", socket)
+		f.until("eu-2 did "+kind, func(out string) bool { return strings.Count(out, " done ") == i+1 },
+			"instruction", "list", "--member", "shard/eu-2", "--socket", socket, "-o", "wide")
+	}
+	if out := f.must("domain", "show", "eu", "--socket", socket); !strings.Contains(out, "moving") ||
+		strings.Contains(out, "owner      shard/eu-2") {
+		t.Errorf("nobody but the fenced process could let go, and the domain went on: %s", out)
+	}
+	if err := a.runs["shard-eu-1-new"].Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	f.until("eu-2 owns it", func(out string) bool {
+		return strings.Contains(out, "shard/eu-2") && !strings.Contains(out, "moving")
+	}, "domain", "show", "eu", "--socket", socket)
+	const letGo = `msg="a domain was let go"`
+	await(t, "the owner to have let go", said("shard-eu-1-new", letGo))
+	if said("shard-eu-1", letGo)() {
+		t.Error("the fenced process let the domain go")
+	}
+}

@@ -90,5 +90,6 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Workloads.RegisterMetrics(reg)
 	c.rooms.Shown.Web.RegisterMetrics(reg)
 	c.rooms.Fencing.Journals.RegisterMetrics(reg)
+	c.rooms.Fencing.Grants.RegisterMetrics(reg)
 	c.rooms.Fencing.Incidents.RegisterMetrics(reg)
 }

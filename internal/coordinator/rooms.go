@@ -294,13 +294,13 @@ func (c *Coordinator) wire(o own) error {
 	r.Fencing.Grants = grants.New(grants.Config{Head: r.Head, Bundle: r.Bundle,
 		Asking: asking(cfg.Rates.perMember(), "grants"), Log: c.log, Now: c.now})
 	r.Fencing.Domains = domains.New(domains.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
-		Asking: asking(cfg.Rates.perPoller(), "calls about domains"), Log: c.log, Now: c.now, Elapsed: c.elapsed})
+		Asking: asking(cfg.Rates.perPoller(), "calls about domains"), Grants: r.Fencing.Grants, Log: c.log, Now: c.now, Elapsed: c.elapsed})
 	r.Fencing.Instructions = instructions.New(instructions.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
-		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Now: c.now})
+		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Grants: r.Fencing.Grants, Now: c.now})
 	r.Fencing.Registry = registry.New(registry.Config{Head: r.Head, Bundle: r.Bundle,
-		Asking: asking(cfg.Rates.perPoller(), "calls about quotas and providers"), Log: c.log, Now: c.now})
+		Asking: asking(cfg.Rates.perPoller(), "calls about quotas and providers"), Grants: r.Fencing.Grants, Log: c.log, Now: c.now})
 	r.Fencing.Journals = journals.New(journals.Config{Head: r.Head,
-		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Now: c.now, Retention: auditRetention})
+		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Grants: r.Fencing.Grants, Now: c.now, Retention: auditRetention})
 	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,
 		Now: c.now})
 	r.Publication = publication.New(publication.Config{

@@ -106,7 +106,7 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 		}
 	}
 	if !dry {
-		did = append(did, fmt.Sprintf("its provider refused it, and the machines are the same processes %v",
+		did = append(did, fmt.Sprintf("it was refused, and the machines are the same processes %v",
 			pids(before)))
 	}
 	return did, []string{

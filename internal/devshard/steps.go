@@ -123,7 +123,7 @@ func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
 }
 
 // incident waits until a zombie was refused, and until status, audit and metrics tell of it. It
-// returns how often the provider refused as stale.
+// returns how often it was refused as stale, by the provider or by coordinators: it asks as it happens.
 func (f *Fleet) incident(ctx context.Context, zombie *devprogram.Program) (refused float64, err error) {
 	err = f.cfg.Await(ctx, zombie.Name+" to be fenced, and told of", func(ctx context.Context) (bool, error) {
 		own, err := devprogram.Scrape(ctx, zombie.Metrics)
@@ -142,9 +142,10 @@ func (f *Fleet) incident(ctx context.Context, zombie *devprogram.Program) (refus
 				return false, err
 			}
 			told += coordinator["fealty_incidents_fenced_total"]
+			refused += coordinator[`fealty_fenced_calls_total{reason="stale"}`]
 		}
 		if own["fealty_shard_fenced"] != 1 || refused == 0 || told != 1 {
-			return false, fmt.Errorf("its metric says %v, the provider refused it %v times, coordinators counted %v",
+			return false, fmt.Errorf("its metric says %v, it was refused %v times, coordinators counted %v",
 				own["fealty_shard_fenced"], refused, told)
 		}
 		entries, found, err := f.incidents(ctx)
@@ -468,11 +469,23 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	}
 	link := uplink.New(uplink.Config{Source: who.Source(), Addresses: who.Coordinators})
 	defer link.Close()
-	way, done, said := &heldBack{ClientConnInterface: link}, 0, &lastError{Handler: slog.DiscardHandler}
 	dir := filepath.Join(f.cfg.Dir, "stale-term")
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return "", err
 	}
+	life, err := terms.EnrolEpoch(dir, terms.EpochOptions{Holder: who.ID().String(), Authority: who.Authority(),
+		Ask: func(_ string, incarnation fence.Incarnation) (string, error) {
+			got, err := fealtyv1.NewGrantServiceClient(link).Grant(ctx, &fealtyv1.GrantRequest{Name: who.ID().Name(),
+				Incarnation: incarnation.String()})
+			return got.GetGrant(), err
+		}})
+	if err != nil {
+		return "", err
+	}
+	defer life.Close()
+	fenced := uplink.NewFenced(link)
+	fenced.Begin(life.Sender())
+	way, done, said := &heldBack{ClientConnInterface: fenced}, 0, &lastError{Handler: slog.DiscardHandler}
 	mark, err := terms.EnrolTerm(dir)
 	if err != nil {
 		return "", err
@@ -497,7 +510,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	old, before, err := f.ordered(ctx, who, link, 0)
+	old, before, err := f.ordered(ctx, who, fenced, 0)
 	if err != nil {
 		return "", err
 	}
@@ -509,7 +522,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	_, now, err := f.ordered(ctx, who, link, before)
+	_, now, err := f.ordered(ctx, who, fenced, before)
 	if err != nil {
 		return "", err
 	}

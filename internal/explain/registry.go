@@ -48,6 +48,7 @@ const (
 	DomainUnfit       Code = "FE-F103"
 	DomainTooMany     Code = "FE-F104"
 	DomainExhausted   Code = "FE-F105"
+	ProcessOvertaken  Code = "FE-F106"
 )
 
 // History and manifest.
@@ -625,6 +626,22 @@ may not begin anew; one that nobody needs any more costs a record.`,
 		Page: `
 Each change of the owner takes the next ownership, so four billion changes within one authority epoch, or as many
 authority epochs, lead here. No cluster has been seen to.`,
+	},
+	{
+		Code:  ProcessOvertaken,
+		Title: "another process of the member is in charge",
+		What:  "this process of {member|the member} is told nothing any more",
+		Why:   "{problem|another process of this member is in charge}",
+		Do: "stop the one of the two that is not meant; then start the other one again, with a folder that no other " +
+			"process has",
+		Exit: ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A shard asks for a grant when it starts, and names its life in each call to a coordinator. The coordinators serve the
+newest life of the newest grant alone: what an older process polls, acknowledges, lets go or reports changes nothing. A
+process that hears so is fenced, and acts no more; it reports that once, which is FE-P102. One whose grant was passed
+by another that was never used is not fenced, as nobody is known to be in charge: start it again, and it gets the next.
+
+A process of a release that names no life is served until one of its member does.`,
 	},
 	{
 		Code:  ManifestInvalid,
@@ -1618,14 +1635,15 @@ zombie, or refuses a shard that is in charge: it must not be used.`,
 	{
 		Code:  ShardFenced,
 		Title: "the shard was fenced",
-		What:  "a process of {member|the shard} acts no more: a provider refused it",
+		What:  "a process of {member|the shard} acts no more: it was refused",
 		Why:   "another process with its identity is in charge{process|, so that all it knows is out of date}",
 		Do: "stop the one that was refused, if the other one is meant; otherwise find that one first, and start one " +
 			"of the two again, with a folder that no other process has",
 		Exit: ExitUnhealthy, GRPC: codes.FailedPrecondition,
 		Page: `
-A shard that was paused, cut off or replaced comes back and believes that it is in charge. Its provider has obeyed
-another process with the same identity since, and refuses it: nothing of what it asked for was done. It acts no more and
+A shard that was paused, cut off or replaced comes back and believes that it is in charge. A provider has obeyed another
+process with the same identity since, or a coordinator granted it a newer epoch, and refuses the old one: nothing of what
+it asked for was done. It acts no more, takes no instruction, lets no domain go, and
 stays up, with ` + "`fealty_shard_fenced`" + ` at 1 and its readiness gone, until it is stopped; then it ends with this
 error. If nobody started another one on purpose, somebody has a copy of its folder, or of its machine.
 

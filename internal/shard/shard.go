@@ -247,6 +247,10 @@ func (s *Shard) owns(m *inventory.Machine) bool {
 // promised.
 func (s *Shard) Own(domain string) { s.pool.Own(domain) }
 
+// Fence has the shard act no more: a coordinator said that another process with its identity is in
+// charge. err matches fence.ErrEnded.
+func (s *Shard) Fence(err error) { s.pool.Fence(err) }
+
 // Fenced is closed when this process was fenced: the moment to raise an incident.
 func (s *Shard) Fenced() <-chan struct{} { return s.pool.Fenced() }
 

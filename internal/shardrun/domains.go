@@ -106,7 +106,7 @@ func (r *running) openDomains() error {
 	}
 	r.closers = append(r.closers, mark.Close)
 	d := &domains{mark: mark}
-	d.holder, err = ownership.New(ownership.Config{ID: r.cfg.ID, Conn: r.cfg.Coordinators, Authority: r.cfg.Authority,
+	d.holder, err = ownership.New(ownership.Config{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
 		Term: mark, Receivers: d.receivers, Clock: boottime.System(),
 		File:  ownership.File{Files: durable.OS(), Dir: dir},
 		Quiet: d.quiet, Owned: func(domain string) { d.of().Own(domain) }, Log: r.cfg.Log})

@@ -49,11 +49,15 @@ func (r *running) openInstructions() (paused bool, err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("read %s: %w", name, err)
 	}
-	r.executor = instructed.New(instructed.Config{ID: r.cfg.ID, Conn: r.cfg.Coordinators, Authority: r.cfg.Authority,
+	r.executor = instructed.New(instructed.Config{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
 		Term: r.domains.mark, Book: book, Now: time.Now, Log: r.cfg.Log,
 		Do: map[string]func(context.Context) error{
-			// On disk first: a shard that pauses goes on pausing.
+			// On disk first: a shard that pauses goes on pausing. One that was fenced meanwhile is not
+			// who was told.
 			instruction.Pause: func(context.Context) error {
+				if err := r.sender.Err(); err != nil {
+					return err
+				}
 				if err := files.WriteFile(name, []byte("told to pause\n")); err != nil {
 					return err
 				}
@@ -61,6 +65,9 @@ func (r *running) openInstructions() (paused bool, err error) {
 				return nil
 			},
 			instruction.Resume: func(context.Context) error {
+				if err := r.sender.Err(); err != nil {
+					return err
+				}
 				if r.cfg.Paused {
 					return errPausedHere
 				}

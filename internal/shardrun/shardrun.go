@@ -43,6 +43,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/rails"
 	"github.com/fealty-io/fealty/internal/shard/session"
 	"github.com/fealty-io/fealty/internal/shardplan"
+	"github.com/fealty-io/fealty/internal/uplink"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -119,17 +120,18 @@ func (e *FencedError) Unwrap() error { return e.err }
 
 // running is a shard with all that it holds.
 type running struct {
-	cfg      Config
-	shard    *shard.Shard
-	sessions *session.Server
-	domains  *domains             // nil without coordinators
-	planned  *planned.Follower    // nil without coordinators
-	executor *instructed.Executor // nil without coordinators
-	handover *handover.Handover   // nil without coordinators
-	sender   *fence.Sender
-	sites    *providers
-	registry *prometheus.Registry
-	closers  []func() error
+	cfg          Config
+	shard        *shard.Shard
+	sessions     *session.Server
+	domains      *domains             // nil without coordinators
+	planned      *planned.Follower    // nil without coordinators
+	executor     *instructed.Executor // nil without coordinators
+	handover     *handover.Handover   // nil without coordinators
+	coordinators *uplink.Fenced       // the calls of this life; nil without coordinators
+	sender       *fence.Sender
+	sites        *providers
+	registry     *prometheus.Registry
+	closers      []func() error
 }
 
 // Run works until ctx ends, and returns nil then; a [*FencedError] if the shard was fenced
@@ -154,10 +156,21 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	g.Go(func() error { return r.work(ctx) })
 	g.Go(func() error { return r.serve(ctx) })
 	if r.domains != nil {
-		g.Go(func() error { return untilEnd(ctx, r.domains.holder.Run(ctx)) })
-		g.Go(func() error { return untilEnd(ctx, r.executor.Run(ctx)) })
-		g.Go(func() error { return untilEnd(ctx, r.planned.Run(ctx)) })
-		g.Go(func() error { r.handover.Run(ctx); return nil })
+		// Until it is fenced: a process that was fenced polls nothing, does nothing that it is told,
+		// lets nothing go and gives no journal. It reports its incident, and nothing else.
+		charge, fenced := context.WithCancel(ctx)
+		g.Go(func() error {
+			defer fenced()
+			select {
+			case <-r.shard.Fenced():
+			case <-ctx.Done():
+			}
+			return nil
+		})
+		g.Go(func() error { return untilEnd(charge, r.domains.holder.Run(charge)) })
+		g.Go(func() error { return untilEnd(charge, r.executor.Run(charge)) })
+		g.Go(func() error { return untilEnd(charge, r.planned.Run(charge)) })
+		g.Go(func() error { r.handover.Run(charge); return nil })
 	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })
@@ -191,12 +204,13 @@ func (r *running) open(ctx context.Context) error {
 		cfg.Log.Error("the journal of before cannot be read, and stays as it is", "problem", problem)
 	}
 	if cfg.Coordinators != nil {
-		r.handover = handover.New(handover.Config{Conn: cfg.Coordinators, Source: j.Reader(), Log: cfg.Log})
+		r.coordinators = uplink.NewFenced(cfg.Coordinators)
+		r.handover = handover.New(handover.Config{Conn: r.coordinators, Source: j.Reader(), Log: cfg.Log})
 	}
 	if err := r.openDomains(); err != nil {
 		return err
 	}
-	if err := r.openPlan(ctx); err != nil {
+	if err := r.openPlan(); err != nil {
 		return err
 	}
 	hold := rails.Default()
@@ -209,6 +223,7 @@ func (r *running) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.askPlan(ctx)
 	if err := r.openProviders(sender); err != nil {
 		return err
 	}
@@ -260,7 +275,7 @@ func (r *running) openProviders(sender *fence.Sender) error {
 }
 
 // openPlan reads what this shard was told of quotas and providers.
-func (r *running) openPlan(ctx context.Context) (err error) {
+func (r *running) openPlan() (err error) {
 	if r.domains == nil {
 		return nil
 	}
@@ -268,17 +283,20 @@ func (r *running) openPlan(ctx context.Context) (err error) {
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return fmt.Errorf("make the shard's folder: %w", err)
 	}
-	r.planned, err = planned.Open(planned.Config{ID: r.cfg.ID, Conn: r.cfg.Coordinators, Authority: r.cfg.Authority,
+	r.planned, err = planned.Open(planned.Config{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
 		Files: durable.OS(), Dir: dir, Now: time.Now, Log: r.cfg.Log})
-	if err != nil {
-		return err
+	return err
+}
+
+// askPlan asks for the newest plan, so that the first cycle goes by it, if somebody tells it: a
+// provider that comes later holds up nobody. It is the first call of a life.
+func (r *running) askPlan(ctx context.Context) {
+	if r.planned == nil {
+		return
 	}
-	// The first cycle goes by the newest plan, if somebody tells it: a provider that comes later
-	// holds up nobody.
 	asking, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	r.planned.Step(asking)
-	return nil
 }
 
 // begin begins a life: the first one if somebody said so, and otherwise the next one. A
@@ -310,6 +328,9 @@ func (r *running) begin(ctx context.Context) (*fence.Sender, error) {
 	r.cfg.Log.Info("the shard begins a life", "id", r.cfg.ID.String(), "epoch", life.Epoch.String(),
 		"incarnation", life.Incarnation.String())
 	r.sender = epoch.Sender()
+	if r.coordinators != nil {
+		r.coordinators.Begin(r.sender)
+	}
 	return r.sender, nil
 }
 
@@ -319,7 +340,8 @@ func (r *running) work(ctx context.Context) error {
 	defer watch.Wait()
 	watch.Go(func() {
 		select {
-		case <-r.shard.Fenced():
+		case <-r.sender.Fenced(): // by a provider or a coordinator
+			r.shard.Fence(r.sender.Err())
 			r.cfg.Log.Error("this shard was fenced, and acts no more: another process with its identity is in charge; "+
 				"look for it before this one is started again", "id", r.cfg.ID.String(), "incident", true)
 			if r.cfg.Coordinators != nil {

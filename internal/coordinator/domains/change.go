@@ -21,6 +21,7 @@ type change struct {
 	name, action, reason string
 	by                   string // blank: the caller
 	force, dryRun        bool
+	process              bool // the process that calls has to be the newest of its member
 	decide               func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error)
 }
 
@@ -40,6 +41,16 @@ func (d *Domains) apply(ctx context.Context, c change) (after Record, changed bo
 }
 
 func (d *Domains) try(ctx context.Context, s *authority.State, c change) (Record, bool, error) {
+	ch := s.Records.NewChange(s.HeadVersion)
+	if c.process {
+		// Before anything else, so that a zombie learns nothing, and with the change: no other
+		// process of the member is granted anything meanwhile.
+		served, err := d.cfg.Grants.Serve(ctx, s)
+		if err != nil {
+			return Record{}, false, err
+		}
+		served.Require(ch)
+	}
 	have, err := record.Get[Record](ctx, s.Records, KeyOf(c.name))
 	if err != nil {
 		return Record{}, false, d.cfg.Head.StoreError("read the domain", err)
@@ -61,7 +72,6 @@ func (d *Domains) try(ctx context.Context, s *authority.State, c change) (Record
 	if next.Ownership != before.Ownership {
 		after.Lease = leaseOf(s.Manifest)
 	}
-	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(KeyOf(c.name), have.Version, after)
 	if !have.Exists() {
 		if err := d.roomForOneMore(ctx, s); err != nil {

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/domain"
@@ -50,6 +51,7 @@ type Config struct {
 	Bundle   *trustbundle.Current
 	Election *election.Election
 	Asking   membership.Asking
+	Grants   *grants.Grants // which process of a member is served
 	Log      *slog.Logger
 	Now      func() time.Time
 	Elapsed  func() time.Duration // a clock that nobody sets, and that goes on in suspend

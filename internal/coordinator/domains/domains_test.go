@@ -412,3 +412,53 @@ func TestOlderKeyOwnsNothing(t *testing.T) {
 		t.Errorf("the member owns %v", all)
 	}
 }
+
+// A process that was overtaken does not let go what its successor owns: not when that called
+// already, and not when it is granted while the word of the older one is on its way.
+func TestZombieLetsNothingGo(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Joined("b")
+	letGo := func(life fence.Life, ownership uint64) error {
+		_, err := serverOf(d.C).ReleaseDomain(coordinatortest.Calls(a, life), &fealtyv1.ReleaseDomainRequest{Name: "a",
+			Domain: "eu", Ownership: ownership})
+		return err
+	}
+	polls := func(life fence.Life) error {
+		_, err := serverOf(d.C).PollAssignments(coordinatortest.Calls(a, life), &fealtyv1.PollAssignmentsRequest{Name: "a"})
+		return err
+	}
+	ownership := mustAssign(t, d, "eu", "data/a").GetOwnership()
+	mustAssign(t, d, "eu", "data/b")
+	old := d.Process(a)
+	coordinatortest.WantOnlyNil(t, polls(old))
+	live := d.Process(a)
+	coordinatortest.WantOnlyNil(t, polls(live))
+	stays := func(what string) {
+		t.Helper()
+		rec, err := record.Get[domains.Record](t.Context(), d.State().Records, domains.KeyOf("eu"))
+		if err != nil || rec.Value.Owner != "data/a" || !rec.Value.Moving {
+			t.Errorf("%s: the domain is %+v, %v", what, rec.Value, err)
+		}
+	}
+	coordinatortest.WantOnly(t, "a zombie lets go", letGo(old, ownership), explain.ProcessOvertaken)
+	coordinatortest.WantOnly(t, "a zombie lets go what is not its", letGo(old, ownership+1), explain.ProcessOvertaken)
+	coordinatortest.WantOnly(t, "a zombie asks", polls(old), explain.ProcessOvertaken)
+	coordinatortest.WantOnly(t, "one without a life lets go", letGo(fence.Life{}, ownership), explain.ProcessOvertaken)
+	stays("after a zombie's word")
+
+	var next fence.Life
+	d.Store.Intercept(func(tx store.Tx) {
+		if next.Grant == "" && slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == domains.KeyOf("eu") }) {
+			next = d.Process(a)
+		}
+	})
+	coordinatortest.WantOnly(t, "one that is overtaken meanwhile", letGo(live, ownership), explain.ProcessOvertaken)
+	stays("after the word of one that was overtaken meanwhile")
+	coordinatortest.WantOnlyNil(t, letGo(next, ownership))
+	rec, err := record.Get[domains.Record](t.Context(), d.State().Records, domains.KeyOf("eu"))
+	if err != nil || rec.Value.Owner != "data/b" {
+		t.Errorf("the newest process let go: %+v, %v", rec.Value, err)
+	}
+}

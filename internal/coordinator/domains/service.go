@@ -156,7 +156,7 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	changed, err := r.d.letGo(ctx, change{name: req.GetDomain(), action: "domain.release",
+	changed, err := r.d.letGo(ctx, change{name: req.GetDomain(), action: "domain.release", process: true,
 		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
 			return d.Release(by, req.GetOwnership(), authorityEpoch)
 		}})
@@ -175,6 +175,9 @@ func (r domainServer) PollAssignments(ctx context.Context,
 	}
 	s, err := r.d.cfg.Head.InForce(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := r.d.cfg.Grants.Serve(ctx, s); err != nil {
 		return nil, err
 	}
 	key, err := r.d.cfg.Bundle.StatementSigner(s)

@@ -14,6 +14,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -39,8 +40,11 @@ func KeyOf(kind identity.Kind, name string) string { return Prefix + string(kind
 type Record struct {
 	Number uint32    `json:"number"`
 	At     time.Time `json:"at"`
-	// Incarnation is the process that asked for it.
+	// Incarnation is the process that asked for it, or of Life.
 	Incarnation string `json:"incarnation,omitempty"`
+	// Life is the newest life under it whose process was served. Zero: none was that said so, or
+	// it is of an earlier release, which says nothing of itself.
+	Life uint32 `json:"life,omitempty"`
 }
 
 // Config is what Grants are made of.
@@ -52,11 +56,28 @@ type Config struct {
 	Now    func() time.Time
 }
 
-// Grants serve GrantService. Make them with [New].
-type Grants struct{ cfg Config }
+// Grants serve GrantService, and tell the newest process of a member from all others. Make them
+// with [New].
+type Grants struct {
+	cfg     Config
+	refused *prometheus.CounterVec
+}
 
 // New returns Grants that gave none yet.
-func New(cfg Config) *Grants { return &Grants{cfg} }
+func New(cfg Config) *Grants {
+	g := &Grants{cfg, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_fenced_calls_total",
+		Help: "Calls of members' processes that this coordinator refused, by reason (stale, clone, ungranted): " +
+			"another process of the member is in charge.",
+	}, []string{"reason"})}
+	for _, reason := range []fence.Reason{fence.ReasonStale, fence.ReasonClone, fence.ReasonUngranted} {
+		g.refused.WithLabelValues(string(reason))
+	}
+	return g
+}
+
+// RegisterMetrics registers what is counted.
+func (g *Grants) RegisterMetrics(reg prometheus.Registerer) { reg.MustRegister(g.refused) }
 
 // RegisterServices registers the service that gives grants.
 func (g *Grants) RegisterServices(to grpc.ServiceRegistrar) {
@@ -151,18 +172,10 @@ func (g *Grants) give(ctx context.Context, s *authority.State, id identity.ID, i
 // shown is the number of the grant that a holder shows; 0 if it shows none. A number that
 // a key of the bundle in force did not sign holds nothing back: anybody can say one.
 func (g *Grants) shown(s *authority.State, id identity.ID, text string) (uint32, error) {
-	view := g.cfg.Bundle.View()
-	if text == "" || view == nil {
+	if text == "" {
 		return 0, nil
 	}
-	keys := make(map[string]ed25519.PublicKey)
-	for _, k := range view.AuditKeys(s.Bundle) {
-		keys[k.ID()] = k.Key
-	}
-	verified, err := fence.Authority{Cluster: s.Manifest.Cluster, Key: func(id string) (ed25519.PublicKey, bool) {
-		key, ok := keys[id]
-		return key, ok
-	}}.OpenGrant(text)
+	verified, err := g.authority(s).OpenGrant(text)
 	grant, ok := verified.Get()
 	switch {
 	case errors.Is(err, fence.ErrUntrusted):
@@ -173,4 +186,18 @@ func (g *Grants) shown(s *authority.State, id identity.ID, text string) (uint32,
 		return 0, explain.New(explain.RequestField, "field", "newest", "problem", "it is the grant of another holder")
 	}
 	return grant.Number, nil
+}
+
+// authority is whose grants count: the keys of the bundle in force sign for it.
+func (g *Grants) authority(s *authority.State) fence.Authority {
+	keys := make(map[string]ed25519.PublicKey)
+	if view := g.cfg.Bundle.View(); view != nil {
+		for _, k := range view.AuditKeys(s.Bundle) {
+			keys[k.ID()] = k.Key
+		}
+	}
+	return fence.Authority{Cluster: s.Manifest.Cluster, Key: func(id string) (ed25519.PublicKey, bool) {
+		key, ok := keys[id]
+		return key, ok
+	}}
 }

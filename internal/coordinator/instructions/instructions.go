@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
@@ -59,6 +60,7 @@ type Config struct {
 	Bundle   *trustbundle.Current
 	Election *election.Election
 	Asking   membership.Asking
+	Grants   *grants.Grants // which process of a member is served
 	Now      func() time.Time
 }
 

@@ -3,11 +3,13 @@ package instructions_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
@@ -15,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 const done = fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_DONE
@@ -271,4 +274,76 @@ func TestLeaders(t *testing.T) {
 	}
 	drop(instructions.Kept-instruction.Lasts, 1)
 	drop(instruction.Lasts, 0)
+}
+
+// A process that was overtaken is told of no instruction, and what it says became of one counts
+// for nothing: the newest process of the member does it.
+func TestZombieDoesNothing(t *testing.T) {
+	t.Parallel()
+	d, a, _ := shards(t)
+	polls := func(life fence.Life) (int, error) {
+		resp, err := serverOf(d).PollInstructions(coordinatortest.Calls(a, life),
+			&fealtyv1.PollInstructionsRequest{Name: "eu-1"})
+		return len(resp.GetInstructions()), err
+	}
+	says := func(life fence.Life, id string, outcome fealtyv1.InstructionOutcome) error {
+		_, err := serverOf(d).AcknowledgeInstruction(coordinatortest.Calls(a, life),
+			&fealtyv1.AcknowledgeInstructionRequest{Name: "eu-1", Id: id, Outcome: outcome, Term: 1})
+		return err
+	}
+	waits := func(what, id string) {
+		t.Helper()
+		for _, i := range list(t, d, &fealtyv1.ListInstructionsRequest{}).GetInstructions() {
+			if i.GetId() == id && (i.GetOutcome() != fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_UNSPECIFIED ||
+				i.GetRefusedTerm() != 0) {
+				t.Errorf("%s: %v", what, i)
+			}
+		}
+	}
+	mustGive(t, d, "first", "shard/eu-1")
+	takeOver(t, d)
+	old := d.Process(a)
+	if n, err := polls(old); n != 1 || err != nil {
+		t.Fatalf("the only process is told %d instructions, %v", n, err)
+	}
+	live := d.Process(a)
+	if _, err := polls(old); err == nil {
+		t.Error("one that was overtaken is told what to do")
+	}
+	if n, err := polls(live); n != 1 || err != nil {
+		t.Fatalf("the newest process is told %d instructions, %v", n, err)
+	}
+	_, err := polls(old)
+	coordinatortest.WantOnly(t, "a zombie asks", err, explain.ProcessOvertaken)
+	_, err = polls(fence.Life{})
+	coordinatortest.WantOnly(t, "one without a life asks", err, explain.ProcessOvertaken)
+	coordinatortest.WantOnly(t, "a zombie says it did", says(old, "first", done), explain.ProcessOvertaken)
+	coordinatortest.WantOnly(t, "a zombie says that it is stale", says(old, "first",
+		fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_REJECTED_STALE), explain.ProcessOvertaken)
+	coordinatortest.WantOnly(t, "a zombie says something of none", says(old, "none", done), explain.ProcessOvertaken)
+	waits("after a zombie's word", "first")
+
+	for id, outcome := range map[string]fealtyv1.InstructionOutcome{"first": done,
+		"second": fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_REJECTED_STALE} {
+		if id == "second" {
+			mustGive(t, d, id, "shard/eu-1")
+			takeOver(t, d)
+		}
+		var next fence.Life
+		d.Store.Intercept(func(tx store.Tx) {
+			if next.Grant == "" && slices.ContainsFunc(tx.Put, func(w store.Write) bool {
+				return strings.HasPrefix(w.Key, instructions.Prefix)
+			}) {
+				next = d.Process(a)
+			}
+		})
+		coordinatortest.WantOnly(t, id+" of one that is overtaken meanwhile", says(live, id, outcome),
+			explain.ProcessOvertaken)
+		d.Store.Intercept(nil)
+		waits("after the word of one that was overtaken meanwhile", id)
+		live = next
+	}
+	if err := says(live, "first", done); err != nil {
+		t.Errorf("the newest says it did: %v", err)
+	}
 }

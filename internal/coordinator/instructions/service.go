@@ -210,6 +210,9 @@ func (r server) PollInstructions(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
+	if _, err := r.i.cfg.Grants.Serve(ctx, s); err != nil {
+		return nil, err
+	}
 	out := &fealtyv1.PollInstructionsResponse{}
 	if out.Term, err = r.i.cfg.Bundle.SignTerm(s, r.i.cfg.Election.Message().GetTerm()); err != nil {
 		return nil, err
@@ -251,22 +254,27 @@ func (r server) AcknowledgeInstruction(ctx context.Context,
 	}
 	out := &fealtyv1.AcknowledgeInstructionResponse{}
 	err = i.cfg.Head.Transact(ctx, "the acknowledgement", func(s *authority.State) error {
+		served, err := i.cfg.Grants.Serve(ctx, s)
+		if err != nil {
+			return err
+		}
 		v, err := record.Get[instruction.Order](ctx, s.Records, KeyOf(path, req.GetId()))
 		if err != nil {
 			return i.cfg.Head.StoreError("read the instruction", err)
 		}
+		ch := s.Records.NewChange(s.HeadVersion)
+		served.Require(ch)
 		if out.Changed = v.Exists(); !v.Exists() {
 			return nil // said before, or it is over: nothing waits for it
 		}
 		ended, waits, ends := v.Value.Acknowledge(outcome, req.GetDetail(), req.GetTerm(), i.cfg.Now().UTC())
 		switch {
 		case ends:
-			err = i.end(ctx, s, v, ended, s.Records.NewChange(s.HeadVersion), record.Actor(ctx))
+			err = i.end(ctx, s, v, ended, ch, record.Actor(ctx))
 		case waits == v.Value:
 			out.Changed = false
 			return nil
 		default:
-			ch := s.Records.NewChange(s.HeadVersion)
 			ch.Put(KeyOf(path, req.GetId()), v.Version, waits)
 			_, err = ch.Commit(ctx)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -56,6 +57,7 @@ const MaxAhead = time.Hour
 type Config struct {
 	Head   *authority.Head
 	Asking membership.Asking
+	Grants *grants.Grants // which process of a member is served
 	Now    func() time.Time
 
 	// Retention is how long the log keeps an entry.
@@ -177,6 +179,10 @@ func (j *Journals) bounded(req *fealtyv1.KeepJournalRequest, id identity.ID) (si
 // returns how far the chain goes then.
 func (j *Journals) keep(ctx context.Context, s *authority.State, id identity.ID, req *fealtyv1.KeepJournalRequest,
 	counted *bool) (auditstore.End, int, error) {
+	served, err := j.cfg.Grants.Serve(ctx, s)
+	if err != nil {
+		return auditstore.End{}, 0, err
+	}
 	end, err := auditstore.EndOf(ctx, s.Records.Store, req.GetChain(), j.lastOf(record.PathOf(id)))
 	// A chain of which no note is there any more is read whole: asking for one and another again and
 	// again would have the store read all day.
@@ -216,6 +222,7 @@ func (j *Journals) keep(ctx context.Context, s *authority.State, id identity.ID,
 	}
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
+	served.Require(ch)
 	ch.Tx.If, ch.Tx.Put = append(ch.Tx.If, conditions...), append(ch.Tx.Put, put...)
 	if _, err := ch.Commit(ctx); err != nil {
 		return end, 0, j.cfg.Head.CommitError("keep the journal of "+id.Name(), err)

@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
@@ -63,6 +64,7 @@ type Config struct {
 	Head   *authority.Head
 	Bundle *trustbundle.Current
 	Asking membership.Asking
+	Grants *grants.Grants // which process of a member is served
 	Log    *slog.Logger
 	Now    func() time.Time
 }
@@ -340,6 +342,9 @@ func (v server) PollPlan(ctx context.Context, req *fealtyv1.PollPlanRequest) (*f
 	}
 	s, err := v.r.cfg.Head.InForce(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := v.r.cfg.Grants.Serve(ctx, s); err != nil {
 		return nil, err
 	}
 	key, err := v.r.cfg.Bundle.StatementSigner(s)

@@ -289,11 +289,7 @@ func (p *Pool) end(r Result) {
 		delete(p.failed, r.Action.Machine)
 		return
 	case Fenced:
-		if p.fenced == nil {
-			p.fenced = fmt.Errorf("execution: this process was fenced and acts no more: look for another process with "+
-				"its identity before it is started again: %w", r.Err)
-			close(p.over)
-		}
+		p.fenceLocked(r.Err)
 		return
 	case Moved:
 		if r.Action.Domain != "" {
@@ -351,6 +347,23 @@ func (p *Pool) Moved(domain string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.moved[domain] != nil
+}
+
+// Fence ends the acting of this process, as somebody else than a provider refused it for good.
+// err matches [fence.ErrEnded].
+func (p *Pool) Fence(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fenceLocked(err)
+}
+
+// fenceLocked is Fence. The caller holds p.mu.
+func (p *Pool) fenceLocked(err error) {
+	if p.fenced == nil {
+		p.fenced = fmt.Errorf("execution: this process was fenced and acts no more: look for another process with "+
+			"its identity before it is started again: %w", err)
+		close(p.over)
+	}
 }
 
 // Fenced is closed when this process was fenced: the moment to raise an incident.
