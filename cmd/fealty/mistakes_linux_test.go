@@ -43,6 +43,7 @@ func TestMistakes(t *testing.T) {
 		"many.yaml":    strings.Repeat("kind: qos\nname: gold\n---\n", 300),
 		"twice/a.yaml": "kind: service\nname: web\ntype: container\n",
 		"twice/b.yaml": "kind: service\nname: web\ntype: container\n",
+		"colon.yaml":   "kind: service\nname web\n",
 		"locked.key":   string(pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("sealed")})),
 		"node.token":   f.must(ask("token", "create", "--entry", "nodes")...),
 	} {
@@ -51,6 +52,7 @@ func TestMistakes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	f.must("join", strings.TrimSpace(f.must(ask("token", "create", "--entry", "nodes", "--name", "data-node")...)), "--data", "data-node")
 	var status struct {
 		RootPin string `json:"root_pin"`
 	}
@@ -92,7 +94,7 @@ func TestMistakes(t *testing.T) {
 			[]string{"verified snapshots", "deadline"},
 		},
 		{
-			"a name that has no address", key("--coordinator", "nosuch.invalid:7443", "--pin", root.String()), 4,
+			"a name that has no address", key("--coordinator", "nosuch.invalid:7443", "--root-pin", root.String()), 4,
 			[]string{"FE-N103", "the name nosuch.invalid has no address", "--coordinator names another one"},
 			[]string{"verified snapshots", "lookup"},
 		},
@@ -117,6 +119,47 @@ func TestMistakes(t *testing.T) {
 			[]string{"token", "'\t'"},
 		},
 		{
+			"a line without a colon", ask("config", "put", "colon.yaml"), 3,
+			[]string{"colon.yaml:2:1: this line has no colon after its key; write it as KEY: VALUE, with a space after the colon"},
+			[]string{"non-map"},
+		},
+		{
+			"an action that there is not", ask("audit", "list", "--action", "nosuch"), 8,
+			[]string{"FE-U108: there is no entry of the audit log with the action nosuch", "no such action is known either",
+				"give one of audit, backup, config"},
+			[]string{"did you mean"},
+		},
+		{
+			"a slip in an action", ask("audit", "list", "--action", "member.bann"), 8,
+			[]string{"FE-U108", "did you mean member.ban?"},
+			nil,
+		},
+		{
+			"an action of a sort that there is", ask("audit", "list", "--action", "token.drop"), 8,
+			[]string{"FE-U108", "give one of token.create, token.revoke"},
+			nil,
+		},
+		{
+			"an action that nobody did yet", ask("audit", "list", "--action", "member.ban"), 0,
+			[]string{"CHECKPOINT"},
+			[]string{"FE-"},
+		},
+		{
+			"a domain for a person", ask("domain", "assign", "eu", "--to", "admin/bob"), 2,
+			[]string{"FE-U103: --to cannot be admin/bob", "only data members and shards own domains"},
+			[]string{"undrain"},
+		},
+		{
+			"a quota below nothing", ask("quota", "put", "acme/web", "--machines", "-5"), 2,
+			[]string{"FE-U103: --machines cannot be -5", "from 0 to"},
+			[]string{"missing"},
+		},
+		{
+			"a shard beside an agent of another kind", []string{"shard", "--agent", "data-node", "--data", "shard", "--listen", "127.0.0.1:0"}, 3,
+			[]string{"it is that of data/data-node, and a shard is needed", "joined as a shard: fealty join --kind shard"},
+			[]string{"mend the files"},
+		},
+		{
 			"a large file", ask("config", "put", "-f", "large.yaml"), 3,
 			[]string{"FE-U105", "more than 1048576 bytes", "do:  divide it"},
 			[]string{"who may read it"},
@@ -132,33 +175,33 @@ func TestMistakes(t *testing.T) {
 			[]string{"-f twice/b.yaml"},
 		},
 		{
-			"the pin of another cluster", key("--coordinator", f.listens[name], "--pin", wrong.String()), 5,
+			"the pin of another cluster", key("--coordinator", f.listens[name], "--root-pin", wrong.String()), 5,
 			[]string{"FE-X105", "the server has root key " + root.String(), "under root key " + wrong.String(), "do not go on"},
 			[]string{"PeerUntrusted", "mesh:"},
 		},
 		{
 			"no pin", key("--coordinator", f.listens[name]), 2,
-			[]string{"FE-U103: --pin cannot be missing", "as fealty status shows them at a coordinator"},
+			[]string{"FE-U103: --root-pin cannot be missing", "as fealty status shows them at a coordinator"},
 			nil,
 		},
 		{
-			"a pin that is none", key("--coordinator", f.listens[name], "--pin", "1234"), 2,
-			[]string{"FE-U103: --pin cannot be 1234", "the root pin that fealty status shows"},
+			"a pin that is none", key("--coordinator", f.listens[name], "--root-pin", "1234"), 2,
+			[]string{"FE-U103: --root-pin cannot be 1234", "the root pin that fealty status shows"},
 			nil,
 		},
 		{
-			"a blank pin, of a variable that is not set", key("--coordinator", f.listens[name], "--pin", ""), 2,
-			[]string{"FE-U103: --pin cannot be blank", "the root pin that fealty status shows"},
+			"a blank pin, of a variable that is not set", key("--coordinator", f.listens[name], "--root-pin", ""), 2,
+			[]string{"FE-U103: --root-pin cannot be blank", "the root pin that fealty status shows"},
 			[]string{"cannot be missing"},
 		},
 		{
 			"a blank pin to verify a cluster by", []string{"verify", "--manifest", "m.yaml", "--coordinator", f.listens[name],
-				"--marks", t.TempDir(), "--pin", ""}, 2,
-			[]string{"FE-U103: --pin cannot be blank", "the root pin, as fealty status showed it, or leave it out"},
+				"--marks", t.TempDir(), "--root-pin", ""}, 2,
+			[]string{"FE-U103: --root-pin cannot be blank", "the root pin, as fealty status showed it, or leave it out"},
 			[]string{"verified"},
 		},
 		{
-			"an address of IPv6 without its port", key("--coordinator", "::1", "--pin", root.String()), 2,
+			"an address of IPv6 without its port", key("--coordinator", "::1", "--root-pin", root.String()), 2,
 			[]string{"FE-U103: --coordinator cannot be ::1", "or [fd00::1]:7443"},
 			nil,
 		},

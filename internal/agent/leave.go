@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -23,6 +24,34 @@ const leaveTimeout = 2 * time.Minute
 // reset of a connection that a ban cuts can overtake what the coordinator says, and
 // once more when we are told why our certificate is refused.
 const leaveRounds = 4
+
+// Leave ends the membership at a coordinator with the identity in the folder, and then removes that, for an agent
+// that is not run. The caller closes the agent afterwards. It fails with the refusal of a coordinator, with
+// [explain.OutcomeUnknown] where no answer says whether the membership ended, and with [explain.MemberExpired]
+// where the certificate ended: nobody hears a member without one.
+func (a *Agent) Leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if !a.contact.Presentable(ctx) {
+		me := a.node.Me().ID
+		e := explain.New(explain.MemberExpired, "member", me.String(), "expired", a.node.SVID().Leaf().NotAfter)
+		e.Do = "start the agent, which renews first if it still may, and leave then; or have an admin run fealty " +
+			"member remove " + string(me.Kind()) + "/" + me.Name() + ", and remove the folder here"
+		return e
+	}
+	if err := a.leave(ctx); err != nil {
+		return err
+	}
+	return a.forget()
+}
+
+// forget removes identity and snapshots. Nobody may write any more.
+func (a *Agent) forget() error {
+	if err := a.node.Store().Wipe(); err != nil {
+		return fmt.Errorf("the node left its cluster, and its identity is not removed yet: %w", err)
+	}
+	return nil
+}
 
 // leave ends the membership at a coordinator.
 //

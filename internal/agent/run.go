@@ -357,8 +357,7 @@ func (a *Agent) live(ctx context.Context) error {
 			// Nobody writes any more when the files go.
 			halt()
 			_ = g.Wait() // they were cancelled
-			if err := a.node.Store().Wipe(); err != nil {
-				err = fmt.Errorf("the node left its cluster, and its identity is not removed yet: %w", err)
+			if err := a.forget(); err != nil {
 				r <- err
 				return err
 			}

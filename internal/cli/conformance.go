@@ -45,7 +45,8 @@ exit status is 10 if a promise was not kept.`,
 		Args: command.Exactly("URL"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if problem := settings.CheckStore(args[0]); problem != "" {
-				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want",
+				return explain.New(explain.BadValue, "name", "the URL", "value", settings.ShownStore(args[0]), "problem",
+					problem, "want",
 					(&settings.Setting{Form: settings.StoreForm}).Want())
 			}
 			return checkConformance(ctx, c, cfg, args[0])

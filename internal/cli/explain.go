@@ -73,7 +73,7 @@ func explainOne(word string) (program.Result, error) {
 	if code := explain.Code(strings.ToUpper(word)); strings.HasPrefix(string(code), "FE-") {
 		e, ok := explain.Lookup(code)
 		if !ok {
-			return program.Result{}, noPage("code", word, codeTexts())
+			return program.Result{}, noCode(string(code))
 		}
 		return pageOf(codePage{
 			Code: string(e.Code), Title: e.Title, What: e.What, Why: e.Why, Do: e.Do,
@@ -174,20 +174,45 @@ func settingData(s *settings.Setting) settingPage {
 func noPage(what, name string, names []string) error {
 	name = command.ShownArg(name)
 	e := explain.New(explain.NotFound, "what", what+" to explain called", "name", name)
-	if g := slip.Guess(strings.ToUpper(name), names); g != "" {
-		e.Do = strings.TrimSuffix(g, "?") + "? fealty explain lists all there is"
-	} else {
-		e.Do = "fealty explain lists all there is"
+	// What stands before the last dot is right already where names have it too: it is no reason to take two
+	// fields for each other.
+	noun := name[:strings.LastIndexByte(name, '.')+1]
+	var rest []string
+	for _, n := range names {
+		if after, ok := strings.CutPrefix(n, noun); ok {
+			rest = append(rest, after)
+		}
 	}
+	list := "fealty explain lists all there is"
+	if noun != "" && len(rest) > 0 {
+		list = "fealty explain " + strings.TrimSuffix(noun, ".") + " lists what there is"
+	}
+	guess := slip.Guess(strings.TrimPrefix(name, noun), rest)
+	if len(rest) == 0 {
+		guess, noun = slip.Guess(name, names), ""
+	}
+	if guess != "" {
+		list = "did you mean " + noun + strings.TrimPrefix(guess, "did you mean ") + " " + list
+	}
+	e.Do = list
 	return e
 }
 
-func codeTexts() []string {
-	var out []string
+// noCode says that there is no such code. Each digit of one counts, so that none is a slip of another: those of
+// its area are shown instead.
+func noCode(name string) error {
+	e := explain.New(explain.NotFound, "what", "code to explain called", "name", command.ShownArg(name))
+	var same []string
 	for _, code := range explain.Codes() {
-		out = append(out, string(code))
+		if len(name) > len("FE-") && strings.HasPrefix(string(code), name[:len("FE-")+1]) {
+			same = append(same, string(code))
+		}
 	}
-	return out
+	e.Do = "fealty explain lists all there is"
+	if len(same) > 0 {
+		e.Do = "those of this area are " + same[0] + " to " + same[len(same)-1] + "; " + e.Do
+	}
+	return e
 }
 
 // pageOf shows Markdown as it is: it is made to be read.

@@ -46,7 +46,8 @@ func StoreError(v settings.Value, err error) error {
 		if v.Rank == settings.FromDefault {
 			from = v.Text
 		}
-		return explain.Wrap(err, explain.BadSetting, "from", from, "key", v.Key, "problem", problem)
+		return explain.Wrap(err, explain.BadSetting, "from", from, "key", v.Key, "problem", problem,
+			"page", "explain config."+v.Key)
 	}
 	if e, ok := errors.AsType[*postgres.ServerError](err); ok {
 		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)

@@ -74,6 +74,9 @@ func (d *Decoder) Expect(n *Node, path string, want Kind) bool {
 		found += " " + Shown(n.Text)
 	}
 	do := "write " + want.String()
+	if want == Object && n.Kind == String {
+		do += ": KEY: VALUE on each line, with a space after the colon"
+	}
 	if want == String && (n.Kind == Int || n.Kind == Bool || n.Kind == Other) {
 		do = "put it in quotes"
 	}

@@ -226,14 +226,48 @@ func syntaxProblem(err error) *Problem {
 		GetToken() *token.Token
 	}); ok {
 		p.What = located.GetMessage()
-		if strings.Contains(p.What, "\t") || strings.Contains(p.What, "tab character") {
-			p.What, p.Do = "a tab stands where YAML takes spaces only", "indent with spaces"
+		t := located.GetToken()
+		for _, s := range slips {
+			if strings.Contains(p.What, s.library) && (!s.item || t != nil && t.Type == token.SequenceEntryType) {
+				p.What, p.Do = s.what, s.do
+				break
+			}
 		}
-		if t := located.GetToken(); t != nil && t.Position != nil {
+		if t != nil && t.Position != nil {
 			p.Line, p.Column = t.Position.Line, t.Position.Column
 		}
 	}
 	return p
+}
+
+const withColon = "write it as KEY: VALUE, with a space after the colon"
+
+// slips say what people did who get an error of the library, which speaks of its tokens. The first one whose text
+// is in the error counts.
+var slips = []struct {
+	library  string // in the library's text
+	item     bool   // the place is an item of a list
+	what, do string
+}{
+	{"\t", false, "a tab stands where YAML takes spaces only", "indent with spaces"},
+	{"tab character", false, "a tab stands where YAML takes spaces only", "indent with spaces"},
+	{"non-map value", true, "an item of a list stands among fields", "indent it below the field that it belongs to"},
+	{"non-map value", false, "this line has no colon after its key", withColon},
+	{"unexpected key name", false, "this line has no colon after its key", withColon},
+	{"mapping value is not allowed", false, "a value goes on with another colon, or with fields below it",
+		"quote a value that has a colon in it; begin fields of fields on the line below their key"},
+	{"block sequence entries are not allowed", false, "a list begins on the line of its key",
+		"begin it on the next line"},
+	{"flow mapping end token", false, "a { is not closed", "close it with }"},
+	{"',' or '}' must", false, "a { is not closed, or a comma is missing", "close it with }"},
+	{"sequence end token", false, "a [ is not closed", "close it with ]"},
+	{"',' or ']' must", false, "a [ is not closed, or a comma is missing", "close it with ]"},
+	{"could not find '[' character", false, "a ] closes nothing", "take it away, or quote the text that it is part of"},
+	{"could not find '{' character", false, "a } closes nothing", "take it away, or quote the text that it is part of"},
+	{"end character of", false, "a quoted text does not end", "close it with the quote that it begins with"},
+	{"reserved character", false, "a value begins with a character that YAML keeps for itself", "quote the value"},
+	{"value is not allowed in this context", false, "this does not go on with what stands above it",
+		"indent it as its neighbours, or move it"},
 }
 
 // refusedTokens are the parts of YAML that a plain document does without. An alias

@@ -10,7 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -229,8 +231,17 @@ domain have promised the next ownership, and acts in vain from then on. Assignin
 			c.flags(f)
 		},
 		Run: func(ctx context.Context, sh command.Shell, args []string) error {
-			if _, _, err := sh.Member(to); err != nil {
+			if to == "" {
+				return command.Missing("--to", "somebody has to own it", "--to KIND/NAME")
+			}
+			kind, _, err := sh.Member(to)
+			if err != nil {
 				return err
+			}
+			if k := identity.Kind(kind); k != identity.Data && k != identity.Shard {
+				return explain.New(explain.BadValue, "name", "--to", "value", to, "problem",
+					"members of kind "+kind+" own nothing: only data members and shards own domains", "want",
+					"--to data/NAME or shard/NAME, of those that fealty member list shows")
 			}
 			return c.run(ctx, sh, "assign", args[0], func(s fealtyv1.DomainServiceClient) (answer, error) {
 				return s.AssignDomain(ctx, &fealtyv1.AssignDomainRequest{Name: args[0], To: to, Reason: c.reason,

@@ -354,7 +354,7 @@ was valid. A member renews long before that; one that was offline for longer rej
 		Title: "the caller's root was replaced",
 		What:  "{identity|the caller} was refused: its certificate ended with the root that it came from",
 		Why:   "the cluster got a new seed, and the old root vouches for no coordinator, admin or reader any more",
-		Do:    "log in again, with the pin of the new root: fealty login with a new token, or --pin",
+		Do:    "log in again, with the pin of the new root: fealty login with a new token, or --root-pin",
 		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
 		Page: `
 A reseed puts another root in the place of the one in force. Members keep their certificates and renew them under
@@ -1773,7 +1773,7 @@ the store could otherwise name himself.`,
 		Do:    "find out which transition changed it (fealty manifest history) before a share is brought",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-With ` + "`--manifest FILE`" + ` an owner says which manifest must be in force, and with ` + "`--pin`" + ` under
+With ` + "`--manifest FILE`" + ` an owner says which manifest must be in force, and with ` + "`--root-pin`" + ` under
 which root key. A store that was rolled back shows an older history, which is signed all the same: this is
 what notices it.`,
 	},
@@ -2485,7 +2485,7 @@ so that it says ` + "`--yes`" + ` beforehand. ` + "`--dry-run`" + ` shows what w
 		Title: "a setting is not acceptable",
 		What:  "{from|the configuration} sets {key|a setting} to a value that cannot be used",
 		Why:   "{problem|it is not of the form wanted}",
-		Do:    "correct it; fealty explain config.{key|KEY} says what it takes",
+		Do:    "correct it; fealty {page|explain config} says what it takes",
 		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
 		Page: `
 Nothing was started or changed. The value is from a configuration file or the environment; one from the command

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,7 +134,8 @@ func quotaFacts(sh command.Shell, q *fealtyv1.Quota) (f term.Facts) {
 func putQuota() command.Command {
 	var c change
 	var yes bool
-	machines := -1
+	var machines int
+	var flags *pflag.FlagSet
 	return command.Command{
 		Use: "put TENANT/PROFILE", Short: "bound how many machines of a profile a tenant has",
 		Long: `Bound how many machines of a profile a tenant has, in place of the quota of before. Shards hear of it
@@ -146,7 +148,8 @@ quota by what each of them gave.`,
   fealty quota put acme/web --machines 0 --reason "the contract ended"`,
 		Args: command.Exactly("TENANT/PROFILE"), Complete: completeQuotas,
 		Flags: func(f *pflag.FlagSet) {
-			f.IntVar(&machines, "machines", -1, "how many it may have; 0 for none")
+			flags = f
+			f.IntVar(&machines, "machines", 0, "how many it may have; 0 for none")
 			f.BoolVar(&yes, "yes", false, "do not ask")
 			c.flags(f)
 		},
@@ -155,13 +158,23 @@ quota by what each of them gave.`,
 			if err != nil {
 				return err
 			}
-			if machines < 0 || machines > math.MaxInt32 {
+			switch {
+			case !flags.Changed("machines"):
 				return command.Missing("--machines", "a quota is a number of machines", "--machines N, 0 or more")
+			case machines < 0 || machines > math.MaxInt32:
+				return explain.New(explain.BadValue, "name", "--machines", "value", strconv.Itoa(machines),
+					"problem", "a quota is a number of machines", "want",
+					fmt.Sprintf("--machines N, from 0 to %d", math.MaxInt32))
 			}
-			takes, err := lowers(ctx, sh, args[0], machines)
+			all, _, err := readQuotas(ctx, sh)
 			if err != nil {
 				return err
 			}
+			if others := otherProfiles(all.GetQuotas(), profile); len(others) > 0 {
+				sh.Say("no quota is of profile %s yet: those there are, are of %s. Which profiles have machines, their "+
+					"providers say: fealty shard warns of a quota that none has", profile, strings.Join(others, ", "))
+			}
+			takes := lowers(all.GetQuotas(), args[0], machines)
 			if takes && !c.dry {
 				risk := fmt.Sprintf("machines of %s above %d are taken back, 5%% of them in a cycle", args[0], machines)
 				if err := sh.Confirm(ctx, "fealty quota put", risk, yes); err != nil {
@@ -181,18 +194,26 @@ quota by what each of them gave.`,
 	}
 }
 
-// lowers reports whether a quota is put below the one of before, or to nothing.
-func lowers(ctx context.Context, sh command.Shell, name string, machines int) (bool, error) {
-	all, _, err := readQuotas(ctx, sh)
-	if err != nil {
-		return false, err
+// otherProfiles are the profiles of quotas where none of them is profile, as with a slip in its name.
+func otherProfiles(quotas []*fealtyv1.Quota, profile string) (out []string) {
+	for _, q := range quotas {
+		if q.GetProfile() == profile {
+			return nil
+		}
+		out = append(out, q.GetProfile())
 	}
-	for _, q := range all.GetQuotas() {
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// lowers reports whether a quota is put below the one of before, or to nothing.
+func lowers(quotas []*fealtyv1.Quota, name string, machines int) bool {
+	for _, q := range quotas {
 		if quotaName(q) == name {
-			return machines < int(q.GetMachines()), nil
+			return machines < int(q.GetMachines())
 		}
 	}
-	return machines == 0, nil
+	return machines == 0
 }
 
 func deleteQuota() command.Command {
@@ -288,7 +309,8 @@ func providerFacts(sh command.Shell, v *fealtyv1.RegisteredProvider) (f term.Fac
 func putProvider() command.Command {
 	var c change
 	var address string
-	cost := math.NaN()
+	var cost float64
+	var flags *pflag.FlagSet
 	return command.Command{
 		Use: "put NAME", Short: "register a provider, or change what is registered of it",
 		Long: `Register a provider, or put something else in the place of what is registered of it. Every shard that is
@@ -303,7 +325,8 @@ who has which.`,
 		Args: command.Exactly("NAME"), Complete: completeProviders,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&address, "address", "", "where it is, HOST:PORT")
-			f.Float64Var(&cost, "price", math.NaN(),
+			flags = f
+			f.Float64Var(&cost, "price", 0,
 				"what each of its machines costs in an hour; without it, what it says")
 			c.flags(f)
 		},
@@ -312,7 +335,7 @@ who has which.`,
 				return command.Missing("--address", "a shard has to find it", "--address HOST:PORT")
 			}
 			req := &fealtyv1.PutProviderRequest{Name: args[0], Address: address, Reason: c.reason, DryRun: c.dry}
-			if !math.IsNaN(cost) {
+			if flags.Changed("price") {
 				req.PricePerHour = &cost
 			}
 			return ask(sh, func(s fealtyv1.RegistryServiceClient) error {

@@ -101,12 +101,13 @@ func newShell(t *testing.T) *shell {
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
+	const newProfile = "no quota is of profile db/1 yet: those there are, are of web. Which profiles have machines, their providers say: fealty shard warns of a quota that none has"
 	for _, tc := range []struct{ line, out, said, planned string }{
 		{"list", "QUOTA", "", ""},
 		{"put acme/web --machines 3 --dry-run", "acme/web", "", "acme may have 3 machines of profile web"},
 		{"put acme/web --machines 3 --reason pilot", "pilot", "acme may have 3 machines of profile web", ""},
 		{"put acme/web --machines 3", "pilot", "acme may have 3 machines of profile web, as before", ""},
-		{"put acme/db/1 --machines 0 --yes", "acme/db/1", "acme may have 0 machines of profile db/1", ""},
+		{"put acme/db/1 --machines 0 --yes", "acme/db/1", newProfile + "\nacme may have 0 machines of profile db/1", ""},
 		{"list", "acme/web          3  just now", "", ""},
 		{"delete acme/web --dry-run", "acme/web", "", "nothing bounds how many machines of profile web acme has"},
 		{"delete acme/web", "acme/web", "nothing bounds how many machines of profile web acme has", ""},
@@ -117,6 +118,17 @@ func TestQuotas(t *testing.T) {
 		if said, planned := strings.Join(s.said, "\n"), strings.Join(s.planned, "\n"); said != tc.said || planned != tc.planned ||
 			!strings.Contains(s.out.String(), tc.out) {
 			t.Errorf("%s: said %q, planned %q, printed\n%s", tc.line, said, planned, s.out.String())
+		}
+	}
+	// A number that cannot be is told, and is not taken for none.
+	for line, want := range map[string]string{
+		"put acme/web":                       "--machines cannot be missing",
+		"put acme/web --machines -1":         "--machines cannot be -1",
+		"put acme/web --machines -5":         "from 0 to 2147483647",
+		"put acme/web --machines 4294967296": "--machines cannot be 4294967296",
+	} {
+		if err := s.run(t, "quota", line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", line, err, want)
 		}
 	}
 	// A bound that is lowered is one that somebody agreed to.

@@ -131,11 +131,14 @@ func Load(at Origin, groups ...Group) (*Values, error) {
 				return Value{s, f.text, "--" + s.Flag(), FromFlag}, nil
 			}
 		}
-		if text := Getenv(at.Environ, s.Env()); text != "" {
-			if problem := s.Check(text); problem != "" {
-				return Value{}, badSetting(s, s.Env(), problem)
+		for _, key := range s.keys() {
+			name := envOf(key)
+			if text := Getenv(at.Environ, name); text != "" {
+				if problem := s.Check(text); problem != "" {
+					return Value{}, badSetting(s, name, problem)
+				}
+				return Value{s, text, name, FromEnvironment}, nil
 			}
-			return Value{s, text, s.Env(), FromEnvironment}, nil
 		}
 		if e, ok := file.Entries[s.Key]; ok && s.InFile() {
 			from := fmt.Sprintf("%s:%d", file.name, e.line)
@@ -182,8 +185,17 @@ func Getenv(environ []string, name string) string {
 	return ""
 }
 
+// keys are the names of a setting: that of today first, then that of before.
+func (s *Setting) keys() []string {
+	if s.was == "" {
+		return []string{s.Key}
+	}
+	return []string{s.Key, s.was}
+}
+
 func badSetting(s *Setting, from, problem string) error {
-	return explain.New(explain.BadSetting, "from", from, "key", s.Key, "problem", problem+": it takes "+s.Want())
+	return explain.New(explain.BadSetting, "from", from, "key", s.Key, "problem", problem+": it takes "+s.Want(),
+		"page", "explain config."+s.Key)
 }
 
 // serviceLinks are variables that Kubernetes sets in every pod beside a service
@@ -193,14 +205,17 @@ var serviceLinks = regexp.MustCompile(`^FEALTY(_[A-Z0-9_]+)?_` +
 
 // checkEnvironment refuses variables that look like settings and are none.
 func checkEnvironment(environ []string) error {
-	names := []string{etcd.PasswordVariable}
+	names, before := []string{etcd.PasswordVariable}, []string{}
 	for _, s := range table() {
 		names = append(names, s.Env())
+		for _, key := range s.keys() {
+			before = append(before, envOf(key))
+		}
 	}
 	for _, kv := range environ {
 		name, text, _ := strings.Cut(kv, "=")
 		// A blank variable is one that is not set, as everywhere here.
-		if !strings.HasPrefix(name, "FEALTY_") || text == "" || slices.Contains(names, name) ||
+		if !strings.HasPrefix(name, "FEALTY_") || text == "" || slices.Contains(names, name) || slices.Contains(before, name) ||
 			serviceLinks.MatchString(name) {
 			continue
 		}
@@ -275,7 +290,7 @@ func ofDocument(p *document.Problem) string {
 	case p.Rule == "wrong-type":
 		return "a key is not a plain word"
 	case p.Rule == "syntax" && p.Line > 0:
-		return "it is not YAML: " + p.What
+		return "it is not YAML: " + p.What + "; " + p.Do
 	case p.Rule == "syntax":
 		return "it is not YAML"
 	}
@@ -284,6 +299,11 @@ func ofDocument(p *document.Problem) string {
 
 func (f *File) take(field document.Field) error {
 	key := field.Name
+	for _, s := range table() {
+		if s.was != "" && s.was == key {
+			key = s.Key
+		}
+	}
 	known := slices.DeleteFunc(All(), func(s *Setting) bool { return s.Key != key || !s.InFile() })
 	if len(known) == 0 {
 		return unknownKey(fmt.Sprintf("%s:%d", f.name, field.Line), key, slip.Guess(key, FileKeys()))
@@ -309,7 +329,7 @@ func (f *File) take(field document.Field) error {
 	}
 	if problem != "" {
 		return explain.New(explain.BadSetting, "from", fmt.Sprintf("%s:%d", f.name, field.Line), "key", key,
-			"problem", problem)
+			"problem", problem, "page", "explain config."+key)
 	}
 	f.Entries[key] = Entry{text, field.Line}
 	return nil

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/command"
@@ -51,8 +52,21 @@ func ShownStore(text string) string {
 	if strings.HasPrefix(text, EtcdScheme) && etcd.CheckURL(text) == nil {
 		return text // no password stands in one
 	}
-	return postgres.HidePassword(text)
+	if shown := postgres.HidePassword(text); shown != hidden {
+		return shown
+	}
+	// What is no URL of a store: its scheme says which one was meant, and the rest may hold a password.
+	if scheme, _, ok := strings.Cut(text, ":"); ok && schemeForm.MatchString(scheme) {
+		return scheme + ":" + hidden
+	}
+	return "the text given, which is not shown as it may hold a password"
 }
+
+// hidden stands for what is not shown.
+const hidden = "…"
+
+// schemeForm is a scheme (RFC 3986, section 3.1).
+var schemeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*$`)
 
 // CheckMirror says what is wrong with the place of a mirror, or "".
 func CheckMirror(text string) string {

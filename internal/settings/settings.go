@@ -87,14 +87,28 @@ type Setting struct {
 	Zero   string        // what it means not to set it
 	More   string        // for its page
 
-	EnvOnly  bool // neither flag nor file: a secret would stay in both
-	flagless bool // no flag
-	fileless bool // not in a file
+	was      string // its key of before, which still works and is shown nowhere; blank: none
+	EnvOnly  bool   // neither flag nor file: a secret would stay in both
+	flagless bool   // no flag
+	fileless bool   // not in a file
 }
 
 // Flag and Env return the names of its flag, without dashes, and of its variable.
-func (s *Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
-func (s *Setting) Env() string  { return "FEALTY_" + strings.ToUpper(s.Key) }
+func (s *Setting) Flag() string { return flagOf(s.Key) }
+func (s *Setting) Env() string  { return envOf(s.Key) }
+
+// FlagNow returns the name of today of a flag that had another one before.
+func FlagNow(name string) string {
+	for _, s := range table() {
+		if s.was != "" && name == flagOf(s.was) {
+			return s.Flag()
+		}
+	}
+	return name
+}
+
+func flagOf(key string) string { return strings.ReplaceAll(key, "_", "-") }
+func envOf(key string) string  { return "FEALTY_" + strings.ToUpper(key) }
 
 // HasFlag and InFile report whether it can be given so.
 func (s *Setting) HasFlag() bool { return !s.EnvOnly && !s.flagless }
@@ -379,7 +393,7 @@ var table = sync.OnceValue(func() []*Setting {
 		{Key: "cluster", Groups: []Group{Candidate}, Form: TextForm,
 			Help: "the cluster to join, with --key or --tls-cert",
 			Zero: "that of the token"},
-		{Key: "pin", Groups: []Group{Candidate}, Form: HexForm,
+		{Key: "root_pin", was: "pin", Groups: []Group{Candidate}, Form: HexForm,
 			Help: "the SHA-256 of the cluster's root key, with --key or --tls-cert",
 			Zero: "that of the token",
 			More: "fealty status shows it as root pin."},

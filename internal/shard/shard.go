@@ -116,6 +116,7 @@ type Shard struct {
 	listed    map[string]bool     // of them, since they are known; owned by Step
 	complete  bool                // all of them were listed at some time; owned by Step
 	owed      []journal.Entry     // outcomes that could not be written yet; owned by Step
+	unknown   map[string]bool     // profiles of quotas that no machine has, told already; owned by Step
 
 	mu      sync.Mutex
 	ready   bool                          // the tallies are of all providers; guarded by mu

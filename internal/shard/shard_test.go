@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"syscall"
@@ -428,6 +429,29 @@ func TestQuotas(t *testing.T) {
 		}
 		if got := p.count(inventory.Configured, "red"); got != quota {
 			t.Errorf("red has %d of %d", got, quota)
+		}
+	}
+}
+
+// A quota of a profile that no provider has is told once, with those there are, and again only after it was mended.
+func TestQuotaOfAnUnknownProfile(t *testing.T) {
+	p := newProvider().with(2, inventory.Idle, "", 0)
+	var log strings.Builder
+	profile := "smal"
+	w := run(t, p, func(c *shard.Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Quotas = func() map[decision.Quota]int {
+			return map[decision.Quota]int{{Tenant: "red", Profile: profile}: 2, {Tenant: "blue", Profile: profile}: 1}
+		}
+	})
+	for i, row := range []struct {
+		profile string
+		told    int
+	}{{"smal", 1}, {"smal", 1}, {"small", 1}, {"smal", 2}} {
+		profile = row.profile
+		w.step()
+		if got := strings.Count(log.String(), "profile=smal known=small"); got != row.told {
+			t.Errorf("cycle %d, of %s: told %d times, want %d:\n%s", i, row.profile, got, row.told, log.String())
 		}
 	}
 }

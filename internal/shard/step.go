@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -222,6 +223,9 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 		}
 		in.Machines = append(in.Machines, m)
 	}
+	if ready {
+		s.tellUnknown(in)
+	}
 	facts.Unreported = len(unreported) > 0
 	report.Unreported = sorted(unreported)
 	tallies := tally.ByTenant()
@@ -230,6 +234,28 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	// Together: a roll-up is judged by what its tenant has.
 	s.tallies, s.ready = tallies, ready
 	return in, facts
+}
+
+// tellUnknown logs profiles of quotas that no machine has, once each for as long as it is so: a quota with a
+// slip in its name bounds nothing, and nobody but a shard knows which profiles there are.
+func (s *Shard) tellUnknown(in decision.Input) {
+	known := make(map[string]bool)
+	for _, m := range in.Machines {
+		known[m.Profile] = true
+	}
+	unknown := make(map[string]bool)
+	for q := range in.Quotas {
+		if !known[q.Profile] {
+			unknown[q.Profile] = true
+		}
+	}
+	for _, profile := range sorted(unknown) {
+		if !s.unknown[profile] {
+			s.cfg.Log.Warn("a quota is of a profile that no provider has machines of: it bounds nothing", "profile",
+				profile, "known", strings.Join(sorted(known), " "))
+		}
+	}
+	s.unknown = unknown
 }
 
 // tell logs what needs somebody's attention.

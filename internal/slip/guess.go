@@ -3,9 +3,14 @@ package slip
 
 import "strings"
 
-// Guess says which of names was probably meant by name, or "".
+// most is how many changes a name of so many letters can have and still be a slip: one in
+// three letters, and never more than three.
+func most(letters int) int { return min(max(letters/3, 1), 3) }
+
+// Guess says which of names was probably meant by name, or "". Where none is close it says nothing:
+// a guess that is far off sends people on a wrong way.
 func Guess(name string, names []string) string {
-	best, least := "", 2*(len([]rune(name))/3+2) // so many changes make it no slip
+	best, least := "", 2*(most(len([]rune(name)))+1)
 	for _, n := range names {
 		// Twice the distance, so that the same first letter, which people rarely get
 		// wrong, decides between equals.

@@ -13,6 +13,7 @@ func TestGuess(t *testing.T) {
 	for in, want := range map[string]string{
 		"lsit": "list", "shw": "show", "rmove": "remove", "Ban": "ban", "unbann": "unban", "waite": "wait",
 		"xyzzyx": "", "": "", "repl": "replace",
+		"prt": "", "lost": "list", "wat": "wait", "bun": "ban", "stop": "", "clear": "", "removal": "remove",
 	} {
 		got := slip.Guess(in, names)
 		if want == "" && got != "" || want != "" && got != "did you mean "+want+"?" {

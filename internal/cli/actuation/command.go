@@ -117,11 +117,12 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
 	}
 	m, err := agent.Source().Current(ctx)
-	if err == nil && m.ID().Kind() != kind {
-		err = fmt.Errorf("it identifies %s, and a %s is needed", m.ID(), kind)
-	}
 	if err != nil {
 		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
+	}
+	if m.ID().Kind() != kind {
+		return nil, wrongKind(f.agent, m.ID(), kind, "name the folder of an agent that joined as a "+string(kind)+
+			": fealty join --kind "+string(kind)+" --data DIR, with a token of an entry that admits it")
 	}
 	w.Reload.Add(tlsfiles.PartOf("the identity in "+f.agent, agent.Source(), func() error { agent.Look(); return agent.Failure() }))
 	return &self{source: agent.Source(), id: m.ID(), agent: agent,
@@ -134,7 +135,7 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 	paths := credential.FilePaths{Cert: w.Within(f.cert), Key: w.Within(f.key), CA: w.Within(f.ca)}
 	switch missing := tlsfiles.MissingFlags(paths); {
 	case f.insecure && !paths.IsZero():
-		return nil, badValue("--insecure", "true", "there are files of a certificate too", "one of them")
+		return nil, badValue("--insecure", "given here", "there are files of a certificate too", "one of them")
 	case f.insecure:
 		return nil, nil
 	case paths.IsZero():
@@ -154,10 +155,18 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 		return nil, tlsfiles.Word(paths, err)
 	}
 	if m.ID().Kind() != kind {
-		return nil, explain.New(explain.CredentialUnusable, "source", paths.Cert, "problem",
-			fmt.Sprintf("it identifies %s, and a %s is needed", m.ID(), kind))
+		return nil, wrongKind(paths.Cert, m.ID(), kind, "name the certificate of a "+string(kind)+
+			", or with --agent the folder of an agent that joined as one")
 	}
 	return files, nil
+}
+
+// wrongKind says that an identity is good, and not that of who can do this.
+func wrongKind(source string, id identity.ID, kind identity.Kind, do string) error {
+	e := explain.New(explain.CredentialUnusable, "source", source, "problem",
+		fmt.Sprintf("it is that of %s/%s, and a %s is needed", id.Kind(), id.Name(), kind))
+	e.Do = do
+	return e
 }
 
 func badValue(name, value, problem, want string) error {

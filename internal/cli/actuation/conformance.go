@@ -29,8 +29,12 @@ import (
 	"github.com/fealty-io/fealty/internal/provider/conformance"
 	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
+
+// reachTimeout bounds the first connection to a provider.
+const reachTimeout = 10 * time.Second
 
 // check are the flags of fealty conformance provider.
 type check struct {
@@ -100,6 +104,12 @@ func (f *check) run(ctx context.Context, w World) error {
 	if err != nil {
 		return err
 	}
+	// Before the cases, and in plain words: gRPC words what it met on its way.
+	probe, err := (&net.Dialer{Timeout: reachTimeout}).DialContext(ctx, "tcp", f.address)
+	if err != nil {
+		return explain.Wrap(err, explain.Unreachable, "endpoint", f.address, "problem", wording.Network(err))
+	}
+	probe.Close()
 	conn, err := f.dial(ctx, files, &t)
 	if err != nil {
 		return err
@@ -203,7 +213,7 @@ func (f *check) check(ctx context.Context, w World, t conformance.Target) error 
 			strings.TrimPrefix(err.Error(), "conformance: "), "want",
 			"a provider that nobody uses, with speculative machines, and --authority-key if they are in domains")
 	case status.Code(err) == codes.Unavailable:
-		return explain.Wrap(err, explain.Unreachable, "endpoint", f.address, "problem", status.Convert(err).Message())
+		return explain.Wrap(err, explain.Unreachable, "endpoint", f.address, "problem", f.unavailable(err))
 	case err != nil:
 		return err
 	}
@@ -214,6 +224,22 @@ func (f *check) check(ctx context.Context, w World, t conformance.Target) error 
 		return explain.New(explain.ContractBroken, "provider", f.address, "cases", strings.Join(broken, ", "))
 	}
 	return nil
+}
+
+// unavailable says in plain words why nothing came back of the provider.
+func (f *check) unavailable(err error) string {
+	var told interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &told) {
+		return err.Error()
+	}
+	text := told.GRPCStatus().Message()
+	switch {
+	case strings.Contains(text, "error reading server preface") && f.identity.insecure:
+		return "what listens there does not speak gRPC without TLS"
+	case strings.Contains(text, "connection refused"):
+		return "nothing listens there any more"
+	}
+	return text
 }
 
 func (r report) print(w World, words map[conformance.Outcome]string) error {

@@ -135,11 +135,11 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 func (f *processes) worded(err error) error {
 	if errors.Is(err, durable.ErrLocked) || errors.Is(err, fences.ErrMissing) || errors.Is(err, fences.ErrCorrupt) ||
 		errors.Is(err, fences.ErrOtherCluster) {
-		return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
+		return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "the folder", "problem", err.Error(),
+			"page", "provider process --help")
 	}
 	if invalid, ok := errors.AsType[*provider.InvalidError](err); ok {
-		return explain.Wrap(err, explain.BadSetting, "from", "--profiles", "key", f.profiles, "problem",
-			fmt.Sprintf("%s: the %s: %s", invalid.Machine, invalid.Field, invalid.Problem))
+		return f.badProfiles(invalid, fmt.Sprintf("%s: the %s: %s", invalid.Machine, invalid.Field, invalid.Problem))
 	}
 	return err
 }
@@ -155,10 +155,15 @@ func (f *processes) readProfiles(w World) ([]process.Profile, error) {
 	}
 	profiles, err := process.ReadProfiles(text)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.BadSetting, "from", "--profiles", "key", f.profiles, "problem",
-			err.Error())
+		return nil, f.badProfiles(err, err.Error())
 	}
 	return profiles, nil
+}
+
+// badProfiles says what is wrong with the file of profiles.
+func (f *processes) badProfiles(err error, problem string) error {
+	return explain.Wrap(err, explain.BadSetting, "from", f.profiles, "key", "a profile", "problem", problem,
+		"page", "provider process --help")
 }
 
 // marks opens the marks of the fence. They begin empty in a folder that never had machines,

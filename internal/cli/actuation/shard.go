@@ -115,7 +115,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	if who == nil {
 		if f.grant != "" || f.mend {
-			return badValue("--insecure", "true", "a grant names who acts under it",
+			return badValue("--insecure", "given here", "a grant names who acts under it",
 				"--agent or a certificate beside --grant")
 		}
 		// The name that a provider knows it by stands for nobody in a cluster.
@@ -168,13 +168,14 @@ func (f *shards) run(ctx context.Context, w World) error {
 		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
 	}
 	if errors.Is(err, providerform.ErrNotLoopback) {
-		return badValue("--insecure", "true", err.Error(),
+		return badValue("--insecure", "given here", err.Error(),
 			"loopback addresses in --listen and --provider, or a certificate")
 	}
 	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, fence.ErrExhausted,
 		epochs.ErrEnrolled, shardrun.ErrLost, planned.ErrDamaged} {
 		if errors.Is(err, bad) {
-			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
+			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "the folder", "problem", err.Error(),
+				"page", "shard --help")
 		}
 	}
 	if f.grant == "" && errors.Is(err, fence.ErrUntrusted) {
@@ -232,7 +233,7 @@ func (f *shards) readGrant(w World, authority fence.Authority) (string, error) {
 		return "", badValue("--grant", f.grant, "the coordinators give this member its grants",
 			"one of --grant and --agent")
 	case f.grant == "" && f.mend && f.identity.agent == "":
-		return "", badValue("--mend-epoch", "true", "an epoch that was lost begins anew under a new grant alone",
+		return "", badValue("--mend-epoch", "given alone", "an epoch that was lost begins anew under a new grant alone",
 			"--grant FILE too")
 	case f.grant == "":
 		return "", nil

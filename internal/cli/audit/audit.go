@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -63,6 +64,8 @@ func (w *auditWanted) flags(cmd *cobra.Command, since, usage string) {
 	f.StringVar(&w.member, "member", "",
 		"only what this one did, or what was done to it: a KIND/NAME, or another actor or target")
 	f.StringVar(&w.action, "action", "", "only this action, such as member.ban, or all of a sort, such as member")
+	program.CompleteFlag(cmd, "action",
+		cobra.FixedCompletions(slices.Concat(actionSorts(), auditlog.Actions()), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // request is what they ask for.
@@ -175,6 +178,13 @@ func listAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealt
 			n++
 		}
 	}
+	if n == 0 && !known(req.GetAction()) {
+		// Only now: a coordinator of a later release may write actions that this one does not know.
+		e := explain.New(explain.NotFound, "what", "entry of the audit log with the action", "name",
+			command.ShownArg(req.GetAction()))
+		e.Why, e.Do = "no such action is known either", actionGuess(req.GetAction())
+		return e
+	}
 	if n > limit {
 		entries = slices.Concat(entries[n%limit:], entries[:n%limit])
 		c.Say("%d older entries are left out: name a larger --limit, or a later --since", n-limit)
@@ -185,6 +195,36 @@ func listAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealt
 	}
 	return c.Print(program.ResultOf(auditEntries{data},
 		func(p *term.Page) error { return p.Table(table(entries)) }))
+}
+
+// known reports whether an action, or a sort of them, is one that this release writes.
+func known(action string) bool {
+	return action == "" || slices.ContainsFunc(auditlog.Actions(), func(a string) bool {
+		return a == action || strings.HasPrefix(a, action+".")
+	})
+}
+
+// actionSorts are the sorts of actions.
+func actionSorts() (out []string) {
+	for _, a := range auditlog.Actions() {
+		sort, _, _ := strings.Cut(a, ".")
+		out = append(out, sort)
+	}
+	return slices.Compact(out)
+}
+
+// actionGuess says which action is meant by one that is not known, or which there are.
+func actionGuess(action string) string {
+	all := auditlog.Actions()
+	sort, _, dotted := strings.Cut(action, ".")
+	same := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return !strings.HasPrefix(a, sort+".") })
+	switch guess := slip.Guess(action, slices.Concat(actionSorts(), all)); {
+	case guess != "":
+		return guess
+	case dotted && len(same) > 0:
+		return "give one of " + strings.Join(same, ", ")
+	}
+	return "give one of " + strings.Join(actionSorts(), ", ") + ", or one action, such as member.ban"
 }
 
 // auditEntries is what fealty audit list prints.
@@ -263,6 +303,9 @@ are there already. With -o json each is one object.`,
 				return err
 			}
 			req.Follow, req.OnlyNew = true, req.Since == nil
+			if !known(wanted.action) {
+				c.Say("no action %s is known; %s", command.ShownArg(wanted.action), actionGuess(wanted.action))
+			}
 			return c.Ask(cfg, func(s *line.Services) error { return followAudit(ctx, c, s, req) })
 		},
 	})

@@ -51,20 +51,26 @@ func put(c *program.CLI) *cobra.Command {
 	var dry bool
 	var version uint64
 	cmd := c.Command(program.Command{
-		Use: "put", Short: "put records of the desired config",
+		Use: "put [FILE]", Short: "put records of the desired config",
 		Long: `Put records of the desired config: all that are given, or none. A record that is there already is ` +
 			`left as it is, and said so.
 
---file names a file of YAML documents or JSON, a folder whose *.yaml, *.yml and *.json are read in the order of
-their names, or - for standard input. Everything is checked before a coordinator is asked, and again by it: form,
+FILE, or --file, names a file of YAML documents or JSON, a folder whose *.yaml, *.yml and *.json are read in the
+order of their names, or - for standard input. Everything is checked before a coordinator is asked, and again by it: form,
 references, and that nothing looks like a secret. fealty explain KIND shows the fields of a kind.
 
 --dry-run shows what would change. --expect-version is refused if somebody else changed the config since.`,
 		Sample: `  fealty config put -f web.yaml --dry-run
   fealty config put -f config/
   fealty config get service web -o yaml | sed s/v1/v2/ | fealty config put -f -`,
-		Groups: []settings.Group{settings.Client},
-		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		Groups: []settings.Group{settings.Client}, Args: command.AtMostOne("FILE"),
+		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			switch {
+			case len(args) == 1 && file != "":
+				return command.ConflictingFlags("FILE", "given together with --file", "one of them")
+			case len(args) == 1:
+				file = args[0]
+			}
 			if file == "" {
 				return command.Missing("--file", "there is nothing to put",
 					"--file FILE, a folder, or - for standard input")

@@ -50,8 +50,8 @@ the cluster, its coordinators and the key to believe. Where those are reached at
 failure repeats the same request, whatever was lost.`,
 		Sample: `  fealty join --token-file node.token
   fealty join --token-file /run/credentials/fealty.service/token --run
-  fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
-  fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator ` +
+  fealty join --key node.key --cluster prod.example --root-pin HEX --coordinator c1.example:7443 --kind witness
+  fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --root-pin HEX --coordinator ` +
 			`c1.example:7443`,
 		Groups: []settings.Group{settings.Agent, settings.Candidate, settings.Certified, settings.Join,
 			settings.Addresses, settings.Running, settings.Process},
@@ -214,17 +214,17 @@ func tlsFiles(c *program.CLI, cfg *settings.Values) (*credential.Files, error) {
 // place checks that a proof which says nothing of the cluster comes with where to
 // show it, and returns the pin.
 func place(cfg *settings.Values, proof, flags string) (identity.KeyID, error) {
-	for _, key := range []string{"cluster", "pin", "coordinator"} {
+	for _, key := range []string{"cluster", "root_pin", "coordinator"} {
 		if s := cfg.Find(key); s.Text == "" {
 			return identity.KeyID{}, explain.New(explain.BadValue, "name", "--"+s.Flag(), "value", "missing",
 				"problem", "a "+proof+" says nothing of the cluster: a token would", "want",
-				flags+" with --cluster ID, --pin HEX and "+
+				flags+" with --cluster ID, --root-pin HEX and "+
 					"--coordinator HOST:PORT, as fealty status shows them at a coordinator")
 		}
 	}
-	pin, err := identityauthor.ParseKeyID(cfg.Text("pin"))
+	pin, err := identityauthor.ParseKeyID(cfg.Text("root_pin"))
 	if err != nil {
-		return identity.KeyID{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.Text("pin"))
+		return identity.KeyID{}, explain.Wrap(err, explain.BadValue, "name", "--root-pin", "value", cfg.Text("root_pin"))
 	}
 	return pin, nil
 }
@@ -346,33 +346,47 @@ func Leave(c *program.CLI) *cobra.Command {
 	cmd := c.Command(program.Command{
 		Use: "leave", Short: "end the membership of this machine",
 		Long: `End the membership of this machine: its agent asks a coordinator to delete the record, and then removes
-identity and snapshots. The agent has to run, and ends.`,
+identity and snapshots, and ends. Where no agent runs, the command does that itself, with the identity in the folder.`,
 		Sample: `  fealty leave --data /var/lib/fealty/agent`,
 		Groups: []settings.Group{settings.Agent, settings.Timeouts},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			l, err := line.Dial(status.AgentSocket(cfg.Path("data")), cfg.Duration("timeout"))
+			dir := cfg.Path("data")
+			agree := func(id string) error {
+				return c.Confirm(ctx, "fealty leave", id+" will be a member no more, and its keys will be banned", yes)
+			}
+			id, err := leaveByAgent(ctx, dir, cfg.Duration("timeout"), agree)
+			if e := explain.Of(err); err != nil && e.Code == explain.Unreachable {
+				// An agent that runs and serves its socket elsewhere holds the folder's lock, and is named then.
+				id, err = process.LeaveWithoutAgent(ctx, c, dir, agree)
+			}
 			if err != nil {
 				return err
 			}
-			defer l.Close()
-			node := fealtyv1.NewNodeServiceClient(l)
-			n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
-			if err != nil {
-				return err
-			}
-			if err := c.Confirm(ctx, "fealty leave",
-				n.GetSpiffeId()+" will be a member no more, and its keys will be banned", yes); err != nil {
-				return err
-			}
-			if _, err := node.LeaveCluster(ctx, &fealtyv1.LeaveClusterRequest{}); err != nil {
-				return err
-			}
-			return c.Print(program.ResultOf(leftCluster{Left: n.GetSpiffeId()}, func(p *term.Page) error {
-				p.Line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.Path("data"))
+			return c.Print(program.ResultOf(leftCluster{Left: id}, func(p *term.Page) error {
+				p.Line("%s left its cluster; its identity is removed from %s", id, dir)
 				return nil
 			}))
 		},
 	})
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
+}
+
+// leaveByAgent has the agent that runs on a folder leave, once somebody agreed, and returns who it was.
+func leaveByAgent(ctx context.Context, dir string, timeout time.Duration, agree func(id string) error) (string, error) {
+	l, err := line.Dial(status.AgentSocket(dir), timeout)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	node := fealtyv1.NewNodeServiceClient(l)
+	n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
+	if err != nil {
+		return "", err
+	}
+	if err := agree(n.GetSpiffeId()); err != nil {
+		return "", err
+	}
+	_, err = node.LeaveCluster(ctx, &fealtyv1.LeaveClusterRequest{})
+	return n.GetSpiffeId(), err
 }

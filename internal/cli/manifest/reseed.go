@@ -171,7 +171,7 @@ func reseedCluster(ctx context.Context, c *program.CLI, cfg *settings.Values, in
 		}
 		c.Say("the old seed signs nothing that counts any more; members follow by themselves, and " +
 			"fealty status shows who is connected")
-		c.Say("join tokens are void: make new ones. People log in again with --pin %x", resp.GetRootKey())
+		c.Say("join tokens are void: make new ones. People log in again with --root-pin %x", resp.GetRootKey())
 		tellOfKeys(c, resp.GetKeysMade())
 		return tellOfShares(c, cfg, "", resp.GetShares())
 	})

@@ -519,9 +519,12 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 		wait.Add(cmd, "wait until it is "+m.until)
 	}
 	command.DryRun(cmd.Flags(), &dry)
-	if m.risk != "" {
-		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	// On all of them, so that who writes a script need not know which ones ask.
+	help := "do not ask"
+	if m.risk == "" {
+		help += ": this can be taken back, and does not ask anyway"
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, help)
 	return cmd
 }
 

@@ -119,7 +119,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	}
 	if err := localsocket.CheckPath(adminSocket(cfg)); err != nil {
 		return explain.Wrap(err, explain.BadSetting, "from", socket.From, "key", socket.Key, "problem",
-			strings.TrimPrefix(err.Error(), "mesh: "))
+			strings.TrimPrefix(err.Error(), "mesh: "), "page", "explain config."+socket.Key)
 	}
 	var pin identity.KeyID
 	if text := cfg.Text("root_pin"); text != "" {
@@ -274,7 +274,7 @@ func listenWeb(ctx context.Context, cfg *settings.Values) (net.Listener, error) 
 	case len(missing) > 0:
 		return nil, explain.New(explain.BadSetting, "from", cfg.Find(given[0]).From, "key", given[0], "problem",
 			"the three of "+strings.Join(keys, ", ")+" are given together, and "+strings.Join(missing, " and ")+
-				" is missing")
+				" is missing", "page", "explain config."+given[0])
 	}
 	return listenOn(ctx, cfg.Text("https_web"), "--https-web")
 }
@@ -366,6 +366,28 @@ func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 		return err
 	}
 	return stopped(ctx, a.Run(ctx))
+}
+
+// LeaveWithoutAgent ends the membership of the folder's identity, once somebody agreed, and returns whose it was. It
+// fails where an agent runs on the folder.
+func LeaveWithoutAgent(ctx context.Context, c *program.CLI, dir string, agree func(id string) error) (_ string,
+	err error) {
+	a, err := agent.Open(ctx, agent.Config{DataDir: dir, Release: c.Env.Release, Now: c.Env.Now,
+		Log: slog.New(LogHandler(c, c.Env.Stderr, "text", slog.LevelError))})
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+	m, err := a.Source().Current(ctx)
+	if err != nil {
+		return "", err
+	}
+	id := m.ID().String()
+	c.Say("no agent runs on %s: leaving with the identity that is there", dir)
+	if err := agree(id); err != nil {
+		return "", err
+	}
+	return id, a.Leave(ctx)
 }
 
 func TLSPaths(cfg *settings.Values) credential.FilePaths {

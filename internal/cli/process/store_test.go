@@ -109,7 +109,7 @@ func TestStoreNotOpened(t *testing.T) {
 				return
 			}
 			flag := clitest.Fixture{Dir: dir}.Run(ctx, "coordinator", "--data", "c", "--store", tt.store)
-			flag.Want(t, 2, "error "+string(explain.BadValue)+": --store cannot be …", "sqlite:PATH, postgres://")
+			flag.Want(t, 2, "error "+string(explain.BadValue)+": --store cannot be ", "sqlite:PATH, postgres://")
 			if strings.Contains(flag.Stderr+flag.Stdout, secret) {
 				t.Errorf("the password is shown:\n%s", flag.Stderr)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,6 +64,7 @@ func (c *CLI) Command(s Command) *cobra.Command {
 			}
 			return once(cmd, args, typed)
 		}
+	case strings.Contains(s.Use, "FILE"): // shells offer files by themselves
 	case len(s.Words) == 0:
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
@@ -183,6 +185,9 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 		pairs = append(pairs, "flag", name)
 		if g := slip.Guess(e.GetSpecifiedName(), known); g != "" && len(e.GetSpecifiedName()) > 1 {
 			pairs = append(pairs, "guess", strings.Replace(g, "mean ", "mean --", 1))
+		} else if argument(cmd, e.GetSpecifiedName()) {
+			pairs = append(pairs, "guess", "it is an argument here and not a flag: "+
+				strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		}
 		return explain.New(explain.UnknownFlag, pairs...)
 	}
@@ -196,6 +201,24 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 			"problem", "it is not a "+e.GetFlag().Value.Type(), "want", "a "+e.GetFlag().Value.Type())
 	}
 	return explain.Wrap(err, explain.BadValue, "name", "a flag", "value", "read", "problem", err.Error())
+}
+
+// argument reports whether the name of a flag that does not exist is what an argument of cmd is called, or what
+// cmd, or the group that it stands in, is about: --token of join TOKEN, --store of conformance store URL,
+// --member of member ban MEMBER.
+func argument(cmd *cobra.Command, name string) bool {
+	_, arguments, _ := strings.Cut(cmd.Use, " ")
+	if arguments == "" {
+		return false
+	}
+	for _, word := range strings.FieldsFunc(strings.ToLower(arguments), func(r rune) bool {
+		return (r < 'a' || r > 'z') && r != '-'
+	}) {
+		if word == name {
+			return true
+		}
+	}
+	return name == cmd.Name() || cmd.HasParent() && name == cmd.Parent().Name()
 }
 
 // wordAfter returns the first argument after the path of cmd that is no flag.
@@ -215,6 +238,40 @@ func (c *CLI) wordAfter(cmd *cobra.Command) string {
 		}
 	}
 	return ""
+}
+
+// withValues joins a flag that can stand alone with the word after it, where that is a value of it: --wait 3s is
+// --wait=3s. pflag takes such a value after "=" alone, and would leave the word among the arguments.
+func withValues(root *cobra.Command, args []string) []string {
+	cmd, _, err := root.Find(args)
+	if err != nil {
+		return args // it is told as it runs
+	}
+	out := make([]string, 0, len(args))
+	for i := 0; i < len(args); i++ {
+		out = append(out, args[i])
+		name, _, given := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
+		f := cmd.Flag(name)
+		switch {
+		case args[i] == "--":
+			return append(out, args[i+1:]...)
+		case !strings.HasPrefix(args[i], "--") || given || f == nil || i+1 == len(args):
+		case f.NoOptDefVal == "": // the next word is its value, whatever it looks like
+			i++
+			out = append(out, args[i])
+		case f.Value.Type() == "duration" && isDuration(args[i+1]):
+			i++
+			out[len(out)-1] += "=" + args[i]
+		}
+	}
+	return out
+}
+
+// isDuration reports whether a word was meant as a duration, also one that is none for want of a unit.
+func isDuration(word string) bool {
+	_, err := settings.ParseDuration(word)
+	_, number := strconv.ParseUint(word, 10, 64)
+	return err == nil || number == nil
 }
 
 func flagNames(cmd *cobra.Command) []string {

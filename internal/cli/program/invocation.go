@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
@@ -122,6 +123,7 @@ func (c *CLI) Run(ctx context.Context, root *cobra.Command) int {
 		c.commands = commandsIn(Names(root))
 	}
 	root.SetContext(ctx)
+	root.SetArgs(withValues(root, c.Env.Args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return int(explain.ExitOK)
@@ -138,6 +140,9 @@ func (c *CLI) Prepare(root *cobra.Command) {
 	root.Args = oneOfCommands
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.CompletionOptions.DisableDefaultCmd = true // there is one of our own
+	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(settings.FlagNow(name))
+	})
 	root.SetArgs(c.Env.Args)
 	root.SetIn(c.Env.Stdin)
 	root.SetOut(c.Env.Stdout)

@@ -24,7 +24,7 @@ func (e *expected) Set(text string) error {
 
 func (*expected) Type() string { return "string" }
 
-// pin returns the pin of --pin, and the zero one where it was not given.
+// pin returns the pin of --root-pin, and the zero one where it was not given.
 func (e *expected) pin() (identity.KeyID, error) {
 	if !e.given {
 		return identity.KeyID{}, nil
@@ -32,11 +32,11 @@ func (e *expected) pin() (identity.KeyID, error) {
 	const want = "the root pin, as fealty status showed it, or leave it out"
 	pin, err := identityauthor.ParseKeyID(e.text)
 	if err != nil {
-		return pin, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cmp.Or(e.text, "blank"), "problem",
+		return pin, explain.Wrap(err, explain.BadValue, "name", "--root-pin", "value", cmp.Or(e.text, "blank"), "problem",
 			"it is not 64 lower-case hex digits", "want", want)
 	}
 	if pin.IsZero() { // by which any root would do
-		return pin, explain.New(explain.BadValue, "name", "--pin", "value", e.text, "problem",
+		return pin, explain.New(explain.BadValue, "name", "--root-pin", "value", e.text, "problem",
 			"it is the pin of no key", "want", want)
 	}
 	return pin, nil

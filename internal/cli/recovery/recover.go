@@ -61,7 +61,7 @@ func Command(c *program.CLI) *cobra.Command {
 
 Before anything is sent, this machine verifies the whole history under the key in the share file, that who asks
 for the share is a coordinator which that history admits, over this very connection, and that the share is the
-one that the history commits to. --manifest and --pin say what else has to hold, and the mark of the cluster, that
+one that the history commits to. --manifest and --root-pin say what else has to hold, and the mark of the cluster, that
 the history did not go back since this machine saw it last.
 
 After a restore the history may end before what this machine saw last. Then a share is sent only if the signers that
@@ -92,7 +92,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 	f.StringVar(&in.passphraseFile, "passphrase-file", "",
 		"read the passphrase of the private key from this file or /dev/fd/N; else a terminal asks")
 	f.Var(&in.manifest, "manifest", "send nothing unless this is the manifest in force")
-	f.Var(&in.pin, "pin", "send nothing unless this is the SHA-256 of the cluster's root key")
+	f.Var(&in.pin, "root-pin", "send nothing unless this is the SHA-256 of the cluster's root key")
 	f.Var(&in.history, "history",
 		"with --drill: compare with the history that fealty manifest history -o json wrote to this file")
 	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
@@ -119,7 +119,7 @@ func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 	for _, x := range []struct {
 		set  bool
 		name string
-	}{{in.dry, "--dry-run"}, {in.wait.D > 0, "--wait"}, {in.manifest.given, "--manifest"}, {in.pin.given, "--pin"},
+	}{{in.dry, "--dry-run"}, {in.wait.D > 0, "--wait"}, {in.manifest.given, "--manifest"}, {in.pin.given, "--root-pin"},
 		{in.force, "--force"}} {
 		if in.drill && x.set {
 			return explain.New(explain.BadValue, "name", x.name, "value", "given together with --drill", "problem",

@@ -64,7 +64,7 @@ manifest.
 The newest head that was seen of a cluster is kept in a mark. A history that went back, or is another one, is
 refused by that, and so is another root.`,
 		Sample: `  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --out anchors
-  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --pin 7e7fbb2a… -o json`,
+  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --root-pin 7e7fbb2a… -o json`,
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return verify(ctx, c, cfg, in)
@@ -72,7 +72,7 @@ refused by that, and so is another root.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&in.manifest, "manifest", "", "the manifest that has to be in force; - reads it from standard input")
-	f.Var(&in.pin, "pin", "the SHA-256 of the cluster's root key, where it is known")
+	f.Var(&in.pin, "root-pin", "the SHA-256 of the cluster's root key, where it is known")
 	f.StringVar(&in.out, "out", "", "write "+rootAnchor+" and "+meshAnchor+" into this folder")
 	f.BoolVar(&in.full, "full", false, "replay the history with every manifest too, which takes a login")
 	marksFlag(cmd, &in.marks)
@@ -264,7 +264,7 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		if first && !in.pin.given {
 			f.Paint("root key", term.Amber,
 				root.String()+
-					" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")
+					" ▲ as it was shown on this first look: compare it with what you know, and give it with --root-pin")
 		} else {
 			f.Add("root key", root.String())
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -186,6 +187,13 @@ func Open(cfg Config) (_ *Provider, err error) {
 	}()
 	if err := p.load(); err != nil {
 		return nil, err
+	}
+	for _, profile := range cfg.Profiles {
+		// No reason not to start: machines that run need nobody who starts them, and a program may be installed later.
+		if _, err := exec.LookPath(profile.Command[0]); err != nil {
+			cfg.Log.Warn("the command of a profile cannot be run here: its machines fail when they are configured",
+				"profile", profile.Name, "command", profile.Command[0], "err", err)
+		}
 	}
 	p.over, p.end = context.WithCancel(context.Background())
 	for _, m := range p.machines {
