@@ -481,25 +481,28 @@ func (f *flaky) Current(context.Context) (*credential.Material, error) {
 // A client, too, leaves a server that is banned, and one whose certificate ends.
 func TestClientCutsServer(t *testing.T) {
 	t.Run("banned", func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
-		server := material(t, a, identity.Coordinator, "c1")
-		s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(server)})
-		src := credential.NewIssued(material(t, a, identity.Data, "n1"))
-		c := dial(t, s.addr, src, credential.AnyOfKind(identity.Coordinator), mesh.Options{})
-		st, _, err := talk(t, c, talkMethod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		if err := src.Trust(banning(a, server.ID())); err != nil {
-			t.Fatal(err)
-		}
-		if err := st.RecvMsg(&wrapperspb.BytesValue{}); status.Code(err) != codes.Unavailable || time.Since(start) > 5*time.Second {
-			t.Fatalf("after %v: %v", time.Since(start), err)
-		}
-		if _, err := who(t, c); !errors.Is(err, identity.ErrBanned) {
-			t.Fatalf("the next call: %v", err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			a := identitytest.NewAuthority(t, cluster)
+			ln, opts := inMemory()
+			server := material(t, a, identity.Coordinator, "c1")
+			serve(t, ln, mesh.GuardConfig{Source: credential.Static(server)})
+			src := credential.NewIssued(material(t, a, identity.Data, "n1"))
+			c := dial(t, "passthrough:///c1", src, credential.AnyOfKind(identity.Coordinator), opts)
+			st, _, err := talk(t, c, talkMethod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			if err := src.Trust(banning(a, server.ID())); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.RecvMsg(&wrapperspb.BytesValue{}); status.Code(err) != codes.Unavailable || time.Since(start) > 5*time.Second {
+				t.Fatalf("after %v: %v", time.Since(start), err)
+			}
+			if _, err := who(t, c); !errors.Is(err, identity.ErrBanned) {
+				t.Fatalf("the next call: %v", err)
+			}
+		})
 	})
 	t.Run("expired", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -294,7 +294,7 @@ func receive[T any](tb testing.TB, ch <-chan T, what string) T {
 	select {
 	case v := <-ch:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		tb.Fatalf("waited in vain for %s", what)
 		panic("unreachable")
 	}

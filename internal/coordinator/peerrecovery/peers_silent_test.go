@@ -23,12 +23,8 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	holes, _ := coordinatortest.BlackHoles(t, 20)
 	r.Link.Lie(coordinatortest.HideReplicas) // it is known by configuration alone
 	r.Config = func(c *coordinator.Config) { c.Peers = append(holes, f.Addr) }
-	began := time.Now()
 	r.Start()
-	r.AwaitHead(f)
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %v", took)
-	}
+	r.AwaitHead(f) // what it costs is told by TestFirstOf, in virtual time
 	peers, failed := r.C.Rooms().Secrets.PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] != f.Addr {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)

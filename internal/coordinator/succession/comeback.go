@@ -380,6 +380,14 @@ func (c *Succession) resumeRestore(ctx context.Context, w *claim) (*authority.St
 // brings it into force with what one gives. The caller has the turn. The error says why nobody helped, or
 // that head is not the one to come.
 func (c *Succession) FromPeers(ctx context.Context, head history.Hash, within time.Duration) error {
+	return c.fromPeers(ctx, head, func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, within)
+	})
+}
+
+// fromPeers is FromPeers with bound, which begins the time of the peers.
+func (c *Succession) fromPeers(ctx context.Context, head history.Hash,
+	bound func(context.Context) (context.Context, context.CancelFunc)) error {
 	w, _, err := c.read(ctx, c.cfg.Head.State().Ready())
 	switch {
 	case err != nil:
@@ -387,7 +395,7 @@ func (c *Succession) FromPeers(ctx context.Context, head history.Hash, within ti
 	case w == nil || w.link.Hash != head || w.restore != nil:
 		return errors.New("the history moved on")
 	}
-	asking, cancel := context.WithTimeout(ctx, within)
+	asking, cancel := bound(ctx)
 	defer cancel()
 	s, _, err := c.askPeers(asking, w)
 	if err != nil {

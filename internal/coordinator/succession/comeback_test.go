@@ -1,17 +1,18 @@
 package succession_test
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// The time that peers have is theirs: a store that takes longer to show the history keeps nobody from being
-// asked, and no mesh CA key is made that a peer would have given.
+// The time that peers have is theirs: it begins when the history was read, however long the store took
+// to show it, so that a slow store keeps nobody from being asked, and no mesh CA key is made that a peer would have given.
 func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
@@ -23,20 +24,25 @@ func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 	coordinatortest.WantOnly(t, "turn", err, "")
 	defer release()
 	f.Faults.Disarm("peer.before-reread")
-	const within = time.Second
-	shown := false
+	var shown, begun atomic.Bool
 	r.Link.Lie(func(e store.Entry) store.Entry {
-		if strings.HasPrefix(e.Key, "history/blob/") && !shown {
-			shown = true
-			time.Sleep(within + within/2) // the store is this slow
+		if strings.HasPrefix(e.Key, "history/blob/") {
+			shown.Store(true)
 		}
 		return e
 	})
 	head := f.C.Rooms().Head.State().Head.Hash
-	if err := r.C.Rooms().Moves.Succession.FromPeers(r.Context(), head, within); err != nil {
+	err = r.C.Rooms().Moves.Succession.FromPeersBounded(r.Context(), head,
+		func(ctx context.Context) (context.Context, context.CancelFunc) {
+			if begun.Store(true); !shown.Load() {
+				t.Error("the time of the peers begins before the history was shown")
+			}
+			return context.WithCancel(ctx)
+		})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.C.Rooms().Head.State(); !shown || s.Phase != authority.Ready || s.Head.Hash != head {
-		t.Errorf("shown is %v, and it is %v at %s", shown, s.Phase, s.Head.Hash)
+	if s := r.C.Rooms().Head.State(); !begun.Load() || s.Phase != authority.Ready || s.Head.Hash != head {
+		t.Errorf("the peers were asked: %v, and it is %v at %s", begun.Load(), s.Phase, s.Head.Hash)
 	}
 }

@@ -5,7 +5,14 @@ import (
 	"context"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/history"
 )
+
+// FromPeersBounded is FromPeers with what begins the time of the peers.
+func (c *Succession) FromPeersBounded(ctx context.Context, head history.Hash,
+	bound func(context.Context) (context.Context, context.CancelFunc)) error {
+	return c.fromPeers(ctx, head, bound)
+}
 
 func (c *Succession) Read(ctx context.Context, last *authority.State) (*claim, *authority.State, error) {
 	return c.read(ctx, last)
