@@ -1,0 +1,5 @@
+//go:build !race
+
+package accept_test
+
+const raceDetector = false
