@@ -207,7 +207,7 @@ func TestClockResumes(t *testing.T) {
 			-snapshotform.ClockTolerance},
 		{"a file of an older epoch", func(f *dir.ClockFile) bool { f.AuthorityEpoch = 0; return true }, -9 * time.Hour, 0},
 		{"a file of a newer epoch", func(f *dir.ClockFile) bool {
-			f.AuthorityEpoch, f.Floor, f.Since = 2, f.Floor.Add(-9*time.Hour), f.Since
+			f.AuthorityEpoch, f.Floor = 2, f.Floor.Add(-9*time.Hour)
 			return true
 		}, -99 * time.Hour, -7 * time.Hour},
 	} {

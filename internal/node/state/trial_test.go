@@ -129,7 +129,10 @@ func TestFailedTrial(t *testing.T) {
 	if !is || q.Kept || q.Reason != state.FailedVerdict || len(q.Detail) != state.MaxDetailBytes || q.ConfigVersion != bad.ConfigVersion {
 		t.Errorf("%v, %+v", is, q)
 	}
-	if r := q.Refusal(); r.Scope != string(qosScope) || r.Reason != state.ReasonQuarantined || len(r.Detail) > state.MaxDetailBytes {
+	if q, is := next.Without(qosScope).Quarantined(qosScope); !is || q.Kept {
+		t.Errorf("with nothing in use: %+v", q)
+	}
+	if r := q.Refusal(); !strings.Contains(r.Detail, "(verdict): xxx") || r.Scope != string(qosScope) || r.Reason != state.ReasonQuarantined || len(r.Detail) > state.MaxDetailBytes {
 		t.Errorf("%+v", r)
 	}
 	if _, is := next.Barred(qosScope, bad.ContentHash); !is {
@@ -177,6 +180,10 @@ func TestFailedWithoutOneBefore(t *testing.T) {
 	}
 	if r := q.Refusal(); !strings.Contains(r.Detail, "it stays in use") || strings.Contains(r.Detail, ": ;") {
 		t.Errorf("%+v", r)
+	}
+	// It fails again: it is remembered once, as it was the last time.
+	if again, _ := x.s.Fail(next, x.me, qosScope, state.FailedVerdict, "again", x.Clock()); len(again.Quarantine) != 1 || again.Quarantine[0].Detail != "again" {
+		t.Errorf("after it failed twice: %+v", again.Quarantine)
 	}
 	if _, is := next.Barred(qosScope, next.Active[qosScope].Verified.Header().ContentHash); is {
 		t.Error("what stays in use is barred")
