@@ -14,6 +14,9 @@ func (o Options) CompactAfter(d time.Duration) Options {
 	return o
 }
 
+// UsableOps is how many operations a step of a large commit has.
+const UsableOps = usableOps
+
 // Pending is a commit under way.
 type Pending struct {
 	done chan struct{}
