@@ -39,7 +39,7 @@ func TestLinksAreMissed(t *testing.T) {
 		come []*fealtyv1.SignedSnapshot
 		want bool
 	}{
-		{"a bundle without its links, and what is refused", []*fealtyv1.SignedSnapshot{ahead, older}, true},
+		{"a bundle without its links, and what is refused", []*fealtyv1.SignedSnapshot{older, ahead, older}, true},
 		{"what is refused alone", []*fealtyv1.SignedSnapshot{older}, false},
 	} {
 		var offers []state.Offer

@@ -131,6 +131,12 @@ func TestRefused(t *testing.T) {
 			if m.node.Autonomy.Facts().Behind != tc.behind {
 				t.Error("a restart caught up, or fell behind")
 			}
+			if tc.behind {
+				m.mustTake(m.Runtime(m.member))
+				if !m.node.Autonomy.Facts().Behind {
+					t.Error("a snapshot of this epoch is in use, and the node is not behind any more")
+				}
+			}
 			// A good one ends it.
 			m.Version++
 			m.mustTake(m.TrustBundle())
@@ -445,6 +451,16 @@ func TestDropped(t *testing.T) {
 	m.restart(durabletest.Synced)
 	if m.version(qosScope) != 0 || len(m.refusals()) != 0 {
 		t.Errorf("after a restart version %d is in use, refused %v", m.version(qosScope), m.refusals())
+	}
+	// A refusal of what is given, and not held yet, ends with that too.
+	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
+	m.mustTake(&fealtyv1.SignedSnapshot{Scope: string(qosScope), Envelope: []byte("x")})
+	if got := m.refusals(); !slices.Equal(got, []string{"qos_policy malformed"}) {
+		t.Fatalf("refused %v", got)
+	}
+	m.mustTake(m.Gives(m.member, nil))
+	if got := m.refusals(); len(got) != 0 {
+		t.Errorf("nothing is to be held, and refused is %v", got)
 	}
 	// It may come back.
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))

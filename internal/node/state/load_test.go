@@ -176,8 +176,12 @@ func TestOpen(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = state.OpenStore(disk.FS(), authortest.DataDir); err != nil {
+	s, err = state.OpenStore(disk.FS(), authortest.DataDir)
+	if err != nil {
 		t.Fatalf("a folder that was given back: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 	m := newMachine(t)
 	if !state.Joined(m.disk.FS(), authortest.DataDir) {
