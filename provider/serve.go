@@ -103,8 +103,7 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true})}
 	if s.cfg.Source != nil {
-		guard, err := mesh.NewGuard(mesh.GuardConfig{Source: s.cfg.Source,
-			OnFailure: func(err *mesh.HandshakeError) { s.cfg.Log.Warn("a handshake failed", "err", err) }})
+		guard, err := mesh.NewGuard(mesh.GuardConfig{Source: s.cfg.Source, OnFailure: s.handshakeFailed})
 		if err != nil {
 			return err
 		}
@@ -132,6 +131,11 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 	server.GracefulStop()
 	<-served
 	return nil
+}
+
+// handshakeFailed tells of a handshake that failed, in few lines however many do.
+func (s *service) handshakeFailed(err *mesh.HandshakeError) {
+	s.noise.Log(context.Background(), s.cfg.Log, string(err.Reason), slog.LevelWarn, "a handshake failed", slog.Any("err", err))
 }
 
 // loopback reports whether nobody but this machine reaches addr.

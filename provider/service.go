@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/fence/fencegrpc"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/providerform"
 )
 
@@ -27,6 +28,8 @@ type service struct {
 	fealtyv1.UnimplementedProviderServiceServer
 	cfg  Config
 	gate *fence.Gate
+
+	noise flowcontrol.NoiseSampler // of handshakes that failed
 
 	reading chan struct{} // buffered, 1: held by who lists; of two lists the older must not come second
 	gone    []string      // whose marks are to be forgotten; of who holds reading

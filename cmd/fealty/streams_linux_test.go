@@ -3,8 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -64,6 +68,7 @@ func (s *stream) drain() { go func() { _, _ = io.Copy(io.Discard, s.read) }() }
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	f := newStreams(t)
+	t.Run("garbage", f.garbage)
 	for _, row := range []struct {
 		name           string
 		open           func(t *testing.T) *stream
@@ -143,6 +148,44 @@ func TestStreams(t *testing.T) {
 				p.ends()
 			}
 		})
+	}
+}
+
+// garbage has strangers say to the coordinator, the provider and the shard what no TLS is: a few lines of the log tell of
+// all, and a metric counts each.
+func (f *streams) garbage(t *testing.T) {
+	f.t = t
+	const many = 40
+	for _, name := range []string{"coordinator", "provider", "shard"} {
+		s := newPipe(t)
+		p := f.begin(name, s)
+		p.becomes("ready", func() bool { status, _ := p.get("/probe/readiness"); return status == http.StatusOK })
+		for range many {
+			conn, err := net.Dial("tcp", p.listens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.Copy(io.Discard, conn) // until it is closed
+			conn.Close()
+		}
+		if name != "provider" {
+			p.becomes("one that counted them", func() bool {
+				_, metrics := p.get("/metrics")
+				return strings.Contains(metrics, fmt.Sprintf("\nfealty_mesh_handshake_failures_total{reason=\"Protocol\"} %d\n", many))
+			})
+		}
+		defer func() {
+			p.end()
+			p.ends()
+			s.file.Close()
+			said, err := io.ReadAll(s.read)
+			if n := strings.Count(string(said), `msg="a handshake failed"`); err != nil || n == 0 || n > many/2 {
+				t.Errorf("the %s says %d times that a handshake failed (%v):\n%s", name, n, err, said)
+			}
+		}()
 	}
 }
 
@@ -257,6 +300,7 @@ type streaming struct {
 	name    string
 	cmd     *exec.Cmd
 	stream  *stream
+	listens string
 	metrics string
 	ended   chan struct{}
 }
@@ -272,7 +316,10 @@ func (f *streams) begin(name string, s *stream) *streaming {
 			f.t.Fatal(err)
 		}
 	}
-	p.metrics = at[0]
+	p.metrics, p.listens = at[0], at[1]
+	if name == "coordinator" {
+		p.listens = f.listens["coordinator-1"]
+	}
 	args := map[string][]string{
 		"coordinator": {"coordinator", "--data", "coordinator-1", "--listen", f.listens["coordinator-1"]},
 		"agent":       {"agent", "--data", "eu-1"},
@@ -380,5 +427,73 @@ func (p *streaming) ends() {
 	}
 	if state := p.cmd.ProcessState; state.ExitCode() != 0 {
 		p.f.t.Errorf("the %s ended with %v", p.name, state)
+	}
+}
+
+// A provider is told by SIGHUP to read its files again: it takes what is good, keeps what it has where that is not, and
+// one line says which. Settings that cannot change while it runs are named.
+func TestReadAgain(t *testing.T) {
+	t.Parallel()
+	a := newActuation(t)
+	authority := func() {
+		t.Helper()
+		public, _, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := x509.MarshalPKIXPublicKey(public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.write("authority.pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	}
+	authority()
+	a.write("profiles.yaml", []byte("profiles:\n  - name: web\n    slots: 1\n    command: [sleep, \"600\"]\n"))
+	a.write("fealty.yaml", []byte("log_level: info\n"))
+	a.start("provider", "provider/laptop", "provider", "process", "--profiles", "profiles.yaml", "--config", "fealty.yaml")
+	ready := func() bool { status, _ := a.get("provider", "/probe/readiness"); return status == http.StatusOK }
+	await(t, "the provider", ready)
+	told := 0
+	// tell returns the line that the provider says of it.
+	tell := func() (line string) {
+		t.Helper()
+		if err := a.runs["provider"].Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		told++
+		await(t, "a line of the log", func() bool {
+			lines := regexp.MustCompile(`(?m)^.*files were read again.*$`).FindAllString(a.log("provider"), -1)
+			if len(lines) == told {
+				line = lines[told-1]
+			}
+			return line != ""
+		})
+		return line
+	}
+	wants := func(line string, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(line, part) {
+				t.Errorf("it says %q, without %q", line, part)
+			}
+		}
+	}
+	wants(tell(), "level=INFO", "changed=nothing")
+
+	a.certify("provider/laptop")
+	authority()
+	// Its address is that of a flag, which counts before the file; that of the metrics too.
+	a.write("fealty.yaml", []byte("log_level: debug\nlog_format: json\noutput: json\n"))
+	wants(tell(), `"level":"INFO"`, "log_level is debug (fealty.yaml:1) and was info",
+		"log_format is json (fealty.yaml:2) and was text", "output changed since the start, and counts from the next one on",
+		"the certificate in provider/laptop/tls.crt: another one is in use, which ends at ",
+		"the keys in authority.pub: the grants and assignments of ")
+
+	a.write("provider/laptop/tls.crt", []byte("-----BEGIN CERTIFICATE-----\n"))
+	a.write("authority.pub", nil)
+	a.write("fealty.yaml", []byte("log_level: loud\n"))
+	wants(tell(), `"level":"WARN"`, "what could not be used stays as it was", "FE-U113", "authority.pub", "tls.crt")
+	if !ready() {
+		t.Error("it is not ready any more")
 	}
 }

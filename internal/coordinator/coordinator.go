@@ -246,8 +246,9 @@ type Coordinator struct {
 	serving     atomic.Bool
 	guard       *mesh.Guard
 	limiter     *flowcontrol.Sources
-	refusals    *flowcontrol.LogSampler // of the log lines that strangers can cause
-	failures    *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
+	noise       flowcontrol.NoiseSampler // of connections that come to nothing
+	refusals    *flowcontrol.LogSampler  // of the other log lines that strangers can cause
+	failures    *flowcontrol.LogSampler  // of failures and clone alarms, which strangers must not drown
 	readers     *flowcontrol.Readers
 	lock        io.Closer     // of the data directory
 	stopping    chan struct{} // closed when Run's context ended
@@ -574,7 +575,7 @@ func (c *Coordinator) addresses() []string {
 // handshakeFailed counts a handshake that failed, and says so.
 func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
 	c.metrics.handshakes.WithLabelValues(string(err.Reason)).Inc()
-	c.refusals.Log(context.Background(), c.log, slog.LevelInfo, "a handshake failed",
+	c.noise.Log(context.Background(), c.log, string(err.Reason), slog.LevelInfo, "a handshake failed",
 		slog.String("reason", string(err.Reason)), slog.String("remote", err.Endpoint))
 }
 
@@ -582,7 +583,7 @@ func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
 // on the local socket for its user, and says so.
 func (c *Coordinator) connectionRefused(err error) {
 	c.metrics.refused.Inc()
-	c.refusals.Log(context.Background(), c.log, slog.LevelWarn, "a connection was refused", slog.Any("err", err))
+	c.noise.Log(context.Background(), c.log, "refused", slog.LevelWarn, "a connection was refused", slog.Any("err", err))
 }
 
 // connectionCut counts a connection that ended because its peer's certificate

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -63,6 +64,41 @@ func TestLogSampler(t *testing.T) {
 		}
 		s.Log(t.Context(), log, slog.LevelWarn, "refused")
 	}
+}
+
+// What anybody can make for as long as they like is a few lines of each kind, and then one a minute that counts.
+func TestNoiseSampler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		log := slog.New(slog.NewTextHandler(&b, nil))
+		var s flowcontrol.NoiseSampler
+		noise := func(kind string, n int) {
+			for range n {
+				s.Log(t.Context(), log, kind, slog.LevelInfo, kind)
+			}
+		}
+		noise("Protocol", 1000)
+		noise("Expired", 1)
+		if all, other := strings.Count(b.String(), "msg=Protocol"), strings.Count(b.String(), "msg=Expired"); all != flowcontrol.NoiseBurst || other != 1 {
+			t.Errorf("at once it is %d lines, and %d of another kind", all, other)
+		}
+		b.Reset()
+		const hours = 2
+		for range hours * 3600 {
+			time.Sleep(time.Second)
+			noise("Protocol", 10)
+		}
+		if n := strings.Count(b.String(), "\n"); n != hours*60 || !strings.Contains(b.String(), "left_out_before=599\n") {
+			t.Errorf("in %d hours it is %d lines, and the first is %.200s", hours, n, b.String())
+		}
+		b.Reset()
+		for i := range 1000 { // a name for each, which no caller has
+			noise(strings.Repeat("x", i), flowcontrol.NoiseBurst)
+		}
+		if n := strings.Count(b.String(), "\n"); n > 40*flowcontrol.NoiseBurst {
+			t.Errorf("of a thousand kinds it is %d lines", n)
+		}
+	})
 }
 
 // A text that is longer, or no UTF-8, is shown so far as it is text.

@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/logging"
@@ -132,6 +133,17 @@ type running struct {
 	sites        *providers
 	registry     *prometheus.Registry
 	closers      []func() error
+
+	handshakes *prometheus.CounterVec   // that failed
+	noise      flowcontrol.NoiseSampler // of what those log
+}
+
+// newHandshakes counts handshakes of operators that failed.
+func newHandshakes() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_mesh_handshake_failures_total",
+		Help: "Handshakes that failed, by reason. Plain network failures are none.",
+	}, []string{"reason"})
 }
 
 // Run works until ctx ends, and returns nil then; a [*FencedError] if the shard was fenced
@@ -139,7 +151,8 @@ type running struct {
 //
 // An error before anything is done: of the folder, the epoch or the config.
 func Run(ctx context.Context, cfg Config) (err error) {
-	r := &running{cfg: cfg, registry: prometheus.NewRegistry()}
+	r := &running{cfg: cfg, registry: prometheus.NewRegistry(), handshakes: newHandshakes()}
+	r.registry.MustRegister(r.handshakes)
 	defer func() {
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			err = errors.Join(err, r.closers[i]())
@@ -419,8 +432,11 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: r.cfg.Source,
-		OnFailure: func(err *mesh.HandshakeError) { r.cfg.Log.Warn("a handshake failed", "err", err) }})
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: r.cfg.Source, OnFailure: func(err *mesh.HandshakeError) {
+		r.handshakes.WithLabelValues(string(err.Reason)).Inc()
+		r.noise.Log(context.Background(), r.cfg.Log, string(err.Reason), slog.LevelWarn, "a handshake failed",
+			slog.Any("err", err))
+	}})
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
@@ -438,6 +454,7 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 // Metrics describes all that is counted, for the documentation.
 func Metrics() (prometheus.Collector, error) {
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(newHandshakes())
 	register(registry, gauges{}, nil)
 	handover.New(handover.Config{}).RegisterMetrics(registry)
 	return registry, nil
