@@ -42,6 +42,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // ErrNoMaterial is what a [Source] answers that has no material yet, and what a
@@ -72,6 +73,8 @@ const (
 	// Malformed: a file does not hold what it should in PEM, or is cut short; likewise
 	// what an agent gives, in DER.
 	Malformed Reason = "Malformed"
+	// unfitKey: the key is the leaf's, and cannot make the proof that it is for. No program makes one but this module.
+	unfitKey Reason = "UnfitKey"
 	// OtherIdentity: fit material, but of another identity or cluster than the one
 	// in use, or without an identity where there was one.
 	OtherIdentity Reason = "OtherIdentity"
@@ -202,7 +205,7 @@ type proofConfig struct {
 // [ErrNoMaterial]. It fails with a [*MaterialError] unless the key is the leaf's and
 // the chain verifies now, for client authentication.
 func currentProof(cfg proofConfig) (*Material, error) {
-	m, _, err := newProof(cfg, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+	m, _, err := newProof(cfg, false, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return nil, r.Verify(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 	return m, err
@@ -211,12 +214,12 @@ func currentProof(cfg proofConfig) (*Material, error) {
 // acceptedProof is currentProof for what an earlier release took. newer is why nobody has to
 // believe it any more, if that is so.
 func acceptedProof(cfg proofConfig) (m *Material, newer, err error) {
-	return newProof(cfg, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+	return newProof(cfg, true, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return r.VerifyAccepted(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 }
 
-func newProof(cfg proofConfig, verify func(identityauthor.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
+func newProof(cfg proofConfig, accepted bool, verify func(identityauthor.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
 	now := cfg.Now
 	if now == nil {
 		now = time.Now
@@ -240,6 +243,13 @@ func newProof(cfg proofConfig, verify func(identityauthor.OperatorRoots, time.Ti
 	}
 	if found != nil {
 		newer = unfit(found)
+	}
+	if problem := identityform.CheckProofKey(cfg.Chain[0].PublicKey); problem != "" {
+		err := &MaterialError{Reason: unfitKey, Detail: "the leaf certificate has " + problem}
+		if !accepted {
+			return nil, nil, err
+		}
+		newer = err
 	}
 	key := cfg.Key
 	m := &Material{mode: proving, chain: slices.Clone(cfg.Chain), signer: func() crypto.Signer { return key }, roots: roots, now: now}

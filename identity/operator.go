@@ -18,12 +18,6 @@ import (
 	"time"
 )
 
-// Bounds of an RSA key in an operator's own PKI.
-const (
-	minRSABits = 2048
-	maxRSABits = 8192 // as crypto/tls: verifying takes time that a peer must not choose
-)
-
 // operatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a
 // corporate CA. Chains to them are verified as RFC 5280 says, and not by the profile of
 // the cluster's own certificates: they were minted by somebody else. Immutable.
@@ -250,8 +244,8 @@ func checkOperatorKey(pub any) string {
 	case ed25519.PublicKey:
 		return ""
 	case *rsa.PublicKey:
-		if n := key.N.BitLen(); n < minRSABits || n > maxRSABits {
-			return fmt.Sprintf("an RSA key of %d bits, want %d to %d", n, minRSABits, maxRSABits)
+		if n := key.N.BitLen(); n < identityform.MinRSABits || n > identityform.MaxRSABits {
+			return fmt.Sprintf("an RSA key of %d bits, want %d to %d", n, identityform.MinRSABits, identityform.MaxRSABits)
 		}
 		return ""
 	}
@@ -313,7 +307,7 @@ func (r *operatorRoots) verify(chain []*x509.Certificate, now time.Time, usages 
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
-		return newer, pathError(err, now)
+		return newer, r.pathError(chain, err, now)
 	}
 	for _, path := range paths {
 		if usable(path, usages) {
@@ -340,10 +334,32 @@ func usable(path []*x509.Certificate, usages []x509.ExtKeyUsage) bool {
 	return true
 }
 
-func pathError(err error, now time.Time) *ChainError {
+// missing says which issuer chain lacks: its certificates stand in order, each behind
+// the one that it issued, and no root issued the last one.
+func (r *operatorRoots) missing(chain []*x509.Certificate) string {
+	last := chain[len(chain)-1]
+	issuer := clip(last.Issuer.String())
+	if len(last.AuthorityKeyId) > 0 {
+		issuer += fmt.Sprintf(" with key %x", last.AuthorityKeyId[:min(len(last.AuthorityKeyId), 32)])
+	}
+	which := fmt.Sprintf("certificate %d, %s", len(chain), clip(last.Subject.String()))
+	switch {
+	case bytes.Equal(last.RawIssuer, last.RawSubject):
+		return which + ", issued itself, and is none of the CA certificates that are believed"
+	case slices.ContainsFunc(r.certs, func(c *x509.Certificate) bool { return bytes.Equal(c.RawSubject, last.RawIssuer) }):
+		return which + ", was issued by " + issuer + ": of that name there is a CA certificate here, and it has another key or must not issue"
+	}
+	return which + ", was issued by " + issuer + ", whose certificate is missing: issuers belong into the certificate's file, behind the leaf, " +
+		"and the root among the CA certificates"
+}
+
+func (r *operatorRoots) pathError(chain []*x509.Certificate, err error, now time.Time) *ChainError {
 	e := &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ErrUntrusted, Detail: clip(err.Error())}
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	switch {
+	case unknown:
+		e.Detail = r.missing(chain)
 	case ok && invalid.Reason == x509.Expired: // before its time too
 		e.Rule, e.Section, e.Reason = dateRule.Name, dateRule.Section, ErrExpired
 		e.NotBefore, e.NotAfter, e.Now = invalid.Cert.NotBefore, invalid.Cert.NotAfter, now

@@ -104,6 +104,16 @@ func TestMistakes(t *testing.T) {
 			[]string{"identity ok"},
 		},
 		{
+			"a folder in place of the socket in it", []string{"member", "list", "--socket", name}, 2,
+			[]string{"FE-U103: the path of the socket cannot be " + name, "it is a folder and no socket", "such as admin.sock"},
+			[]string{"nothing listens"},
+		},
+		{
+			"a file in place of a socket", []string{"member", "list", "--socket", "m.yaml"}, 2,
+			[]string{"FE-U103: the path of the socket cannot be m.yaml", "it is a file and no socket"},
+			[]string{"nothing listens"},
+		},
+		{
 			"a word of another tool", []string{"logs"}, 2,
 			[]string{"FE-U101", "did you mean fealty audit list?"},
 			[]string{"login"},

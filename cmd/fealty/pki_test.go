@@ -1,6 +1,9 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"fmt"
 	"net/url"
@@ -46,18 +49,23 @@ func (o *operators) pki(ts *testscript.TestScript, name string) *identitytest.PK
 	return p
 }
 
-// issue is pki PKI NAME DIR [expired|early|server|many-names|SPIFFE-ID]: it writes a certificate
+// issue is pki PKI NAME DIR [expired|early|server|many-names|alone|p521|SPIFFE-ID]: it writes a certificate
 // for the common name NAME to DIR as operators' tools do, tls.crt, tls.key and ca.crt,
 // and the certificates of the CAs beside them.
 func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args) > 4 {
-		ts.Fatalf("usage: pki PKI NAME DIR [expired|early|server|many-names|SPIFFE-ID]")
+		ts.Fatalf("usage: pki PKI NAME DIR [expired|early|server|many-names|alone|p521|SPIFFE-ID]")
 	}
-	p, key := o.pki(ts, args[0]), identitytest.NewKey(o.t)
+	p, key, how := o.pki(ts, args[0]), identitytest.NewKey(o.t), strings.Join(args[3:], "")
+	if how == "p521" {
+		var err error
+		key, err = ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+		ts.Check(err)
+	}
 	chain := p.Issue(o.t, key, func(c *x509.Certificate) {
 		c.Subject.CommonName = args[1]
-		switch strings.Join(args[3:], "") {
-		case "":
+		switch how {
+		case "", "alone", "p521":
 		case "expired":
 			c.NotAfter = time.Now().Add(-time.Second)
 		case "early":
@@ -76,6 +84,9 @@ func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
 			c.URIs = []*url.URL{id.URL()}
 		}
 	})
+	if how == "alone" {
+		chain = chain[:1]
+	}
 	dir := ts.MkAbs(args[2])
 	ts.Check(os.MkdirAll(dir, 0o700))
 	for name, data := range map[string][]byte{

@@ -1,6 +1,7 @@
 package enroll_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -107,5 +108,32 @@ func TestByX509Values(t *testing.T) {
 		if _, err := enroll.ByX509(t.Context(), tc.cluster, tc.addresses, tc.pin, tc.source); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// failing is a source that has its material once, and then none.
+type failing struct {
+	credential.Source
+	asked int
+}
+
+func (s *failing) Current(ctx context.Context) (*credential.Material, error) {
+	if s.asked++; s.asked > 1 {
+		return nil, errors.New("the token with the key was pulled out")
+	}
+	return s.Source.Current(ctx)
+}
+
+// A proof that this machine cannot make is no coordinator that cannot be reached.
+func TestLocalFaultIsNoNetworkFault(t *testing.T) {
+	f := fleettest.New(t)
+	f.Pki = identitytest.NewPKI(t, "corp", f.Clock)
+	paths, write := fleettest.TLSFiles(t, f.Pki)
+	write("node-k")
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.Clock, Log: fleettest.Quiet()})
+	f.Must(err)
+	_, err = fleettest.NewMachine(f).Join(f.ByX509(&failing{Source: files}))
+	if e := explain.Of(err); !errors.Is(err, explain.CredentialUnusable) || !strings.Contains(e.Why, "was pulled out") {
+		t.Errorf("%v", err)
 	}
 }

@@ -108,7 +108,8 @@ func (h Handshake) Run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 		Role: proof.Candidate, Cluster: h.Cluster, Nonce: challenge.GetNonce(), Binding: binding, PublicKey: spki,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the proof: %w", err)
+		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", "this machine, which are to prove it", "problem",
+			err.Error())
 	}
 	csr, err := ca.NewCSR(h.Key.Signer())
 	if err != nil {

@@ -3,10 +3,7 @@ package proof
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rsa"
 	"crypto/x509"
 	"encoding/asn1"
 	"encoding/binary"
@@ -270,15 +267,10 @@ func (v *x509Verifier) Verify(_ context.Context, t Transcript, e Evidence) (Prov
 
 // operatorKeys reports whether pub can make an x509 proof.
 func operatorKeys(pub crypto.PublicKey) bool {
-	switch key := pub.(type) {
-	case *ecdsa.PublicKey:
-		return key.Curve == elliptic.P256() || key.Curve == elliptic.P384()
-	case ed25519.PublicKey:
-		return len(key) == ed25519.PublicKeySize && !lowOrder(key)
-	case *rsa.PublicKey:
-		return key.N.BitLen() >= 2048 && key.N.BitLen() <= 8192
+	if key, ok := pub.(ed25519.PublicKey); ok && lowOrder(key) {
+		return false
 	}
-	return false
+	return identityform.CheckProofKey(pub) == ""
 }
 
 var oidCommonName = asn1.ObjectIdentifier{2, 5, 4, 3} // RFC 5280 appendix A.1

@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"context"
 	"errors"
 	"strings"
 
@@ -223,7 +224,7 @@ func Summarize(cluster string, failures []error, pairs ...any) error {
 	all := errors.Join(failures...)
 	rank := func(err error) int {
 		switch {
-		case IsWorded(err):
+		case IsWorded(err), local(err):
 			return 0
 		case IsHandshake(err):
 			return 1
@@ -253,6 +254,16 @@ func Summarize(cluster string, failures []error, pairs ...any) error {
 	last := failures[len(failures)-1]
 	return explain.Wrap(all, explain.NodeNoCoordinator, append(pairs, "cluster", cluster, "tried",
 		strings.Join(tried, ", "), "problem", Word(address, last).Why)...)
+}
+
+// local reports whether err came of this process, before anything of it was sent: what comes of a call is a
+// status, and what comes of a connection has a type.
+func local(err error) bool {
+	if _, ok := errors.AsType[*mesh.EndpointError](err); ok || IsHandshake(err) {
+		return false
+	}
+	_, ok := status.FromError(err)
+	return !ok && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }
 
 // IsHandshake reports whether err is of a handshake.

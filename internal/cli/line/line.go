@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -76,6 +78,15 @@ func Dial(path string, timeout time.Duration) (*Line, error) {
 	if err := localsocket.CheckPath(path); err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the socket", "value", path,
 			"problem", strings.TrimPrefix(err.Error(), "mesh: "), "want", "a shorter path")
+	}
+	// What connect says of a folder and of a plain file is that nobody listens there.
+	if info, err := os.Stat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		what := "it is a file and no socket"
+		if info.IsDir() {
+			what = "it is a folder and no socket"
+		}
+		return nil, explain.New(explain.BadValue, "name", "the path of the socket", "value", path, "problem", what, "want",
+			"the socket of a process that runs, such as admin.sock in the folder of a coordinator")
 	}
 	e := &endpoint{name: path}
 	conn, err := mesh.DialLocal(path, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
