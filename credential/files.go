@@ -1,13 +1,11 @@
 package credential
 
 import (
-	"bytes"
 	"context"
 	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
 // FilePaths names the three files of an operator's PKI, in PEM. They are given
@@ -382,11 +381,11 @@ func unreadable(path string, err error) error {
 // accepted before.
 func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err error) {
 	p := f.cfg.Paths
-	chain, err := parseCertificates(p.Cert, raw[0], true)
+	chain, err := parseCertificates(p.Cert, raw[0], pemfile.Keys)
 	if err != nil {
 		return nil, nil, err
 	}
-	roots, err := parseCertificates(p.CA, raw[2], false)
+	roots, err := parseCertificates(p.CA, raw[2], pemfile.Nothing)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -420,100 +419,33 @@ func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err err
 	return m, nil, nil
 }
 
-// parseCertificates reads a file of certificates. A file that is cut short has a
-// block that begins and does not end; it is refused rather than read in part. The
-// certificate's file may hold its key too.
-func parseCertificates(path string, data []byte, withKey bool) ([]*x509.Certificate, error) {
-	bad := func(format string, args ...any) ([]*x509.Certificate, error) {
-		return nil, &MaterialError{Reason: Malformed, Detail: path + " " + fmt.Sprintf(format, args...)}
+// maxPEMBlocks bounds the blocks of a file: certificates, a key and its parameters.
+const maxPEMBlocks = identityform.MaxOperatorRoots + 2
+
+// parseCertificates reads a file of certificates. The certificate's file may hold its key too.
+func parseCertificates(path string, data []byte, beside pemfile.Beside) ([]*x509.Certificate, error) {
+	certs, _, err := pemfile.Certificates(data, pemfile.Limits{Bytes: maxCAFileBytes, Blocks: maxPEMBlocks}, beside)
+	if err != nil {
+		return nil, malformed(path, err)
 	}
-	blocks, whole := pemBlocks(data)
-	if !whole {
-		return bad("is cut short, or holds what is no PEM")
+	if len(certs) > identityform.MaxOperatorRoots {
+		return nil, malformed(path, fmt.Errorf("it holds %d certificates, and at most %d are read", len(certs), identityform.MaxOperatorRoots))
 	}
-	var out []*x509.Certificate
-	for i, b := range blocks {
-		switch {
-		case b.Type == "CERTIFICATE":
-		case withKey && strings.HasSuffix(b.Type, "PRIVATE KEY"), withKey && b.Type == "EC PARAMETERS":
-			continue
-		default:
-			return bad("holds a block of another type than CERTIFICATE, the %d. one", i+1)
-		}
-		if len(out) == identityform.MaxOperatorRoots {
-			return bad("holds more than %d certificates", identityform.MaxOperatorRoots)
-		}
-		c, err := x509.ParseCertificate(b.Bytes)
-		if err != nil {
-			return nil, &MaterialError{Reason: Malformed, Detail: fmt.Sprintf("certificate %d of %s cannot be read", len(out)+1, path), Err: err}
-		}
-		out = append(out, c)
-	}
-	if len(out) == 0 {
-		return bad("holds no certificate")
-	}
-	return out, nil
+	return certs, nil
 }
 
 // parseKey reads the one private key of a file: PKCS #8, or what openssl writes for
 // RSA and EC. Errors quote nothing of it.
 func parseKey(path string, data []byte) (crypto.Signer, error) {
-	bad := func(what string) (crypto.Signer, error) {
-		return nil, &MaterialError{Reason: Malformed, Detail: path + " " + what}
+	key, err := pemfile.PrivateKey(data, pemfile.Limits{Bytes: maxKeyFileBytes, Blocks: maxPEMBlocks})
+	if err != nil {
+		return nil, malformed(path, err)
 	}
-	blocks, whole := pemBlocks(data)
-	if !whole {
-		return bad("is cut short, or holds what is no PEM")
-	}
-	defer func() {
-		for _, b := range blocks {
-			clear(b.Bytes)
-		}
-	}()
-	var key any
-	for _, b := range blocks {
-		var parsed any
-		var err error
-		switch b.Type {
-		case "CERTIFICATE", "EC PARAMETERS":
-			continue
-		case "PRIVATE KEY":
-			parsed, err = x509.ParsePKCS8PrivateKey(b.Bytes)
-		case "EC PRIVATE KEY":
-			parsed, err = x509.ParseECPrivateKey(b.Bytes)
-		case "RSA PRIVATE KEY":
-			parsed, err = x509.ParsePKCS1PrivateKey(b.Bytes)
-		case "ENCRYPTED PRIVATE KEY":
-			return bad("holds an encrypted key; decrypt it, and let the file's mode protect it")
-		default:
-			return bad("holds a block that is no private key")
-		}
-		switch {
-		case b.Headers["DEK-Info"] != "":
-			return bad("holds an encrypted key; decrypt it, and let the file's mode protect it")
-		case err != nil: // not wrapped: the parser may quote what it read
-			return bad("holds a private key that cannot be read")
-		case key != nil:
-			return bad("holds more than one private key")
-		}
-		key = parsed
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return bad("holds no private key that signs")
-	}
-	return signer, nil
+	return key, nil
 }
 
-// pemBlocks returns the blocks of data, and whether these are all that begin in it,
-// the last being its end: pem.Decode passes over what it does not understand.
-func pemBlocks(data []byte) (blocks []*pem.Block, whole bool) {
-	begins := bytes.Count(data, []byte("-----BEGIN "))
-	for rest := data; ; {
-		var b *pem.Block
-		if b, rest = pem.Decode(rest); b == nil {
-			return blocks, len(blocks) > 0 && len(blocks) == begins && len(bytes.TrimSpace(rest)) == 0
-		}
-		blocks = append(blocks, b)
-	}
+// malformed says what is wrong with a file. What it is about is in the text: nothing of the file is in an error that it
+// wraps.
+func malformed(path string, err error) error {
+	return &MaterialError{Reason: Malformed, Detail: path + ": " + err.Error()}
 }

@@ -6,8 +6,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rsa"
-	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -679,19 +680,22 @@ func publicKeys(v *[][]byte) value {
 	}
 }
 
+// maxPublicKeyText bounds the text that a key is read from, with what people wrote around it.
+const maxPublicKeyText = 4 * MaxPublicKey
+
 // publicKey reads one key. An error never shows the text: it can be the other half
 // of a key pair.
 func publicKey(s string) (der []byte, what string) {
-	block, rest := pem.Decode([]byte(s))
-	if block == nil || block.Type != "PUBLIC KEY" || len(block.Headers) != 0 || strings.TrimSpace(string(rest)) != "" || !strings.HasPrefix(strings.TrimSpace(s), "-----BEGIN ") {
-		return nil, "this is not one PEM block of a public key"
+	keys, err := pemfile.PublicKeys([]byte(s), pemfile.Limits{Bytes: maxPublicKeyText, Blocks: 1})
+	switch {
+	case errors.Is(err, pemfile.ErrPrivateKey):
+		return nil, "a private key where a public one is wanted: replace that key pair"
+	case err != nil:
+		return nil, "this is not one PEM block of a public key: " + err.Error()
 	}
-	if len(block.Bytes) > MaxPublicKey {
-		return nil, fmt.Sprintf("the key has %d bytes, and at most %d are allowed", len(block.Bytes), MaxPublicKey)
-	}
-	key, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return nil, "the key cannot be read"
+	key, der := keys[0].Key, keys[0].DER
+	if len(der) > MaxPublicKey {
+		return nil, fmt.Sprintf("the key has %d bytes, and at most %d are allowed", len(der), MaxPublicKey)
 	}
 	switch k := key.(type) {
 	case ed25519.PublicKey, *ecdsa.PublicKey:
@@ -702,5 +706,5 @@ func publicKey(s string) (der []byte, what string) {
 	default:
 		return nil, "the key is neither Ed25519 nor ECDSA nor RSA"
 	}
-	return block.Bytes, ""
+	return der, ""
 }

@@ -41,6 +41,7 @@ var levels = []struct {
 	{"internal/probe", 0, "an answer over HTTP"},
 	{"internal/reload", 0, "files that are read again"},
 	{"internal/wording", 0, "words from templates and errors"},
+	{"internal/pki/pemfile", 0, "text, and bytes in it"},
 	{"internal/term", 0, "what a terminal shows"},
 	{"internal/amount", 0, "how long, how many"},
 	{"internal/output", 0, "the forms of data that commands print"},
@@ -332,7 +333,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // them shows in a public name.
 var publicMay = []string{
 	"internal/begins", "internal/canonical", "internal/credentialdoor", "internal/durable", "internal/connlimit", "internal/endpoints", "internal/fenceform", "internal/frames",
-	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/providerform", "internal/snapshotdoor",
+	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/pki/pemfile", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/statement", "internal/turns",
 }
 

@@ -1,9 +1,6 @@
 package manifest
 
 import (
-	"bytes"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
 // A decoder turns nodes into a Manifest and collects what is wrong.
@@ -242,46 +240,26 @@ func (d *decoder) roots(n *node, path string, p *X509Proof) {
 		return
 	}
 	p.RootsPEM = s
-	blocks := strings.Count(s, "-----BEGIN ")
-	rest := []byte(s)
-	for len(bytes.TrimSpace(rest)) > 0 {
-		// pem.Decode skips what it does not understand; a root that the writer sees
-		// in the file and that is not read must not go unnoticed.
-		block, after := pem.Decode(rest)
-		number := len(p.RootsDER) + 1
-		switch {
-		case block == nil || !bytes.HasPrefix(bytes.TrimSpace(rest), []byte("-----BEGIN ")):
-			d.Fault("roots-pem", path, fmt.Sprintf("text that is no certificate, after %d that are", number-1), do)
-			return
-		case strings.Contains(block.Type, "PRIVATE KEY"):
-			d.Fault("roots-pem", path, "a private key, and a manifest is public",
-				"remove it, replace that key pair, and "+do)
-			return
-		case block.Type != "CERTIFICATE" || len(block.Headers) != 0:
-			d.Fault("roots-pem", path, fmt.Sprintf("block %d is of type %s", number, document.Shown(block.Type)), do)
-			return
-		case number > maxRoots:
-			d.Fault("roots-pem", path, "too many certificates", fmt.Sprintf("at most %d are allowed", maxRoots))
-			return
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		switch {
-		case err != nil:
-			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d cannot be read: %v", number, err), do)
-			return
-		case !cert.BasicConstraintsValid || !cert.IsCA:
-			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d, of %s, is not a CA's", number,
+	certs, _, err := pemfile.Certificates([]byte(s), pemfile.Limits{Bytes: maxRootsPEMBytes, Blocks: 2 * maxRoots},
+		pemfile.Nothing)
+	switch {
+	case errors.Is(err, pemfile.ErrPrivateKey):
+		d.Fault("roots-pem", path, "a private key, and a manifest is public", "remove it, replace that key pair, and "+do)
+		return
+	case err != nil:
+		d.Fault("roots-pem", path, err.Error(), do)
+		return
+	case len(certs) > maxRoots:
+		d.Fault("roots-pem", path, "too many certificates", fmt.Sprintf("at most %d are allowed", maxRoots))
+		return
+	}
+	for i, cert := range certs {
+		if !cert.BasicConstraintsValid || !cert.IsCA {
+			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d, of %s, is not a CA's", i+1,
 				document.Shown(cert.Subject.String())), do)
-			return
-		case slices.ContainsFunc(p.RootsDER, func(der []byte) bool { return bytes.Equal(der, cert.Raw) }):
-			d.Fault("roots-pem", path, fmt.Sprintf("certificate %d stands there already", number), "remove it")
 			return
 		}
 		p.RootsDER = append(p.RootsDER, cert.Raw)
-		rest = after
-	}
-	if n := len(p.RootsDER); n == 0 || n != blocks {
-		d.Fault("roots-pem", path, fmt.Sprintf("%d blocks begin and %d certificates can be read", blocks, n), do)
 	}
 }
 

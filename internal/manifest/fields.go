@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
 // Long is the one of [LaterFields] that each manifest may have anew: an earlier release stored the one
@@ -23,6 +24,10 @@ var later = [...]struct {
 	{"baseline", func(m *Manifest) bool { return m.Baseline.stated }},
 	{"baseline.data", func(m *Manifest) bool { return m.Baseline.stated }},
 	{Long, func(m *Manifest) bool { return len(m.raw) > manifestform.LongBytes }},
+	// It reads blocks alone, and each once; this release what people put around them too.
+	{"proofs.x509.roots_pem with text between its certificates, or one twice", func(m *Manifest) bool {
+		return m.Proofs.X509 != nil && !pemfile.Plain([]byte(m.Proofs.X509.RootsPEM))
+	}},
 	{"workloads", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 	{"workloads.token_issuer", func(m *Manifest) bool { return m.TokenIssuer != "" }},
 }

@@ -3,8 +3,6 @@ package actuation
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/x509"
-	"encoding/pem"
 	"maps"
 	"slices"
 	"strings"
@@ -16,11 +14,15 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/reload"
 )
 
-// maxKeys bounds a file of keys, in bytes.
-const maxKeys = 16 << 10
+// maxKeys bounds a file of keys, in bytes, and maxKeyBlocks the keys in it.
+const (
+	maxKeys      = 16 << 10
+	maxKeyBlocks = 64
+)
 
 // authorityFlags say whose grants and assignments count.
 type authorityFlags struct{ key, cluster string }
@@ -83,20 +85,16 @@ func readKeys(path, name string) (map[string]ed25519.PublicKey, error) {
 		return nil, unusable(err.Error())
 	}
 	keys := make(map[string]ed25519.PublicKey)
-	for rest := text; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
-		key, ok := parsed.(ed25519.PublicKey)
-		if err != nil || !ok || block.Type != "PUBLIC KEY" {
-			return nil, unusable("it has a PEM block that is no Ed25519 public key")
+	found, err := pemfile.PublicKeys(text, pemfile.Limits{Bytes: maxKeys, Blocks: maxKeyBlocks})
+	if err != nil {
+		return nil, unusable(err.Error())
+	}
+	for _, k := range found {
+		key, ok := k.Key.(ed25519.PublicKey)
+		if !ok {
+			return nil, unusable("it has a public key that is not Ed25519")
 		}
 		keys[fence.KeyID(key)] = key
-	}
-	if len(keys) == 0 {
-		return nil, unusable("it has no PEM block of type PUBLIC KEY")
 	}
 	return keys, nil
 }

@@ -3,9 +3,7 @@ package actuation
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
 	"github.com/fealty-io/fealty/internal/providerform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -124,14 +123,14 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != "PRIVATE KEY" {
-		return nil, errors.New("it has no PEM block of type PRIVATE KEY")
+	defer clear(text)
+	signer, err := pemfile.PrivateKey(text, pemfile.Limits{Bytes: maxKeys, Blocks: maxKeyBlocks})
+	if err != nil {
+		return nil, err
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	key, ok := parsed.(ed25519.PrivateKey)
-	if err != nil || !ok {
-		return nil, errors.New("its key is no Ed25519 key in PKCS #8") // a parser's text could quote the key
+	key, ok := signer.(ed25519.PrivateKey)
+	if !ok {
+		return nil, errors.New("its key is not Ed25519")
 	}
 	return key, nil
 }

@@ -4,7 +4,6 @@ package cert
 import (
 	"context"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,14 +19,16 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-// maxCertBytes bounds a file with certificates, and maxCerts their number.
+// maxCertBytes bounds a file with certificates, maxCerts their number, and maxBlocks that of all that is in PEM.
 const (
 	maxCertBytes = 1 << 20
 	maxCerts     = 64
+	maxBlocks    = 2 * maxCerts
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -56,27 +57,12 @@ func Read(c *program.CLI, cfg *settings.Values, file string) (*certFile, error) 
 	bad := func(problem string) (*certFile, error) {
 		return nil, explain.New(explain.CertificateRefused, "certificate", "in "+file, "problem", problem)
 	}
-	for {
-		var block *pem.Block
-		if block, data = pem.Decode(data); block == nil {
-			break
-		}
-		switch {
-		case strings.HasSuffix(block.Type, "PRIVATE KEY"):
-			out.keys++
-		case block.Type == "CERTIFICATE":
-			if len(out.Certs) == maxCerts {
-				return bad(fmt.Sprintf("there are more than %d", maxCerts))
-			}
-			cert, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return bad(fmt.Sprintf("number %d does not parse: %v", len(out.Certs)+1, err))
-			}
-			out.Certs = append(out.Certs, cert)
-		}
+	if out.Certs, out.keys, err = pemfile.Certificates(data, pemfile.Limits{Bytes: maxCertBytes, Blocks: maxBlocks},
+		pemfile.Blocks); err != nil {
+		return bad(err.Error())
 	}
-	if len(out.Certs) == 0 {
-		return bad("the file has no PEM block of type CERTIFICATE")
+	if len(out.Certs) > maxCerts {
+		return bad(fmt.Sprintf("there are more than %d", maxCerts))
 	}
 	return out, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
 // maxKeyBytes bounds a file with one key.
@@ -32,18 +33,15 @@ func Read(path string) (ed25519.PrivateKey, error) {
 	unusable := func(problem string) (ed25519.PrivateKey, error) {
 		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", problem)
 	}
-	block, _ := pem.Decode(raw)
+	defer clear(raw)
+	parsed, err := pemfile.PrivateKey(raw, pemfile.Limits{Bytes: maxKeyBytes, Blocks: 4})
 	switch {
-	case block != nil && block.Type == "ENCRYPTED PRIVATE KEY":
+	case errors.Is(err, pemfile.ErrEncrypted):
 		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", "its key is encrypted, and no "+
 			"passphrase is asked for here", "want", "the key without its passphrase, in a file (umask 077; "+
 			"openssl pkey -in "+shell.Word(path)+" -out FILE)")
-	case block == nil || block.Type != "PRIVATE KEY":
-		return unusable("it has no PEM block of type PRIVATE KEY")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return unusable("its key does not parse") // the parser's text could quote the key
+	case err != nil:
+		return unusable(err.Error())
 	}
 	key, ok := parsed.(ed25519.PrivateKey)
 	if !ok {

@@ -172,7 +172,11 @@ func owners(shares []*fealtyv1.SeedShare) string {
 
 // advise tells what a manifest allows and may surprise later.
 func advise(c *program.CLI, m *manifest.Manifest) {
-	for _, a := range m.Advise() {
-		c.Say("note: %s: %s; %s", a.Field, a.What, a.Do)
+	for _, a := range m.Advise(c.Env.Now()) {
+		kind := "note"
+		if a.Warning {
+			kind = "warning"
+		}
+		c.Say("%s: %s: %s; %s", kind, a.Field, a.What, a.Do)
 	}
 }

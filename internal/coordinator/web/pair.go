@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -25,6 +24,7 @@ import (
 const (
 	maxCertBytes = 64 << 10
 	maxKeyBytes  = 32 << 10
+	maxBlocks    = 64              // certificates, a key and its parameters
 	lookEvery    = 5 * time.Second // at the files
 )
 
@@ -172,15 +172,14 @@ func (p *Pair) load() (*tls.Certificate, *refusal) {
 		h.Write(b)
 	}
 	p.read = [sha256.Size]byte(h.Sum(nil))
-	if err := whole(p.cfg.Cert, certPEM); err != nil {
-		return nil, err
-	}
-	if block, _ := pem.Decode(keyPEM); block == nil {
-		return nil, &refusal{credential.Malformed, p.cfg.Key + " holds no key, or is cut short", nil}
-	}
-	cert, failed := tls.X509KeyPair(certPEM, keyPEM)
-	if failed != nil { // its text quotes nothing of the key
+	cert, ofKey, failed := pemfile.KeyPair(certPEM, keyPEM, pemfile.Limits{Bytes: maxCertBytes, Blocks: maxBlocks})
+	switch {
+	case errors.Is(failed, pemfile.ErrOtherKey):
 		return nil, &refusal{credential.KeyMismatch, p.cfg.Key + ": " + failed.Error(), failed}
+	case failed != nil && ofKey:
+		return nil, &refusal{credential.Malformed, p.cfg.Key + ": " + failed.Error(), failed}
+	case failed != nil:
+		return nil, &refusal{credential.Malformed, p.cfg.Cert + ": " + failed.Error(), failed}
 	}
 	return &cert, nil
 }
@@ -197,26 +196,4 @@ func (p *Pair) file(name string, limit int64) ([]byte, *refusal) {
 	}
 	p.read = sha256.Sum256([]byte(problem))
 	return nil, &refusal{credential.Unreadable, problem, err}
-}
-
-// whole refuses a file of certificates of which one cannot be read: crypto/tls would serve the
-// others, without an issuer that clients need.
-func whole(name string, data []byte) *refusal {
-	n := 0
-	for rest := data; ; n++ {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return &refusal{credential.Malformed, fmt.Sprintf("block %d of %s is no certificate", n+1, name), err}
-		}
-	}
-	if begun := bytes.Count(data, []byte("-----BEGIN ")); n == 0 || n != begun {
-		return &refusal{credential.Malformed, fmt.Sprintf("%s holds no certificate, or is cut short", name), nil}
-	}
-	return nil
 }
