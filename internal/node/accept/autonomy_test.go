@@ -275,9 +275,44 @@ func TestRejoin(t *testing.T) {
 				}
 			}
 			check("at once")
+			if can := m.has(dir.CurrentName(qosScope)); can == tc.anew {
+				t.Errorf("others read what was for the old incarnation: %v", can)
+			}
 			m.restart(durabletest.Synced)
 			check("after a restart")
+			if got := m.refusals(); len(got) != 0 {
+				t.Errorf("after a restart what was for the old incarnation is refused: %v", got)
+			}
 		})
+	}
+}
+
+// A machine that slept may hear news before it looks at the clock: that it was alone, and for too long, is
+// noted all the same. And the next look is when something ends, or sooner.
+func TestNewsAfterSleep(t *testing.T) {
+	m := newMachine(t)
+	m.mustTake(m.Runtime(m.member, func(_ *header, c *runtime, _ *record) { c.Degraded.Max = time.Hour }))
+	m.node.Autonomy.LookDegraded(t.Context())
+	m.heard()
+	m.later(6 * time.Hour)
+	m.Version++
+	m.mustTake(m.TrustBundle(), m.Runtime(m.member))
+	if told := m.heard(); told["entered"] != 1 {
+		t.Errorf("told %v", told)
+	}
+	m.node.Autonomy.LookDegraded(t.Context())
+	if got := m.node.Autonomy.Reportable(); len(got) != 1 || got[0].GetOverAt() == nil || got[0].GetUntil() == nil {
+		t.Errorf("to report: %v", got)
+	}
+	next := m.node.Autonomy.Facts().Ends()
+	slices.SortFunc(next, time.Time.Compare)
+	i := slices.IndexFunc(next, func(at time.Time) bool { return at.After(m.node.Clock.Now()) })
+	if i < 0 {
+		t.Fatal("nothing ends")
+	}
+	m.later(next[i].Sub(m.node.Clock.Now()) - 30*time.Second)
+	if wait := m.node.Autonomy.LookDegraded(t.Context()); wait <= 0 || wait > 30*time.Second {
+		t.Errorf("something ends in 30 seconds, and the next look is in %v", wait)
 	}
 }
 

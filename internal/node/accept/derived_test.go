@@ -48,8 +48,13 @@ func TestStateForOthers(t *testing.T) {
 		}
 	}
 	check("at once", state.ByCoordinator)
+	m.heard()
 	m.restart(durabletest.Synced)
 	check("after a restart", state.ByCoordinator)
+	// Who uses it is told at each start, and with what the program for changes succeeded is known again.
+	if told := m.heard(); told["changed qos_policy"] == 0 || told["applied qos_policy content of qos_policy"] != 1 {
+		t.Errorf("after a restart told %v", told)
+	}
 	m.disk.Put(path(dir.StateName), []byte("x"))
 	m.restart(durabletest.Synced)
 	check("after it was damaged", state.FromDisk)

@@ -112,7 +112,8 @@ func (m *machine) open() {
 					m.tell("changed ", scope)
 				}
 			},
-			Applied: func(snapshot.Scope, string) {}, AppliedTo: func(snapshot.Scope) string { return "" },
+			Applied:   func(scope snapshot.Scope, content string) { m.tell("applied ", scope, " ", content) },
+			AppliedTo: func(scope snapshot.Scope) string { return "content of " + string(scope) },
 		}}, l)
 	m.Must(err)
 	n.Resume(m.t.Context(), l)
