@@ -37,7 +37,8 @@ func process(ctx context.Context, d *coordinatortest.Desk, m *coordinatortest.Ma
 	p.ctx, cancel = context.WithCancel(ctx)
 	_ = cancel // it ends with ctx
 	p.listen = &listening{
-		ctx: identity.NewContext(p.ctx, identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}),
+		ctx: identity.NewContext(p.ctx, identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf),
+			Addr: fmt.Sprintf("192.0.2.%d:4711", n)}),
 		hello: &fealtyv1.ConnectRequest{Name: m.ID.Name(), Run: p.run, Held: []*fealtyv1.HeldSnapshot{
 			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.State().Head.AuthorityEpoch},
 		}},
@@ -107,8 +108,25 @@ func TestCopiedFolderAlarms(t *testing.T) {
 		default:
 		}
 		found := desktest.FindingsAt(d, t, explain.MemberCopied)
-		if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "data/a") {
+		if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "data/a") ||
+			!strings.Contains(found[0].GetSummary(), "192.0.2.1:4711") ||
+			!strings.Contains(found[0].GetSummary(), "192.0.2.2:4711") {
 			t.Errorf("findings %v", found)
+		}
+		// The audit log has it once, however long the two go on.
+		for n := range 4 {
+			process(ctx, d, a, 1+n%2).connect(streams, d.C)
+			time.Sleep(15 * time.Second)
+		}
+		synctest.Wait()
+		if n := alarms(d); n < 4 {
+			t.Errorf("%d alarms", n)
+		}
+		entries := coordinatortest.AuditedIn(t, d.Store, "member.copied")
+		if len(entries) != 1 || entries[0].Target != "data/a" || !strings.Contains(entries[0].Fields["from"], "192.0.2.1:4711") ||
+			!strings.Contains(entries[0].Fields["from"], "192.0.2.2:4711") ||
+			!strings.HasSuffix(entries[0].Actor, "/coordinator/coordinator-1") {
+			t.Errorf("the audit log has %+v", entries)
 		}
 		time.Sleep(15 * time.Minute)
 		if found := desktest.FindingsAt(d, t, explain.MemberCopied); len(found) != 0 {

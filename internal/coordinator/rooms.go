@@ -266,7 +266,8 @@ func (c *Coordinator) wire(o own) error {
 	})
 	r.Membership = membership.New(membership.Config{
 		Self: r.Self, Head: r.Head, Bundle: r.Bundle, Election: r.Election, StoreGuard: r.StoreGuard, Peers: r.Peers,
-		Store: c.store, Guard: c.guard, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		Store: c.store, Guard: c.guard, Auditing: r.Auditing, Failures: c.failures, Log: c.log, Now: c.now,
+		Elapsed: c.elapsed,
 		Found: func(s *authority.State) []*fealtyv1.Finding {
 			return slices.Concat(c.headFindings(s), r.StoreGuard.RefusingFindings(), r.Publication.Findings(),
 				c.logFindings(s))

@@ -21,8 +21,11 @@ const (
 	// Quiet is how long an alarm stands after what raised it last.
 	Quiet = 10 * time.Minute
 
-	// maxRuns bounds the processes of a member that are remembered.
-	maxRuns = 8
+	// maxRuns bounds the processes of a member that are remembered, and maxFrom the address
+	// of each. Who holds a copy and starts it again and again is seen by the machine that it
+	// was copied from, which returns, as long as that is not forgotten within [Window].
+	maxRuns = 32
+	maxFrom = 64
 )
 
 // Watch sees which process of each member opened the newest stream. Its zero value is
@@ -34,46 +37,79 @@ type Watch struct {
 
 // runs is what is known of one member.
 type runs struct {
-	last    string               // of the newest stream
-	seen    map[string]time.Time // when each process took the place of another one last
-	returns []time.Time          // the newest ones, at most Returns
-	alarm   time.Time            // of the last return that raised one; zero: none did
-	older   time.Time            // when an earlier key was presented last; zero: none was
+	last    string             // of the newest stream
+	seen    map[string]process // by run: those whose place was taken, and last
+	returns []time.Time        // the newest ones, at most Returns
+	alarm   Alarm              // raised last; At is zero: none was
+	older   Alarm              // when an earlier key was presented last; At is zero: none was
 }
 
-// Opened notes at now that the process run of a member opened a stream. It reports
-// whether that is a return by which two machines are seen to hold one identity; it says
-// so again with each further return. An empty run says nothing.
-func (w *Watch) Opened(member, run string, now time.Time) (alarm bool) {
+// process is one process of a member.
+type process struct {
+	at   time.Time // when it opened a stream last, or its place was taken, whichever is later
+	from string    // the address from which it opened its last stream; "": not known
+}
+
+// Alarm is that two machines were seen to hold one identity.
+type Alarm struct {
+	At time.Time // when what raised it was seen last
+	// From are the addresses of the two: of the one that came last, and of the one whose place
+	// it took. Those that are not known are left out.
+	From []string
+	// First: no other alarm of the kind stood for this member.
+	First bool
+}
+
+// Opened notes at now that the process run of a member opened a stream from an address. It
+// reports whether that is a return by which two machines are seen to hold one identity; it
+// says so again with each further return. An empty run says nothing.
+func (w *Watch) Opened(member, run, from string, now time.Time) (Alarm, bool) {
 	if run == "" {
-		return false
+		return Alarm{}, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.ofLocked(member)
+	from = from[:min(len(from), maxFrom)]
 	if r.last == run {
-		return false
+		r.seen[run] = process{now, from}
+		return Alarm{}, false
 	}
 	before, back := r.seen[run]
-	r.last, r.seen[run] = run, now
+	was := r.seen[r.last]
+	if r.last != "" {
+		was.at = now // its place is taken now, however long it had that
+		r.seen[r.last] = was
+	}
+	r.last, r.seen[run] = run, process{now, from}
 	r.forget()
-	if !back || now.Sub(before).Abs() > Window {
-		return false
+	if !back || now.Sub(before.at).Abs() > Window {
+		return Alarm{}, false
 	}
 	r.returns = append(r.returns, now)
 	if r.returns = r.returns[max(0, len(r.returns)-Returns):]; len(r.returns) < Returns || now.Sub(r.returns[0]).Abs() > Window {
-		return false
+		return Alarm{}, false
 	}
-	r.alarm = now
-	return true
+	r.alarm = Alarm{At: now, From: known(from, was.from), First: !stands(r.alarm, now)}
+	return r.alarm, true
 }
 
-// OlderKey notes at now that somebody proved an earlier key of a member, which is an alarm
-// at once.
-func (w *Watch) OlderKey(member string, now time.Time) {
+// known returns the addresses that are known, each once.
+func known(all ...string) []string {
+	return slices.Compact(slices.DeleteFunc(all, func(s string) bool { return s == "" }))
+}
+
+// stands reports whether an alarm stands at now.
+func stands(a Alarm, now time.Time) bool { return !a.At.IsZero() && now.Sub(a.At) < Quiet }
+
+// OlderKey notes at now that somebody at an address proved an earlier key of a member, which
+// is an alarm at once.
+func (w *Watch) OlderKey(member, from string, now time.Time) Alarm {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ofLocked(member).older = now
+	r := w.ofLocked(member)
+	r.older = Alarm{At: now, From: known(from[:min(len(from), maxFrom)]), First: !stands(r.older, now)}
+	return r.older
 }
 
 func (w *Watch) ofLocked(member string) *runs {
@@ -82,7 +118,7 @@ func (w *Watch) ofLocked(member string) *runs {
 	}
 	r := w.members[member]
 	if r == nil {
-		r = &runs{seen: make(map[string]time.Time)}
+		r = &runs{seen: make(map[string]process)}
 		w.members[member] = r
 	}
 	return r
@@ -91,7 +127,8 @@ func (w *Watch) ofLocked(member string) *runs {
 // forget bounds what is remembered: the processes that were replaced longest ago go.
 func (r *runs) forget() {
 	for len(r.seen) > maxRuns {
-		oldest := slices.MinFunc(slices.Collect(maps.Keys(r.seen)), func(a, b string) int { return r.seen[a].Compare(r.seen[b]) })
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(r.seen)),
+			func(a, b string) int { return r.seen[a].at.Compare(r.seen[b].at) })
 		delete(r.seen, oldest)
 	}
 }
@@ -104,24 +141,24 @@ func (w *Watch) Forget(member string) {
 }
 
 // Alarms returns the members that two processes run as and whose alarm stands at now,
-// sorted, with its time.
-func (w *Watch) Alarms(now time.Time) (members []string, at map[string]time.Time) {
-	return w.standing(now, func(r *runs) time.Time { return r.alarm })
+// sorted, with it.
+func (w *Watch) Alarms(now time.Time) (members []string, all map[string]Alarm) {
+	return w.standing(now, func(r *runs) Alarm { return r.alarm })
 }
 
 // OlderKeys returns likewise the members of which somebody proved an earlier key.
-func (w *Watch) OlderKeys(now time.Time) (members []string, at map[string]time.Time) {
-	return w.standing(now, func(r *runs) time.Time { return r.older })
+func (w *Watch) OlderKeys(now time.Time) (members []string, all map[string]Alarm) {
+	return w.standing(now, func(r *runs) Alarm { return r.older })
 }
 
-func (w *Watch) standing(now time.Time, of func(*runs) time.Time) (members []string, at map[string]time.Time) {
+func (w *Watch) standing(now time.Time, of func(*runs) Alarm) (members []string, all map[string]Alarm) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at = make(map[string]time.Time)
+	all = make(map[string]Alarm)
 	for member, r := range w.members {
-		if last := of(r); !last.IsZero() && now.Sub(last) < Quiet {
-			at[member] = last
+		if a := of(r); stands(a, now) {
+			all[member] = a
 		}
 	}
-	return slices.Sorted(maps.Keys(at)), at
+	return slices.Sorted(maps.Keys(all)), all
 }

@@ -313,7 +313,10 @@ type OpenedStream struct {
 	// "<kind>/<name>".
 	Member string `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	// Which process opened it: see ConnectRequest.run.
-	Run           string `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`
+	Run string `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`
+	// The address that it came from, at most 64 bytes of which are kept. Empty if the
+	// coordinator that tells of it is of a release before this.
+	From          string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -358,6 +361,13 @@ func (x *OpenedStream) GetMember() string {
 func (x *OpenedStream) GetRun() string {
 	if x != nil {
 		return x.Run
+	}
+	return ""
+}
+
+func (x *OpenedStream) GetFrom() string {
+	if x != nil {
+		return x.From
 	}
 	return ""
 }
@@ -562,10 +572,11 @@ const file_fealty_v1_live_proto_rawDesc = "" +
 	"\ftrust_bundle\x18\x04 \x01(\v2\x19.fealty.v1.SignedSnapshotR\vtrustBundle\x12.\n" +
 	"\bfindings\x18\x05 \x03(\v2\x12.fealty.v1.FindingR\bfindings\"G\n" +
 	"\x12NoteStreamsRequest\x121\n" +
-	"\astreams\x18\x01 \x03(\v2\x17.fealty.v1.OpenedStreamR\astreams\"8\n" +
+	"\astreams\x18\x01 \x03(\v2\x17.fealty.v1.OpenedStreamR\astreams\"L\n" +
 	"\fOpenedStream\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x10\n" +
-	"\x03run\x18\x02 \x01(\tR\x03run\"\x15\n" +
+	"\x03run\x18\x02 \x01(\tR\x03run\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\"\x15\n" +
 	"\x13NoteStreamsResponse\")\n" +
 	"\x0fListLiveRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\"C\n" +

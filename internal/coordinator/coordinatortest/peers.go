@@ -69,15 +69,21 @@ func Audited(f *Fleet, actions ...string) []record.AuditEntry {
 	if f.First != nil {
 		st = f.First.Store
 	}
+	return AuditedIn(f.T, st, actions...)
+}
+
+// AuditedIn returns the audit entries with these actions in a store, oldest first.
+func AuditedIn(t testing.TB, st store.Store, actions ...string) []record.AuditEntry {
+	t.Helper()
 	l, err := st.List(context.Background(), auditlog.Prefix)
 	if err != nil {
-		f.T.Fatal(err)
+		t.Fatal(err)
 	}
 	var out []record.AuditEntry
 	for _, e := range l.Entries {
 		var entry record.AuditEntry
 		if err := json.Unmarshal(e.Value, &entry); err != nil {
-			f.T.Fatal(err)
+			t.Fatal(err)
 		}
 		if slices.Contains(actions, entry.Action) {
 			out = append(out, entry)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -90,54 +92,86 @@ func (m *Membership) StreamOpened(ctx context.Context, path, run string) {
 	if run == "" {
 		return
 	}
-	if m.copies.Opened(path, run, m.cfg.Now()) {
-		m.cloneAlarm(ctx, "two processes take the place of each other", path)
+	from := identity.FromContext(ctx).Addr
+	if a, ok := m.copies.Opened(path, run, from, m.cfg.Now()); ok {
+		m.cloneAlarm(ctx, "two processes take the place of each other", path+": "+fromWords(a))
+		m.auditAlarm(a, "member.copied", path)
 	}
-	m.openings.add(path, run)
+	m.openings.add(path, opening{run, from})
 }
 
 // CopyFindings says whom two processes run as. Every coordinator hears of the streams.
 func (m *Membership) CopyFindings() []*fealtyv1.Finding {
-	members, at := m.copies.Alarms(m.cfg.Now())
-	return alarmFindings(explain.MemberCopied, members, at)
+	members, all := m.copies.Alarms(m.cfg.Now())
+	return alarmFindings(explain.MemberCopied, members, all)
 }
 
 // OlderKeyFindings says of whom an earlier key was presented here.
 func (m *Membership) OlderKeyFindings() []*fealtyv1.Finding {
-	members, at := m.copies.OlderKeys(m.cfg.Now())
-	return alarmFindings(explain.MemberOlderKey, members, at)
+	members, all := m.copies.OlderKeys(m.cfg.Now())
+	return alarmFindings(explain.MemberOlderKey, members, all)
 }
 
-func alarmFindings(code explain.Code, members []string, at map[string]time.Time) []*fealtyv1.Finding {
+func alarmFindings(code explain.Code, members []string, alarms map[string]copies.Alarm) []*fealtyv1.Finding {
 	var all []finding.Case
 	for _, m := range members {
-		all = append(all, finding.Case{Member: m, Value: at[m].UTC().Format(time.RFC3339)})
+		a := alarms[m]
+		all = append(all, finding.Case{Member: m, Value: a.At.UTC().Format(time.RFC3339) + ", " + fromWords(a)})
 	}
 	return finding.Fold(code, "at", all)
+}
+
+// fromWords says from where the processes of an alarm came.
+func fromWords(a copies.Alarm) string {
+	switch len(a.From) {
+	case 0:
+		return "from an address that is not known"
+	case 1:
+		return "from " + a.From[0]
+	}
+	return "from " + a.From[0] + " and " + a.From[1]
+}
+
+// auditAlarm writes to the audit log that an alarm began: once, however long it stands, at the
+// coordinator that saw it first.
+func (m *Membership) auditAlarm(a copies.Alarm, action, path string) {
+	s, err := m.cfg.Head.Ready()
+	if err != nil || !a.First {
+		return
+	}
+	self, err := identity.New(s.Manifest.Cluster, identity.Coordinator, m.cfg.Self.NameIn(s.Manifest))
+	if err != nil {
+		return // it was dismissed just now
+	}
+	m.cfg.Auditing.Add(record.AuditEntry{At: a.At.UTC(), Actor: self.String(), Action: action, Target: path,
+		Fields: map[string]string{"from": strings.Join(a.From, ", ")}})
 }
 
 // openings are streams that were opened here, of which the others are not told yet.
 type openings struct {
 	mu      sync.Mutex
-	streams map[string]string // the newest process of each member; guarded by mu
+	streams map[string]opening // the newest process of each member; guarded by mu
 	more    watch.Signal
 }
 
+// opening is a stream that a process opened, and the address that it came from.
+type opening struct{ run, from string }
+
 // add notes a stream. Copies that do not fit are not told: a copy is found a little
 // later.
-func (o *openings) add(path, run string) {
+func (o *openings) add(path string, stream opening) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.streams == nil {
-		o.streams = make(map[string]string)
+		o.streams = make(map[string]opening)
 	}
 	if _, there := o.streams[path]; there || len(o.streams) < maxOpenings {
-		o.streams[path] = run
+		o.streams[path] = stream
 		o.more.Notify()
 	}
 }
 
-func (o *openings) take() map[string]string {
+func (o *openings) take() map[string]opening {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	taken := maps.Clone(o.streams)
@@ -162,18 +196,19 @@ func (m *Membership) FollowOpenings(ctx context.Context) error {
 
 // tellOpenings tells every other coordinator that is heard. A member that does not listen
 // now finds out by the next stream.
-func (m *Membership) tellOpenings(ctx context.Context, streams map[string]string) {
+func (m *Membership) tellOpenings(ctx context.Context, streams map[string]opening) {
 	s, err := m.cfg.Head.Ready()
 	if err != nil {
 		return
 	}
 	var pages []*fealtyv1.NoteStreamsRequest
-	for path, run := range streams {
+	for path, opened := range streams {
 		if n := len(pages); n == 0 || len(pages[n-1].GetStreams()) == OpeningsPage {
 			pages = append(pages, &fealtyv1.NoteStreamsRequest{})
 		}
 		last := pages[len(pages)-1]
-		last.Streams = append(last.Streams, &fealtyv1.OpenedStream{Member: path, Run: run})
+		last.Streams = append(last.Streams, &fealtyv1.OpenedStream{Member: path, Run: opened.run,
+			From: opened.from})
 	}
 	m.cfg.Peers.Each(ctx, s, func(ctx context.Context, conns []*mesh.Conn) {
 		for _, conn := range conns { // the first address that answers is that coordinator
@@ -211,8 +246,10 @@ func CatchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now
 
 // OlderKey raises the alarm that somebody proved an earlier key of a member.
 func (m *Membership) OlderKey(ctx context.Context, kind identity.Kind, name, detail string) {
-	m.copies.OlderKey(string(kind)+"/"+name, m.cfg.Now())
+	path := string(kind) + "/" + name
+	a := m.copies.OlderKey(path, identity.FromContext(ctx).Addr, m.cfg.Now())
 	m.cloneAlarm(ctx, "an earlier key of a member is in use", detail)
+	m.auditAlarm(a, "member.older-key", path)
 }
 
 // cloneAlarm tells people that two holders of one identity exist.

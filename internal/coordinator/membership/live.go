@@ -111,7 +111,7 @@ func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequ
 			continue
 		}
 		if id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name); err == nil {
-			c.copies.Opened(o.GetMember(), run, c.cfg.Now()) // who serves it raises the alarm
+			c.copies.Opened(o.GetMember(), run, o.GetFrom(), c.cfg.Now()) // who serves it raises the alarm
 			c.live.OpenedElsewhere(id, run)
 		}
 	}

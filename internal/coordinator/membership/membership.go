@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/live"
@@ -41,6 +42,7 @@ type Config struct {
 	Peers      *peers.Peers
 	Store      store.Store
 	Guard      *mesh.Guard
+	Auditing   *auditing.Queue
 	Failures   *flowcontrol.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
@@ -117,7 +119,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		clones: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fealty_clone_alarms_total",
-			Help: "Uses of an earlier key of a member: two machines hold one identity.",
+			Help: "Signs that two machines hold one identity: uses of an earlier key of a member, and processes that " +
+				"take the place of each other; fealty status names them.",
 		}),
 	}
 	reg.MustRegister(m.clones)
