@@ -196,12 +196,12 @@ func TestMistakes(t *testing.T) {
 		},
 		{
 			"a pin that is none", key("--coordinator", f.listens[name], "--root-pin", "1234"), 2,
-			[]string{"FE-U103: --root-pin cannot be 1234", "the root pin that fealty status shows"},
+			[]string{"FE-U103: --root-pin cannot be 1234", "the root pin that fealty status -o wide shows"},
 			nil,
 		},
 		{
 			"a blank pin, of a variable that is not set", key("--coordinator", f.listens[name], "--root-pin", ""), 2,
-			[]string{"FE-U103: --root-pin cannot be blank", "the root pin that fealty status shows"},
+			[]string{"FE-U103: --root-pin cannot be blank", "the root pin that fealty status -o wide shows"},
 			[]string{"cannot be missing"},
 		},
 		{
@@ -293,8 +293,8 @@ func TestMistakes(t *testing.T) {
 		nil,
 	})
 	f.wrong(t, mistake{
-		"the file of the store is removed: the status", ask("status", "--exit-code"), 9,
-		[]string{"FE-S118 warning", "put the file back under its name"},
+		"the file of the store is removed: the status", ask("status", "--exit-code"), 10,
+		[]string{"FE-S118 critical", "put the file back under its name"},
 		[]string{"no coordinator leads"},
 	})
 	f.wrong(t, mistake{

@@ -66,11 +66,12 @@ func Main() int {
 			return ok && terminal.IsTerminal(int(f.Fd()))
 		},
 		Width: func() int {
-			width, _, err := terminal.GetSize(int(os.Stdout.Fd()))
-			if err != nil {
-				return 0
+			for _, f := range []*os.File{os.Stdout, os.Stderr} { // one of them may lead elsewhere
+				if width, _, err := terminal.GetSize(int(f.Fd())); err == nil {
+					return width
+				}
 			}
-			return width
+			return 0
 		},
 	}
 	defer around.close(ctx)

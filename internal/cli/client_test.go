@@ -14,6 +14,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +25,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -30,6 +34,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -344,6 +349,149 @@ func TestMemberListGolden(t *testing.T) {
 	}
 }
 
+// The first line is the verdict: what it promises was asked and seen, and since when.
+func TestStatusBeginsWithTheVerdict(t *testing.T) {
+	at := timestamppb.New(clitest.Now.Add(-5 * time.Minute))
+	since := ", since " + at.AsTime().Format(time.RFC3339) + ", 5m ago."
+	warning := []*fealtyv1.Finding{{Code: "FE-M105", Severity: "warning"}}
+	members := someMembers()
+	for _, tt := range []struct {
+		name string
+		edit func(*fealtyv1.GetStatusResponse)
+		want string
+		exit explain.Exit
+	}{
+		{"well", func(s *fealtyv1.GetStatusResponse) { s.Verdict.State = "well" },
+			"Cluster c is ready: 2 nodes, 1 connected; nothing needs attention" + since, explain.ExitOK},
+		{"attention", func(s *fealtyv1.GetStatusResponse) { s.Verdict.State, s.Findings = "attention", warning },
+			"Cluster c is ready: 2 nodes, 1 connected; 1 thing needs attention" + since, explain.ExitDegraded},
+		{"settling", func(s *fealtyv1.GetStatusResponse) {
+			s.Verdict.State, s.Verdict.SettlesIn = "settling", durationpb.New(40*time.Second)
+			s.Verdict.Unknown = []string{"whether coordinator-2 can be reached", "whether 3 nodes can be reached"}
+		}, "Cluster c is ready: 2 nodes, 1 connected; settling, 40s: not known is whether coordinator-2 can be reached; " +
+			"whether 3 nodes can be reached.", explain.ExitDegraded},
+		{"unknown", func(s *fealtyv1.GetStatusResponse) {
+			s.Verdict.State, s.Verdict.Unknown = "unknown", []string{"whether 1 node can be reached"}
+		}, "Cluster c is ready: 2 nodes, 1 connected; not known is whether 1 node can be reached" + since, explain.ExitDegraded},
+		{"nothing can be changed", func(s *fealtyv1.GetStatusResponse) {
+			s.Verdict.State = "unchangeable"
+			s.Findings = []*fealtyv1.Finding{{Code: "FE-S112", Severity: "critical"}}
+		}, "Nothing can be changed in cluster c, which serves what it knows: 1 thing needs attention" + since, explain.ExitUnhealthy},
+		{"an earlier release that does not know all", func(s *fealtyv1.GetStatusResponse) {
+			s.Verdict, s.Contacts = nil, &fealtyv1.Contacts{Unknown: 1}
+		}, "Cluster c is ready: 2 nodes, at least 1 connected and 1 unknown; not known is whether 1 node can be reached.",
+			explain.ExitDegraded},
+		{"banned ones and people are no nodes", func(s *fealtyv1.GetStatusResponse) {
+			s.Verdict.State = "well"
+			banned := proto.CloneOf(members[0])
+			banned.Name, banned.Banned, banned.State = "x", true, "banned"
+			person := &fealtyv1.Member{Kind: "admin", Name: "alice", State: "active", SvidNotAfter: members[0].SvidNotAfter}
+			s.Members = append(s.Members, banned, person)
+		}, "Cluster c is ready: 2 nodes, 1 connected; nothing needs attention" + since, explain.ExitOK},
+	} {
+		st := &fealtyv1.GetStatusResponse{ClusterId: "c", Phase: "ready", Now: timestamppb.New(clitest.Now),
+			StartedAt: timestamppb.New(clitest.Now.Add(-time.Hour)), Members: slices.Clone(members[:2]),
+			Baseline: &fealtyv1.Baseline{Met: true, State: "met"}, Verdict: &fealtyv1.Verdict{Since: at}}
+		tt.edit(st)
+		c := &clitest.Answering{Status: st}
+		r := clitest.Run(t, "status", "--exit-code", "--socket", c.Listen(t)).Want(t, int(tt.exit))
+		if line, _, _ := strings.Cut(r.Stdout, "\n"); line != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", tt.name, line, tt.want)
+		}
+		if tt.name == "banned ones and people are no nodes" &&
+			!strings.Contains(r.Stdout, "\nmembers      2 data; apart from these 1 banned, 1 person or tool\n") {
+			t.Errorf("%s: no count of them:\n%s", tt.name, r.Stdout)
+		}
+	}
+}
+
+// Who leads and how many coordinators may be lost stands above them; members that need
+// somebody come by how long they work alone.
+func TestStatusSaysWhatMayBeLost(t *testing.T) {
+	member := func(name string, alone time.Duration, connected bool) *fealtyv1.Member {
+		m := &fealtyv1.Member{Kind: "data", Name: name, State: "active", Contact: "not heard",
+			SvidNotAfter: timestamppb.New(clitest.Now.Add(time.Hour)),
+			Live:         &fealtyv1.Live{AutonomousUntil: timestamppb.New(clitest.Now.Add(alone)), Connected: connected}}
+		if connected {
+			m.Contact = "connected"
+		}
+		return m
+	}
+	st := &fealtyv1.GetStatusResponse{ClusterId: "c", Phase: "ready", Now: timestamppb.New(clitest.Now),
+		StartedAt: timestamppb.New(clitest.Now.Add(-time.Hour)),
+		Leader:    &fealtyv1.Leader{Name: "one", Term: 7, Since: timestamppb.New(clitest.Now.Add(-time.Minute))},
+		Members: []*fealtyv1.Member{member("later", 50*time.Minute, false), member("well", time.Minute, true),
+			member("soon", 10*time.Minute, false), member("over", -time.Minute, false)},
+		Replicas: []*fealtyv1.Replica{{Name: "one", Phase: "ready", Self: true}, {Name: "two", Phase: "ready"}, {Name: "three", Phase: "ready"}},
+	}
+	c := &clitest.Answering{Status: st}
+	socket := c.Listen(t)
+	for _, tt := range []struct {
+		unheard []time.Duration
+		want    string
+	}{
+		{[]time.Duration{0, 0}, "one leads, term 7, since 1m ago; 3 of 3 are ready: 2 more may be lost\n"},
+		{[]time.Duration{0, time.Minute}, "one leads, term 7, since 1m ago; 2 of 3 are ready: 1 more may be lost\n"},
+		{[]time.Duration{time.Minute, time.Minute},
+			"one leads, term 7, since 1m ago; 1 of 3 is left: the next loss stops joins, renewals and changes\n"},
+	} {
+		for i, d := range tt.unheard {
+			st.Replicas[i+1].UnheardFor = durationpb.New(d)
+		}
+		if r := clitest.Run(t, "status", "--socket", socket).Want(t, 0); !strings.Contains(r.Stdout, "\n"+tt.want) {
+			t.Errorf("%v unheard:\n%s\nwant %q", tt.unheard, r.Stdout, tt.want)
+		}
+	}
+	r := clitest.Run(t, "status", "--socket", socket).Want(t, 0)
+	_, need, _ := strings.Cut(r.Stdout, "members that need somebody\n")
+	var names []string
+	for _, m := range regexp.MustCompile(`data/(\w+)`).FindAllStringSubmatch(need[:strings.Index(need, "\ncluster\n")], -1) {
+		names = append(names, m[1])
+	}
+	if want := []string{"over", "soon", "later"}; !slices.Equal(names, want) {
+		t.Errorf("they are %v, want %v:\n%s", names, want, r.Stdout)
+	}
+}
+
+// On a terminal what is advised wraps at its width, at 80 columns where that is not known, and
+// a command in it stays whole; elsewhere nothing is wrapped, as scripts read lines.
+func TestAdviceWraps(t *testing.T) {
+	const command = "fealty token create --entry a-rather-long-name --name a-member-of-the-fleet --ttl 15m --reason because"
+	st := &fealtyv1.GetStatusResponse{ClusterId: "c", Phase: "ready", Now: timestamppb.New(clitest.Now),
+		StartedAt: timestamppb.New(clitest.Now), Findings: []*fealtyv1.Finding{{Code: "FE-M105", Severity: "warning",
+			Summary: strings.Repeat("words ", 40), Remedy: "let somebody in who is to be there in the next days: " + command + "; or wait for it"}}}
+	c := &clitest.Answering{Status: st}
+	socket := c.Listen(t)
+	for _, tt := range []struct {
+		name      string
+		terminals []any
+		width     int
+		longest   int // of a line without the command; 0: no limit
+	}{
+		{"a pipe", nil, 0, 0},
+		{"a terminal that says its width", []any{"stdout", "stderr"}, 60, 60},
+		{"one that does not", []any{"stdout", "stderr"}, 0, 80},
+	} {
+		f := clitest.Fixture{Terminals: tt.terminals, Width: tt.width}
+		r := f.Run(t.Context(), "status", "--socket", socket)
+		failed := f.Run(t.Context(), "status", "--socket", "/nowhere/"+strings.Repeat("words ", 20)+"/admin.sock")
+		if !strings.Contains(r.Stdout, command) {
+			t.Errorf("%s: the command is broken:\n%s", tt.name, r.Stdout)
+		}
+		if tt.longest == 0 {
+			if n := strings.Count(r.Stdout+failed.Stderr, "\n"); n != 12 {
+				t.Errorf("%s: %d lines:\n%s%s", tt.name, n, r.Stdout, failed.Stderr)
+			}
+			continue
+		}
+		for line := range strings.Lines(stripColour(r.Stdout + failed.Stderr)) {
+			if n := term.Columns(strings.TrimSuffix(line, "\n")); n > tt.longest && !strings.Contains(line, "fealty token") {
+				t.Errorf("%s: %d columns: %s", tt.name, n, line)
+			}
+		}
+	}
+}
+
 func TestStatusGolden(t *testing.T) {
 	st := &fealtyv1.GetStatusResponse{
 		ClusterId: "prod.example", Phase: "ready", AuthorityEpoch: 2, HistoryIndex: 5, Head: make([]byte, 32), RootPin: make([]byte, 32), MeshCaKey: make([]byte, 32),
@@ -361,23 +509,17 @@ needs attention
   ✖ FE-M106 critical: gone
             do: look
 
-cluster
-cluster        prod.example
-phase          ready
-authority      epoch 2, history index 5
-head           ` + zero + `
-root pin       ` + zero + `
-mesh CA        ` + zero + `
-baseline       not met: 2 of 3 data members
-coordinator    1.2.3, up for 1h
-addresses      c1:7443
-store          sqlite:/x
-enrolment key  ed25519:x
+members that need somebody
+STATE        MEMBER  WORKS ALONE  SVID      REPORT      SCOPES       HOST
+● connected  data/a  not known    in 1d 1h  1m 30s ago  1/2 current  web-7
+▲ not heard  data/b  not known    in 1d 1h  1m 30s ago  -            -
 
-members
-STATE        MEMBER  SVID      REPORT      SCOPES       HOST
-● connected  data/a  in 1d 1h  1m 30s ago  1/2 current  web-7
-▲ not heard  data/b  in 1d 1h  1m 30s ago  -            -
+cluster
+cluster      prod.example
+members      2 data
+baseline     not met: 2 of 3 data members
+coordinator  1.2.3, up for 1h
+store        sqlite:/x
 `
 	c := &clitest.Answering{Status: st}
 	socket := c.Listen(t)
@@ -387,6 +529,14 @@ STATE        MEMBER  SVID      REPORT      SCOPES       HOST
 	coloured := clitest.Fixture{Terminals: []any{"stdout"}, Width: 200}.Run(t.Context(), "status", "--socket", socket)
 	if !strings.Contains(coloured.Stdout, "\x1b[") || stripColour(coloured.Stdout) != want {
 		t.Errorf("colour changes the text:\n%s", stripColour(coloured.Stdout))
+	}
+	// Hashes and keys are for who compares them.
+	wide := clitest.Run(t, "status", "--socket", socket, "-o", "wide").Want(t, 0).Stdout
+	for _, line := range []string{"phase          ready\n", "authority      epoch 2, history index 5\n", "head           " + zero,
+		"root pin       " + zero, "mesh CA        " + zero, "addresses      c1:7443\n", "enrolment key  ed25519:x\n"} {
+		if !strings.Contains(wide, "\n"+line) {
+			t.Errorf("-o wide has no %q:\n%s", line, wide)
+		}
 	}
 	// The status tells how it is, if it is asked to.
 	for _, tt := range []struct {

@@ -243,6 +243,7 @@ type Coordinator struct {
 	registry    *prometheus.Registry
 	elapsed     func() time.Duration // on a clock that only goes forward
 	selfChecked instant.Last         // the last self-check that came through
+	verdicts    verdicts             // since when the cluster is as it is
 	serving     atomic.Bool
 	guard       *mesh.Guard
 	limiter     *flowcontrol.Sources
@@ -516,6 +517,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return watch.Forever(ctx, c.log, "keepers", func() error { return c.rooms.Secrets.Keepers.Follow(ctx) })
 	})
 	g.Go(func() error { return c.watchdog(ctx) })
+	g.Go(func() error { return c.followVerdict(ctx) })
 	g.Go(func() error { return c.rooms.Auditing.Run(ctx) })
 	g.Go(func() error { return c.rooms.Admission.FollowRecalls(ctx) })
 	g.Go(func() error { return c.rooms.Membership.FollowOpenings(ctx) })

@@ -33,6 +33,9 @@ type probeAnswer struct {
 	Reason string `json:"reason,omitempty"`
 	Store  string `json:"store,omitempty"` // "ok", "degraded", "went back", or how it takes no writes (storeWord)
 	Log    string `json:"log,omitempty"`   // why the log is lost; of readiness alone
+	// Changes is "refused" where readiness is ok and nothing can be changed: it promises that
+	// what is known is served, and members are certified again.
+	Changes string `json:"changes,omitempty"`
 }
 
 // health is all that the probes are answered from.
@@ -45,6 +48,7 @@ type health struct {
 	MaxHeadAge  time.Duration
 	Store       string        // how the store takes no writes, in a word; empty if it does
 	Refuses     string        // the same as a sentence
+	Blocks      bool          // it took none since
 	Lost        string        // how the store went back; empty if it did not
 	WatchdogAge time.Duration // since the self-check last came through
 	Strict      bool          // the store counts for liveness
@@ -67,7 +71,10 @@ func (h health) startup() probeAnswer {
 }
 
 // readiness: a manifest is in force, the state in memory is the head of the history,
-// and the store said so within MaxHeadAge. One that takes no writes says so too.
+// and the store said so within MaxHeadAge. It promises that members are served: they get what
+// is signed for them, and are certified again. That something can be changed it does not
+// promise: where nothing can, taking this coordinator away would take that from members too,
+// and mend nothing. The body says so.
 func (h health) readiness() probeAnswer {
 	if h.Phase != authority.Ready {
 		a := h.answer(h.Reason)
@@ -80,13 +87,16 @@ func (h health) readiness() probeAnswer {
 	if h.Store != "" {
 		// Work without writes goes on, and restarting it mends nothing.
 		a.Store, a.Reason = h.Store, h.Refuses
+		if h.Blocks {
+			a.Changes = "refused"
+		}
 	}
 	if h.Lost != "" {
 		// Work without writes goes on, and restarting it brings nothing back.
-		a.Store, a.Reason = "went back", h.Lost
+		a.Store, a.Reason, a.Changes = "went back", h.Lost, "refused"
 	}
 	if h.HeadAge > authority.DegradedAfter {
-		a.Store = "degraded"
+		a.Store, a.Changes = "degraded", "refused"
 		a.Reason = "the head of the history was last confirmed " + h.HeadAge.Round(time.Second).String() + " ago"
 		a.OK = h.HeadAge <= h.MaxHeadAge
 	}
@@ -118,7 +128,7 @@ func (c *Coordinator) health() health {
 	return health{
 		Serving: c.serving.Load(), Tried: c.rooms.Moves.Succession.Tried(), Phase: s.Phase, Reason: reason,
 		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
-		Store: word, Refuses: refuses, Lost: c.rooms.StoreGuard.LostReason(),
+		Store: word, Refuses: refuses, Blocks: c.rooms.StoreGuard.Writes().Blocks(), Lost: c.rooms.StoreGuard.LostReason(),
 		WatchdogAge: c.selfChecked.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
 		Log: c.cfg.Monitoring.Output.Detail(),
 	}

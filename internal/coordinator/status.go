@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/presence"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
@@ -51,13 +52,44 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		cancel()
 	}
 	s := c.rooms.Head.State()
-	out := &fealtyv1.GetStatusResponse{
+	if !from.First() && s.Phase == authority.Ready {
+		out := c.introduction(ctx, s)
+		out.ClusterId = s.Manifest.Cluster
+		out.Members, out.NextPageToken, _, err = c.rooms.Membership.List(ctx, s, "", from, nil)
+		return out, err
+	}
+	out, all, at, err := c.look(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	from.At = at
+	out.Members, out.NextPageToken = from.Cut(all)
+	return out, nil
+}
+
+// introduction is what a coordinator says of itself, whatever state it is in.
+func (c *Coordinator) introduction(ctx context.Context, s *authority.State) *fealtyv1.GetStatusResponse {
+	return &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.rooms.Self.EnrolmentKey(),
 		OperatorCertificate: tlsfiles.Tell(ctx, c.rooms.Self.Certificate().Files()),
 	}
-	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
+}
+
+// look looks at all that there is, and returns what it came to but the members, which are
+// apart, with the revision that they are of.
+func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealtyv1.GetStatusResponse,
+	all []*fealtyv1.Member, at store.Revision, err error) {
+	out = c.introduction(ctx, s)
+	defer func() {
+		if err == nil {
+			slices.SortStableFunc(out.Findings,
+				func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
+			out.Verdict = c.verdicts.judge(out, c.unknown(s, out), c.now())
+		}
+	}()
+	if s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		out.Replicas = c.rooms.Announcement.Messages(reading, s)
 		cancel()
@@ -72,13 +104,9 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 				c.rooms.Secrets.OwnerRecovery.Text(s)))
 		}
 		out.Findings = append(append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...), c.logFindings(s)...)
-		return out, nil
+		return out, nil, 0, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
-	if !from.First() {
-		out.Members, out.NextPageToken, _, err = c.rooms.Membership.List(ctx, s, "", from, nil)
-		return out, err
-	}
 	out.Leader = c.rooms.Election.Message()
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
@@ -93,8 +121,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, at, err := c.rooms.Membership.Recorded(reading, s)
-	from.At = at
+	all, at, err = c.rooms.Membership.Recorded(reading, s)
 	var trust record.Versioned[bundle.State]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
@@ -109,19 +136,18 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		// Why it takes no writes may be why it is not read: a file that is gone is told first.
 		out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
 			c.rooms.Secrets.Keepers.Findings(reading, s)...)
-		out.Findings = append(out.Findings, finding.New(explain.StoreUnreachable, "what", "read the members",
+		out.Findings = append(out.Findings, finding.NewCritical(explain.StoreUnreachable, "what", "read the members",
 			"cause", "the coordinator's log says how"))
 		out.Findings = append(append(out.Findings, c.rooms.Peers.MissedFindings()...), c.logFindings(s)...)
 		out.Findings = c.rooms.Peers.AddTold(out.Findings)
 		if _, err := c.rooms.Head.DegradedState("read the members", err); err != nil {
-			return out, nil
+			return out, nil, at, nil
 		}
 		known := c.rooms.Membership.Known(s, record.MemberPrefix)
 		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.rooms.Membership.Contacts(known)
-		out.Members, out.NextPageToken = from.Cut(known)
-		return out, nil
+		return out, known, at, nil
 	case err != nil:
-		return nil, err
+		return nil, nil, 0, err
 	}
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.rooms.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
@@ -139,15 +165,14 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)
 	out.Findings = append(append(out.Findings, c.rooms.Audit.Findings()...), c.logFindings(s)...)
 	out.Findings = c.rooms.Peers.AddTold(out.Findings)
-	out.Members, out.NextPageToken = from.Cut(all)
-	return out, nil
+	return out, all, at, nil
 }
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
 	if older := c.rooms.Head.OlderHeadError(); older != nil {
 		e := explain.Of(older)
-		out = append(out, finding.New(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
+		out = append(out, finding.NewCritical(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
 	since := c.rooms.Head.BehindSince()

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -41,14 +42,15 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	for _, f := range st.GetFindings() {
 		found = found || f.GetCode() == string(explain.StoreWentBack)
 	}
-	if !found {
-		d.T.Errorf("%s: status finds %v", when, st.GetFindings())
+	if !found || st.GetFindings()[0].GetSeverity() != finding.Critical || st.GetVerdict().GetState() != "unchangeable" {
+		d.T.Errorf("%s: status is %v, and finds %v", when, st.GetVerdict(), st.GetFindings())
 	}
 	answered := httptest.NewRecorder()
 	c.MetricsHandler(c.Cfg().Monitoring.Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet,
 		"/probe/readiness", nil))
 	var a coordinator.ProbeAnswer
 	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK ||
+		a.Changes != "refused" ||
 		!strings.Contains(a.Reason, "the store went back") {
 		d.T.Errorf("%s: readiness says %s", when, answered.Body)
 	}

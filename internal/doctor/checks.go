@@ -142,7 +142,9 @@ func All() []Check {
 				"signed.", []string{"node.identity", "node.snapshots"}, lookAutonomy},
 		{"node.log", "the agent's log is kept", "The agent's standard error takes what it logs. It works on where it is " +
 			"closed or full, or nobody reads it, and what it logs is lost then.", []string{"node.agent"}, lookLog},
-		{"node.clock", "the clock agrees with a coordinator", "As pre.clock, on a node that runs.", nil, lookClock},
+		{"node.clock", "the clock agrees with a coordinator", "As pre.clock, on a node that runs. Without an " +
+			"answer of a coordinator nothing is known of the clock, and node.contact says that it is missing.", nil,
+			lookNodeClock},
 
 		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},
 		{"coordinator.phase", "the coordinator is ready", "The coordinator has a manifest in force and its secrets " +
@@ -433,14 +435,41 @@ func keeperFile(o manifest.Owner) *Result {
 	return &Result{Failed, text, "fealty explain " + string(explain.KeeperUnusable)}
 }
 
+// lookClock compares the clock of a machine that is to become a member.
 func lookClock(s *Environment) Result {
 	st, err := s.Status()
 	if err != nil {
-		if errors.Is(err, ErrNotAsked) {
-			return Result{NotAsked, "no coordinator is named to compare with", ""}
+		r := clockNotCompared(err)
+		if r.Outcome == NotChecked {
+			r.Outcome = Unknown // nobody else says that no coordinator answers
 		}
-		return askFailed(err)
+		return r
 	}
+	return compareClock(s, st)
+}
+
+func lookNodeClock(s *Environment) Result {
+	st, err := s.Status()
+	if err != nil {
+		return clockNotCompared(err)
+	}
+	return compareClock(s, st)
+}
+
+// clockNotCompared is what is said of a clock that was not compared because of err: it may be
+// right, and is no failure of the machine's.
+func clockNotCompared(err error) Result {
+	if errors.Is(err, ErrNotAsked) {
+		return Result{NotAsked, "no coordinator is named to compare with", ""}
+	}
+	r := askFailed(err)
+	if r.Outcome == Failed {
+		r = Result{NotChecked, "no coordinator answers to compare with: " + r.Text, r.Do}
+	}
+	return r
+}
+
+func compareClock(s *Environment, st *fealtyv1.GetStatusResponse) Result {
 	off := s.Now.Sub(st.GetNow().AsTime()).Abs().Round(time.Millisecond)
 	text := fmt.Sprintf("they differ by %v", off)
 	switch {
@@ -665,7 +694,7 @@ func lookFindings(s *Environment) Result {
 	if n := len(rest) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more: fealty status)", n)
 	}
-	return Result{Warning, rest[0].GetCode() + ": " + FoundBy(rest[0]) + rest[0].GetSummary() + more,
+	return Result{outcomeOf(rest[0]), rest[0].GetCode() + ": " + FoundBy(rest[0]) + rest[0].GetSummary() + more,
 		rest[0].GetRemedy()}
 }
 
@@ -717,12 +746,20 @@ func lookMembers(s *Environment) Result {
 	return foundAs(s, "nobody is missing", memberCodes...)
 }
 
+// outcomeOf is what a finding comes to.
+func outcomeOf(f *fealtyv1.Finding) Outcome {
+	if f.GetSeverity() == "critical" {
+		return Failed
+	}
+	return Warning
+}
+
 // foundAs is what the coordinator found under these codes.
 func foundAs(s *Environment, good string, codes ...explain.Code) Result {
 	st := statusOf(s)
 	for _, f := range st.GetFindings() {
 		if slices.Contains(codes, explain.Code(f.GetCode())) {
-			return Result{Warning, f.GetCode() + ": " + FoundBy(f) + f.GetSummary(), f.GetRemedy()}
+			return Result{outcomeOf(f), f.GetCode() + ": " + FoundBy(f) + f.GetSummary(), f.GetRemedy()}
 		}
 	}
 	if good == "" {

@@ -189,6 +189,9 @@ var spoils = []struct {
 	{"pre.clock", "nobody to ask", func(_ *testing.T, g *ground) { g.err = doctor.ErrNotAsked }, doctor.NotAsked},
 	{"node.clock", "behind", func(_ *testing.T, g *ground) { g.Now = g.Now.Add(-5 * time.Second) }, doctor.Warning},
 
+	{"pre.clock", "no coordinator answers", func(_ *testing.T, g *ground) { g.err = explain.New(explain.Unreachable) },
+		doctor.Unknown},
+
 	{"node.agent", "gone", func(_ *testing.T, g *ground) { g.err = explain.New(explain.Unreachable) }, doctor.Failed},
 	{"node.agent", "of another user", func(_ *testing.T, g *ground) { g.err = explain.New(explain.Denied) },
 		doctor.Unknown},
@@ -267,6 +270,9 @@ var spoils = []struct {
 	{"store.writes", "it went back", func(_ *testing.T, g *ground) {
 		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.StoreWentBack), Remedy: "do it"}}
 	}, doctor.Warning},
+	{"store.writes", "it went back, as a coordinator of this release says", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.StoreWentBack), Severity: "critical", Remedy: "do it"}}
+	}, doctor.Failed},
 	{"coordinator.bans", "half full", func(_ *testing.T, g *ground) { g.st.Bans = 500 }, doctor.Warning},
 	{"coordinator.bans", "full", func(_ *testing.T, g *ground) { g.st.Bans = 1000 }, doctor.Failed},
 	{"store.server", "a replica", func(_ *testing.T, g *ground) {
@@ -322,6 +328,25 @@ func TestChecksOfAnUnreadStore(t *testing.T) {
 		if r := resultOf(t, results, id); r.Outcome != want || want != doctor.OK && r.Do == "" {
 			t.Errorf("%s is %s: %s, want %s", id, r.Outcome, r.Text, want)
 		}
+	}
+}
+
+// While no coordinator answers nothing is known of the clock of a node, which is no failure of
+// it: node.contact says who is missing.
+func TestClockIsNotJudgedWithoutACoordinator(t *testing.T) {
+	g := goodGround(t)
+	g.Status = func() (*fealtyv1.GetStatusResponse, error) { return nil, explain.New(explain.Unreachable) }
+	g.nd.Connected, g.nd.LastError = false, "FE-X101: nothing listens"
+	results := doctor.Run(doctor.All(), []string{"node"}, &g.Environment)
+	if r := resultOf(t, results, "node.clock"); r.Outcome != doctor.NotChecked ||
+		!strings.HasPrefix(r.Text, "no coordinator answers to compare with: FE-X101") {
+		t.Errorf("it is %s: %s", r.Outcome, r.Text)
+	}
+	if r := resultOf(t, results, "node.contact"); r.Outcome != doctor.Warning {
+		t.Errorf("the contact is %s: %s", r.Outcome, r.Text)
+	}
+	if exit := doctor.Exit(results); exit != explain.ExitDegraded {
+		t.Errorf("exit %d", exit)
 	}
 }
 

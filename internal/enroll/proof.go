@@ -92,7 +92,7 @@ func checkPlace(cluster string, addresses []string, pin identity.KeyID) error {
 		return badValue("the cluster", fmt.Sprintf("%q", cluster), "the cluster's id, such as prod.example")
 	}
 	if pin.IsZero() {
-		return badValue("the pin", "blank", "the SHA-256 of the root's public key, as fealty status shows it")
+		return badValue("the pin", "blank", "the SHA-256 of the root's public key, as fealty status -o wide shows it")
 	}
 	if len(addresses) == 0 || len(addresses) > state.MaxAddresses {
 		return badValue("the list of coordinators", fmt.Sprintf("of %d", len(addresses)),

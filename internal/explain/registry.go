@@ -1827,9 +1827,9 @@ when that takes longer than ten seconds. Nothing was changed, so it is safe to r
 	{
 		Code:  CoordinatorUnheard,
 		Title: "a coordinator is not heard",
-		What:  "coordinator {name|of the manifest} is not heard",
-		Why:   "it has not answered for {since|10 seconds} at {addresses|its addresses}; {note|it may be down, or out of reach}",
-		Do:    "see whether its process and its machine run, and start it; if it runs, mend the network between the two; if it is gone for good: fealty coordinator forget {name|NAME}",
+		What:  "{left|not all coordinators are heard}; missing: {name|one of the manifest}",
+		Why:   "no answer for {since|10 seconds} at {addresses|their addresses}; {note|it may be down, or out of reach}",
+		Do:    "see whether process and machine run, and start it; if it runs, mend the network between the two; if it is gone for good: fealty coordinator forget {forget|NAME}",
 		Exit:  ExitDegraded, GRPC: codes.Unavailable,
 		Page: `
 Every coordinator that is ready asks the others every few seconds, over a connection on which they prove who they
@@ -1870,7 +1870,7 @@ minute. Which coordinators there can be, and who holds the seed, the manifest sa
 		Title: "one coordinator refused another",
 		What:  "coordinator {peer|that was asked} hands nothing over: it does not take who asks for a coordinator of this cluster",
 		Why:   "{problem|its key is in no entry of kind coordinator of the manifest in force there, or it did not prove it over this connection}",
-		Do:    "have the key that fealty status shows as enrolment key put into an entry of kind coordinator; if it is in one, see that no proxy terminates TLS in between",
+		Do:    "have the key that fealty status -o wide shows as enrolment key put into an entry of kind coordinator; if it is in one, see that no proxy terminates TLS in between",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
 A coordinator gives the seed and the mesh CA key to nobody but a coordinator that the manifest in force at the

@@ -152,6 +152,44 @@ func (o *other) gone(now time.Duration) bool {
 	return !o.Stopped && o.unanswered >= Asks && now-o.heard >= After
 }
 
+// NotHeard returns the names of those that are to be there and that this process does not
+// hear at now, sorted: it never heard them, or they are unheard for as long as one that is
+// missed. Unlike [Watch.Missed] it says so from the first moment on, as what is not known.
+func (w *Watch) NotHeard(now time.Duration) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, o := range w.others {
+		if !o.Stopped && (!o.ever || o.gone(now)) {
+			out = append(out, cmp.Or(o.Name, o.Key))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Counted returns how many coordinators there are to be, this one among them, and how many of
+// them are left: all but those that stopped or are gone.
+func (w *Watch) Counted(now time.Duration) (left, all int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left, all = 1, 1+len(w.others)
+	for _, o := range w.others {
+		if !o.Stopped && !o.gone(now) && !o.Recovering {
+			left++
+		}
+	}
+	return left, all
+}
+
+// SettlesIn returns how long from now on it has to listen before it can say who is not
+// there; 0 once it can.
+func (w *Watch) SettlesIn(now time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(0, Settle-(now-w.since))
+}
+
 // Settled reports whether at now it has listened for long enough to say who is not there.
 func (w *Watch) Settled(now time.Duration) bool {
 	w.mu.Lock()

@@ -226,7 +226,7 @@ var table = sync.OnceValue(func() []*Setting {
 		{Key: "root_pin", Groups: []Group{Coordinator}, Form: HexForm,
 			Help: "refuse every cluster but the one with this SHA-256 of the root key",
 			Zero: "the store says which cluster this is",
-			More: "fealty status shows it as root pin. A thief of the store could otherwise make a coordinator " +
+			More: "fealty status -o wide shows it as root pin. A thief of the store could otherwise make a coordinator " +
 				"that starts without the seed one of another cluster. After a reseed the pin is that of the new root."},
 		{Key: "admin_socket", Groups: []Group{Coordinator}, Form: PathForm,
 			Help: "the path of the local admin socket",
@@ -396,7 +396,7 @@ var table = sync.OnceValue(func() []*Setting {
 		{Key: "root_pin", was: "pin", Groups: []Group{Candidate}, Form: HexForm,
 			Help: "the SHA-256 of the cluster's root key, with --key or --tls-cert",
 			Zero: "that of the token",
-			More: "fealty status shows it as root pin."},
+			More: "fealty status -o wide shows it as root pin."},
 		{Key: "kind", Groups: []Group{Join}, Form: ChoiceForm, Choice: nodeKinds, Init: string(identity.Data),
 			Help: "what the machine joins as",
 			Zero: "data"},
@@ -493,7 +493,7 @@ func (s *Setting) Want() string {
 	case StoreForm:
 		return "sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or etcd://USER@HOST:PORT/PREFIX"
 	case HexForm:
-		return "64 hex digits, the root pin that fealty status shows at a coordinator of the cluster"
+		return "64 hex digits, the root pin that fealty status -o wide shows at a coordinator of the cluster"
 	case PeersForm:
 		return "host:port or dns:name:port, several of them separated by commas"
 	case MirrorsForm:

@@ -12,8 +12,10 @@ type Page struct {
 	Colour bool
 	Width  int // in columns; 0: no limit
 
-	// Called puts the name of the program into the commands of a text.
-	Called func(string) string
+	// Called puts the name of the program into the commands of a text, and Program is that
+	// name.
+	Called  func(string) string
+	Program string
 }
 
 // Line writes a line of which parts are what somebody else wrote.
@@ -24,7 +26,10 @@ func (p *Page) Line(format string, args ...any) {
 // Advise writes a line of our own words, in which commands are to be pasted. Values
 // that somebody else wrote go through Line, which changes nothing in them.
 func (p *Page) Advise(format string, args ...any) {
-	fmt.Fprintln(p.W, Sanitize(p.Called(fmt.Sprintf(format, args...))))
+	text := Sanitize(p.Called(fmt.Sprintf(format, args...)))
+	for _, line := range WrapCommands(text, p.Program, p.Width) {
+		fmt.Fprintln(p.W, line)
+	}
 }
 
 // Table writes a table, and Facts writes facts, as wide as the page.

@@ -92,17 +92,42 @@ func Wrap(s string, width int) []string {
 	if width <= 0 || Columns(s) <= width {
 		return []string{s}
 	}
+	return fill(strings.Fields(s), width)
+}
+
+// WrapCommands is Wrap for text with commands of the program in it, which are to be pasted:
+// a command, from the program's name to the mark that ends it, stays on one line, however
+// long it is.
+func WrapCommands(s, program string, width int) []string {
+	if width <= 0 || Columns(s) <= width {
+		return []string{s}
+	}
+	var units []string // each is not broken
+	inside := false
+	for _, word := range strings.Fields(s) {
+		if inside {
+			units[len(units)-1] += " " + word
+		} else {
+			units = append(units, word)
+		}
+		inside = (inside || word == program) && !strings.ContainsAny(word[len(word)-1:], ";,.:)")
+	}
+	return fill(units, width)
+}
+
+// fill puts units into lines of at most width columns; a longer one has a line of its own.
+func fill(units []string, width int) []string {
 	var lines []string
 	line := ""
-	for _, word := range strings.Fields(s) {
+	for _, unit := range units {
 		switch {
 		case line == "":
-			line = word
-		case Columns(line)+1+Columns(word) <= width:
-			line += " " + word
+			line = unit
+		case Columns(line)+1+Columns(unit) <= width:
+			line += " " + unit
 		default:
 			lines = append(lines, line)
-			line = word
+			line = unit
 		}
 	}
 	return append(lines, line)

@@ -31,7 +31,7 @@ type Member struct {
 	Kind     string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name     string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// "active"; "draining" from drain to undrain; "replacing" while its name waits
-	// for a new machine.
+	// for a new machine; "banned" while its identity is, whatever it was before.
 	State         string   `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	Roles         []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
 	Organizations []string `protobuf:"bytes,6,rep,name=organizations,proto3" json:"organizations,omitempty"`

@@ -132,8 +132,11 @@ type GetStatusResponse struct {
 	// The certificate of an operator's PKI by which this coordinator proves itself; not
 	// set without one.
 	OperatorCertificate *OperatorCertificate `protobuf:"bytes,40,opt,name=operator_certificate,json=operatorCertificate,proto3" json:"operator_certificate,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// How the fleet is, in a word, and since when. On the first page alone; not set by a
+	// coordinator of a release before this.
+	Verdict       *Verdict `protobuf:"bytes,50,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -369,6 +372,93 @@ func (x *GetStatusResponse) GetOperatorCertificate() *OperatorCertificate {
 	return nil
 }
 
+func (x *GetStatusResponse) GetVerdict() *Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return nil
+}
+
+// Verdict is how the fleet is, by what the coordinator that answers was told and saw.
+type Verdict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "well": everybody was asked, all of it was seen, and nothing needs attention.
+	// "settling": nothing that is known needs attention, and this coordinator has not listened
+	// for long enough to know the rest.
+	// "unknown": nothing that is known needs attention, and not all is known.
+	// "attention": there are findings.
+	// "unchangeable": what is known is served, and every change is refused.
+	// "recovery" and "uninitialized": as phase says.
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// Since when this coordinator has found it so whenever it looked, which it does every 15
+	// seconds at least.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// While it is "settling": in how long at most it is something else.
+	SettlesIn *durationpb.Duration `protobuf:"bytes,3,opt,name=settles_in,json=settlesIn,proto3" json:"settles_in,omitempty"`
+	// What is not known, a clause each. At most 16.
+	Unknown       []string `protobuf:"bytes,4,rep,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verdict) Reset() {
+	*x = Verdict{}
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdict) ProtoMessage() {}
+
+func (x *Verdict) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
+func (*Verdict) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Verdict) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Verdict) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Verdict) GetSettlesIn() *durationpb.Duration {
+	if x != nil {
+		return x.SettlesIn
+	}
+	return nil
+}
+
+func (x *Verdict) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
 // Contacts counts the members that hold streams, by Member.contact. Banned ones and those
 // that are being replaced are not among them.
 type Contacts struct {
@@ -385,7 +475,7 @@ type Contacts struct {
 
 func (x *Contacts) Reset() {
 	*x = Contacts{}
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -397,7 +487,7 @@ func (x *Contacts) String() string {
 func (*Contacts) ProtoMessage() {}
 
 func (x *Contacts) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -410,7 +500,7 @@ func (x *Contacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contacts.ProtoReflect.Descriptor instead.
 func (*Contacts) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Contacts) GetConnected() uint32 {
@@ -475,7 +565,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +577,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +590,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Replica) GetName() string {
@@ -610,7 +700,7 @@ type ReplicaKeeper struct {
 
 func (x *ReplicaKeeper) Reset() {
 	*x = ReplicaKeeper{}
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +712,7 @@ func (x *ReplicaKeeper) String() string {
 func (*ReplicaKeeper) ProtoMessage() {}
 
 func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +725,7 @@ func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaKeeper.ProtoReflect.Descriptor instead.
 func (*ReplicaKeeper) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReplicaKeeper) GetName() string {
@@ -683,7 +773,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_fealty_v1_status_proto_msgTypes[5]
+	mi := &file_fealty_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +785,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[5]
+	mi := &file_fealty_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +798,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Baseline) GetDataMembers() uint32 {
@@ -786,7 +876,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fealty_v1_status_proto_msgTypes[6]
+	mi := &file_fealty_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +888,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[6]
+	mi := &file_fealty_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +901,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Finding) GetCode() string {
@@ -857,7 +947,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xee\t\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x9c\n" +
+	"\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -892,7 +983,14 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x06leader\x18\x1f \x01(\v2\x11.fealty.v1.LeaderR\x06leader\x12.\n" +
 	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\x12/\n" +
 	"\bcontacts\x18! \x01(\v2\x13.fealty.v1.ContactsR\bcontacts\x12Q\n" +
-	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\"\x7f\n" +
+	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\x12,\n" +
+	"\averdict\x182 \x01(\v2\x12.fealty.v1.VerdictR\averdict\"\xa5\x01\n" +
+	"\aVerdict\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x128\n" +
+	"\n" +
+	"settles_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tsettlesIn\x12\x18\n" +
+	"\aunknown\x18\x04 \x03(\tR\aunknown\"\x7f\n" +
 	"\bContacts\x12\x1c\n" +
 	"\tconnected\x18\x01 \x01(\rR\tconnected\x12\x1b\n" +
 	"\tnot_heard\x18\x02 \x01(\rR\bnotHeard\x12\x18\n" +
@@ -953,46 +1051,50 @@ func file_fealty_v1_status_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_status_proto_rawDescData
 }
 
-var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_fealty_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: fealty.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: fealty.v1.GetStatusResponse
-	(*Contacts)(nil),              // 2: fealty.v1.Contacts
-	(*Replica)(nil),               // 3: fealty.v1.Replica
-	(*ReplicaKeeper)(nil),         // 4: fealty.v1.ReplicaKeeper
-	(*Baseline)(nil),              // 5: fealty.v1.Baseline
-	(*Finding)(nil),               // 6: fealty.v1.Finding
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*Member)(nil),                // 8: fealty.v1.Member
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*Leader)(nil),                // 10: fealty.v1.Leader
-	(*OperatorCertificate)(nil),   // 11: fealty.v1.OperatorCertificate
+	(*Verdict)(nil),               // 2: fealty.v1.Verdict
+	(*Contacts)(nil),              // 3: fealty.v1.Contacts
+	(*Replica)(nil),               // 4: fealty.v1.Replica
+	(*ReplicaKeeper)(nil),         // 5: fealty.v1.ReplicaKeeper
+	(*Baseline)(nil),              // 6: fealty.v1.Baseline
+	(*Finding)(nil),               // 7: fealty.v1.Finding
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*Member)(nil),                // 9: fealty.v1.Member
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*Leader)(nil),                // 11: fealty.v1.Leader
+	(*OperatorCertificate)(nil),   // 12: fealty.v1.OperatorCertificate
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
-	7,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	7,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	8,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
-	5,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
-	6,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	7,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
-	7,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
-	9,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
-	7,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
-	10, // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
-	3,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
-	2,  // 11: fealty.v1.GetStatusResponse.contacts:type_name -> fealty.v1.Contacts
-	11, // 12: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
-	7,  // 13: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	7,  // 14: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	4,  // 15: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
-	9,  // 16: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
-	0,  // 17: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 18: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	8,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	8,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	9,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
+	6,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
+	7,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
+	8,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	8,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	10, // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	8,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
+	11, // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
+	4,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
+	3,  // 11: fealty.v1.GetStatusResponse.contacts:type_name -> fealty.v1.Contacts
+	12, // 12: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
+	2,  // 13: fealty.v1.GetStatusResponse.verdict:type_name -> fealty.v1.Verdict
+	8,  // 14: fealty.v1.Verdict.since:type_name -> google.protobuf.Timestamp
+	10, // 15: fealty.v1.Verdict.settles_in:type_name -> google.protobuf.Duration
+	8,  // 16: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	8,  // 17: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	5,  // 18: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
+	10, // 19: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
+	0,  // 20: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 21: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -1011,7 +1113,7 @@ func file_fealty_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_status_proto_rawDesc), len(file_fealty_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

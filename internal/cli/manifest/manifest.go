@@ -174,7 +174,7 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 		k, err := manifest.ParseKey(value)
 		if err != nil {
 			return opts, nil, nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator-key", "value", value,
-				"problem", err.Error(), "want", "ed25519:KEY, as fealty status shows it")
+				"problem", err.Error(), "want", "ed25519:KEY, as fealty status -o wide shows it")
 		}
 		opts.Coordinators = append(opts.Coordinators, manifesttemplate.Enrolled{Name: name, Key: k})
 	}

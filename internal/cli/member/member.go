@@ -200,6 +200,131 @@ func Table(members []*fealtyv1.Member, now time.Time) *term.Table {
 	return t
 }
 
+// NeedTable shows members that need somebody, and for how long each works alone.
+func NeedTable(members []*fealtyv1.Member, now time.Time) *term.Table {
+	t := &term.Table{Columns: []term.Column{{Title: "STATE"}, {Title: "MEMBER"}, {Title: "WORKS ALONE"}, {Title: "SVID"},
+		{Title: "REPORT"}, {Title: "SCOPES"}, {Title: "HOST", Least: 8}}}
+	for _, m := range members {
+		live := m.GetLive()
+		report, alone := "-", "not known"
+		if at := live.GetLastReport(); at != nil {
+			report = amount.Relative(at.AsTime(), now)
+		}
+		if until, known := aloneUntil(m); !now.Before(until) {
+			alone = "no longer"
+		} else if known {
+			alone = "for " + amount.Span(until.Sub(now))
+		}
+		t.Add(ConditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(alone),
+			term.Txt(amount.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report), currentOf(live),
+			term.Txt(command.Dash(m.GetReportedHost())))
+	}
+	return t
+}
+
+// aloneUntil is until when a member works without a coordinator: by its own word or, without
+// one, no longer than its certificate.
+func aloneUntil(m *fealtyv1.Member) (until time.Time, known bool) {
+	end := m.GetSvidNotAfter().AsTime()
+	if at := m.GetLive().GetAutonomousUntil(); at != nil && at.AsTime().Before(end) {
+		return at.AsTime(), true
+	}
+	return end, m.GetLive().GetAutonomousUntil() != nil
+}
+
+// NeedSomebody returns the members that are not as they should be, those first that can work
+// alone for the shortest time. A ban was somebody's will, and needs nobody.
+func NeedSomebody(members []*fealtyv1.Member, now time.Time) []*fealtyv1.Member {
+	var out []*fealtyv1.Member
+	for _, m := range members {
+		live := m.GetLive()
+		switch is := ConditionOf(m, now); {
+		case is == isBanned, is == IsCertified, is == IsExpired && isPerson(m):
+		case is == IsConnected && live.GetClockBehind() == nil && currentOf(live).Paint != term.Amber:
+		default:
+			out = append(out, m)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *fealtyv1.Member) int {
+		x, _ := aloneUntil(a)
+		y, _ := aloneUntil(b)
+		return x.Compare(y)
+	})
+	return out
+}
+
+// isPerson reports whether a member is the certificate of a person or a tool, which holds no
+// stream.
+func isPerson(m *fealtyv1.Member) bool {
+	kind := identity.Kind(m.GetKind())
+	return kind == identity.Admin || kind == identity.Readonly
+}
+
+// Counted is how many members there are of what. Nodes are neither banned nor people.
+type Counted struct {
+	Nodes, Connected  int
+	ByKind            map[string]int // of the nodes
+	Draining, Expired int            // of the nodes
+	Replacing, Banned int            // apart from the nodes
+	People            int            // whose certificate is in date
+}
+
+// Count counts members at now.
+func Count(members []*fealtyv1.Member, now time.Time) Counted {
+	n := Counted{ByKind: make(map[string]int)}
+	for _, m := range members {
+		switch is := ConditionOf(m, now); {
+		case is == isBanned:
+			n.Banned++
+			continue
+		case is == isReplacing:
+			n.Replacing++
+			continue
+		case isPerson(m):
+			if is != IsExpired {
+				n.People++
+			}
+			continue
+		case is == isDraining:
+			n.Draining++
+		case is == IsExpired:
+			n.Expired++
+		}
+		n.Nodes++
+		n.ByKind[m.GetKind()]++
+		if m.GetLive().GetConnected() {
+			n.Connected++
+		}
+	}
+	return n
+}
+
+// Words says the counts, and what each of them counts; "" if there is nobody.
+func (n Counted) Words() string {
+	var kinds, apart []string
+	for _, k := range command.SortedKeys(n.ByKind) {
+		kinds = append(kinds, fmt.Sprintf("%d %s", n.ByKind[k], k))
+	}
+	add := func(to *[]string, count int, word string) {
+		if count > 0 {
+			*to = append(*to, fmt.Sprintf("%d %s", count, word))
+		}
+	}
+	out := strings.Join(kinds, ", ")
+	var among []string
+	add(&among, n.Draining, "draining")
+	add(&among, n.Expired, "expired")
+	if len(among) > 0 {
+		out += " (" + strings.Join(among, ", ") + ")"
+	}
+	add(&apart, n.Replacing, "being replaced")
+	add(&apart, n.Banned, "banned")
+	if n.People > 0 {
+		apart = append(apart, amount.Plural(n.People, "person or tool", "people and tools"))
+	}
+	return command.JoinWords(out, "; apart from these ", strings.Join(apart, ", "))
+}
+
 // currentOf says how much of what a member holds is the newest that there is: it is
 // fresh by the member's own word. A member without freshness is not counted: a bootstrap that
 // the runtime took the place of. Of a member that is not connected nobody knows.

@@ -167,21 +167,46 @@ func (c *CLI) Prepare(root *cobra.Command) {
 
 // Say prints one line for a person.
 func (c *CLI) Say(text string, args ...any) {
-	fmt.Fprintf(c.Env.Stderr, "fealty: %s\n", term.Sanitize(c.Called(fmt.Sprintf(text, args...))))
+	c.talk("", c.Called(fmt.Sprintf(text, args...)), term.Plain, false)
+}
+
+// talk writes a text to stderr under the program's name; hanging is before what continues it
+// on a terminal that is narrower.
+func (c *CLI) talk(hanging, text string, paint term.Paint, colour bool) {
+	const lead = "fealty: "
+	width := c.width(c.Env.Stderr)
+	if width > 0 {
+		width = max(width-len(lead)-len(hanging), 20)
+	}
+	words := strings.TrimLeft(text, " ")
+	indent := text[:len(text)-len(words)]
+	for i, line := range term.WrapCommands(term.Sanitize(words), c.Env.Program, width) {
+		if line = indent + line; i > 0 {
+			line = hanging + line[len(indent):]
+		}
+		fmt.Fprintln(c.Env.Stderr, lead+paint.On(line, colour))
+	}
 }
 
 // Getenv returns a variable of the environment; the last one of a name counts.
 func (c *CLI) Getenv(name string) string { return settings.Getenv(c.Env.Environ, name) }
 
-// width is how many columns there are for a table; 0: as many as it takes.
-func (c *CLI) width() int {
-	if !c.Env.IsTerminal(c.Env.Stdout) {
+// unknownWidth is how many columns a terminal has that does not say it.
+const unknownWidth = 80
+
+// width is how many columns a stream has; 0: as many as a line takes, as nobody looks at a
+// terminal there, and scripts read lines.
+func (c *CLI) width(stream io.Writer) int {
+	if !c.Env.IsTerminal(stream) {
 		return 0
 	}
 	if n, err := strconv.Atoi(c.Getenv("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
-	return c.Env.Width()
+	if n := c.Env.Width(); n > 0 {
+		return n
+	}
+	return unknownWidth
 }
 
 // Coloured reports whether a stream takes colour (no-color.org).

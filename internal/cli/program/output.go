@@ -56,7 +56,7 @@ func (c *CLI) Print(r Result) error {
 	case output.JSON, output.YAML:
 		err = output.Write(w, c.Format, r.Data)
 	default:
-		err = r.show(&term.Page{W: w, Wide: c.Format == output.Wide, Colour: c.Coloured(c.Env.Stdout), Width: c.width(),
+		err = r.show(&term.Page{W: w, Wide: c.Format == output.Wide, Colour: c.Coloured(c.Env.Stdout), Width: c.width(c.Env.Stdout), Program: c.Env.Program,
 			Called: c.Called})
 	}
 	if err == nil {
@@ -112,7 +112,7 @@ func (c *CLI) PrintError(e *explain.Error) {
 			if i == 0 {
 				p = term.Red
 			}
-			fmt.Fprintln(c.Env.Stderr, "fealty: "+p.On(term.Sanitize(c.Called(line)), colour))
+			c.talk("       ", c.Called(line), p, colour)
 		}
 	}
 }

@@ -741,7 +741,7 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 	pin, err := identityauthor.ParseKeyID(root)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--root", "value", root, "problem",
-			"it is not 64 lower-case hex digits", "want", "the root pin that fealty status shows")
+			"it is not 64 lower-case hex digits", "want", "the root pin that fealty status -o wide shows")
 	}
 	raw, err := ReadBounded(c, cfg, statement, "root statement", int64(snapshotform.MaxSignedRoot))
 	if err != nil {

@@ -36,11 +36,16 @@ func Command(c *program.CLI) *cobra.Command {
 	var data string
 	cmd := c.Command(program.Command{
 		Use: "status", Short: "the fleet at a glance, or this machine with --data",
-		Long: `Show the fleet at a glance: what needs attention first, each with what to do, then the cluster and its
-members. With --data it is this machine that is shown, by its agent.
+		Long: `Show the fleet at a glance: in one line how it is and since when, then what needs attention, causes first, each with
+what to do, the coordinators, and the members that need somebody, those first that can work alone for the shortest
+time. With -o wide all members are shown, and the hashes and keys that people compare. With --data it is this machine
+that is shown, by its agent.
+
+"Nothing needs attention" is said only if everybody was asked and everything was seen: a coordinator that just began
+to listen says that it is settling, and for how long at most, while something is not known.
 
 The exit status is 0 if the state could be read, whatever it is; with --exit-code it is 9 if something needs
-attention, and 10 if the cluster, or this machine's identity, is of no use.`,
+attention or is not known, and 10 if nothing can be changed, or the cluster, or this machine's identity, is of no use.`,
 		Sample: `  fealty status --watch
   fealty status --data /var/lib/fealty/agent
   fealty status -o json`,
@@ -179,34 +184,120 @@ func fleetHealth(st *fealtyv1.GetStatusResponse) explain.Exit {
 	if st.GetPhase() != "ready" {
 		return explain.ExitUnhealthy
 	}
+	if len(verdictOf(st).GetUnknown()) > 0 {
+		health = explain.ExitDegraded
+	}
 	return health
 }
 
-// showStatus draws the page of a fleet.
+// verdictOf returns the verdict on a fleet. A coordinator of an earlier release does not say it.
+func verdictOf(st *fealtyv1.GetStatusResponse) *fealtyv1.Verdict {
+	if v := st.GetVerdict(); v != nil {
+		return v
+	}
+	v := &fealtyv1.Verdict{State: st.GetPhase()}
+	switch x := st.GetContacts(); {
+	case st.GetPhase() != "ready":
+	case len(st.GetFindings()) > 0:
+		v.State = "attention"
+	case x.GetUnknown() > 0:
+		v.State, v.Unknown = "unknown", []string{"whether " + amount.Plural(x.GetUnknown(), "node", "nodes") + " can be reached"}
+	default:
+		v.State = "well"
+	}
+	return v
+}
+
+// showStatus draws the page of a fleet: the verdict in one line, what needs somebody, causes
+// before what follows from them, and only then what there is.
 func showStatus(p *term.Page, st *fealtyv1.GetStatusResponse) error {
 	now := st.GetNow().AsTime() // of the coordinator: its times are compared with its clock
-	p.Line("%s", sentence(st, now))
+	for _, line := range term.Wrap(term.Sanitize(sentence(st, now)), p.Width) {
+		fmt.Fprintln(p.W, line)
+	}
 	if len(st.GetFindings()) > 0 {
 		p.Heading("needs attention")
 		for _, f := range st.GetFindings() {
 			showFinding(p, f)
 		}
 	}
-	p.Heading("cluster")
-	if err := p.Facts(clusterFacts(st, now)); err != nil {
-		return err
-	}
 	if len(st.GetReplicas()) > 0 {
 		p.Heading("coordinators")
+		for _, line := range term.Wrap(term.Sanitize(leading(st, now)), p.Width) {
+			fmt.Fprintln(p.W, line)
+		}
 		if err := p.Table(ReplicaTable(st.GetReplicas(), now)); err != nil {
 			return err
 		}
 	}
-	if len(st.GetMembers()) == 0 {
+	if err := showMembers(p, st, now); err != nil {
+		return err
+	}
+	p.Heading("cluster")
+	return p.Facts(clusterFacts(st, now, p.Wide))
+}
+
+// showMembers shows the members that need somebody, those first that can work alone for the
+// shortest time; with -o wide all of them.
+func showMembers(p *term.Page, st *fealtyv1.GetStatusResponse, now time.Time) error {
+	if p.Wide {
+		if len(st.GetMembers()) == 0 {
+			return nil
+		}
+		p.Heading("members")
+		return p.Table(member.Table(st.GetMembers(), now))
+	}
+	need := member.NeedSomebody(st.GetMembers(), now)
+	if len(need) == 0 {
 		return nil
 	}
-	p.Heading("members")
-	return p.Table(member.Table(st.GetMembers(), now))
+	p.Heading("members that need somebody")
+	shown := need[:min(len(need), shownMembers)]
+	if err := p.Table(member.NeedTable(shown, now)); err != nil {
+		return err
+	}
+	if n := len(need) - len(shown); n > 0 {
+		p.Advise("and %d more: fealty member list", n)
+	}
+	return nil
+}
+
+// shownMembers is how many members that need somebody are shown without -o wide.
+const shownMembers = 20
+
+// leading says who leads, and how many coordinators may still be lost.
+func leading(st *fealtyv1.GetStatusResponse, now time.Time) string {
+	left, stopped := 0, 0
+	for _, r := range st.GetReplicas() {
+		switch {
+		case r.GetStopped():
+			stopped++
+		case r.GetPhase() == "ready" && (r.GetSelf() || r.GetUnheardFor().AsDuration() < replicaUnheard):
+			left++
+		}
+	}
+	var out string
+	if l := st.GetLeader(); l.GetTerm() > 0 {
+		out = fmt.Sprintf("%s leads, term %d, since %s; ", l.GetName(), l.GetTerm(), amount.Relative(l.GetSince().AsTime(),
+			now))
+	} else if l != nil {
+		out = "nobody leads, for " + amount.Span(l.GetNobodyFor().AsDuration()) + "; "
+	}
+	all := len(st.GetReplicas())
+	switch {
+	case all == 1 && left == 1:
+		return out + "it is the only one: while it is away nobody joins or is renewed, and nothing is changed"
+	case left == 1:
+		out += fmt.Sprintf("1 of %d is left: the next loss stops joins, renewals and changes", all)
+	case left == 0:
+		out += fmt.Sprintf("0 of %d are ready", all)
+	default:
+		out += fmt.Sprintf("%d of %d are ready: %d more may be lost", left, all, left-1)
+	}
+	if stopped > 0 {
+		out += fmt.Sprintf(" (%d stopped in order)", stopped)
+	}
+	return out
 }
 
 // replicaQuiet is from when on a coordinator is quiet that nobody asked: it writes each
@@ -252,44 +343,51 @@ func ReplicaTable(replicas []*fealtyv1.Replica, now time.Time) *term.Table {
 	return t
 }
 
-// sentence says in one line how the fleet is.
+// sentence says in one line how the fleet is, and since when.
 func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
+	v := verdictOf(st)
+	since := ""
+	if at := v.GetSince(); at != nil {
+		since = ", since " + command.When(at) + ", " + amount.Relative(at.AsTime(), now)
+	}
 	switch st.GetPhase() {
 	case "uninitialized":
 		return "This coordinator has no cluster yet: it waits for its first manifest."
 	case "recovery":
-		return command.JoinWords("This coordinator is recovering and changes nothing", ": ", phaseReason(st)) + "."
+		return command.JoinWords("This coordinator is recovering and changes nothing"+since, ": ", phaseReason(st)) + "."
 	}
+	things := amount.Plural(len(st.GetFindings()), "thing needs", "things need") + " attention"
+	out, unread := fmt.Sprintf("Cluster %s is ready", st.GetClusterId()), ""
 	if st.GetBaseline() == nil {
-		return fmt.Sprintf("Cluster %s is ready, and cannot read its store: who its members are is not known now; %s "+
-			"attention.",
-			st.GetClusterId(), amount.Plural(len(st.GetFindings()), "thing needs", "things need"))
+		unread = "who its members are is not known now; "
 	}
-	nodes, connected := 0, 0
-	for _, m := range st.GetMembers() {
-		if member.ConditionOf(m, now) == member.IsCertified {
-			continue
-		}
-		if m.GetLive().GetConnected() {
-			connected++
-		}
-		nodes++
+	switch {
+	case v.GetState() == "unchangeable":
+		return fmt.Sprintf("Nothing can be changed in cluster %s, which serves what it knows: %s%s%s.", st.GetClusterId(),
+			unread, things, since)
+	case unread != "":
+		return out + ", and cannot read its store: " + unread + things + since + "."
 	}
-	out := fmt.Sprintf("Cluster %s is ready: %s, %d connected", st.GetClusterId(),
-		amount.Plural(nodes, "node", "nodes"), connected)
-	if x := st.GetContacts(); x.GetUnknown() > 0 {
-		out = fmt.Sprintf("Cluster %s is ready: %s, at least %d connected and %d unknown", st.GetClusterId(),
-			amount.Plural(nodes, "node", "nodes"), connected, x.GetUnknown())
-		if who := x.GetUnanswered(); len(who) > 0 {
+	n := member.Count(st.GetMembers(), now)
+	if unknown := st.GetContacts().GetUnknown(); unknown > 0 {
+		out += fmt.Sprintf(": %s, at least %d connected and %d unknown", amount.Plural(n.Nodes, "node", "nodes"),
+			n.Connected, unknown)
+		if who := st.GetContacts().GetUnanswered(); len(who) > 0 {
 			out += ", as " + strings.Join(who, ", ") + " did not answer"
 		}
+	} else {
+		out += fmt.Sprintf(": %s, %d connected", amount.Plural(n.Nodes, "node", "nodes"), n.Connected)
 	}
-	switch n := len(st.GetFindings()); n {
-	case 0:
-		return out + "; nothing needs attention."
-	default:
-		return out + "; " + amount.Plural(n, "thing needs", "things need") + " attention."
+	switch v.GetState() {
+	case "well":
+		return out + "; nothing needs attention" + since + "."
+	case "settling":
+		return out + "; settling, " + amount.Span(v.GetSettlesIn().AsDuration()) + ": not known is " +
+			strings.Join(v.GetUnknown(), "; ") + "."
+	case "unknown":
+		return out + "; not known is " + strings.Join(v.GetUnknown(), "; ") + since + "."
 	}
+	return out + "; " + things + since + "."
 }
 
 // phaseReason says why a coordinator is in its phase; empty where a finding says that.
@@ -324,18 +422,24 @@ func showFinding(p *term.Page, f *fealtyv1.Finding) {
 		}
 		fmt.Fprintf(p.W, "  %s %s\n", colour.On(term.Padded(head, 9), p.Colour), line)
 	}
-	fmt.Fprintf(p.W, "  %s do: %s\n", term.Padded("", 9), term.Sanitize(p.Called(f.GetRemedy())))
+	lead := "do: "
+	for _, line := range term.WrapCommands(term.Sanitize(p.Called(f.GetRemedy())), p.Program,
+		max(0, room-len(lead))) {
+		fmt.Fprintf(p.W, "  %s %s%s\n", term.Padded("", 9), lead, line)
+		lead = "    "
+	}
 }
 
-func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
+// clusterFacts says what there is; wide: with hashes and keys, which are for comparing.
+func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term.Facts {
 	var f term.Facts
+	ready := st.GetPhase() == "ready"
 	f.Add("cluster", st.GetClusterId())
-	phase := term.Green
-	if st.GetPhase() != "ready" {
-		phase = term.Amber
+	if !ready {
+		f.Paint("phase", term.Amber, command.JoinWords(st.GetPhase(), ": ", phaseReason(st)))
 	}
-	f.Paint("phase", phase, command.JoinWords(st.GetPhase(), ": ", phaseReason(st)))
-	if st.GetPhase() == "ready" {
+	if ready && wide {
+		f.Paint("phase", term.Green, st.GetPhase())
 		f.Add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
 		f.Add("head", hex.EncodeToString(st.GetHead()))
 		if epoch := st.GetSeedEpoch(); epoch > 0 { // an older coordinator does not say
@@ -344,7 +448,10 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 		f.Add("root pin", hex.EncodeToString(st.GetRootPin()))
 		f.Add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
 	}
-	addLeader(&f, st.GetLeader(), now)
+	if wide {
+		addLeader(&f, st.GetLeader(), now)
+	}
+	f.Add("members", member.Count(st.GetMembers(), now).Words())
 	if b := st.GetBaseline(); b != nil {
 		met := term.Painted(term.Green, "met")
 		if !b.GetMet() {
@@ -359,9 +466,11 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
 	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ",
 		amount.Span(now.Sub(st.GetStartedAt().AsTime()))))
-	f.Add("addresses", strings.Join(st.GetAddresses(), ", "))
+	if wide || !ready { // who brings a coordinator in needs them
+		f.Add("addresses", strings.Join(st.GetAddresses(), ", "))
+		f.Add("enrolment key", st.GetEnrolmentKey())
+	}
 	f.Add("store", st.GetStore())
-	f.Add("enrolment key", st.GetEnrolmentKey())
 	if c := st.GetOperatorCertificate(); c != nil {
 		f.Add("own PKI", ownPKI(c, now))
 		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -17,6 +18,7 @@ import (
 func TestLowTermsAreAFinding(t *testing.T) {
 	e := &Election{lead: &lead{}, cfg: Config{
 		Head:    authority.NewHead(authority.HeadConfig{}),
+		Now:     time.Now,
 		Elapsed: func() time.Duration { return time.Hour },
 		StoreGuard: storeguard.New(storeguard.Config{
 			FS: durabletest.NewDisk().FS(), Now: time.Now, Log: slog.New(slog.DiscardHandler),
@@ -28,6 +30,9 @@ func TestLowTermsAreAFinding(t *testing.T) {
 		got := e.Findings()
 		if len(got) != 1 || got[0].GetCode() != string(explain.NobodyLeads) || !strings.Contains(got[0].GetSummary(), want) {
 			t.Errorf("low %v: %v, want %q", low, got, want)
+		}
+		if critical := got[0].GetSeverity() == finding.Critical; critical != low { // else joins are served
+			t.Errorf("low %v: it is %s", low, got[0].GetSeverity())
 		}
 	}
 }

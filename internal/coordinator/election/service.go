@@ -53,24 +53,39 @@ func (e *Election) Message() *fealtyv1.Leader {
 	}
 }
 
-// Findings says when nobody leads.
+// Findings says when nobody leads. It is critical where that is because nothing can be changed
+// at all; else joins, renewals and changes of config are served, and take effect later.
 func (e *Election) Findings() []*fealtyv1.Finding {
 	_, term, nobody := e.leader()
-	switch low := e.lead.view.Load().low; {
-	case term != 0 || nobody < NobodyAfter:
+	if term != 0 || nobody < NobodyAfter {
 		return nil
-	case e.cfg.StoreGuard.Writes().Reason != 0:
-		_, refuses := e.cfg.StoreGuard.Refusing()
-		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
-			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
-	case low:
-		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+	}
+	since := nobody.Round(time.Second).String()
+	switch guard := e.cfg.StoreGuard; {
+	case guard.Lost() != nil:
+		return []*fealtyv1.Finding{finding.NewCritical(explain.NobodyLeads, "since", since,
+			"problem", "the store went back, and nobody leads before the signers restore it",
+			"remedy", "restore the store: that is a finding of its own")}
+	case guard.Writes().Reason != 0:
+		_, refuses := guard.Refusing()
+		f := finding.New(explain.NobodyLeads, "since", since, "problem", refuses,
+			"remedy", "have the store take writes again: that is a finding of its own")
+		if guard.Writes().Blocks() {
+			f.Severity = finding.Critical
+		}
+		return []*fealtyv1.Finding{f}
+	case e.lead.view.Load().low:
+		return []*fealtyv1.Finding{finding.NewCritical(explain.NobodyLeads, "since", since,
 			"problem", "the store gives terms that are not above those of before: it went back, or was restored and "+
 				"its revisions were not raised",
 			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its "+
 				"revisions are above those of before")}
 	}
-	return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
+	f := finding.New(explain.NobodyLeads, "since", since)
+	if e.cfg.Now().Sub(e.cfg.StoreGuard.SilentAt()) < NobodyAfter {
+		f.Severity = finding.Critical // the store does not answer: nothing is decided at all
+	}
+	return []*fealtyv1.Finding{f}
 }
 
 // TransferLeader writes that the entry in force is handed over. That ends the term in

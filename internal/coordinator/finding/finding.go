@@ -18,8 +18,23 @@ const FoldAbove = 3
 // values in turn; see [explain.New].
 func New(code explain.Code, fields ...any) *fealtyv1.Finding {
 	e := explain.New(code, fields...)
-	return &fealtyv1.Finding{Code: string(code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do}
+	return &fealtyv1.Finding{Code: string(code), Severity: Warning, Summary: e.What + ": " + e.Why, Remedy: e.Do}
 }
+
+// NewCritical is [New] for what makes the cluster of no use for something that it is there for:
+// nothing can be changed, or nobody can join.
+func NewCritical(code explain.Code, fields ...any) *fealtyv1.Finding {
+	f := New(code, fields...)
+	f.Severity = Critical
+	return f
+}
+
+// The severities.
+const (
+	Critical = "critical"
+	Warning  = "warning"
+	Info     = "info"
+)
 
 // A Case is one member of which something is found.
 type Case struct {
@@ -50,5 +65,5 @@ func Fold(code explain.Code, field string, all []Case) []*fealtyv1.Finding {
 // Rank orders findings by severity, the most urgent first; below 0 if the severity is none
 // that there is.
 func Rank(f *fealtyv1.Finding) int {
-	return slices.Index([]string{"critical", "warning", "info"}, f.GetSeverity())
+	return slices.Index([]string{Critical, Warning, Info}, f.GetSeverity())
 }

@@ -82,6 +82,9 @@ func (m *Membership) memberMessage(s *authority.State, r record.Member,
 		SeenAddress: r.SeenAddress, Labels: r.AllLabels(),
 		Live: live.Newer(m.live.Message(id), proto.CloneOf(m.cfg.Peers.Live(r.Path()))),
 	}
+	if msg.Banned {
+		msg.State = record.Banned // whatever the record says: nobody of that name is served
+	}
 	if l := msg.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.
 		l.AutonomousUntil, l.AutonomyLimit = msg.SvidNotAfter, "svid"

@@ -204,27 +204,65 @@ func ofTheStore(code string) bool {
 		explain.Code(code))
 }
 
-// MissedFindings says which other coordinators are missed.
+// MissedFindings says which other coordinators are missed: all that are gone as one, since
+// how many are left is what decides what can still be lost.
 func (p *Peers) MissedFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
-	for _, m := range p.presence.Missed(p.cfg.Elapsed()) {
+	var gone []presence.Missed
+	now := p.cfg.Elapsed()
+	for _, m := range p.presence.Missed(now) {
 		if m.Recovering && m.Writes {
 			out = append(out, finding.New(explain.CoordinatorRecovering, "name", m.Name, "addresses",
 				strings.Join(m.Addresses, ", ")))
 			continue
 		}
-		since := m.For.Round(time.Second).String()
-		if !m.Ever {
-			since += ", which is since the one that is asked became ready"
-		}
-		note := "members that are connected to it alone are not known here"
-		if m.Writes {
-			note = "it wrote to the store a short while ago, so that it may run out of reach; " + note
-		}
-		out = append(out, finding.New(explain.CoordinatorUnheard, "name", m.Name, "since", since, "addresses",
-			strings.Join(m.Addresses, ", "), "note", note))
+		gone = append(gone, m)
 	}
-	return out
+	if len(gone) == 0 {
+		return out
+	}
+	var names []string
+	longest, writes := gone[0], false
+	for _, m := range gone {
+		names = append(names, m.Name)
+		writes = writes || m.Writes
+		if m.For > longest.For {
+			longest = m
+		}
+	}
+	since := longest.For.Round(time.Second).String()
+	if !longest.Ever {
+		since += ", which is since the one that is asked became ready"
+	}
+	note := "members that are connected to it alone are not known here"
+	if len(gone) > 1 {
+		note = "members that are connected to them alone are not known here"
+	}
+	if writes {
+		note = "it wrote to the store a short while ago, so that it may run out of reach; " + note
+	}
+	fields := []any{"name", named(names), "since", since, "note", note, "left", leftWords(p.presence.Counted(now))}
+	if len(gone) == 1 {
+		fields = append(fields, "addresses", strings.Join(gone[0].Addresses, ", "), "forget", names[0])
+	}
+	return append(out, finding.New(explain.CoordinatorUnheard, fields...))
+}
+
+// named lists names, of many the first few.
+func named(names []string) string {
+	if more := len(names) - finding.FoldAbove; more > 0 {
+		return strings.Join(names[:finding.FoldAbove], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// leftWords says what the loss of a further coordinator stops, if left of all are heard.
+func leftWords(left, all int) string {
+	if left > 1 {
+		return fmt.Sprintf("%d of %d coordinators are left: %d more may be lost", left, all, left-1)
+	}
+	return fmt.Sprintf("%d of %d coordinators left: the next loss stops joins, renewals and changes, and the seed has "+
+		"to be brought back by a keeper or its owners", left, all)
 }
 
 // Compare compares the store with what another coordinator says of it, and returns

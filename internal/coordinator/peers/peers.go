@@ -120,6 +120,13 @@ func (p *Peers) Silent(key string) (since time.Duration, expected bool) {
 // silence says nothing until everybody had the time to be heard.
 func (p *Peers) Listen() { p.presence.Listen(p.cfg.Elapsed()) }
 
+// NotHeard returns the names of the coordinators that are to be there and that this one does
+// not hear, and in how long it has listened for long enough to miss them; 0 if it has.
+func (p *Peers) NotHeard() (names []string, settles time.Duration) {
+	now := p.cfg.Elapsed()
+	return p.presence.NotHeard(now), p.presence.SettlesIn(now)
+}
+
 // RegisterServices registers the service over the other coordinators.
 func (p *Peers) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterCoordinatorServiceServer(to, coordinatorServer{p: p})

@@ -102,7 +102,7 @@ const ofCoordinators = "FE-R11"
 
 // missing is the finding that a coordinator is not heard.
 func missing(name string) [2]string {
-	return [2]string{string(explain.CoordinatorUnheard), "coordinator " + name + " is not heard"}
+	return [2]string{string(explain.CoordinatorUnheard), "missing: " + name + ": "}
 }
 
 // A coordinator that died is found on every other one, whether it led or not, until it is
@@ -153,6 +153,43 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 }
 
 func enrolmentKey(f *coordinatortest.Fleet) string { return f.C.Rooms().Self.EnrolmentKey() }
+
+// "Nothing needs attention" is a promise: a coordinator that just began to listen, while the
+// others are dead, is settling, and says for how long and what it does not know; after that the
+// two are one finding, which says what the next loss stops.
+func TestSettlingIsNotWell(t *testing.T) {
+	t.Parallel()
+	x := newTogether(t, 3)
+	first := x.all[0]
+	coordinatortest.WantOnlyNil(t, first.Set(first.Manifest("baseline: {data: 0}\n")))
+	verdict := func() *fealtyv1.Verdict {
+		t.Helper()
+		return coordinatortest.GetStatus(first).GetVerdict()
+	}
+	first.C.Rooms().Peers.Listen()
+	x.ask(first)
+	if v := verdict(); v.GetState() != "well" || len(v.GetUnknown()) != 0 {
+		t.Errorf("with everybody heard in the first minute it is %v, and finds %v", v,
+			coordinatortest.GetStatus(first).GetFindings())
+	}
+	x.all[1].Kill()
+	x.all[2].Kill()
+	first.C.Rooms().Peers.Listen()
+	x.pass(20 * time.Second)
+	desktest.AwaitLeader(t, first) // it takes over from whoever led
+	v := verdict()
+	if left := v.GetSettlesIn().AsDuration(); v.GetState() != "settling" || left <= 0 || left > 40*time.Second ||
+		!strings.Contains(strings.Join(v.GetUnknown(), "; "), "coordinator-2, coordinator-3") {
+		t.Errorf("in the first minute it is %v", v)
+	}
+	x.pass(presence.Settle)
+	x.unheard(first)
+	if v := verdict(); v.GetState() != "attention" {
+		t.Errorf("then it is %v", v)
+	}
+	finds(t, first, ofCoordinators, [2]string{string(explain.CoordinatorUnheard),
+		"1 of 3 coordinators left: the next loss stops joins, renewals and changes"})
+}
 
 // A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {

@@ -27,6 +27,9 @@ const (
 	Draining = "draining"
 	// Replacing: its keys are banned and its name waits for a new machine.
 	Replacing = "replacing"
+	// Banned: what people are told of a member whose identity is banned, whatever its record
+	// says. No record says so: a ban has records of its own.
+	Banned = "banned"
 )
 
 // Bounds on the earlier keys of a member. All over which a certificate can be valid are

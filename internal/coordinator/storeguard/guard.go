@@ -194,7 +194,7 @@ func (g *Guard) LostFindings() []*fealtyv1.Finding {
 		return nil
 	}
 	e := explain.Of(err)
-	return []*fealtyv1.Finding{finding.New(explain.StoreWentBack, "problem", e.Fields["problem"],
+	return []*fealtyv1.Finding{finding.NewCritical(explain.StoreWentBack, "problem", e.Fields["problem"],
 		"store", e.Fields["store"])}
 }
 

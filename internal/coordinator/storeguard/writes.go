@@ -7,6 +7,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/writable"
@@ -56,7 +57,10 @@ func (g *Guard) RefusingFindings() []*fealtyv1.Finding {
 	}
 	e := explain.Of(Refusal(what, &store.RefusedError{Reason: s.Reason}))
 	f := &fealtyv1.Finding{
-		Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do,
+		Code: string(e.Code), Severity: finding.Warning, Summary: e.What + ": " + e.Why, Remedy: e.Do,
+	}
+	if s.Blocks() {
+		f.Severity = finding.Critical
 	}
 	if !s.Takes.IsZero() {
 		f.Summary += "; since " + s.Takes.UTC().Format(time.RFC3339) + " it takes some"
