@@ -80,6 +80,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Bundle.RegisterMetrics(reg)
 	c.rooms.Election.RegisterMetrics(reg)
 	c.rooms.Audit.RegisterMetrics(reg)
+	c.rooms.Shown.Backups.RegisterMetrics(reg)
 	c.rooms.Secrets.PeerRecovery.RegisterMetrics(reg)
 	c.rooms.Secrets.OwnerRecovery.RegisterMetrics(reg)
 	c.rooms.Peers.RegisterMetrics(reg)

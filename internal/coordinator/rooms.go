@@ -128,7 +128,7 @@ type Moves struct {
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
 	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, domains.Prefix, grants.Prefix,
-		instructions.Prefix, incidents.Prefix, registry.Key, election.TermKey, publication.Prefix, bundle.Prefix},
+		instructions.Prefix, incidents.Prefix, backups.UpkeepPrefix, registry.Key, election.TermKey, publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.

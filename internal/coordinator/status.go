@@ -149,6 +149,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	case err != nil:
 		return nil, nil, 0, err
 	}
+	out.Upkeep = c.rooms.Shown.Backups.Upkeep(reading, s)
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.rooms.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
 	out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),

@@ -1916,12 +1916,13 @@ one that a newer release wrote in another format.`,
 		Title: "nobody could read the backup",
 		What:  "no backup was made: nobody could read it",
 		Why:   "a backup is encrypted to the people who own shares of the seed, and keepers alone own this one",
-		Do:    "name a reader: fealty backup create FILE --recipient age1…",
+		Do:    "have a key made that reads it, and keep that elsewhere: fealty backup create {file|prod.backup} --reader-key backup-reader.key; or name a reader with --recipient",
 		Exit:  ExitUsage, GRPC: codes.FailedPrecondition,
 		Page: `
-A keeper runs where the coordinators run, so what it alone can open is lost together with them. Give
+A keeper runs where the coordinators run, so what it alone can open is lost together with them. With ` + "`--reader-key`" + `
+the command makes a key, writes it to that file and encrypts to it; the same file serves the next backups. Give
 ` + "`--recipient`" + ` the public key of somebody who keeps the private one elsewhere, or add people to
-` + "`seed.owners`" + ` with a reshare.`,
+` + "`seed.owners`" + ` with a reshare. What a restore needs besides is the keeper's key file: back that up too.`,
 	},
 	{
 		Code:  BackupReseeding,

@@ -97,6 +97,15 @@ func (h *Head) Owners() []string {
 	return names
 }
 
+// Commitment returns what the head commits to for the share of owner; false if it has none.
+func (h *Head) Commitment(owner string) ([32]byte, bool) {
+	i := slices.IndexFunc(h.owners, func(c commitment) bool { return c.owner == owner })
+	if i < 0 {
+		return [32]byte{}, false
+	}
+	return h.owners[i].hash, true
+}
+
 // Made returns the index of the transition that made the shares.
 func (h *Head) Made() uint64 { return h.made }
 

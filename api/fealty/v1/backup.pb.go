@@ -22,6 +22,287 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// RecordDrillRequest says whose shares were found good.
+type RecordDrillRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each owner, at most 64; all are refused if one is not of the newest shares.
+	Shares        []*DrilledShare `protobuf:"bytes,1,rep,name=shares,proto3" json:"shares,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordDrillRequest) Reset() {
+	*x = RecordDrillRequest{}
+	mi := &file_fealty_v1_backup_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordDrillRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordDrillRequest) ProtoMessage() {}
+
+func (x *RecordDrillRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_backup_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordDrillRequest.ProtoReflect.Descriptor instead.
+func (*RecordDrillRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RecordDrillRequest) GetShares() []*DrilledShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// DrilledShare is a share that a history commits to.
+type DrilledShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The owner's name in the manifest.
+	Owner string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// What the history commits to: 32 bytes.
+	Commitment    []byte `protobuf:"bytes,2,opt,name=commitment,proto3" json:"commitment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrilledShare) Reset() {
+	*x = DrilledShare{}
+	mi := &file_fealty_v1_backup_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrilledShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrilledShare) ProtoMessage() {}
+
+func (x *DrilledShare) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_backup_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrilledShare.ProtoReflect.Descriptor instead.
+func (*DrilledShare) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DrilledShare) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *DrilledShare) GetCommitment() []byte {
+	if x != nil {
+		return x.Commitment
+	}
+	return nil
+}
+
+type RecordDrillResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordDrillResponse) Reset() {
+	*x = RecordDrillResponse{}
+	mi := &file_fealty_v1_backup_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordDrillResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordDrillResponse) ProtoMessage() {}
+
+func (x *RecordDrillResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_backup_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordDrillResponse.ProtoReflect.Descriptor instead.
+func (*RecordDrillResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{2}
+}
+
+// Upkeep is when the cluster was last made ready for its loss, as coordinators saw it.
+type Upkeep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When a coordinator sent all of a backup last, and to whom; not set if none ever did.
+	BackupAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=backup_at,json=backupAt,proto3" json:"backup_at,omitempty"`
+	BackupBy string                 `protobuf:"bytes,2,opt,name=backup_by,json=backupBy,proto3" json:"backup_by,omitempty"`
+	// Of the store, that the backup is of.
+	BackupRevision uint64 `protobuf:"varint,3,opt,name=backup_revision,json=backupRevision,proto3" json:"backup_revision,omitempty"`
+	// The people who own shares of the seed, in the order of the manifest.
+	Owners []*OwnerDrill `protobuf:"bytes,4,rep,name=owners,proto3" json:"owners,omitempty"`
+	// How many of them bring the seed back.
+	Threshold     uint32 `protobuf:"varint,5,opt,name=threshold,proto3" json:"threshold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Upkeep) Reset() {
+	*x = Upkeep{}
+	mi := &file_fealty_v1_backup_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Upkeep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Upkeep) ProtoMessage() {}
+
+func (x *Upkeep) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_backup_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Upkeep.ProtoReflect.Descriptor instead.
+func (*Upkeep) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Upkeep) GetBackupAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BackupAt
+	}
+	return nil
+}
+
+func (x *Upkeep) GetBackupBy() string {
+	if x != nil {
+		return x.BackupBy
+	}
+	return ""
+}
+
+func (x *Upkeep) GetBackupRevision() uint64 {
+	if x != nil {
+		return x.BackupRevision
+	}
+	return 0
+}
+
+func (x *Upkeep) GetOwners() []*OwnerDrill {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *Upkeep) GetThreshold() uint32 {
+	if x != nil {
+		return x.Threshold
+	}
+	return 0
+}
+
+// OwnerDrill is when a share of the newest ones was found good last.
+type OwnerDrill struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Owner string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Not set if it never was.
+	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Who said so.
+	By            string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerDrill) Reset() {
+	*x = OwnerDrill{}
+	mi := &file_fealty_v1_backup_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerDrill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerDrill) ProtoMessage() {}
+
+func (x *OwnerDrill) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_backup_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerDrill.ProtoReflect.Descriptor instead.
+func (*OwnerDrill) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *OwnerDrill) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *OwnerDrill) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *OwnerDrill) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
 // CreateBackupRequest asks for a backup.
 type CreateBackupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -36,7 +317,7 @@ type CreateBackupRequest struct {
 
 func (x *CreateBackupRequest) Reset() {
 	*x = CreateBackupRequest{}
-	mi := &file_fealty_v1_backup_proto_msgTypes[0]
+	mi := &file_fealty_v1_backup_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +329,7 @@ func (x *CreateBackupRequest) String() string {
 func (*CreateBackupRequest) ProtoMessage() {}
 
 func (x *CreateBackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_backup_proto_msgTypes[0]
+	mi := &file_fealty_v1_backup_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +342,7 @@ func (x *CreateBackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateBackupRequest.ProtoReflect.Descriptor instead.
 func (*CreateBackupRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{0}
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateBackupRequest) GetRecipients() []string {
@@ -93,7 +374,7 @@ type CreateBackupResponse struct {
 
 func (x *CreateBackupResponse) Reset() {
 	*x = CreateBackupResponse{}
-	mi := &file_fealty_v1_backup_proto_msgTypes[1]
+	mi := &file_fealty_v1_backup_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -105,7 +386,7 @@ func (x *CreateBackupResponse) String() string {
 func (*CreateBackupResponse) ProtoMessage() {}
 
 func (x *CreateBackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_backup_proto_msgTypes[1]
+	mi := &file_fealty_v1_backup_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -118,7 +399,7 @@ func (x *CreateBackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateBackupResponse.ProtoReflect.Descriptor instead.
 func (*CreateBackupResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateBackupResponse) GetPart() isCreateBackupResponse_Part {
@@ -202,7 +483,7 @@ type BackupHead struct {
 
 func (x *BackupHead) Reset() {
 	*x = BackupHead{}
-	mi := &file_fealty_v1_backup_proto_msgTypes[2]
+	mi := &file_fealty_v1_backup_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -214,7 +495,7 @@ func (x *BackupHead) String() string {
 func (*BackupHead) ProtoMessage() {}
 
 func (x *BackupHead) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_backup_proto_msgTypes[2]
+	mi := &file_fealty_v1_backup_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -227,7 +508,7 @@ func (x *BackupHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHead.ProtoReflect.Descriptor instead.
 func (*BackupHead) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BackupHead) GetClusterId() string {
@@ -321,7 +602,7 @@ type BackupEnd struct {
 
 func (x *BackupEnd) Reset() {
 	*x = BackupEnd{}
-	mi := &file_fealty_v1_backup_proto_msgTypes[3]
+	mi := &file_fealty_v1_backup_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +614,7 @@ func (x *BackupEnd) String() string {
 func (*BackupEnd) ProtoMessage() {}
 
 func (x *BackupEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_backup_proto_msgTypes[3]
+	mi := &file_fealty_v1_backup_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +627,7 @@ func (x *BackupEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupEnd.ProtoReflect.Descriptor instead.
 func (*BackupEnd) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_backup_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BackupEnd) GetBytes() uint64 {
@@ -374,7 +655,26 @@ var File_fealty_v1_backup_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_backup_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/backup.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/backup.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n" +
+	"\x12RecordDrillRequest\x12/\n" +
+	"\x06shares\x18\x01 \x03(\v2\x17.fealty.v1.DrilledShareR\x06shares\"J\n" +
+	"\fDrilledShare\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12$\n" +
+	"\n" +
+	"commitment\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\n" +
+	"commitment\"\x15\n" +
+	"\x13RecordDrillResponse\"\xd4\x01\n" +
+	"\x06Upkeep\x127\n" +
+	"\tbackup_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bbackupAt\x12\x1b\n" +
+	"\tbackup_by\x18\x02 \x01(\tR\bbackupBy\x12'\n" +
+	"\x0fbackup_revision\x18\x03 \x01(\x04R\x0ebackupRevision\x12-\n" +
+	"\x06owners\x18\x04 \x03(\v2\x15.fealty.v1.OwnerDrillR\x06owners\x12\x1c\n" +
+	"\tthreshold\x18\x05 \x01(\rR\tthreshold\"^\n" +
+	"\n" +
+	"OwnerDrill\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"N\n" +
 	"\x13CreateBackupRequest\x12\x1e\n" +
 	"\n" +
 	"recipients\x18\x01 \x03(\tR\n" +
@@ -404,10 +704,12 @@ const file_fealty_v1_backup_proto_rawDesc = "" +
 	"\tBackupEnd\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1c\n" +
 	"\x06sha256\x18\x02 \x01(\fB\x04\xf0\xe0\x18\x01R\x06sha256\x12\x1c\n" +
-	"\x06digest\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x01R\x06digest2\xcb\x01\n" +
+	"\x06digest\x18\x03 \x01(\fB\x04\xf0\xe0\x18\x01R\x06digest2\xe9\x02\n" +
 	"\rBackupService\x12\xb9\x01\n" +
 	"\fCreateBackup\x12\x1e.fealty.v1.CreateBackupRequest\x1a\x1f.fealty.v1.CreateBackupResponse\"f\xea\xe0\x18b\n" +
-	"\x05admin \x01*Wan admin keeps backups; only owners of the seed, or whom the admin names, can read them0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\x05admin \x01*Wan admin keeps backups; only owners of the seed, or whom the admin names, can read them0\x01\x12\x9b\x01\n" +
+	"\vRecordDrill\x12\x1d.fealty.v1.RecordDrillRequest\x1a\x1e.fealty.v1.RecordDrillResponse\"M\xea\xe0\x18I\n" +
+	"\x05admin \x01*>an admin says which shares were found good; it decides nothingB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_backup_proto_rawDescOnce sync.Once
@@ -421,25 +723,36 @@ func file_fealty_v1_backup_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_backup_proto_rawDescData
 }
 
-var file_fealty_v1_backup_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_fealty_v1_backup_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_fealty_v1_backup_proto_goTypes = []any{
-	(*CreateBackupRequest)(nil),   // 0: fealty.v1.CreateBackupRequest
-	(*CreateBackupResponse)(nil),  // 1: fealty.v1.CreateBackupResponse
-	(*BackupHead)(nil),            // 2: fealty.v1.BackupHead
-	(*BackupEnd)(nil),             // 3: fealty.v1.BackupEnd
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
+	(*RecordDrillRequest)(nil),    // 0: fealty.v1.RecordDrillRequest
+	(*DrilledShare)(nil),          // 1: fealty.v1.DrilledShare
+	(*RecordDrillResponse)(nil),   // 2: fealty.v1.RecordDrillResponse
+	(*Upkeep)(nil),                // 3: fealty.v1.Upkeep
+	(*OwnerDrill)(nil),            // 4: fealty.v1.OwnerDrill
+	(*CreateBackupRequest)(nil),   // 5: fealty.v1.CreateBackupRequest
+	(*CreateBackupResponse)(nil),  // 6: fealty.v1.CreateBackupResponse
+	(*BackupHead)(nil),            // 7: fealty.v1.BackupHead
+	(*BackupEnd)(nil),             // 8: fealty.v1.BackupEnd
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_fealty_v1_backup_proto_depIdxs = []int32{
-	2, // 0: fealty.v1.CreateBackupResponse.head:type_name -> fealty.v1.BackupHead
-	3, // 1: fealty.v1.CreateBackupResponse.end:type_name -> fealty.v1.BackupEnd
-	4, // 2: fealty.v1.BackupHead.created_at:type_name -> google.protobuf.Timestamp
-	0, // 3: fealty.v1.BackupService.CreateBackup:input_type -> fealty.v1.CreateBackupRequest
-	1, // 4: fealty.v1.BackupService.CreateBackup:output_type -> fealty.v1.CreateBackupResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	1, // 0: fealty.v1.RecordDrillRequest.shares:type_name -> fealty.v1.DrilledShare
+	9, // 1: fealty.v1.Upkeep.backup_at:type_name -> google.protobuf.Timestamp
+	4, // 2: fealty.v1.Upkeep.owners:type_name -> fealty.v1.OwnerDrill
+	9, // 3: fealty.v1.OwnerDrill.at:type_name -> google.protobuf.Timestamp
+	7, // 4: fealty.v1.CreateBackupResponse.head:type_name -> fealty.v1.BackupHead
+	8, // 5: fealty.v1.CreateBackupResponse.end:type_name -> fealty.v1.BackupEnd
+	9, // 6: fealty.v1.BackupHead.created_at:type_name -> google.protobuf.Timestamp
+	5, // 7: fealty.v1.BackupService.CreateBackup:input_type -> fealty.v1.CreateBackupRequest
+	0, // 8: fealty.v1.BackupService.RecordDrill:input_type -> fealty.v1.RecordDrillRequest
+	6, // 9: fealty.v1.BackupService.CreateBackup:output_type -> fealty.v1.CreateBackupResponse
+	2, // 10: fealty.v1.BackupService.RecordDrill:output_type -> fealty.v1.RecordDrillResponse
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_backup_proto_init() }
@@ -449,7 +762,7 @@ func file_fealty_v1_backup_proto_init() {
 	}
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_form_proto_init()
-	file_fealty_v1_backup_proto_msgTypes[1].OneofWrappers = []any{
+	file_fealty_v1_backup_proto_msgTypes[6].OneofWrappers = []any{
 		(*CreateBackupResponse_Head)(nil),
 		(*CreateBackupResponse_Chunk)(nil),
 		(*CreateBackupResponse_End)(nil),
@@ -460,7 +773,7 @@ func file_fealty_v1_backup_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_backup_proto_rawDesc), len(file_fealty_v1_backup_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	BackupService_CreateBackup_FullMethodName = "/fealty.v1.BackupService/CreateBackup"
+	BackupService_RecordDrill_FullMethodName  = "/fealty.v1.BackupService/RecordDrill"
 )
 
 // BackupServiceClient is the client API for BackupService service.
@@ -31,6 +32,10 @@ type BackupServiceClient interface {
 	// CreateBackup sends a backup of the store at one revision, encrypted to the people
 	// who own shares of the seed: first what it is, then the file in parts, then its end.
 	CreateBackup(ctx context.Context, in *CreateBackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CreateBackupResponse], error)
+	// RecordDrill notes that shares of the seed were compared with the history and are those that
+	// it commits to, so that status says when that was last done. The shares themselves are not
+	// sent.
+	RecordDrill(ctx context.Context, in *RecordDrillRequest, opts ...grpc.CallOption) (*RecordDrillResponse, error)
 }
 
 type backupServiceClient struct {
@@ -60,6 +65,16 @@ func (c *backupServiceClient) CreateBackup(ctx context.Context, in *CreateBackup
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BackupService_CreateBackupClient = grpc.ServerStreamingClient[CreateBackupResponse]
 
+func (c *backupServiceClient) RecordDrill(ctx context.Context, in *RecordDrillRequest, opts ...grpc.CallOption) (*RecordDrillResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecordDrillResponse)
+	err := c.cc.Invoke(ctx, BackupService_RecordDrill_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BackupServiceServer is the server API for BackupService service.
 // All implementations must embed UnimplementedBackupServiceServer
 // for forward compatibility.
@@ -69,6 +84,10 @@ type BackupServiceServer interface {
 	// CreateBackup sends a backup of the store at one revision, encrypted to the people
 	// who own shares of the seed: first what it is, then the file in parts, then its end.
 	CreateBackup(*CreateBackupRequest, grpc.ServerStreamingServer[CreateBackupResponse]) error
+	// RecordDrill notes that shares of the seed were compared with the history and are those that
+	// it commits to, so that status says when that was last done. The shares themselves are not
+	// sent.
+	RecordDrill(context.Context, *RecordDrillRequest) (*RecordDrillResponse, error)
 	mustEmbedUnimplementedBackupServiceServer()
 }
 
@@ -81,6 +100,9 @@ type UnimplementedBackupServiceServer struct{}
 
 func (UnimplementedBackupServiceServer) CreateBackup(*CreateBackupRequest, grpc.ServerStreamingServer[CreateBackupResponse]) error {
 	return status.Error(codes.Unimplemented, "method CreateBackup not implemented")
+}
+func (UnimplementedBackupServiceServer) RecordDrill(context.Context, *RecordDrillRequest) (*RecordDrillResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordDrill not implemented")
 }
 func (UnimplementedBackupServiceServer) mustEmbedUnimplementedBackupServiceServer() {}
 func (UnimplementedBackupServiceServer) testEmbeddedByValue()                       {}
@@ -114,13 +136,36 @@ func _BackupService_CreateBackup_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BackupService_CreateBackupServer = grpc.ServerStreamingServer[CreateBackupResponse]
 
+func _BackupService_RecordDrill_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordDrillRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BackupServiceServer).RecordDrill(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BackupService_RecordDrill_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BackupServiceServer).RecordDrill(ctx, req.(*RecordDrillRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BackupService_ServiceDesc is the grpc.ServiceDesc for BackupService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var BackupService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "fealty.v1.BackupService",
 	HandlerType: (*BackupServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "RecordDrill",
+			Handler:    _BackupService_RecordDrill_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "CreateBackup",

@@ -134,7 +134,10 @@ type GetStatusResponse struct {
 	OperatorCertificate *OperatorCertificate `protobuf:"bytes,40,opt,name=operator_certificate,json=operatorCertificate,proto3" json:"operator_certificate,omitempty"`
 	// How the fleet is, in a word, and since when. On the first page alone; not set by a
 	// coordinator of a release before this.
-	Verdict       *Verdict `protobuf:"bytes,50,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Verdict *Verdict `protobuf:"bytes,50,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// The last backup and the last drill. On the first page alone; not set by one that is not
+	// ready or could not read them, nor by one of a release before this.
+	Upkeep        *Upkeep `protobuf:"bytes,51,opt,name=upkeep,proto3" json:"upkeep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -375,6 +378,13 @@ func (x *GetStatusResponse) GetOperatorCertificate() *OperatorCertificate {
 func (x *GetStatusResponse) GetVerdict() *Verdict {
 	if x != nil {
 		return x.Verdict
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetUpkeep() *Upkeep {
+	if x != nil {
+		return x.Upkeep
 	}
 	return nil
 }
@@ -943,11 +953,11 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/backup.proto\x1a\x14fealty/v1/form.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x9c\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xc7\n" +
 	"\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -984,7 +994,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\x12/\n" +
 	"\bcontacts\x18! \x01(\v2\x13.fealty.v1.ContactsR\bcontacts\x12Q\n" +
 	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\x12,\n" +
-	"\averdict\x182 \x01(\v2\x12.fealty.v1.VerdictR\averdict\"\xa5\x01\n" +
+	"\averdict\x182 \x01(\v2\x12.fealty.v1.VerdictR\averdict\x12)\n" +
+	"\x06upkeep\x183 \x01(\v2\x11.fealty.v1.UpkeepR\x06upkeep\"\xa5\x01\n" +
 	"\aVerdict\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x128\n" +
@@ -1066,6 +1077,7 @@ var file_fealty_v1_status_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
 	(*Leader)(nil),                // 11: fealty.v1.Leader
 	(*OperatorCertificate)(nil),   // 12: fealty.v1.OperatorCertificate
+	(*Upkeep)(nil),                // 13: fealty.v1.Upkeep
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
 	8,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
@@ -1082,19 +1094,20 @@ var file_fealty_v1_status_proto_depIdxs = []int32{
 	3,  // 11: fealty.v1.GetStatusResponse.contacts:type_name -> fealty.v1.Contacts
 	12, // 12: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
 	2,  // 13: fealty.v1.GetStatusResponse.verdict:type_name -> fealty.v1.Verdict
-	8,  // 14: fealty.v1.Verdict.since:type_name -> google.protobuf.Timestamp
-	10, // 15: fealty.v1.Verdict.settles_in:type_name -> google.protobuf.Duration
-	8,  // 16: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	8,  // 17: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	5,  // 18: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
-	10, // 19: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
-	0,  // 20: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 21: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	13, // 14: fealty.v1.GetStatusResponse.upkeep:type_name -> fealty.v1.Upkeep
+	8,  // 15: fealty.v1.Verdict.since:type_name -> google.protobuf.Timestamp
+	10, // 16: fealty.v1.Verdict.settles_in:type_name -> google.protobuf.Duration
+	8,  // 17: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	8,  // 18: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	5,  // 19: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
+	10, // 20: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
+	0,  // 21: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 22: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -1103,6 +1116,7 @@ func file_fealty_v1_status_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_backup_proto_init()
 	file_fealty_v1_form_proto_init()
 	file_fealty_v1_leader_proto_init()
 	file_fealty_v1_local_proto_init()

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/recovery"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/identityauthor"
@@ -43,36 +46,84 @@ func Command(c *program.CLI) *cobra.Command {
 }
 
 func create(c *program.CLI) *cobra.Command {
-	var recipients []string
-	var dry bool
+	var in newBackup
 	cmd := c.Command(program.Command{
 		Use: "create FILE", Short: "write a backup, encrypted to the owners of the seed",
 		Long: `Write a backup of the cluster to a new file: members, bans, config, the history, and the encrypted ` +
 			`seed, as the
 store had them at one moment. It is encrypted to every person who owns a share of the seed, so that each of them can
-read it with the key that opens the share. --recipient names further readers; it takes one where keepers alone own
-the seed.
+read it with the key that opens the share. --recipient names further readers, and --reader-key has one made: its private
+key is written to that file, or read from there if it exists, and has to be kept where the coordinators are not. Where
+keepers alone own the seed it takes one of the two, as a keeper is lost together with what it guards.
 
 Join tokens are not in it: a restore voids them. The file is there whole or not at all, and refused later if a byte
 of it is lost or altered: fealty backup check says so.`,
 		Sample: `  fealty backup create prod-2026-05-04.backup
-  fealty backup create prod.backup --recipient age1…`,
+  fealty backup create prod.backup --recipient age1…
+  fealty backup create prod.backup --reader-key backup-reader.key`,
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("FILE"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.Ask(cfg, func(s *line.Services) error {
-				return createBackup(ctx, c, cfg, s, args[0], recipients, dry)
+				return createBackup(ctx, c, cfg, s, args[0], in)
 			})
 		},
 	})
-	cmd.Flags().StringArrayVar(&recipients, "recipient", nil,
+	cmd.Flags().StringArrayVar(&in.recipients, "recipient", nil,
 		"encrypt it to this age or SSH public key as well; once for each")
-	command.DryRun(cmd.Flags(), &dry)
+	cmd.Flags().StringVar(&in.readerKey, "reader-key", "",
+		"encrypt it to the age key in this file as well; it is made if it is not there")
+	command.DryRun(cmd.Flags(), &in.dry)
 	return cmd
 }
 
+// newBackup is what a backup is made with.
+type newBackup struct {
+	recipients []string
+	readerKey  string // the file of a private key; empty: none
+	dry        bool
+}
+
+// readerKey returns the key in a file, or a new one that is to be written to it.
+func readerKey(path, name string) (key *age.X25519Identity, isNew bool, err error) {
+	raw, err := durable.OS().ReadSecret(path, keyring.MaxKeyFileBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err = age.GenerateX25519Identity()
+		return key, true, err
+	}
+	if err != nil {
+		return nil, false, failure.OfPrivateFile(name, err)
+	}
+	defer keyring.Wipe(raw)
+	ids, err := age.ParseIdentities(bytes.NewReader(raw))
+	if err == nil && len(ids) == 1 {
+		if key, ok := ids[0].(*age.X25519Identity); ok {
+			return key, false, nil
+		}
+	}
+	return nil, false, explain.New(explain.BadValue, "name", "--reader-key", "value", name, "problem",
+		"the file is there and holds no single age key, AGE-SECRET-KEY-1…", "want",
+		"a file that is not there yet, or one that this command made; of another key give --recipient the public half")
+}
+
+// writeReaderKey writes a key as age-keygen does, for [readerKey] and for backup check.
+func writeReaderKey(path string, key *age.X25519Identity) error {
+	text := fmt.Appendf(nil, "# public key: %s\n%s\n", key.Recipient(), key)
+	defer keyring.Wipe(text)
+	return keyfile.Create(path, text, 0o600, "the key that reads backups")
+}
+
 func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *line.Services, file string,
-	recipients []string, dry bool) error {
-	path := cfg.Within(file)
+	in newBackup) error {
+	path, recipients, dry := cfg.Within(file), in.recipients, in.dry
+	var reader *age.X25519Identity
+	isNew := false
+	if in.readerKey != "" {
+		var err error
+		if reader, isNew, err = readerKey(cfg.Within(in.readerKey), in.readerKey); err != nil {
+			return err
+		}
+		recipients = append(slices.Clone(recipients), reader.Recipient().String())
+	}
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
 	}
@@ -80,6 +131,9 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 		func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.CreateBackupResponse], error) {
 			return s.Backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
 		})
+	if errors.Is(err, explain.BackupNoReader) {
+		return explain.Wrap(err, explain.BackupNoReader, "file", file)
+	}
 	if err != nil {
 		return err
 	}
@@ -91,6 +145,11 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 	if dry {
 		c.Planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
 		return c.Print(result(file, head, nil))
+	}
+	if isNew { // before the backup: one that nobody can read is none
+		if err := writeReaderKey(cfg.Within(in.readerKey), reader); err != nil {
+			return err
+		}
 	}
 	var last *fealtyv1.BackupEnd
 	err = keyfile.CreateStream(path, 0o600, "a backup", func(w io.Writer) error {
@@ -118,8 +177,14 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 	if err != nil {
 		return err
 	}
+	_, _ = stream.Recv() // the end of the call: the coordinator has noted that the backup was made
 	if err := c.Print(result(file, head, last)); err != nil {
 		return err
+	}
+	if reader != nil {
+		c.Say("%s reads this backup: keep copies of it where the coordinators and the backup are not", in.readerKey)
+		c.Say("next: fealty backup check %s --share-key %s", file, in.readerKey)
+		return nil
 	}
 	c.Say("next: fealty backup check %s --share-key KEY, with the key of %s", file, readersOf(head))
 	return nil

@@ -74,7 +74,8 @@ asks ready ones first, and where one is, nothing is written. --force overrides t
 Running it again is harmless: the same share counts once. With --wait the share is brought again and again
 until the coordinator is ready, also to one that restarts meanwhile.
 
-With --drill the shares are only compared with the history, which a ready coordinator or a file shows. Nothing
+With --drill the shares are only compared with the history, which a ready coordinator or a file shows. A coordinator notes
+whose shares were good, for fealty status. Nothing
 secret leaves this machine, and nothing of a share is shown.`,
 		Sample: `  fealty recover --share alice.share --share-key ~/.ssh/id_ed25519 --coordinator c1.example:7443
   fealty recover --share alice.share --share-key alice.key --coordinator c1.example:7443 --manifest manifest.yaml --wait
@@ -95,7 +96,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 	f.Var(&in.pin, "root-pin", "send nothing unless this is the SHA-256 of the cluster's root key")
 	f.Var(&in.history, "history",
 		"with --drill: compare with the history that fealty manifest history -o json wrote to this file")
-	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
+	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing of them")
 	f.BoolVar(&in.force, "force", false,
 		"have the coordinator make the seed of the shares without asking ready ones once more")
 	f.BoolVar(&in.yes, "yes", false,
@@ -643,7 +644,32 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 			return d.err
 		}
 	}
+	recordDrill(ctx, c, cfg, in.history.given, head, found)
 	return nil
+}
+
+// recordDrill has the coordinator note that these shares are good. Nothing of them is sent, and
+// a drill that is not noted was one all the same.
+func recordDrill(ctx context.Context, c *program.CLI, cfg *settings.Values, fromFile bool, head *recovery.Head,
+	found []drilled) {
+	if fromFile {
+		c.Say("no coordinator was asked, so that fealty status does not know of this drill")
+		return
+	}
+	req := &fealtyv1.RecordDrillRequest{}
+	for _, d := range found {
+		if hash, ok := head.Commitment(d.owner); ok {
+			req.Shares = append(req.Shares, &fealtyv1.DrilledShare{Owner: d.owner, Commitment: hash[:]})
+		}
+	}
+	err := c.Ask(cfg, func(s *line.Services) error {
+		_, err := s.Backup.RecordDrill(ctx, req)
+		return err
+	})
+	if err != nil {
+		c.Say("the shares are good, and the coordinator did not note it for fealty status: %s",
+			failure.Of(program.Name, err).Error())
+	}
 }
 
 // drilledShare is how one share of a drill is.

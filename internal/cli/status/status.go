@@ -464,6 +464,9 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 		f.Paint("baseline", met.Paint, met.Text+": "+doctor.BaselineWords(b)+draining)
 	}
 	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
+	if u := st.GetUpkeep(); u != nil {
+		addUpkeep(&f, u, now)
+	}
 	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ",
 		amount.Span(now.Sub(st.GetStartedAt().AsTime()))))
 	if wide || !ready { // who brings a coordinator in needs them
@@ -476,6 +479,42 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
 	}
 	return f
+}
+
+// addUpkeep says when the last backup was made, and since when enough shares are known to be good.
+func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
+	if at := u.GetBackupAt(); at != nil {
+		f.Add("last backup", amount.Relative(at.AsTime(), now)+", to "+u.GetBackupBy())
+	} else {
+		f.Paint("last backup", term.Amber, "never")
+	}
+	if len(u.GetOwners()) == 0 {
+		return // keepers alone own the seed: there is no share to look at
+	}
+	var at []time.Time
+	var never []string
+	for _, o := range u.GetOwners() {
+		if o.GetAt() == nil {
+			never = append(never, o.GetOwner())
+		} else {
+			at = append(at, o.GetAt().AsTime())
+		}
+	}
+	slices.SortFunc(at, func(a, b time.Time) int { return b.Compare(a) })
+	missing := ""
+	if len(never) > 0 {
+		missing = "never of " + strings.Join(never, ", ")
+	}
+	switch need := int(u.GetThreshold()); {
+	case len(at) == 0:
+		f.Paint("last drill", term.Amber, "never")
+	case len(at) < need:
+		f.Paint("last drill", term.Amber, command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed",
+			amount.Relative(at[0], now), len(at), need), "; ", missing))
+	default:
+		f.Add("last drill", command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed since then",
+			amount.Relative(at[need-1], now), need, need), "; ", missing))
+	}
 }
 
 // leastAutonomy says how long every node works without a coordinator, by what the

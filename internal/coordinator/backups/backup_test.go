@@ -88,6 +88,79 @@ func TestBackup(t *testing.T) {
 	}
 }
 
+// Status says when the last backup was sent and since when enough shares are known to be good:
+// what a coordinator saw, whichever is asked. Shares that are none of the newest count for nothing.
+func TestUpkeepIsWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	f, _ := coordinatortest.NewOwnedFleet(t, nil)
+	upkeep := func() *fealtyv1.Upkeep {
+		t.Helper()
+		return coordinatortest.GetStatus(f).GetUpkeep()
+	}
+	u := upkeep()
+	if u.GetBackupAt() != nil || len(u.GetOwners()) != 3 || u.GetThreshold() != 2 || backups.EnoughDrilled(u) != nil {
+		t.Fatalf("at first it is %v", u)
+	}
+	if _, _, err := coordinatortest.BackUp(f, &fealtyv1.CreateBackupRequest{DryRun: true}); err != nil {
+		t.Fatal(err)
+	}
+	if u := upkeep(); u.GetBackupAt() != nil {
+		t.Errorf("a dry run counts: %v", u)
+	}
+	head, _, err := coordinatortest.BackUp(f, &fealtyv1.CreateBackupRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := upkeep(); u.GetBackupAt() == nil || u.GetBackupRevision() != head.GetRevision() || u.GetBackupBy() == "" {
+		t.Errorf("after a backup of revision %d it is %v", head.GetRevision(), u)
+	}
+
+	committed := func(owner string) *fealtyv1.DrilledShare {
+		for _, c := range f.C.Rooms().Head.State().Head.ShareCommitments {
+			if c.Owner == owner {
+				return &fealtyv1.DrilledShare{Owner: owner, Commitment: c.Hash[:]}
+			}
+		}
+		t.Fatalf("%s owns no share", owner)
+		return nil
+	}
+	drill := func(shares ...*fealtyv1.DrilledShare) error {
+		_, err := fealtyv1.NewBackupServiceClient(f.LocalConn()).RecordDrill(f.Context(),
+			&fealtyv1.RecordDrillRequest{Shares: shares})
+		return err
+	}
+	for name, shares := range map[string][]*fealtyv1.DrilledShare{
+		"nobody":          {},
+		"a stranger":      {{Owner: "mallory", Commitment: make([]byte, 32)}},
+		"another share":   {{Owner: "alice", Commitment: committed("bob").Commitment}},
+		"one of them":     {committed("alice"), {Owner: "bob", Commitment: make([]byte, 32)}},
+		"far too many":    slices.Repeat([]*fealtyv1.DrilledShare{committed("alice")}, 65),
+		"no share at all": {{Owner: "alice"}},
+	} {
+		if err := drill(shares...); !errors.Is(explain.Of(err), explain.RequestField) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	coordinatortest.WantOnlyNil(t, drill(committed("alice"), committed("alice")))
+	if u := upkeep(); u.GetOwners()[0].GetAt() == nil || u.GetOwners()[1].GetAt() != nil || backups.EnoughDrilled(u) != nil {
+		t.Errorf("one good share is %v", u)
+	}
+	coordinatortest.WantOnlyNil(t, drill(committed("bob")))
+	u = upkeep()
+	if at := backups.EnoughDrilled(u); at == nil || !at.AsTime().Equal(u.GetOwners()[0].GetAt().AsTime()) {
+		t.Errorf("two good shares are %v", u)
+	}
+	if got := coordinatortest.Audited(f, "seed.drill"); len(got) != 2 || got[0].Fields["owners"] != "alice" {
+		t.Errorf("the audit log has %v", got)
+	}
+	for name, want := range map[string]int64{"fealty_last_backup_seconds": u.GetBackupAt().GetSeconds(),
+		"fealty_last_drill_seconds": u.GetOwners()[0].GetAt().GetSeconds()} {
+		if got := coordinatortest.CounterOf(f.C.Registry(), name); int64(got) != want {
+			t.Errorf("%s is %v, want %d", name, got, want)
+		}
+	}
+}
+
 // TestBackupRefused walks when no backup is made.
 func TestBackupRefused(t *testing.T) {
 	t.Parallel()

@@ -2,12 +2,14 @@
 package backups
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"hash"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -31,6 +33,9 @@ const (
 	backupChunk   = 256 << 10
 )
 
+// notePatience bounds the wait for the store to note that a backup was sent.
+const notePatience = 5 * time.Second
+
 // Config is what Backups are made of.
 type Config struct {
 	Head    *authority.Head
@@ -45,6 +50,8 @@ type Config struct {
 type Backups struct {
 	cfg  Config
 	busy chan struct{} // held by the one backup under way; capacity 1
+
+	lastBackup, lastDrill atomic.Int64 // Unix seconds, as read last; 0: none, or not known
 }
 
 // New returns Backups, of which none is under way.
@@ -68,27 +75,46 @@ type backupServer struct {
 func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	stream fealtyv1.BackupService_CreateBackupServer) error {
 	c, ctx := b.c, stream.Context()
+	revision, err := c.send(req, stream)
+	if err != nil || req.GetDryRun() {
+		return err
+	}
+	// All of it was sent. Who takes it waits for the end of the call, so that status says so then;
+	// a client of a release before this goes away with the last part.
+	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), notePatience)
+	defer cancel()
+	if err := c.noteBackup(noting, record.Actor(ctx), revision); err != nil {
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a backup was sent, and not recorded as the last one",
+			slog.Any("err", err))
+	}
+	return nil
+}
+
+// send sends a backup, and returns the revision of the store that it is of.
+func (c *Backups) send(req *fealtyv1.CreateBackupRequest,
+	stream fealtyv1.BackupService_CreateBackupServer) (store.Revision, error) {
+	ctx := stream.Context()
 	select {
 	case c.busy <- struct{}{}: // each holds all of the store in memory
 		defer func() { <-c.busy }()
 	default:
-		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
+		return 0, explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
 	}
 	s, err := c.cfg.Head.Ready()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	recipients, owners, err := readers(s, req.GetRecipients())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	l, err := c.cfg.Store.List(ctx, "")
 	if err != nil {
-		return c.cfg.Head.StoreError("read the store", err)
+		return 0, c.cfg.Head.StoreError("read the store", err)
 	}
 	head, entries, err := c.backupHead(s, l, owners)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if !req.GetDryRun() {
 		// The name of its taker is written down before any of it leaves.
@@ -98,12 +124,12 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
-			return c.cfg.Head.StoreError("write the audit entry of the backup", err)
+			return 0, c.cfg.Head.StoreError("write the audit entry of the backup", err)
 		}
 	}
 	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{
 		Head: head}}); err != nil || req.GetDryRun() {
-		return err
+		return 0, err
 	}
 	out := &chunkWriter{sum: sha256.New(), send: func(p []byte) error {
 		return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Chunk{Chunk: p}})
@@ -114,11 +140,11 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 			64), Owners: owners,
 	}, recipients...)
 	if err != nil {
-		return fmt.Errorf("begin the backup: %w", err)
+		return 0, fmt.Errorf("begin the backup: %w", err)
 	}
 	for _, e := range entries {
 		if err := w.Add(e.Key, e.Value); err != nil {
-			return fmt.Errorf("write the backup: %w", err)
+			return 0, fmt.Errorf("write the backup: %w", err)
 		}
 	}
 	end, err := w.Close(s.Secrets.Transaction())
@@ -126,13 +152,13 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 		err = out.flush()
 	}
 	if err != nil {
-		return fmt.Errorf("end the backup: %w", err)
+		return 0, fmt.Errorf("end the backup: %w", err)
 	}
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a backup was sent", slog.String("to", record.Actor(ctx)),
 		slog.Uint64("revision", uint64(l.Revision)), slog.Uint64("bytes", out.bytes))
-	return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{
-		Bytes: out.bytes, Sha256: out.sum.Sum(nil), Digest: end.Digest[:],
-	}}})
+	return l.Revision, stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{
+		End: &fealtyv1.BackupEnd{Bytes: out.bytes, Sha256: out.sum.Sum(nil), Digest: end.Digest[:]},
+	}})
 }
 
 // readers returns whom a backup is encrypted to: the people who own shares of the

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -42,6 +43,9 @@ func BackUp(f *Fleet, req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead, 
 			}
 			break
 		}
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // the end of the call
+		return nil, nil, err
 	}
 	return first.GetHead(), file, nil
 }

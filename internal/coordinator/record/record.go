@@ -36,6 +36,9 @@
 //	replica/<key id>            a coordinator as it says itself, signed by its
 //	                            enrolment key; kept for a week after the last word
 //	reseed/…                    while a reseed moves the records
+//	upkeep/backup, upkeep/drill/<owner>
+//	                            when the last backup was sent, and when the share of an owner was
+//	                            found good last
 //	audit/…, audithead/…, checkpoint/…
 //	                            who did what, in chains under signed checkpoints; kept for
 //	                            90 days; see package auditlog
