@@ -756,6 +756,23 @@ func TestFilesKeyForms(t *testing.T) {
 	}
 }
 
+// Files for a proof are judged by the clock that the config names, as all others are.
+func TestFilesForAProofByTheirClock(t *testing.T) {
+	d := newFolder(t)
+	p := d.issue(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} })
+	d.write(p)
+	for at, want := range map[time.Time]credential.Reason{p.leaf.NotAfter.Add(-time.Second): "", p.leaf.NotAfter.Add(time.Second): credential.Expired} {
+		d.extra = func(c *credential.FilesConfig) {
+			c.ForAProof(true)
+			c.Now = func() time.Time { return at }
+		}
+		_, err := credential.NewFiles(d.config())
+		if e, _ := errors.AsType[*credential.MaterialError](err); want == "" && err != nil || want != "" && (e == nil || e.Reason != want) {
+			t.Errorf("%v after its end: %v, want %q", at.Sub(p.leaf.NotAfter), err, want)
+		}
+	}
+}
+
 // Files for a proof need no SPIFFE id, and make no connection.
 func TestFilesForAProof(t *testing.T) {
 	d := newFolder(t)
