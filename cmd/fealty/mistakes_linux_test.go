@@ -261,8 +261,10 @@ func TestMistakes(t *testing.T) {
 	asked()
 	f.wrong(t, mistake{
 		"the file of a keeper is gone", ask("status"), 0,
-		[]string{"FE-K101: keeper keeper-1 cannot be used", keeper + " is missing", "restore the file from its backup"},
-		[]string{"FE-K102", "file does not exist", "give the coordinator the key that sealed it"},
+		[]string{"needs attention\n  ✖ FE-K101 critical: keeper keeper-1 cannot be used: " + keeper + " is missing",
+			"restore the file from its backup\n", "✖ FE-R101 critical", "its keeper opens nothing (FE-K101)",
+			"nobody owns a share of the seed"},
+		[]string{"FE-K102", "file does not exist", "give the coordinator the key that sealed it", "brings a share", "--share"},
 	})
 	f.kill(name)
 	if err := errors.Join(os.Rename(keeper+".away", keeper), os.Chmod(keeper, 0o644)); err != nil {
@@ -272,8 +274,8 @@ func TestMistakes(t *testing.T) {
 	asked()
 	f.wrong(t, mistake{
 		"others can read the file of a keeper", ask("status"), 0,
-		[]string{"FE-K101: keeper keeper-1 cannot be used", "others can read " + keeper, "chmod 600 it"},
-		[]string{"FE-K102", "durable:"},
+		[]string{"needs attention\n  ✖ FE-K101 critical: keeper keeper-1 cannot be used: others can read " + keeper, "chmod 600 it"},
+		[]string{"FE-K102", "durable:", "brings a share", "--share"},
 	})
 	f.kill(name)
 	if err := os.Chmod(keeper, 0o600); err != nil {

@@ -74,6 +74,15 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
 			func() float64 { return tlsfiles.NotAfter(c.rooms.Self.Certificate().Files()) }))
 	}
+	reg.MustRegister(gauge.Of("fealty_operator_roots_not_after_seconds",
+		"When the root of the operator's PKI that lasts longest ends, of those in the manifest in force, in seconds since "+
+			"1970; 0 if it names none.",
+		func() float64 {
+			if last := lastOperatorRoot(c.rooms.Head.State()); last != nil {
+				return float64(last.NotAfter.Unix())
+			}
+			return 0
+		}))
 	reg.MustRegister(c.cfg.Monitoring.Output.Collectors()...)
 	c.rooms.StoreGuard.RegisterMetrics(reg)
 	c.rooms.Head.RegisterMetrics(reg)

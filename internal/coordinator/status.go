@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/store"
@@ -100,8 +102,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		if s.Phase == authority.Uninitialized {
 			out.Findings = append(out.Findings, finding.New(explain.HistoryUninitialized))
 		} else {
-			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
-				c.rooms.Secrets.OwnerRecovery.Text(s)))
+			out.Findings = append(out.Findings, recoveryFindings(s, c.rooms.Secrets.OwnerRecovery.Text(s))...)
 		}
 		out.Findings = append(append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...), c.logFindings(s)...)
 		return out, nil, 0, nil
@@ -160,13 +161,33 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Findings = append(out.Findings, c.rooms.Fencing.Incidents.Findings(reading, s)...)
 	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
 	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
-	out.Findings = append(out.Findings, manifestFindings(s.Manifest)...)
+	out.Findings = append(append(out.Findings, manifestFindings(s.Manifest)...), operatorRootFindings(s, c.now())...)
 	out.Findings = append(append(out.Findings, c.rooms.Membership.CopyFindings()...),
 		c.rooms.Membership.OlderKeyFindings()...)
 	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)
 	out.Findings = append(append(out.Findings, c.rooms.Audit.Findings()...), c.logFindings(s)...)
 	out.Findings = c.rooms.Peers.AddTold(out.Findings)
 	return out, all, at, nil
+}
+
+// recoveryFindings says why a coordinator is in recovery mode: first what can be mended on its
+// machine, whole and with its own remedy, then the rest of why.
+func recoveryFindings(s *authority.State, why string) (out []*fealtyv1.Finding) {
+	var advice []any
+	if s.Ownerless {
+		advice = []any{"do", "start a coordinator that has its keys or whose keeper opens the seed: nobody owns a share of it"}
+	}
+	if m := s.Mend; m != nil {
+		out = append(out, &fealtyv1.Finding{Code: string(m.Code), Severity: finding.Critical,
+			Summary: m.What + ": " + m.Why, Remedy: m.Do})
+		why = strings.Replace(why, m.Error(), "its keeper opens nothing ("+string(m.Code)+")", 1)
+		if s.Ownerless {
+			advice[1] = "mend the keeper, which is a finding of its own, or start a coordinator that has its keys: nobody " +
+				"owns a share of the seed"
+		}
+	}
+	return append(out, finding.NewCritical(explain.RecoveryMode, append(advice, "method", "the fleet", "reason",
+		strings.ReplaceAll(why, "\n", "; "))...))
 }
 
 // headFindings says what is wrong about the head of the history, and with it about all.
@@ -204,6 +225,37 @@ func manifestFindings(m *manifest.Manifest) []*fealtyv1.Finding {
 	}
 	return []*fealtyv1.Finding{finding.New(explain.ManifestOutdated, "count", fmt.Sprint(len(problems)), "problem",
 		problems[0].Error())}
+}
+
+// rootsLow is how long before the last root of an operator's PKI ends that is a finding.
+const rootsLow = 30 * 24 * time.Hour
+
+// lastOperatorRoot returns the root of the operator's PKI that ends last; nil if the manifest
+// names none.
+func lastOperatorRoot(s *authority.State) (last *x509.Certificate) {
+	if s.Phase != authority.Ready || s.X509Roots == nil {
+		return nil
+	}
+	for _, cert := range s.X509Roots.Certificates() {
+		if last == nil || cert.NotAfter.After(last.NotAfter) {
+			last = cert
+		}
+	}
+	return last
+}
+
+// operatorRootFindings says that the last root of the operator's PKI ends, or has ended.
+func operatorRootFindings(s *authority.State, now time.Time) []*fealtyv1.Finding {
+	last := lastOperatorRoot(s)
+	if last == nil || last.NotAfter.Sub(now) >= rootsLow {
+		return nil
+	}
+	fields := []any{"root", flowcontrol.Clip(last.Subject.String(), flowcontrol.MaxShownBytes), "at",
+		last.NotAfter.UTC().Format(time.RFC3339)}
+	if now.After(last.NotAfter) {
+		return []*fealtyv1.Finding{finding.NewCritical(explain.OperatorRootsEnd, append(fields, "ends", "has ended")...)}
+	}
+	return []*fealtyv1.Finding{finding.New(explain.OperatorRootsEnd, fields...)}
 }
 
 // maxDrainingNamed is how many draining members a baseline names.

@@ -14,9 +14,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identitytest"
 )
 
 // A state that many members share is one finding.
@@ -130,5 +132,35 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	if st.GetStoreLatency() != nil || !st.GetRootNotAfter().AsTime().Equal(well.GetRootNotAfter().AsTime()) ||
 		!st.GetMeshCaNotAfter().AsTime().Equal(well.GetMeshCaNotAfter().AsTime()) {
 		t.Errorf("without a store: %v", st)
+	}
+}
+
+// The end of the last root of an operator's PKI is told a month before, and when it is over: after
+// it nobody joins by a certificate.
+func TestEndOfTheLastOperatorRootIsFound(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
+	end := pki.Root.Cert.NotAfter
+	if got := coordinatortest.CounterOf(d.C.Registry(), "fealty_operator_roots_not_after_seconds"); int64(got) != end.Unix() {
+		t.Errorf("the metric is %v, want %d", got, end.Unix())
+	}
+	for _, tt := range []struct {
+		before   time.Duration
+		severity string // empty: no finding
+	}{
+		{31 * 24 * time.Hour, ""},
+		{29 * 24 * time.Hour, finding.Warning},
+		{-time.Minute, finding.Critical},
+	} {
+		d.Mu.Lock()
+		d.Now = end.Add(-tt.before)
+		d.Mu.Unlock()
+		found := desktest.FindingsAt(d, t, explain.OperatorRootsEnd)
+		switch {
+		case tt.severity == "" && len(found) == 0:
+		case len(found) != 1 || found[0].GetSeverity() != tt.severity ||
+			!strings.Contains(found[0].GetSummary(), end.UTC().Format(time.RFC3339)):
+			t.Errorf("%v before its end: %v, want %q", tt.before, found, tt.severity)
+		}
 	}
 }

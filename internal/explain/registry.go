@@ -76,6 +76,7 @@ const (
 	CoordinatorCertificateOther   Code = "FE-H124"
 	CoordinatorCertificateRenames Code = "FE-H125"
 	ManifestFieldUnread           Code = "FE-H126"
+	OperatorRootsEnd              Code = "FE-H127"
 	TrustRotating                 Code = "FE-H130"
 	TrustFull                     Code = "FE-H131"
 	EmergencyRefused              Code = "FE-H132"
@@ -896,6 +897,19 @@ fields it reads, and a set waits for those that were heard in the last minutes. 
 manifest does not admit, holds up nothing: it is in recovery mode when it comes back, until it is upgraded.`,
 	},
 	{
+		Code:  OperatorRootsEnd,
+		Title: "the last root of your own PKI ends",
+		What:  "the last root in proofs.x509 of the manifest {ends|ends soon}",
+		Why:   "{root|its subject is not known} ends at {at|a time that is not known}, and no other one there lasts longer: after that nobody joins or logs in by a certificate of your PKI, and no coordinator is admitted by one",
+		Do:    "add the next root to proofs.x509.roots_pem, beside this one, and set the manifest: fealty manifest get > manifest.yaml",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+A root is taken into a manifest whatever its dates are: whether it is in date is a question for the moment of a proof. Once
+the last one has ended every proof by a certificate is refused (` + "`FE-J115`" + `), while members that have their
+identity go on. The finding comes 30 days before, and is critical when the time is over;
+` + "`fealty_operator_roots_not_after_seconds`" + ` has the time for alerts.`,
+	},
+	{
 		Code:  TrustRotating,
 		Title: "a config signing key is being replaced",
 		What:  "no other rotation was begun: key {key|before it} is replacing the config signing key",
@@ -1144,7 +1158,7 @@ another name than the one that the member joined by is the usual cause. Nothing 
 		Title: "the keeper cannot be reached or read",
 		What:  "keeper {keeper|of the seed} cannot be used",
 		Why:   "{problem|it cannot be read}",
-		Do:    "mend what it says; until then recover from a peer, or with fealty recover --share FILE",
+		Do:    "mend what it says; a coordinator that has the keys gives them to this one meanwhile",
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
 A keeper seals the seed for a restart without a human. For ` + "`file:`" + ` it is a key file that only the
@@ -1156,7 +1170,7 @@ change. The coordinator does not fall back to a weaker way by itself.`,
 		Title: "the sealed seed does not open",
 		What:  "keeper {keeper|of the seed} could not open what is stored",
 		Why:   "{problem|it was sealed under another key, for another cluster, or at another head, or it was changed}",
-		Do:    "give the coordinator the key that sealed it, or recover from a peer or with fealty recover --share FILE",
+		Do:    "give the coordinator the key that sealed it; a coordinator that has the keys gives them to this one meanwhile",
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
 		Page: `
 A sealed secret is bound to its cluster, its purpose and the head of the history, so that a copy from
@@ -1656,7 +1670,7 @@ told so last.`,
 		Title: "the coordinator is recovering",
 		What:  "the coordinator cannot serve {method|this} yet: it is in recovery mode",
 		Why:   "{reason|its state is not the newest that is stored, or its secrets are not in memory}",
-		Do:    "use another coordinator or wait; if all are recovering, an owner brings a share: fealty recover --share FILE",
+		Do:    "{do|use another coordinator or wait; if all are recovering, an owner brings a share: fealty recover --share FILE}",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
 A coordinator keeps its secrets in memory and gets them back from a ready peer, from a keeper, or from the

@@ -133,7 +133,7 @@ func (k *FileKeeper) Open(_ context.Context, place Place, sealed []byte) ([]byte
 	key, err := k.read()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &fileError{"keyring: " + k.name + " is missing, and the secret was sealed under the key in it: " +
-			"restore the file from its backup, or recover with the shares of other owners", ErrNoKey}
+			"restore the file from its backup", ErrNoKey}
 	}
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (k *FileKeeper) Open(_ context.Context, place Place, sealed []byte) ([]byte
 	defer Wipe(key)
 	head, body := sealed[:1+keyIDBytes], sealed[1+keyIDBytes:]
 	if id := keyID(key); !bytes.Equal(head[1:], id) {
-		return nil, fmt.Errorf("keyring: the secret was sealed under key %x, and %s holds key %x: restore the file that held it, or recover with the shares of other owners: %w", head[1:], k.name, id, ErrOtherKey)
+		return nil, fmt.Errorf("keyring: the secret was sealed under key %x, and %s holds key %x: restore the file that held it: %w", head[1:], k.name, id, ErrOtherKey)
 	}
 	plaintext, err := newGCM(key).Open(nil, nil, body, append(place.encode(), head...))
 	if err != nil {

@@ -209,7 +209,12 @@ func (h *Head) Ready() (*State, error) {
 		reason = "the store went back (" + string(explain.StoreWentBack) +
 			"), and nothing is changed before the signers restore it"
 	}
-	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
+	fields := []any{"reason", reason + "; fealty status on its machine says why"}
+	if s.Ownerless {
+		fields = append(fields, "do", "use another coordinator or wait; if all are recovering, a keeper has to open the "+
+			"seed, as nobody owns a share of it: fealty status on its machine says what to mend")
+	}
+	return nil, explain.New(explain.RecoveryMode, fields...)
 }
 
 // Transact has try make a decision under the state in force, and make it again while somebody else's

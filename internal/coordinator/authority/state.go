@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -41,6 +42,12 @@ const (
 type State struct {
 	Phase  Phase
 	Reason string // why it is not ready
+	// Mend is the part of Reason that whoever runs this machine can mend, whole: a keeper that
+	// cannot be used here. Nil: there is none.
+	Mend *explain.Error
+	// Ownerless: nobody owns a share of the seed, so that nobody can be asked to bring one. It
+	// is said by the manifest that the store claims, which nothing vouches for in recovery mode.
+	Ownerless bool
 	// last is the newest ready state, for one in recovery mode: its seed spares the
 	// keeper, and its head must be in the history that comes next.
 	last *State
@@ -138,7 +145,38 @@ func (s *State) issue(r ca.Request, now time.Time) ([][]byte, error) {
 // Recovering is the state of a coordinator that has a history and not its head, or not its
 // keys, because of err. last is the ready state before it; nil: there was none.
 func Recovering(last *State, err error) *State {
-	return &State{Phase: Recovery, Reason: err.Error(), last: last}
+	return &State{Phase: Recovery, Reason: err.Error(), Mend: mendable(err), last: last}
+}
+
+// mendable returns what of err is a keeper that cannot be used on this machine, the first
+// that cannot be read before one that opens nothing; nil if there is none.
+func mendable(err error) (found *explain.Error) {
+	for _, code := range []explain.Code{explain.KeeperUnusable, explain.KeeperCannot} {
+		if found = within(err, code); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// within returns the first error of the tree of err that has a code.
+func within(err error, code explain.Code) *explain.Error {
+	switch x := err.(type) {
+	case *explain.Error:
+		if x.Code == code {
+			return x
+		}
+		return within(x.Unwrap(), code)
+	case interface{ Unwrap() error }:
+		return within(x.Unwrap(), code)
+	case interface{ Unwrap() []error }:
+		for _, err := range x.Unwrap() {
+			if e := within(err, code); e != nil {
+				return e
+			}
+		}
+	}
+	return nil
 }
 
 // New builds the ready state of the head of v and its secrets. Its records are in from, and

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,7 +75,13 @@ func (c *Succession) memory() keychain.Memory { return c.cfg.Keys.Memory(c.cfg.H
 // somewhere else, and nothing is decided under it. It serves reads for as long as somebody
 // may be about to hand the secrets over; see [Succession.lingers].
 func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.State, wait time.Duration, err error) {
-	var failed []error
+	var failed []error // those of asking peers last: what can be mended here is told first
+	peers := 0         // of failed
+	recovering := func(err error) *authority.State {
+		s := authority.Recovering(w.last, err)
+		s.Ownerless = len(w.manifest.Seed.People()) == 0
+		return s
+	}
 	for {
 		held := c.cfg.Head.State()
 		m := c.cfg.Keys.Memory(held)
@@ -85,8 +92,8 @@ func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.St
 			case left > 0 && step == replica.Wait:
 				return held, min(wait, left), nil
 			case left <= 0:
-				if err := c.Adopt(ctx, authority.Recovering(w.last,
-					errors.Join(append(failed, w.notHere())...))); err != nil {
+				if err := c.Adopt(ctx, recovering(errors.Join(append(slices.Clone(failed),
+					w.notHere())...))); err != nil {
 					return nil, 0, err
 				}
 			}
@@ -95,7 +102,7 @@ func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.St
 			if len(failed) == 0 {
 				return c.cfg.Head.State(), wait, nil // nothing was tried, so nothing is new
 			}
-			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
+			return recovering(errors.Join(failed...)), wait, nil
 		}
 		found := replica.Nothing
 		asking, asked := c.cfg.Turn.Asking(ctx)
@@ -119,7 +126,10 @@ func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.St
 		case yielded:
 			return c.cfg.Head.State(), yieldPause, nil // and then goes on with this very step
 		}
-		failed = append(failed, err)
+		failed = slices.Insert(failed, len(failed)-peers, err)
+		if step == replica.AskPeers {
+			peers++
+		}
 		c.search.Ended(c.cfg.Elapsed(), step, found)
 	}
 }
