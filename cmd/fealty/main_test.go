@@ -245,14 +245,17 @@ func startEtcd(ts *testscript.TestScript, neg bool, args []string) {
 type servers struct {
 	mu sync.Mutex
 	of map[*testscript.TestScript]*pgtest.Server // guarded by mu
+
+	release func() error // ends the transaction of postgres lock; of one script; guarded by mu
 }
 
 // command is postgres start|kill|stop: a private server of the script, which
 // finds it in the variables PGADDR, PGPASS and PGURL and gets it back after a
-// kill. With postgres sql STATEMENT… its superuser gives it statements.
+// kill. With postgres sql STATEMENT… its superuser gives it statements, and with
+// postgres lock in a transaction that stays open until postgres unlock.
 func (s *servers) command(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 || len(args) != 1 && args[0] != "sql" {
-		ts.Fatalf("usage: postgres start|kill|stop, or postgres sql STATEMENT…")
+	if neg || len(args) == 0 || len(args) != 1 && args[0] != "sql" && args[0] != "lock" {
+		ts.Fatalf("usage: postgres start|kill|stop|unlock, or postgres sql|lock STATEMENT…")
 	}
 	s.mu.Lock()
 	server := s.of[ts]
@@ -279,6 +282,14 @@ func (s *servers) command(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(server.Kill())
 	case args[0] == "stop":
 		ts.Check(server.Stop())
+	case args[0] == "lock":
+		release, err := server.Hold("postgres", args[1:]...)
+		ts.Check(err)
+		s.mu.Lock()
+		s.release = release
+		s.mu.Unlock()
+	case args[0] == "unlock":
+		ts.Check(s.release())
 	case args[0] == "sql":
 		ts.Check(server.Run("postgres", args[1:]...))
 	default:

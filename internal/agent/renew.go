@@ -258,7 +258,7 @@ func (r *renewal) renew(ctx context.Context) error {
 		if err == nil {
 			return r.adoptRenewed(ctx, key, resp.GetChain())
 		}
-		if e, ok := verdict.Explained(err); ok && (e.Code == explain.StoreUnreachable ||
+		if e, ok := verdict.Explained(err); ok && (errors.Is(e, explain.StoreUnreachable) ||
 			e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull || e.Code == explain.StoreRefuses) {
 			cannot = append(cannot, address)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
@@ -31,8 +32,10 @@ type probeAnswer struct {
 	OK     bool   `json:"ok"`
 	Phase  string `json:"phase"`
 	Reason string `json:"reason,omitempty"`
-	Store  string `json:"store,omitempty"` // "ok", "degraded", "went back", or how it takes no writes (storeWord)
-	Log    string `json:"log,omitempty"`   // why the log is lost; of readiness alone
+	Store  string `json:"store,omitempty"` // "ok", "failing", "degraded", "went back", or how it takes no writes (storeguard.Word)
+	// Failure is why the store does not answer, by storeguard.OutageWord; empty if it does.
+	Failure string `json:"store_failure,omitempty"`
+	Log     string `json:"log,omitempty"` // why the log is lost; of readiness alone
 	// Changes is "refused" where readiness is ok and nothing can be changed: it promises that
 	// what is known is served, and members are certified again.
 	Changes string `json:"changes,omitempty"`
@@ -50,6 +53,8 @@ type health struct {
 	Refuses     string        // the same as a sentence
 	Blocks      bool          // it took none since
 	Lost        string        // how the store went back; empty if it did not
+	Outage      string        // why the store did not answer a call lately, in a word; empty if it answered all
+	Unanswered  string        // the same as a sentence, with the server's words
 	WatchdogAge time.Duration // since the self-check last came through
 	Strict      bool          // the store counts for liveness
 	Log         string        // why the log is lost; empty if it is not
@@ -84,6 +89,9 @@ func (h health) readiness() probeAnswer {
 	a := h.answer("")
 	// It serves without a log.
 	a.Store, a.Log = "ok", h.Log
+	if h.Outage != "" {
+		a.Store, a.Failure, a.Reason = "failing", h.Outage, h.Unanswered
+	}
 	if h.Store != "" {
 		// Work without writes goes on, and restarting it mends nothing.
 		a.Store, a.Reason = h.Store, h.Refuses
@@ -98,6 +106,9 @@ func (h health) readiness() probeAnswer {
 	if h.HeadAge > authority.DegradedAfter {
 		a.Store, a.Changes = "degraded", "refused"
 		a.Reason = "the head of the history was last confirmed " + h.HeadAge.Round(time.Second).String() + " ago"
+		if h.Unanswered != "" {
+			a.Reason += "; " + h.Unanswered
+		}
 		a.OK = h.HeadAge <= h.MaxHeadAge
 	}
 	return a
@@ -121,6 +132,7 @@ func (h health) liveness() probeAnswer {
 func (c *Coordinator) health() health {
 	s, now := c.rooms.Head.State(), c.now()
 	word, refuses := c.rooms.StoreGuard.Refusing()
+	outage := c.rooms.StoreGuard.Outage()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
 		reason = c.rooms.Secrets.OwnerRecovery.Text(s)
@@ -129,6 +141,7 @@ func (c *Coordinator) health() health {
 		Serving: c.serving.Load(), Tried: c.rooms.Moves.Succession.Tried(), Phase: s.Phase, Reason: reason,
 		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
 		Store: word, Refuses: refuses, Blocks: c.rooms.StoreGuard.Writes().Blocks(), Lost: c.rooms.StoreGuard.LostReason(),
+		Outage: storeguard.OutageWord(outage.Outage), Unanswered: outage.Text(now),
 		WatchdogAge: c.selfChecked.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
 		Log: c.cfg.Monitoring.Output.Detail(),
 	}

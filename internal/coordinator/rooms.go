@@ -187,7 +187,7 @@ func (c *Coordinator) wire(o own) error {
 		Peers: cfg.Peers, LookupHost: cfg.Machine.LookupHost, Dial: cfg.Machine.Dial, MaxAsking: cfg.knobs.maxAsking,
 		HeadIfFree: func(ctx context.Context) (*authority.State, error) { return r.Moves.Succession.IfFree(ctx) },
 	})
-	r.Moves.Turn = turn.New(r.Head.StoreSilent)
+	r.Moves.Turn = turn.New(r.Head.StoreSilent, r.Head.Degraded)
 	r.Moves.Reseal = reseal.New(reseal.Config{
 		Self: r.Self, Head: r.Head, Turn: r.Moves.Turn, Store: c.store, Faults: cfg.Faults, Log: c.log, Now: c.now,
 		Families: recordFamilies,
@@ -269,8 +269,8 @@ func (c *Coordinator) wire(o own) error {
 		Store: c.store, Guard: c.guard, Auditing: r.Auditing, Failures: c.failures, Log: c.log, Now: c.now,
 		Elapsed: c.elapsed,
 		Found: func(s *authority.State) []*fealtyv1.Finding {
-			return slices.Concat(c.headFindings(s), r.StoreGuard.RefusingFindings(), r.Publication.Findings(),
-				c.logFindings(s))
+			return slices.Concat(c.headFindings(s), r.StoreGuard.RefusingFindings(),
+				r.StoreGuard.OutageFindings(calls), r.Publication.Findings(), c.logFindings(s))
 		},
 	})
 	r.Trust = trust.New(trust.Config{

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/localsocket"
@@ -241,14 +242,14 @@ func (c *Coordinator) streamInterceptor(gate *authz.Authorizer) grpc.StreamServe
 		return c.wordStream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
 			return c.guard.Stream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
 				if info.IsClientStream {
-					return c.unlessNotReady(stream.Context(), authorize(srv, stream, info, handler))
+					return c.unlessNotReady(stream.Context(), forCaller(stream.Context(), authorize(srv, stream, info, handler)))
 				}
 				ctx, leave, err := c.beforeRequest(stream.Context(), info.FullMethod)
 				if err != nil {
 					return err
 				}
 				stream = slotStream{oneRequest{stream, c}, ctx}
-				return leave(c.unlessNotReady(ctx, authorize(srv, stream, info, handler)))
+				return leave(c.unlessNotReady(ctx, forCaller(ctx, authorize(srv, stream, info, handler))))
 			})
 		})
 	}
@@ -306,15 +307,25 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo,
 			if err := a.gate.Admits(ctx, info.FullMethod); err != nil {
 				return nil, a.c.unlessNotReady(ctx, err)
 			}
-			return handler(authority.Granted(ctx), func(req any) error {
+			resp, err := handler(authority.Granted(ctx), func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
 				_, err := flowcontrol.Receive(reading, a.c.readers,
 					func() (any, error) { return nil, stream.RecvMsg(req) })
 				return err
 			})
+			return resp, forCaller(ctx, err)
 		})
 	})
+}
+
+// forCaller returns err, what a call came to, as the caller may know it. A stranger learns why the store
+// does not answer, and not its own words, which name users and addresses.
+func forCaller(ctx context.Context, err error) error {
+	if peer := identity.FromContext(ctx); errors.Is(err, explain.StoreUnreachable) && !peer.Identified() && peer.Local == nil {
+		return storeguard.ForStrangers(err)
+	}
+	return err
 }
 
 // unlessNotReady returns err, what a call by an identity came to, unless it was refused
@@ -382,7 +393,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case ended != nil:
 		return status.FromContextError(ended).Err()
 	case errors.Is(err, patience.ErrOver):
-		return c.rooms.Head.StoreError("the call", err)
+		return storeguard.ForStrangers(c.rooms.Head.StoreError("the call", err)) // the caller is not known here
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

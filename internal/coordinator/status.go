@@ -32,6 +32,9 @@ import (
 // it knows without.
 const statusReadTimeout = 3 * time.Second
 
+// calls is what a finding says that the store did not do.
+const calls = "calls of the store"
+
 // statusServer serves StatusService.
 type statusServer struct {
 	fealtyv1.UnimplementedStatusServiceServer
@@ -104,7 +107,8 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		} else {
 			out.Findings = append(out.Findings, recoveryFindings(s, c.rooms.Secrets.OwnerRecovery.Text(s))...)
 		}
-		out.Findings = append(append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...), c.logFindings(s)...)
+		out.Findings = slices.Concat(out.Findings, c.rooms.StoreGuard.RefusingFindings(),
+			c.rooms.StoreGuard.OutageFindings(calls), c.logFindings(s))
 		return out, nil, 0, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
@@ -137,8 +141,12 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		// Why it takes no writes may be why it is not read: a file that is gone is told first.
 		out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
 			c.rooms.Secrets.Keepers.Findings(reading, s)...)
-		out.Findings = append(out.Findings, finding.NewCritical(explain.StoreUnreachable, "what", "read the members",
-			"cause", "the coordinator's log says how"))
+		if outage := c.rooms.StoreGuard.OutageFindings(calls); outage != nil {
+			out.Findings = append(out.Findings, outage...)
+		} else {
+			out.Findings = append(out.Findings, finding.NewCritical(explain.StoreUnreachable, "what", "read the members",
+				"cause", "the coordinator's log says how"))
+		}
 		out.Findings = append(append(out.Findings, c.rooms.Peers.MissedFindings()...), c.logFindings(s)...)
 		out.Findings = c.rooms.Peers.AddTold(out.Findings)
 		if _, err := c.rooms.Head.DegradedState("read the members", err); err != nil {
@@ -153,8 +161,8 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Upkeep = c.rooms.Shown.Backups.Upkeep(reading, s)
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.rooms.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
-	out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
-		c.rooms.Secrets.Keepers.Findings(reading, s)...)
+	out.Findings = slices.Concat(first, c.rooms.StoreGuard.RefusingFindings(), c.rooms.StoreGuard.OutageFindings(calls),
+		c.rooms.Secrets.Keepers.Findings(reading, s))
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.rooms.Membership.ListensSince())...)
 	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)

@@ -639,7 +639,8 @@ var (
 	memberCodes   = []explain.Code{explain.MemberExpired, explain.MemberSilent, explain.MemberStale,
 		explain.MemberClock}
 	writeCodes = []explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack,
-		explain.StoreUnreachable}
+		explain.StoreUnreachable, explain.StoreHeld, explain.StoreLoginRefused, explain.StoreOverloaded,
+		explain.StoreUnsuitable}
 )
 
 func lookKeepers(s *Environment) Result {

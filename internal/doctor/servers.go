@@ -50,16 +50,16 @@ func StoreError(v settings.Value, err error) error {
 			"page", "explain config."+v.Key)
 	}
 	if e, ok := errors.AsType[*postgres.ServerError](err); ok {
-		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
+		return explain.Wrap(err, explain.StoreUnsuitable, "what", "opening "+name, "cause", "the server "+e.Problem, "do", e.Do)
 	}
 	if e, ok := errors.AsType[*etcd.ServerError](err); ok {
-		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
+		return explain.Wrap(err, explain.StoreUnsuitable, "what", "opening "+name, "cause", "the server "+e.Problem, "do", e.Do)
 	}
 	if e, ok := errors.AsType[*postgres.LoginError](err); ok {
-		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
+		return explain.Wrap(err, explain.StoreLoginRefused, "what", "opening "+name, "cause", e.Problem)
 	}
 	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
-		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
+		return explain.Wrap(err, explain.StoreLoginRefused, "what", "opening "+name, "cause", e.Problem)
 	}
 	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", wording.Network(why),
 		"do", explain.StartWhenStoreAnswers)

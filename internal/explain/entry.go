@@ -104,6 +104,9 @@ type Entry struct {
 	What, Why, Do string
 	Exit          Exit
 	GRPC          codes.Code
+	// Of is the wider code that this one is a case of; empty: none. errors.Is matches it too. A peer is told
+	// both, so that one of a release that does not know this code goes by the wider one.
+	Of Code
 	// Page says more: when it happens, what it protects, how to mend it.
 	Page string
 }

@@ -62,6 +62,7 @@ type Error struct {
 	Fields map[string]string `json:"fields,omitempty"`
 
 	cause error
+	told  bool // by a peer
 }
 
 // New returns the error of code with the values given as pairs of name and
@@ -137,15 +138,22 @@ func (e *Error) Lines() [3]string {
 	}
 }
 
-// Is reports whether target is e's code, or an Error with the same code.
+// Is reports whether target is e's code or the wider one that it is a case of ([Entry.Of]), or an Error
+// with the same code.
 func (e *Error) Is(target error) bool {
 	switch t := target.(type) {
 	case Code:
-		return e.Code == t
+		return e.Code == t || t != "" && e.Code.of() == t
 	case *Error:
 		return t != nil && e.Code == t.Code
 	}
 	return false
+}
+
+// of returns the wider code that c is a case of; empty if there is none.
+func (c Code) of() Code {
+	entry, _ := Lookup(c)
+	return entry.Of
 }
 
 // Unwrap returns the cause, or nil.

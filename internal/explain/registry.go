@@ -221,6 +221,8 @@ const (
 	StoreWentBack       Code = "FE-S112"
 	StoreClaimed        Code = "FE-S113"
 	StoreRefuses        Code = "FE-S118"
+	StoreHeld           Code = "FE-S119"
+	StoreOverloaded     Code = "FE-S120"
 
 	ContractBroken Code = "FE-P101"
 	ShardFenced    Code = "FE-P102"
@@ -2123,6 +2125,11 @@ that starts gets no secrets from its peers, because that is to be audited first.
 		Do:    "{do|check it and the way to it with fealty check store; coordinators that run go on by themselves when it is back}",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
+Where a server answers and refuses there is a code for that: ` + "`FE-S108`" + ` (it does not let the coordinator in),
+` + "`FE-S109`" + ` (it is a standby, or something else that holds no store), ` + "`FE-S119`" + ` (somebody holds a lock) and
+` + "`FE-S120`" + ` (it takes no more connections). Scripts that know this code alone may go by it: the four are told with the exit
+status of this one, and with its name as the reason of the ErrorInfo of gRPC; the code is its field ` + "`exact`" + `.
+
 Nothing was changed. A coordinator that is ready serves reads, and certifies the recorded keys of members again,
 for up to ` + "`max_head_age`" + ` without its store; it admits nobody and changes nothing. Members ask for that by
 themselves, and for a new key again when the store is back. Do not restart coordinators for this: their memory
@@ -2175,22 +2182,28 @@ tries keeps one busy record from holding a call for ever.`,
 	{
 		Code:  StoreLoginRefused,
 		Title: "the database server does not let the coordinator in",
-		What:  "{store|the store} was not opened: the login was refused",
-		Why:   "{problem|the server did not accept user and password}",
-		Do:    "check the user in the URL, the password in FEALTY_STORE, PGPASSWORD, PGPASSFILE or FEALTY_ETCD_PASSWORD, and what the server lets that user do",
-		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		What:  "{what|opening the store} failed: the database server refused the login",
+		Why:   "{cause|the server did not accept user and password}",
+		Do:    "check the user in the URL, the password in FEALTY_STORE, PGPASSWORD, PGPASSFILE or FEALTY_ETCD_PASSWORD, and what the server lets that user do; files are read again for each connection",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Of: StoreUnreachable,
 		Page: `
-The server was reached and answered. It tells the reason in its own log in more detail than to a client. Nothing
-of the password is in any message or log of Fealty. The characters ` + "`@ : / ? # %`" + ` of a password in a URL are
+The server was reached and answered. A coordinator that runs goes on by itself once the server lets it in: write the
+password or certificate that the server takes into its file. Whoever called it is answered as by a store that cannot be
+reached, with exit status 4: that the coordinator was refused does not mean that the caller was.
+
+The server tells the reason in its own log in more detail than to a client. Nothing of the password is in any message or
+log of Fealty. The characters ` + "`@ : / ? # %`" + ` of a password in a URL are
 written in percent form, ` + "`%40`" + ` for an @.`,
 	},
 	{
 		Code:  StoreUnsuitable,
 		Title: "the database server cannot hold the store",
-		What:  "{store|the store} was not opened",
-		Why:   "{problem|the server cannot hold a store}",
-		Do:    "{do|name another server or database}",
-		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		What:  "{what|opening the store} failed: the database server cannot hold the store",
+		Why:   "{cause|the server cannot hold a store}",
+		Do:    "{do|name another server or database; of servers that fail over, name them all}",
+		Exit:  ExitConfig, GRPC: codes.Unavailable,
+		Of: StoreUnreachable,
 		Page: `
 The server was reached and let the coordinator in, but cannot keep what a cluster needs kept: the database is not
 there, its tables belong to another program, the user may not make any, the server is a replica or read-only or
@@ -2271,6 +2284,31 @@ The store answers, so that reads go on, and it refuses to change anything for an
 The same goes on meanwhile as on a full disk. Nobody is admitted or banned, nobody leads, and nothing changes.
 Known members have their recorded key certified again, until 4 hours after the recorded end. The coordinator stays ready
 and alive: restarting it mends nothing.`,
+	},
+	{
+		Code:  StoreHeld,
+		Title: "somebody else holds a lock on the store",
+		What:  "{what|the call} failed: somebody else holds a lock on the store",
+		Why:   "{cause|no call was answered in time}",
+		Do:    "find out who holds it, and end that: of PostgreSQL pg_locks and pg_blocking_pids() say who, of a SQLite file fuser does; coordinators that run go on by themselves",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Of: StoreUnreachable,
+		Page: `
+The server was reached and let the coordinator in. A table or a row of the store is locked by somebody who is no coordinator,
+or by one that was stopped in the middle: a migration by hand, ` + "`VACUUM FULL`" + `, a session with an open transaction, a tool
+that has the SQLite file open. Nothing was changed.`,
+	},
+	{
+		Code:  StoreOverloaded,
+		Title: "the database server takes no more connections",
+		What:  "{what|the call} failed: the server of the store takes no more connections or requests",
+		Why:   "{cause|its limit is reached}",
+		Do:    "end connections that nobody needs, or raise max_connections, the role's CONNECTION LIMIT or what limits the server; coordinators that run go on by themselves",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Of: StoreUnreachable,
+		Page: `
+A coordinator takes up to ten connections of PostgreSQL, and one of etcd. Those that it has go on being used, so that
+some calls are answered and others are not. Nothing was changed.`,
 	},
 
 	{

@@ -25,12 +25,15 @@ func (e *Error) GRPCStatus() *status.Status {
 	if !ok {
 		entry = unknown(e.Code)
 	}
-	fields := bounded(e.Fields)
+	fields, reason := bounded(e.Fields), e.Code
+	if entry.Of != "" {
+		fields[exactField], reason = string(e.Code), entry.Of
+	}
 	// Rendered again, since the lines of e may quote the cause.
 	message := wording.Fill(entry.What, fields) + " (" + wording.Fill(entry.Why, fields) + ")"
 	s := status.New(entry.GRPC, clean(message, 2*maxValueBytes))
 	with, err := s.WithDetails(&errdetails.ErrorInfo{
-		Reason:   clean(string(e.Code), maxKeyBytes),
+		Reason:   clean(string(reason), maxKeyBytes),
 		Domain:   Domain,
 		Metadata: fields,
 	})
@@ -39,6 +42,9 @@ func (e *Error) GRPCStatus() *status.Status {
 	}
 	return with
 }
+
+// exactField names the code that the reason of an ErrorInfo is the wider one of.
+const exactField = "exact"
 
 // bounded returns the fields cleaned and cut to the bounds; fields come from the
 // caller, who may have set the map by hand, or from a peer.
@@ -74,6 +80,11 @@ func FromStatus(err error) (*Error, bool) {
 			Code:   Code(clean(info.GetReason(), maxKeyBytes)),
 			Fields: bounded(info.GetMetadata()),
 			cause:  err,
+			told:   true,
+		}
+		exact := Code(e.Fields[exactField])
+		if delete(e.Fields, exactField); exact.of() == e.Code {
+			e.Code = exact
 		}
 		entry, known := Lookup(e.Code)
 		if !known {
@@ -149,7 +160,8 @@ func codeFor(c codes.Code) Code {
 }
 
 // ExitCode returns the exit status for err: 0 for nil. A code of a newer peer
-// gets the status that its gRPC code calls for.
+// gets the status that its gRPC code calls for, and a case that a peer told that of the wider code: that
+// the peer was refused somewhere does not mean that the caller was.
 func ExitCode(err error) Exit {
 	e := Of(err)
 	if e == nil {
@@ -158,6 +170,9 @@ func ExitCode(err error) Exit {
 	entry, ok := Lookup(e.Code)
 	if !ok {
 		entry, _ = Lookup(codeFor(status.Code(e.cause)))
+	}
+	if wider, ok := Lookup(entry.Of); ok && e.told {
+		entry = wider
 	}
 	return entry.Exit
 }

@@ -3,6 +3,9 @@ package store
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 var (
@@ -118,6 +121,14 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Unwrap() error { return e.Err }
 
+// Said returns the words of the database about it: at most [MaxSaidBytes], printable, on one line.
+func (e *RefusedError) Said() string {
+	if e.Err == nil {
+		return ""
+	}
+	return plainWords(e.Err.Error())
+}
+
 func (e *RefusedError) Is(target error) bool {
 	return target == ErrRefused || target == ErrFull && (e.Reason == NoSpace || e.Reason == ReadOnly)
 }
@@ -129,6 +140,103 @@ func ReasonOf(err error) Reason {
 	}
 	if errors.Is(err, ErrFull) {
 		return NoSpace
+	}
+	return 0
+}
+
+// Outage is why a database does neither what a read nor what a write asks for.
+type Outage int
+
+const (
+	Unreachable  Outage = iota + 1 // no server can be reached, or none answers in time
+	Locked                         // somebody else holds a lock on it
+	LoginRefused                   // the server does not let this user in, or not to the store
+	Overloaded                     // the server takes no more connections or requests
+	Standby                        // the server that answers is a standby, or one of several that is read-only
+	Unsuitable                     // the server that answers cannot hold the store
+	Unreadable                     // its disk answers reads with an error, or its file is none of a store
+)
+
+// Outages returns all of them.
+func Outages() []Outage {
+	return []Outage{Unreachable, Locked, LoginRefused, Overloaded, Standby, Unsuitable, Unreadable}
+}
+
+// String says it in the words of a sentence that ends with it.
+func (o Outage) String() string {
+	switch o {
+	case Unreachable:
+		return "it cannot be reached"
+	case Locked:
+		return "somebody else holds a lock on it"
+	case LoginRefused:
+		return "it does not let the coordinator in"
+	case Overloaded:
+		return "it takes no more connections or requests"
+	case Standby:
+		return "the server that answers is a standby, or read-only"
+	case Unsuitable:
+		return "the server that answers cannot hold the store"
+	case Unreadable:
+		return "its disk fails reads"
+	}
+	return "it does not answer, and does not say why"
+}
+
+// OutageError says why a database did not do what was asked. Nothing was written. Its text is that of Err.
+type OutageError struct {
+	Outage Outage
+
+	// Said are the words of the server, or of the system where no server answered: at most
+	// [MaxSaidBytes], printable, on one line. No password is in them.
+	Said string
+
+	Err error // of the engine
+}
+
+func (e *OutageError) Error() string { return e.Err.Error() }
+func (e *OutageError) Unwrap() error { return e.Err }
+
+// MaxSaidBytes bounds the words of a server that are told.
+const MaxSaidBytes = 240
+
+// NewOutage returns err as an [*OutageError]. Of said it keeps what may be told: secrets are taken out, what
+// does not print is a space, and what is too long is cut. Err with an outage or a [Reason] already is returned as it is.
+func NewOutage(o Outage, said string, err error, secrets ...string) error {
+	if OutageOf(err) != 0 || ReasonOf(err) != 0 {
+		return err
+	}
+	for _, s := range secrets {
+		if len(s) >= 4 { // a shorter one is found in words that do not hold it
+			said = strings.ReplaceAll(said, s, "…")
+		}
+	}
+	return &OutageError{Outage: o, Said: plainWords(said), Err: err}
+}
+
+// plainWords returns of what a server said what may be told: at most MaxSaidBytes, on one line.
+func plainWords(said string) string {
+	said = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, said)
+	said = strings.Join(strings.Fields(said), " ")
+	if len(said) > MaxSaidBytes {
+		cut := MaxSaidBytes - len("…")
+		for !utf8.RuneStart(said[cut]) {
+			cut--
+		}
+		said = said[:cut] + "…"
+	}
+	return said
+}
+
+// OutageOf returns why a database did not do what was asked; 0 if err says nothing of that.
+func OutageOf(err error) Outage {
+	if e, ok := errors.AsType[*OutageError](err); ok {
+		return e.Outage
 	}
 	return 0
 }

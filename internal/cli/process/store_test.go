@@ -71,7 +71,7 @@ func TestStoreNotOpened(t *testing.T) {
 		{"TLS that is not offered", strings.Replace(with(pgtest.User, server.Password(), server.Addr(), "db"), "=disable", "=require", 1), 4, []string{
 			"error FE-S103", "TLS"}},
 		{"wrong password", with(pgtest.User, secret, server.Addr(), "postgres"), 5, []string{
-			"error FE-S108: postgres://" + server.Addr() + "/postgres was not opened: the login was refused", "password authentication failed", "PGPASSFILE"}},
+			"error FE-S108: opening postgres://" + server.Addr() + "/postgres failed: the database server refused the login", "password authentication failed", "PGPASSFILE"}},
 		{"no such user", with("nobody-here", secret, server.Addr(), "postgres"), 5, []string{"error FE-S108"}},
 		{"no such database", with(pgtest.User, server.Password(), server.Addr(), "nowhere"), 3, []string{
 			"error FE-S109", `the server has no database "nowhere"`, "do:  create it"}},

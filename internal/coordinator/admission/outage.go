@@ -38,7 +38,7 @@ import (
 // cause is how the store failed.
 func (a *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
-	cause = authority.Degraded("the renewal", cause)
+	cause = a.cfg.Head.Degraded("the renewal", cause)
 	s, err := a.cfg.Head.DegradedState("the renewal", cause)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store/patience"
 )
@@ -55,11 +56,11 @@ func OutOfReach(ctx, asking context.Context, err error) bool {
 }
 
 // Degraded is the error of a call that err of the store kept from being done.
-func Degraded(what string, err error) error {
+func (h *Head) Degraded(what string, err error) error {
 	if errors.Is(err, explain.StoreOutcomeUnknown) || errors.Is(err, explain.StoreWentBack) {
 		return err
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
+	return h.cfg.StoreGuard.Unanswered(what, err)
 }
 
 // DegradedState returns the state to go on by without the store, or why that is over.
@@ -69,9 +70,13 @@ func (h *Head) DegradedState(what string, cause error) (*State, error) {
 		return nil, err
 	}
 	if age := h.headConfirmed.Age(h.cfg.Now()); age > h.cfg.MaxHeadAge {
-		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
-			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s",
-				age.Round(time.Second), h.cfg.MaxHeadAge))
+		why := fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s",
+			age.Round(time.Second), h.cfg.MaxHeadAge)
+		code := explain.StoreUnreachable
+		if o := h.cfg.StoreGuard.Outage(); o.Outage != 0 {
+			code, why = storeguard.CodeOf(o.Outage), why+": "+o.Reason()
+		}
+		return nil, explain.Wrap(cause, code, "what", what, "cause", why)
 	}
 	return s, nil
 }

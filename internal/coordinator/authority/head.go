@@ -276,8 +276,8 @@ func (h *Head) OnConflict(key string, f func(ctx context.Context, err *store.Con
 	h.conflicted[key] = f
 }
 
-// StoreError words an error of the store for who called. The log alone says what
-// failed, and how: it is not the caller's to know.
+// StoreError words an error of the store for who called: why the store did not do it, with the server's own
+// words where it does not answer. The log alone says the rest.
 func (h *Head) StoreError(what string, err error) error {
 	code := explain.StoreUnreachable
 	switch {
@@ -300,6 +300,9 @@ func (h *Head) StoreError(what string, err error) error {
 		return record.Busy(what)
 	}
 	h.cfg.Log.Error("the store failed", "what", what, "err", err)
+	if code == explain.StoreUnreachable {
+		return h.cfg.StoreGuard.Unanswered(what, err)
+	}
 	cause := "the coordinator's log says how"
 	if reason := store.ReasonOf(err); reason != 0 {
 		cause = fmt.Sprintf("the store took no write, because %v", reason)

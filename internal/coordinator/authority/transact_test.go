@@ -33,7 +33,7 @@ func headOver(t testing.TB, st store.Store) *authority.Head {
 		}
 		version = e.Version
 	}
-	h := authority.NewHead(authority.HeadConfig{Store: st, StoreGuard: &storeguard.Guard{},
+	h := authority.NewHead(authority.HeadConfig{Store: st, StoreGuard: storeguard.New(storeguard.Config{Now: time.Now}),
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Elapsed: func() time.Duration { return 0 }})
 	h.Put(&authority.State{Phase: authority.Ready, HeadVersion: version,
 		Records: record.Records{Store: st, Auth: auth}}, time.Time{})

@@ -252,7 +252,7 @@ func (r configServer) read(ctx context.Context) (*View, error) {
 	if err = r.c.cfg.Head.StoreError("read the config", err); !authority.OutOfReach(ctx, asking, err) {
 		return nil, err
 	}
-	if _, err := r.c.cfg.Head.DegradedState("read the config", authority.Degraded("read the config", err)); err != nil {
+	if _, err := r.c.cfg.Head.DegradedState("read the config", r.c.cfg.Head.Degraded("read the config", err)); err != nil {
 		return nil, err
 	}
 	if v = r.c.config.Load(); v == nil {

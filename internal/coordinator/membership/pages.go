@@ -100,7 +100,7 @@ func (m *Membership) List(ctx context.Context, s *authority.State, prefix string
 	}
 	if authority.OutOfReach(ctx, asking, err) {
 		confirmed := m.cfg.Head.Confirmed()
-		if _, err := m.cfg.Head.DegradedState("list members", authority.Degraded("list members", err)); err != nil {
+		if _, err := m.cfg.Head.DegradedState("list members", m.cfg.Head.Degraded("list members", err)); err != nil {
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil

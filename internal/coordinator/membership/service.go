@@ -65,7 +65,7 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	var since *timestamppb.Timestamp
 	if authority.OutOfReach(ctx, asking, err) {
 		confirmed := m.c.cfg.Head.Confirmed()
-		err = authority.Degraded("read the member", err)
+		err = m.c.cfg.Head.Degraded("read the member", err)
 		if _, err := m.c.cfg.Head.DegradedState("read the member", err); err != nil {
 			return nil, err
 		}

@@ -200,7 +200,8 @@ func (p *Peers) AddTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 
 // ofTheStore reports whether what a finding says is so of the store, whoever says it.
 func ofTheStore(code string) bool {
-	return slices.Contains([]explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack},
+	return slices.Contains([]explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack,
+		explain.StoreUnreachable, explain.StoreHeld, explain.StoreLoginRefused, explain.StoreOverloaded, explain.StoreUnsuitable},
 		explain.Code(code))
 }
 

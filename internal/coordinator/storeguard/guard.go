@@ -23,6 +23,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -90,17 +92,19 @@ type Config struct {
 type Guard struct {
 	cfg Config
 
-	writes writable.Record
-	failed instant.Last // when a call last ended because the store did not answer
-	kept   regress.Keeper
-	fault  error // why it cannot be told what was seen before; written by Load alone
+	writes   writable.Record
+	outages  outages
+	failures *prometheus.CounterVec
+	failed   instant.Last // when a call last ended because the store did not answer
+	kept     regress.Keeper
+	fault    error // why it cannot be told what was seen before; written by Load alone
 
 	keeping sync.Mutex           // held by who writes down what was seen
 	written [2][sha256.Size]byte // digests of what was written; guarded by keeping
 }
 
 // New returns a guard that has seen nothing. Call [Guard.Load] before anything else.
-func New(cfg Config) *Guard { return &Guard{cfg: cfg} }
+func New(cfg Config) *Guard { return &Guard{cfg: cfg, failures: newFailures()} }
 
 // Lost returns what the store is known to have lost; nil if nothing is.
 func (g *Guard) Lost() *regress.Loss { return g.kept.Lost() }

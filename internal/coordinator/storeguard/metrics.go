@@ -7,9 +7,28 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
+func newFailures() *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_store_failures_total",
+		Help: "Calls of the store that it did not do, by why: it takes no writes (full, read-only, forbidden, file-gone, " +
+			"disk-failed), does not answer (unreachable, locked, login-refused, too-many-connections, standby, unsuitable, " +
+			"unreadable), not in time (no-answer), or does not say (unknown).",
+	}, []string{"reason"})
+	for _, r := range store.Reasons() {
+		c.WithLabelValues(Word(r))
+	}
+	for _, o := range store.Outages() {
+		c.WithLabelValues(OutageWord(o))
+	}
+	c.WithLabelValues(noAnswer)
+	c.WithLabelValues(unknown)
+	return c
+}
+
 // RegisterMetrics registers what it noticed of the store.
 func (g *Guard) RegisterMetrics(reg prometheus.Registerer) {
 	reg.MustRegister(
+		g.failures,
 		gauge.If("fealty_store_full",
 			"1 while the store refuses writes, because it has no space left or was made read-only.",
 			func() bool {

@@ -30,9 +30,22 @@ type observed struct {
 	g *Guard
 }
 
+func (o observed) Get(ctx context.Context, key string) (store.Entry, error) {
+	e, err := o.Store.Get(ctx, key)
+	o.g.noteCall(err)
+	return e, err
+}
+
+func (o observed) Outcome(ctx context.Context, txID string) (store.Revision, error) {
+	rev, err := o.Store.Outcome(ctx, txID)
+	o.g.noteCall(err)
+	return rev, err
+}
+
 func (o observed) List(ctx context.Context, prefix string) (store.Listing, error) {
 	began := o.g.kept.Revision()
 	l, err := o.Store.List(ctx, prefix)
+	o.g.noteCall(err)
 	if err == nil {
 		o.g.atRevision(ctx, began, l.Revision)
 	}
@@ -61,6 +74,7 @@ func (o observed) CompareAndSwap(
 
 func (o observed) wrote(ctx context.Context, rev store.Revision, err error) (store.Revision, error) {
 	o.g.noteWrite(err)
+	o.g.noteCall(err)
 	if err == nil {
 		o.g.atRevision(ctx, 0, rev)
 	}

@@ -62,6 +62,9 @@ func (g *Guard) RefusingFindings() []*fealtyv1.Finding {
 	if s.Blocks() {
 		f.Severity = finding.Critical
 	}
+	if s.Said != "" {
+		f.Summary += `; in its words: "` + s.Said + `"`
+	}
 	if !s.Takes.IsZero() {
 		f.Summary += "; since " + s.Takes.UTC().Format(time.RFC3339) + " it takes some"
 	}

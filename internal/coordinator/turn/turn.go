@@ -16,8 +16,9 @@ import (
 
 // Turn is held by one at a time. Make it with [New].
 type Turn struct {
-	silent func() bool
-	held   chan struct{} // by the one whose turn it is; capacity 1
+	silent   func() bool
+	degraded func(what string, err error) error
+	held     chan struct{} // by the one whose turn it is; capacity 1
 
 	mu     sync.Mutex
 	owners int                // that wait for it; guarded by mu
@@ -25,8 +26,11 @@ type Turn struct {
 }
 
 // New returns a Turn that nobody has. silent reports whether the store does not answer: then a wait for
-// another change is one for the store, and is taken from what the caller's patience has left.
-func New(silent func() bool) *Turn { return &Turn{silent: silent, held: make(chan struct{}, 1)} }
+// another change is one for the store, and is taken from what the caller's patience has left. degraded
+// words that the store kept a call from being done, as [authority.Head.Degraded] does.
+func New(silent func() bool, degraded func(what string, err error) error) *Turn {
+	return &Turn{silent: silent, degraded: degraded, held: make(chan struct{}, 1)}
+}
 
 // Take waits until no other change is under way. The error is that of ctx, or that the store was waited
 // for long enough. release is called once.
@@ -51,7 +55,7 @@ func (t *Turn) Take(ctx context.Context) (release func(), err error) {
 			return nil, ctx.Err()
 		case <-timer.C:
 			if granted && t.silent() {
-				return nil, authority.Degraded("the wait for another change of the manifest", patience.ErrOver)
+				return nil, t.degraded("the wait for another change of the manifest", patience.ErrOver)
 			}
 		}
 	}

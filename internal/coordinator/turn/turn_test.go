@@ -13,9 +13,11 @@ import (
 
 func never() bool { return false }
 
+func degraded(_ string, err error) error { return err }
+
 // Nobody else has it before it is released, whichever way it was taken.
 func TestOneAtATime(t *testing.T) {
-	one := turn.New(never)
+	one := turn.New(never, degraded)
 	for what, take := range map[string]func() (func(), error){
 		"take":           func() (func(), error) { return one.Take(t.Context()) },
 		"take for owner": func() (func(), error) { return one.TakeForOwner(t.Context()) },
@@ -50,7 +52,7 @@ func TestOneAtATime(t *testing.T) {
 // The context of a question is over with it: a search goes on for as long as the
 // coordinator is in recovery mode, and must not gather a context for each step.
 func TestAskingEnds(t *testing.T) {
-	asking, asked := turn.New(never).Asking(t.Context())
+	asking, asked := turn.New(never, degraded).Asking(t.Context())
 	if asking.Err() != nil {
 		t.Fatal("it ended before an owner came")
 	}
@@ -64,7 +66,7 @@ func TestAskingEnds(t *testing.T) {
 // come nothing ends any more. Anybody else who waits ends nothing.
 func TestOwnersAreNotKeptWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one := turn.New(never)
+		one := turn.New(never, degraded)
 		release, _ := one.Try()
 		asking, asked := one.Asking(t.Context())
 		gone, hangUp := context.WithCancel(t.Context())
@@ -110,7 +112,7 @@ func TestOwnersAreNotKeptWaiting(t *testing.T) {
 func TestPatienceIsSpent(t *testing.T) {
 	for silent, want := range map[bool]time.Duration{true: 3 * time.Second, false: time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			one := turn.New(func() bool { return silent })
+			one := turn.New(func() bool { return silent }, degraded)
 			release, _ := one.Try()
 			defer release()
 			ctx, cancel := context.WithTimeout(patience.Grant(t.Context(), 3*time.Second), time.Hour)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -262,8 +261,8 @@ func (db *database) member(ctx context.Context, endpoint string, r *Report) Memb
 		return err
 	})
 	if err != nil {
-		if st, ok := status.FromError(errors.Unwrap(err)); ok {
-			err = errors.New(st.Message())
+		if none, ok := errors.AsType[*unreachableError](err); ok {
+			err = none.err
 		}
 		m.Problem = plain(err)
 		return m

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // Answers of a server, by their words.
@@ -231,9 +234,58 @@ func elsewhere(err error) bool {
 	return isAnswer(err, errOldAuth)
 }
 
+// outage returns err as a [store.OutageError], with the words of the servers, if it is known why they did
+// not do what was asked; err itself if not.
+func (d *dialer) outage(err error) error {
+	if err == nil || errors.Is(err, store.ErrUnknownOutcome) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	o := store.Outage(0)
+	_, unreachable := errors.AsType[*unreachableError](err)
+	_, login := errors.AsType[*LoginError](err)
+	_, server := errors.AsType[*ServerError](err)
+	address, files := errors.AsType[*AddressError](err)
+	switch {
+	case login:
+		o = store.LoginRefused
+	case server:
+		o = store.Unsuitable
+	case isAnswer(err, errTooMany):
+		o = store.Overloaded
+	case errors.Is(err, context.DeadlineExceeded): // the caller's: there are none of our own
+		return err
+	case unreachable, status.Code(err) == codes.Unavailable:
+		o = store.Unreachable
+	case files: // what the URL names cannot be read any more
+		o, err = store.LoginRefused, fmt.Errorf("log in to etcd: %w", address)
+	default:
+		return err
+	}
+	if st, ok := status.FromError(err); ok {
+		return store.NewOutage(o, st.Message(), err, d.secrets()...)
+	}
+	return store.NewOutage(o, err.Error(), err, d.secrets()...)
+}
+
+// secrets returns what nobody may be told.
+func (d *dialer) secrets() []string {
+	if d.address.user == "" {
+		return nil
+	}
+	password, err := d.address.password()
+	if err != nil {
+		return nil
+	}
+	return []string{password}
+}
+
 // ask calls f with a session until it gets an answer: f only reads, or does what
-// may be done twice. Each member gets at least one try.
+// may be done twice. Each member gets at least one try. Its errors are outages where that is known.
 func (d *dialer) ask(ctx context.Context, f func(context.Context, *session) error) error {
+	return d.outage(d.tryEach(ctx, f))
+}
+
+func (d *dialer) tryEach(ctx context.Context, f func(context.Context, *session) error) error {
 	var last error
 	moved, closed := 0, 0
 	for tries := 0; tries <= len(d.address.endpoints); tries++ {

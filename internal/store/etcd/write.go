@@ -180,7 +180,7 @@ func (w *writer) Mend(ctx context.Context, err error, tries int) error {
 	w.staged = nil
 	err = w.inTime(err)
 	_, refused := errors.AsType[*refusedError](err)
-	err = fmt.Errorf("nothing was written: %w", err)
+	err = fmt.Errorf("nothing was written: %w", w.db.dialer.outage(err))
 	if refused {
 		return &groupcommit.RejectedError{Err: err}
 	}
@@ -195,7 +195,7 @@ func (w *writer) inTime(err error) error {
 			"on the etcd servers, or compact and defragment them, and disarm the alarm", plain(err))}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no etcd server answered within %v", w.db.patience())
+		return &unreachableError{fmt.Errorf("none within %v", w.db.patience())}
 	}
 	return err
 }

@@ -46,6 +46,9 @@ func readOnlyServer() error {
 // isReadOnly is the problem of such a server.
 const isReadOnly = "is read-only (transaction_read_only is on)"
 
+// isReplica is the problem of a server that follows another one.
+const isReplica = "is a replica, which takes no writes"
+
 // minVersion is the oldest server that is known to work, as server_version_num.
 const minVersion = 130000
 
@@ -124,7 +127,7 @@ func validate(ctx context.Context, conn *pgconn.PgConn) error {
 	case err != nil || version < minVersion:
 		return &ServerError{fmt.Sprintf("is PostgreSQL %d", version/10000), "use release 13 or later"}
 	case string(row[0]) != "f":
-		return &ServerError{"is a replica, which takes no writes", "name the primary, or all hosts separated by commas"}
+		return &ServerError{isReplica, "name the primary, or all hosts separated by commas"}
 	case string(row[1]) != "off":
 		return readOnlyServer()
 	}

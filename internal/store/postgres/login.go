@@ -191,6 +191,17 @@ func (c *credential) with(ctx context.Context) context.Context {
 	return context.WithValue(ctx, choosing{}, c)
 }
 
+// secrets returns what nobody may be told.
+func (l *login) secrets() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := []string{l.url, l.read.Password}
+	if l.worked != nil {
+		out = append(out, l.worked.password)
+	}
+	return out
+}
+
 // problem returns why the files cannot be used as they are now; nil if they can.
 func (l *login) problem() error {
 	l.mu.Lock()

@@ -89,15 +89,24 @@ func (db *database) read(ctx context.Context, timeout time.Duration, f func(cont
 			continue
 		case errors.Is(err, context.DeadlineExceeded):
 			db.readers.Reset() // the others may be as silent
-			return fmt.Errorf("%s did not answer within %v", db.name, timeout)
+			return db.outage(&silentError{fmt.Sprintf("%s did not answer within %v", db.name, timeout)})
 		}
 		other := db.login.instead(err)
 		if other == nil || tries == trying {
-			return db.plain(err)
+			return db.unread(db.plain(err))
 		}
 		tries++
 		once = other.with(ctx)
 	}
+}
+
+// unread returns err, with which a read failed, as an outage. Of several servers that are read-only none is
+// read, see [validateReading]: then it is no refusal of a write.
+func (db *database) unread(err error) error {
+	if refused, ok := errors.AsType[*store.RefusedError](err); ok {
+		return &store.OutageError{Outage: store.Standby, Said: refused.Err.Error(), Err: refused.Err}
+	}
+	return db.outage(err)
 }
 
 func (db *database) readOnce(

@@ -157,9 +157,10 @@ func (w *writer) Mend(_ context.Context, err error, _ int) error {
 		return nil
 	}
 	refused := isRefusal(err)
-	if ok && refusals[pg.Code] != 0 {
+	if ok && severity(pg) == "ERROR" && refusals[pg.Code] != 0 {
 		err = &store.RefusedError{Reason: refusals[pg.Code], Err: err}
 	}
+	err = w.db.outage(err)
 	if refused {
 		return &groupcommit.RejectedError{Err: err}
 	}
@@ -212,8 +213,8 @@ func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (groupcommit.Sta
 			w.drop() // another server of the URL may take writes
 		}
 		if pg.Code == lockNotAvailable {
-			return st, fmt.Errorf("the commit of another process has been under way for %v, nothing was written: %w",
-				w.db.opts.Timeout/2, err)
+			return st, fmt.Errorf("somebody else has held a lock for %v, as the commit of another process does, "+
+				"nothing was written: %w", w.db.opts.Timeout/2, err)
 		}
 		return st, fmt.Errorf("nothing was written: %w", err)
 	}
@@ -246,7 +247,7 @@ func unknown(err error) error { return groupcommit.Unknown(errors.New(err.Error(
 // noAnswer replaces a deadline of our own, which a caller would take for theirs.
 func noAnswer(err error, within time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the server did not answer within %v", within)
+		return &silentError{fmt.Sprintf("the server did not answer within %v", within)}
 	}
 	return err
 }

@@ -20,12 +20,12 @@ func (db *database) Entry(ctx context.Context, key string) (store.Entry, error) 
 }
 
 // orContext returns ctx's error if it ended: SQLite then reports that it was
-// interrupted, which tells a caller less.
+// interrupted, which tells a caller less. Otherwise it is an outage, where that is known.
 func orContext(ctx context.Context, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return ended
 	}
-	return err
+	return outage(err)
 }
 
 // Entries implements [groupcommit.Reader].

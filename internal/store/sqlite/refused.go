@@ -15,10 +15,13 @@ import (
 const (
 	sqlitePerm     = 3
 	sqliteBusy     = 5
+	sqliteLocked   = 6
 	sqliteReadOnly = 8
 	sqliteIOErr    = 10
+	sqliteCorrupt  = 11
 	sqliteFull     = 13
 	sqliteCantOpen = 14
+	sqliteNotADB   = 26
 )
 
 // codeOf returns the primary result code of an error of SQLite; 0 of any other.
@@ -61,4 +64,16 @@ func (db *database) refusal(err error) error {
 		return err
 	}
 	return &store.RefusedError{Reason: reason, Err: err}
+}
+
+// outage returns err as a [store.OutageError] if it is known why a call was not answered: another process
+// holds the file's lock, or the file cannot be read.
+func outage(err error) error {
+	switch code := codeOf(err); code {
+	case sqliteBusy, sqliteLocked:
+		return store.NewOutage(store.Locked, err.Error(), err)
+	case sqlitePerm, sqliteIOErr, sqliteCorrupt, sqliteCantOpen, sqliteNotADB:
+		return store.NewOutage(store.Unreadable, err.Error(), err)
+	}
+	return err
 }

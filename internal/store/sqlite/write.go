@@ -327,7 +327,7 @@ func (w *writer) Mend(_ context.Context, err error, tries int) error {
 		return nil
 	}
 	busy := codeOf(err) == sqliteBusy
-	err = w.db.refusal(err)
+	err = outage(w.db.refusal(err))
 	switch r := store.ReasonOf(err); {
 	case busy, r == store.FileGone, r == store.ReadOnly, r == store.Forbidden:
 		return err // of no group: each of its jobs would wait for it in turn

@@ -3,6 +3,7 @@
 package writable
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ const Settles = 30 * time.Second
 // State is what is known of a store.
 type State struct {
 	Reason store.Reason // of the last refusal; 0: it takes writes, as far as is known
+	Said   string       // the words of the database about it
 	Since  time.Time    // of the first refusal
 	Last   time.Time    // refusal
 	Takes  time.Time    // since when it takes some again; zero: none since Last
@@ -31,9 +33,17 @@ func (s State) Text(now time.Time) string {
 	case s.Reason == 0:
 		return ""
 	case s.Takes.IsZero():
-		return fmt.Sprintf("the store has taken no writes for %s, because %v", now.Sub(s.Since).Round(time.Second), s.Reason)
+		return fmt.Sprintf("the store has taken no writes for %s, because %s", now.Sub(s.Since).Round(time.Second), s.Why())
 	}
-	return fmt.Sprintf("since %s the store takes some writes; it refused others until %s, because %v", clock(s.Takes), clock(s.Last), s.Reason)
+	return fmt.Sprintf("since %s the store takes some writes; it refused others until %s, because %s", clock(s.Takes), clock(s.Last), s.Why())
+}
+
+// Why says why the store refused the last write, with its own words.
+func (s State) Why() string {
+	if s.Said == "" {
+		return s.Reason.String()
+	}
+	return s.Reason.String() + `; in its words: "` + s.Said + `"`
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
@@ -66,6 +76,9 @@ func (r *Record) Note(err error, now time.Time) News {
 	switch {
 	case reason != 0:
 		r.s = State{Reason: reason, Since: before.Since, Last: now}
+		if e, ok := errors.AsType[*store.RefusedError](err); ok {
+			r.s.Said = e.Said()
+		}
 		if before.Reason == 0 {
 			r.s.Since = now
 		}

@@ -390,6 +390,22 @@ func (s *Server) Run(database string, statements ...string) error {
 	return nil
 }
 
+// Hold executes statements in a transaction that stays open until release is called.
+func (s *Server) Hold(database string, statements ...string) (release func() error, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.SocketURL(database))
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: %w", err)
+	}
+	for _, text := range append([]string{"begin"}, statements...) {
+		if _, err := conn.Exec(ctx, text); err != nil {
+			return nil, errors.Join(fmt.Errorf("pgtest: %s: %w", text, err), conn.Close(ctx))
+		}
+	}
+	return func() error { return conn.Close(context.Background()) }, nil
+}
+
 // Connect opens a connection to a database as its superuser. It is closed with
 // the test.
 func (s *Server) Connect(tb testing.TB, database string) *pgx.Conn {
