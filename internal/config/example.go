@@ -23,7 +23,7 @@ max_sessions: 5000
 kind: secret
 name: db-password
 organization: acme
-roles: [egress]
+roles: [egress, ingress]
 resolver: vault
 path: kv/shop/db
 version: "7"
@@ -31,7 +31,7 @@ version: "7"
 kind: resource
 name: orders-db
 organization: acme
-roles: [egress]
+roles: [egress, ingress]
 type: postgres
 address: orders.db.example:5432
 connector: pg-1
@@ -54,7 +54,7 @@ class: active
 kind: service
 name: web
 organization: acme
-roles: [egress]
+roles: [egress, ingress]
 type: container
 addresses: ["web.example:8080"]
 members: [data/node-c]
