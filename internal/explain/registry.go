@@ -902,7 +902,7 @@ manifest does not admit, holds up nothing: it is in recovery mode when it comes 
 		Code:  OperatorRootsEnd,
 		Title: "the last root of your own PKI ends",
 		What:  "the last root in proofs.x509 of the manifest {ends|ends soon}",
-		Why:   "{root|its subject is not known} ends at {at|a time that is not known}, and no other one there lasts longer: after that nobody joins or logs in by a certificate of your PKI, and no coordinator is admitted by one",
+		Why:   "{root|its subject is not known} ends at {at|a time that is not known}, and no other one lasts longer: after that nobody joins, logs in or is admitted by a certificate of your PKI",
 		Do:    "add the next root to proofs.x509.roots_pem, beside this one, and set the manifest: fealty manifest get > manifest.yaml",
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
