@@ -3,6 +3,7 @@ package credential
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -11,14 +12,16 @@ import (
 
 // ErrNoExpectation is what a client gets that does not say whom it expects.
 // There is no way to accept anybody.
-var ErrNoExpectation = errors.New("credential: no expected identity: say who must be on the other end with ExactID, AnyOf or AnyOfKind")
+var ErrNoExpectation = errors.New("credential: no expected identity: say who must be on the other end with ExactID, AnyOf, AnyOfKind or AnyNamed")
 
 // Expect says who may be on the other end of a dialed connection. Addresses do
 // not matter: they are found, the identity is proved. The zero value expects
 // nobody and is refused where a connection is made.
 type Expect struct {
-	ids  []identity.ID // sorted; if empty, kind counts
-	kind identity.Kind
+	ids     []identity.ID // sorted; if empty, kind counts
+	kind    identity.Kind
+	named   bool // and its names match pattern, as path.Match has it
+	pattern string
 }
 
 // ExactID expects exactly id.
@@ -34,6 +37,13 @@ func AnyOf(ids ...identity.ID) Expect {
 // AnyOfKind expects any identity of that kind in the bundle's cluster.
 func AnyOfKind(kind identity.Kind) Expect { return Expect{kind: kind} }
 
+// AnyNamed expects any identity of that kind in the bundle's cluster whose name matches a pattern of [path.Match], such
+// as web-*: a star stands for any text, and a question mark for one character. A blank pattern expects nobody, so that
+// a setting that is missing lets nobody in.
+func AnyNamed(kind identity.Kind, pattern string) Expect {
+	return Expect{kind: kind, named: true, pattern: pattern}
+}
+
 // Validate reports whether e can be met in cluster: [ErrNoExpectation] for the
 // zero value, another error for an identity of another cluster or an unknown
 // kind. A blank cluster leaves the clusters of identities unchecked.
@@ -43,6 +53,12 @@ func (e Expect) Validate(cluster string) error {
 		return ErrNoExpectation
 	case len(e.ids) == 0 && !e.kind.Valid():
 		return fmt.Errorf("credential: expected kind %q does not exist; use one that package identity has", e.kind)
+	}
+	if e.named && e.pattern == "" {
+		return ErrNoExpectation
+	}
+	if _, err := path.Match(e.pattern, ""); err != nil {
+		return fmt.Errorf("credential: expected names %.80q: %w: write it as path.Match has it, such as web-*", e.pattern, err)
 	}
 	for _, id := range e.ids {
 		if id.IsZero() {
@@ -59,7 +75,7 @@ func (e Expect) Validate(cluster string) error {
 // to the cluster at hand is checked before, by the bundle.
 func (e Expect) Check(id identity.ID) error {
 	if !id.IsZero() {
-		if len(e.ids) == 0 && e.kind != "" && id.Kind() == e.kind {
+		if len(e.ids) == 0 && e.kind != "" && id.Kind() == e.kind && e.names(id.Name()) {
 			return nil
 		}
 		if _, ok := slices.BinarySearchFunc(e.ids, id, identity.ID.Compare); ok {
@@ -69,9 +85,18 @@ func (e Expect) Check(id identity.ID) error {
 	return &MismatchError{Expected: e, Got: id}
 }
 
+// names reports whether a name is one of those expected. A pattern that is none expects nobody.
+func (e Expect) names(name string) bool {
+	if !e.named {
+		return true
+	}
+	matched, err := path.Match(e.pattern, name)
+	return err == nil && matched
+}
+
 // Equal reports whether e and other expect the same.
 func (e Expect) Equal(other Expect) bool {
-	return slices.Equal(e.ids, other.ids) && (len(e.ids) > 0 || e.kind == other.kind)
+	return slices.Equal(e.ids, other.ids) && (len(e.ids) > 0 || e.kind == other.kind && e.named == other.named && e.pattern == other.pattern)
 }
 
 // maxShown bounds how many identities the text form of an Expect lists.
@@ -83,6 +108,9 @@ func (e Expect) String() string {
 	if len(e.ids) == 0 {
 		if e.kind == "" {
 			return "nobody"
+		}
+		if e.named {
+			return "any " + string(e.kind) + "/" + e.pattern
 		}
 		return "any " + string(e.kind)
 	}

@@ -121,6 +121,39 @@ func ExampleGuard() {
 	// false
 }
 
+// A server that says whom it serves refuses others before its handlers, and hears of each of them.
+func ExampleDeniedError() {
+	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	denied := make(chan error, 1)
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Coordinator, "c0"),
+		Clients: credential.AnyNamed(identity.Data, "web-*"), OnRefused: func(err error) { denied <- err }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := grpc.NewServer(guard.ServerOptions()...)
+	healthpb.RegisterHealthServer(server, health{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	go server.Serve(listener)
+	defer server.Stop()
+	for _, name := range []string{"web-1", "db-1"} {
+		ask, done := exampleClient(listener.Addr().String(), exampleSource(authority, identity.Data, name))
+		fmt.Println(name, status.Code(ask()))
+		done()
+	}
+	if who, ok := errors.AsType[*mesh.DeniedError](<-denied); ok {
+		fmt.Println("refused:", who.Peer.ID.Name())
+	}
+	// Output:
+	// web-1 OK
+	// db-1 PermissionDenied
+	// refused: db-1
+}
+
 type health struct {
 	healthpb.UnimplementedHealthServer
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -17,8 +18,10 @@ import (
 	"github.com/fealty-io/fealty/internal/lately"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 )
 
 // nextProtos is what gRPC speaks (RFC 9113 §3.2).
@@ -47,6 +50,12 @@ type GuardConfig struct {
 	// Source gives the material that the server presents and verifies clients by.
 	// Required.
 	Source credential.Source
+
+	// Clients is who may call, by [credential.ExactID], [credential.AnyOf], [credential.AnyOfKind] or
+	// [credential.AnyNamed]: every other call is refused with a [*DeniedError] before a handler or a later
+	// interceptor sees it, also one of a client without a certificate. Processes about whom Local decides are
+	// its business alone. The zero value refuses nobody: then handlers decide, by [identity.FromContext].
+	Clients credential.Expect
 
 	// SendRoot adds the root to the presented chain, for joiners that know its hash.
 	SendRoot bool
@@ -89,7 +98,7 @@ type GuardConfig struct {
 	// OnFailure is told of each handshake that failed; plain network failures are
 	// none. OnRefused is told of each connection that was refused for another
 	// reason: a [*FullError], what the source said, or, on a unix socket, whose
-	// process it is. OnCut is told of each connection that is cut. They are called
+	// process it is; and of each call that Clients refuses, a [*DeniedError]. OnCut is told of each connection that is cut. They are called
 	// from several goroutines and must not block. Nil: nobody is told.
 	OnFailure func(*HandshakeError)
 	OnRefused func(error)
@@ -132,6 +141,11 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	if min(cfg.MaxConns, cfg.MaxPerIdentity, cfg.MaxStrangers, cfg.StrangersPerSource, cfg.MaxHandshakes, cfg.HandshakesPerSource) < 0 ||
 		min(cfg.HandshakeTimeout, cfg.Grace, cfg.StrangerIdle) < 0 {
 		return nil, errors.New("mesh: a limit of GuardConfig is negative; leave it at zero for the default")
+	}
+	if !cfg.Clients.Equal(credential.Expect{}) {
+		if err := cfg.Clients.Validate(""); err != nil {
+			return nil, fmt.Errorf("mesh: GuardConfig.Clients: %w", err)
+		}
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -427,11 +441,49 @@ func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (*call, err
 		g.strike(c, why, now)
 		return nil, why
 	}
+	if err := g.denied(info.Peer); err != nil {
+		return nil, g.refused(err)
+	}
 	call := &call{Context: ctx, info: info, unary: unary}
 	if err := c.begin(call); err != nil {
 		return nil, err
 	}
 	return call, nil
+}
+
+// denied says why p may not call, or nil. Whom the cluster is of was checked as its chain was verified.
+func (g *Guard) denied(p identity.Peer) error {
+	switch {
+	case g.cfg.Clients.Equal(credential.Expect{}), p.Local != nil && g.cfg.Local != nil:
+		return nil
+	case p.Identified() && g.cfg.Clients.Check(p.ID) == nil:
+		return nil
+	}
+	return &DeniedError{Peer: p}
+}
+
+// DeniedError says that a caller is none of those in [GuardConfig.Clients]. What it says to the caller does not
+// tell who they are.
+type DeniedError struct{ Peer identity.Peer }
+
+func (e *DeniedError) Error() string {
+	switch {
+	case e.Peer.Identified():
+		return fmt.Sprintf("mesh: %s may not call here: ask whoever runs the server whom it serves", e.Peer.ID)
+	case e.Peer.Leaf != nil:
+		return fmt.Sprintf("mesh: the caller's certificate identifies nobody: %v", e.Peer.Err)
+	}
+	return "mesh: a call here takes a certificate that identifies a member"
+}
+
+// GRPCStatus is Unauthenticated for a caller without a certificate, and PermissionDenied for others. In HTTP it is
+// 401, and 403.
+func (e *DeniedError) GRPCStatus() *status.Status {
+	code := codes.PermissionDenied
+	if e.Peer.Leaf == nil {
+		code = codes.Unauthenticated
+	}
+	return status.New(code, e.Error())
 }
 
 func (g *Guard) leave(c *call) { c.info.conn.end(c, g.cfg.Now) }

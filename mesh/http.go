@@ -191,16 +191,21 @@ type ofServer struct{ net.Conn }
 
 func (ofServer) Close() error { return nil }
 
-// statusOf returns the status of a refusal: what [CutError.GRPCStatus] says, in HTTP.
+// statusOf returns the status of a refusal: what GRPCStatus of a [*CutError] or a [*DeniedError] says, in HTTP.
 func statusOf(err error) int {
-	cut, ok := errors.AsType[*CutError](err)
-	switch {
-	case !ok:
-		return http.StatusServiceUnavailable
-	case cut.GRPCStatus().Code() == codes.PermissionDenied:
-		return http.StatusForbidden
+	var code codes.Code
+	if cut, ok := errors.AsType[*CutError](err); ok {
+		code = cut.GRPCStatus().Code()
+	} else if denied, ok := errors.AsType[*DeniedError](err); ok {
+		code = denied.GRPCStatus().Code()
 	}
-	return http.StatusUnauthorized
+	switch code {
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized
+	}
+	return http.StatusServiceUnavailable
 }
 
 // acceptHTTP makes the handshakes of l, each on a goroutine of its own, and hands what came of

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/meshform"
 )
 
@@ -27,6 +28,7 @@ func (g *Guard) listenMembers(ctx context.Context, l net.Listener, cfg meshform.
 			if err != nil {
 				return // the gate has ended
 			}
+			_ = g.refused(&DeniedError{Peer: identity.Peer{Addr: conn.RemoteAddr().String()}}) // told, to nobody but the server
 			conn.Close()
 		}
 	})

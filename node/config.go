@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -25,6 +26,15 @@ type Content struct {
 	Freshness                     snapshot.Freshness
 	Expires                       time.Time
 	OnTrial                       bool // it is new, and a verdict on it counts: see [Node.ReportVerdict]
+}
+
+// Decode reads the content into a value of its scope's type, such as a [snapshot.NodeRuntime] of
+// [snapshot.ScopeNodeRuntime]: see [snapshot.Decode]. Texts in the value share no memory with JSON.
+func (c Content) Decode(into snapshot.Content) error {
+	if err := snapshot.Decode(c.Scope, c.JSON, into); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	return nil
 }
 
 // RefusedError says that the agent refuses, and why.
@@ -156,12 +166,15 @@ func (n *Node) stream(ctx context.Context, scope snapshot.Scope, w *watching) er
 	return err
 }
 
-// Permit asks the agent whether an action may be begun now, by its name in
-// docs/reference/degraded-actions.md. Nil: it may. An action that the agent does not know is
-// permitted in contact with a coordinator alone. A refusal is a [*RefusedError]. Any other error says
-// that nobody permitted it.
-func (n *Node) Permit(ctx context.Context, action string) error {
-	if _, err := n.local().PermitAction(ctx, &fealtyv1.PermitActionRequest{Action: action}); err != nil {
+// Permit asks the agent whether an action may be begun now. Nil: it may. A refusal is a [*RefusedError], and so is
+// that of an action that does not exist, in contact too: its Code is FE-N113. Any other error says that nobody
+// permitted it.
+func (n *Node) Permit(ctx context.Context, action Action) error {
+	if !slices.Contains(actions, action) {
+		// Also by an agent of an earlier release, which permits what it does not know while it is in contact.
+		return refused(explain.New(explain.ActionUnknown, "action", string(action)))
+	}
+	if _, err := n.local().PermitAction(ctx, &fealtyv1.PermitActionRequest{Action: string(action)}); err != nil {
 		return n.failed(err)
 	}
 	return nil
@@ -189,7 +202,7 @@ func (n *Node) failed(err error) error {
 		return ErrClosed
 	}
 	if e, ok := explain.FromStatus(err); ok {
-		return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: advice(e)}
+		return refused(e)
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:
@@ -201,6 +214,10 @@ func (n *Node) failed(err error) error {
 		return fmt.Errorf("node: %w: %w", context.DeadlineExceeded, err)
 	}
 	return fmt.Errorf("node: ask the agent of %s: %w", n.dir, err)
+}
+
+func refused(e *explain.Error) error {
+	return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: advice(e)}
 }
 
 func contentOf(c *fealtyv1.ScopeContent) Content {

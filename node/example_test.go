@@ -2,10 +2,10 @@ package node_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -43,17 +43,15 @@ func ExampleNode_Snapshot() {
 	}
 	defer n.Close()
 	ctx := context.Background()
-	fmt.Println(n.Permit(ctx, "start_services"))
+	fmt.Println(n.Permit(ctx, node.StartServices))
 	runtime, err := n.Snapshot(ctx, snapshot.ScopeNodeRuntime)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	var told struct {
-		Kind  string `json:"kind"`
-		State string `json:"state"`
-	}
-	fmt.Println(json.Unmarshal(runtime.JSON, &told), told.Kind, told.State, runtime.Freshness)
+	var told snapshot.NodeRuntime
+	fmt.Println(runtime.Decode(&told), told.Kind, told.State, runtime.Freshness)
+	fmt.Println(snapshot.Decode(runtime.Scope, runtime.JSON, new(snapshot.RoutePolicy)) != nil) // of another scope
 
 	_, err = n.Snapshot(ctx, snapshot.ScopeRoutePolicy)
 	if refused, ok := errors.AsType[*node.RefusedError](err); ok {
@@ -62,7 +60,119 @@ func ExampleNode_Snapshot() {
 	// Output:
 	// <nil>
 	// <nil> data active fresh
+	// true
 	// FE-N110 says that there is none: true
+}
+
+// A program asks by the names that the agent's guard knows. One that does not exist is refused always.
+func ExampleNode_Permit() {
+	folders, end := exampleMembers("node-a")
+	defer end()
+
+	n, err := node.Open(folders[0], node.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer n.Close()
+	for _, group := range [][]node.Action{
+		{node.ContinueServices, node.PreserveRoutes, node.PreserveSessions, node.ReconnectPeers, node.ValidatePeers,
+			node.UseStorageEndpoints, node.ReportLater},
+		{node.StartServices, node.ResolveSecrets, node.AdmitSessions},
+		{node.ApproveEnrollment, node.IssueCertificates, node.AssignRoles, node.ChangeClusterPolicy,
+			node.ChangeOrganizationPolicy, node.RotateTrustRoots, node.PromotePartition, node.FetchUnrelatedSecrets,
+			node.CreateServiceAuthority},
+		{"start_service"},
+	} {
+		permitted := 0
+		for _, action := range group {
+			err := n.Permit(context.Background(), action)
+			if refused, ok := errors.AsType[*node.RefusedError](err); ok && refused.Code == "FE-N113" {
+				fmt.Println(action, "does not exist")
+			} else if err == nil || ok {
+				permitted++
+			}
+		}
+		fmt.Println(permitted, "of", len(group), "were decided on")
+	}
+	// Output:
+	// 7 of 7 were decided on
+	// 3 of 3 were decided on
+	// 9 of 9 were decided on
+	// start_service does not exist
+	// 0 of 1 were decided on
+}
+
+// A server says whom it serves, by id, kind or a pattern of names; others are refused before its handlers.
+func ExampleNode_NewServerFor() {
+	folders, end := exampleMembers("web-1", "db-1")
+	defer end()
+	var members []*node.Node
+	for _, dir := range folders {
+		n, err := node.Open(dir, node.Options{})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer n.Close()
+		members = append(members, n)
+	}
+	server, err := members[0].NewServerFor(credential.AnyNamed(identity.Data, "web-*"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	healthpb.RegisterHealthServer(server, greeter{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	go server.Serve(listener)
+	defer server.Stop()
+	pages, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() {
+		served <- members[0].ServeHTTPFor(ctx, credential.ExactID(members[0].ID()), pages, new(http.Server))
+	}()
+	for _, n := range members {
+		conn, err := n.Dial(listener.Addr().String(), credential.ExactID(members[0].ID()))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+		fmt.Println(n.ID().Name(), status.Code(err))
+		conn.Close()
+		transport, err := n.NewHTTPTransport(credential.ExactID(members[0].ID()))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		client := http.Client{Transport: transport}
+		answer, err := client.Get("https://" + pages.Addr().String())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(n.ID().Name(), answer.StatusCode)
+		answer.Body.Close()
+		transport.CloseIdleConnections()
+	}
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// called by web-1
+	// web-1 OK
+	// web-1 404
+	// db-1 PermissionDenied
+	// db-1 403
+	// <nil>
 }
 
 // A program follows its config until it closes the node.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 
@@ -45,6 +46,17 @@ func (n *Node) NewServer(options ...grpc.ServerOption) (*grpc.Server, error) {
 	return grpc.NewServer(append(guard.ServerOptions(), options...)...), nil
 }
 
+// NewServerFor is [Node.NewServer] for clients that are expected, such as [credential.AnyOfKind] of shards: each other
+// call is refused with a [*mesh.DeniedError] before the handler, also that of a client without a certificate. It
+// fails where clients expects nobody.
+func (n *Node) NewServerFor(clients credential.Expect, options ...grpc.ServerOption) (*grpc.Server, error) {
+	guard, err := n.guardFor(clients)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewServer(append(guard.ServerOptions(), options...)...), nil
+}
+
 // NewHTTPTransport returns an [http.RoundTripper] to servers that prove expect, whatever the
 // host in the URL. See [mesh.NewHTTPTransport].
 func (n *Node) NewHTTPTransport(expect credential.Expect) (*mesh.HTTPTransport, error) {
@@ -60,6 +72,25 @@ func (n *Node) ServeHTTP(ctx context.Context, l net.Listener, s *http.Server) er
 		return err
 	}
 	return mesh.ServeHTTP(ctx, guard, l, s)
+}
+
+// ServeHTTPFor is [Node.ServeHTTP] for clients that are expected, as [Node.NewServerFor]: others are answered 401
+// without a certificate, and 403 with one.
+func (n *Node) ServeHTTPFor(ctx context.Context, clients credential.Expect, l net.Listener, s *http.Server) error {
+	guard, err := n.guardFor(clients)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	return mesh.ServeHTTP(ctx, guard, l, s)
+}
+
+func (n *Node) guardFor(clients credential.Expect) (*mesh.Guard, error) {
+	// Not by what a guard makes of the zero value, which is to serve everybody.
+	if err := clients.Validate(n.ID().Cluster()); err != nil {
+		return nil, fmt.Errorf("node: the clients of a server: %w", err)
+	}
+	return mesh.NewGuard(mesh.GuardConfig{Source: n.Source(), Now: n.now, Clients: clients})
 }
 
 func (n *Node) guard() (*mesh.Guard, error) {

@@ -20,10 +20,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -71,10 +73,17 @@ type Node struct {
 	close func() error    // once
 }
 
-// Open reads the folder of an agent, which need not run. It fails unless the agent has joined,
+// defaultDir is where an agent keeps its folder unless it was told otherwise; the settings of fealty agent have it too.
+const defaultDir = "/var/lib/fealty/agent"
+
+// Open reads the folder of an agent, which need not run. An empty dir is the folder that the
+// environment names in FEALTY_DATA, as for fealty's commands, or else /var/lib/fealty/agent. It fails unless the agent has joined,
 // has a trust bundle, and has a certificate that is good now. Close the node when done: a
 // goroutine follows the folder.
 func Open(dir string, options Options) (*Node, error) {
+	if dir == "" {
+		dir = cmp.Or(os.Getenv("FEALTY_DATA"), defaultDir)
+	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}

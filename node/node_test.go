@@ -32,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
@@ -344,8 +345,18 @@ func TestConfig(t *testing.T) {
 	if err := a.Permit(t.Context(), "start_services"); err != nil {
 		t.Error(err)
 	}
-	if err := a.Permit(t.Context(), "no_action"); err != nil {
-		t.Errorf("in contact: %v", err)
+	refused(a.Permit(t.Context(), "no_action"), "FE-N113") // in contact too
+	for _, r := range guard.ActionRules() {
+		if err := a.Permit(t.Context(), node.Action(r.Action)); err != nil && strings.Contains(err.Error(), "FE-N113") {
+			t.Errorf("package node does not know the action %s: %v", r.Action, err)
+		}
+	}
+	var decoded snapshot.NodeRuntime
+	if err := got.Decode(&decoded); err != nil || string(decoded.Kind) != "data" {
+		t.Errorf("the content decodes to %+v, %v", decoded, err)
+	}
+	if err := got.Decode(new(snapshot.RoutePolicy)); err == nil {
+		t.Error("content of one scope was decoded as that of another")
 	}
 	refused(a.ReportVerdict(t.Context(), got, false, "it is slow"), "FE-U107")
 

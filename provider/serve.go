@@ -61,6 +61,12 @@ type Config struct {
 	// nobody hears.
 	Refused func(err error)
 
+	// TurnedAway hears of each caller that is not served, for another reason than the fence: a
+	// [*mesh.HandshakeError] of one whose handshake failed, a [*mesh.DeniedError] of one without a
+	// certificate, a [*mesh.FullError] of too many connections, or a gRPC status, which is PermissionDenied
+	// for the certificate of no shard, or of nobody, and ResourceExhausted for too many calls at once. It is called from several goroutines and does not block. Nil: nobody hears.
+	TurnedAway func(err error)
+
 	// Log is told what [Machines] failed with, and who was turned away. Nil: slog.Default().
 	Log *slog.Logger
 }
@@ -103,7 +109,8 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true})}
 	if s.cfg.Source != nil {
-		guard, err := mesh.NewGuard(mesh.GuardConfig{Source: s.cfg.Source, OnFailure: s.handshakeFailed})
+		guard, err := mesh.NewGuard(mesh.GuardConfig{Source: s.cfg.Source, OnFailure: s.handshakeFailed,
+			OnRefused: s.connectionRefused})
 		if err != nil {
 			return err
 		}
@@ -136,6 +143,13 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 // handshakeFailed tells of a handshake that failed, in few lines however many do.
 func (s *service) handshakeFailed(err *mesh.HandshakeError) {
 	s.noise.Log(context.Background(), s.cfg.Log, string(err.Reason), slog.LevelWarn, "a handshake failed", slog.Any("err", err))
+	s.turnedAway(err)
+}
+
+// connectionRefused tells of a connection that was refused, likewise: of one without a certificate, or of too many.
+func (s *service) connectionRefused(err error) {
+	s.noise.Log(context.Background(), s.cfg.Log, "refused", slog.LevelWarn, "a connection was refused", slog.Any("err", err))
+	s.turnedAway(err)
 }
 
 // loopback reports whether nobody but this machine reaches addr.

@@ -81,8 +81,12 @@ func (s *service) holderOf(ctx context.Context) (string, error) {
 	}
 	peer := identity.FromContext(ctx)
 	switch {
+	case peer.Leaf == nil:
+		return "", status.Error(codes.Unauthenticated, "provider: the caller shows no certificate")
 	case !peer.Identified():
-		return "", status.Error(codes.Unauthenticated, "provider: the caller shows no certificate that identifies it")
+		// It is known, and says not who it is: with no SPIFFE id, or several, it may do nothing.
+		return "", status.Errorf(codes.PermissionDenied, "provider: the caller's certificate identifies nobody: %v",
+			peer.Err)
 	case peer.ID.Kind() != identity.Shard:
 		return "", status.Errorf(codes.PermissionDenied, "provider: %s is no shard, and shards alone are served",
 			peer.ID)
@@ -95,15 +99,18 @@ func (s *service) admit(ctx context.Context, request any, info *grpc.UnaryServer
 	error) {
 	holder, err := s.holderOf(ctx)
 	if err != nil {
-		s.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a caller was turned away", slog.String("method", info.FullMethod),
-			slog.Any("peer", identity.FromContext(ctx)))
+		s.cfg.Log.LogAttrs(ctx, slog.LevelError, "a caller was turned away: it is not a shard of the cluster",
+			slog.String("method", info.FullMethod), slog.Any("peer", identity.FromContext(ctx)), slog.Any("err", err))
+		s.turnedAway(err)
 		return nil, err
 	}
 	s.mu.Lock()
 	if s.all >= maxCalls || s.calls[holder] >= maxHolder {
 		s.mu.Unlock()
-		return nil, status.Errorf(codes.ResourceExhausted,
+		err := status.Errorf(codes.ResourceExhausted,
 			"provider: %d calls at once are served, and %d of one caller: wait for answers", maxCalls, maxHolder)
+		s.turnedAway(err)
+		return nil, err
 	}
 	s.all++
 	s.calls[holder]++
@@ -117,6 +124,13 @@ func (s *service) admit(ctx context.Context, request any, info *grpc.UnaryServer
 		}
 	}()
 	return handler(ctx, request)
+}
+
+// turnedAway tells of a caller that was not served.
+func (s *service) turnedAway(err error) {
+	if s.cfg.TurnedAway != nil {
+		s.cfg.TurnedAway(err)
+	}
 }
 
 // fence lets a mutation pass that may be obeyed.

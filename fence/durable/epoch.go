@@ -81,8 +81,8 @@ type Epoch struct {
 
 // EnrolEpoch begins the first life of a holder that never had one: it happens once, when
 // the holder is enrolled. With a file there it is an error that matches [ErrEnrolled], also
-// when an enrolment was interrupted; [OpenEpoch] goes on from there. Otherwise it is as
-// OpenEpoch.
+// when an enrolment was interrupted; [OpenEpoch] goes on from there. A directory that does
+// not exist is made, with mode 0700. Otherwise it is as OpenEpoch.
 func EnrolEpoch(dir string, o EpochOptions) (*Epoch, error) { return enrolEpoch(files.OS(), dir, o) }
 
 // OpenEpoch begins the next life of a holder, and holds its directory until [Epoch.Close]
@@ -103,6 +103,9 @@ func (e *Epoch) Life() fence.Life { return e.sender.Life() }
 func (e *Epoch) Close() error { return e.lock.Close() }
 
 func enrolEpoch(disk files.FS, dir string, o EpochOptions) (*Epoch, error) {
+	if err := disk.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("fence: enrol in %s: %w", dir, err)
+	}
 	return begin(disk, dir, func(name string) (fence.Life, error) {
 		if _, found, err := readEpoch(disk, name); found {
 			return fence.Life{}, errors.Join(fmt.Errorf("fence: enrol in %s: %w", name, ErrEnrolled), err)
@@ -146,6 +149,10 @@ func begin(disk files.FS, dir string, next func(name string) (fence.Life, error)
 	// The lock comes first and is held for life: two processes that count at once would
 	// count to the same number.
 	lock, err := disk.Lock(filepath.Join(dir, epochLock))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("fence: there is no directory %s: name the one in which this holder was enrolled, or call "+
+			"EnrolEpoch if it never was: %w", dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fence: open the epoch in %s: %w", dir, err)
 	}

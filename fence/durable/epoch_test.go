@@ -482,10 +482,34 @@ func TestEpochIsHeld(t *testing.T) {
 		t.Errorf("on a disk that takes no writes: %v, %v", two, err)
 	}
 	disk.Refuse(nil)
-	if two, err := enrolling(disk.FS(), "/none", durable.EpochOptions{}); !errors.Is(err,
-		fs.ErrNotExist) {
-		t.Errorf("in no folder: %v, %v", two, err)
+}
+
+// The first start makes the folder that it is given; a later one that names another folder is told so, and makes none.
+func TestFoldersAreMadeOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "folder")
+	if e, err := durable.OpenEpoch(dir, durable.EpochOptions{}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "EnrolEpoch") {
+		t.Errorf("open an epoch in no folder: %v, %v", e, err)
 	}
+	if l, err := durable.OpenLedger(dir, fence.LedgerOptions{}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "EnrolLedger") {
+		t.Errorf("open a ledger in no folder: %v, %v", l, err)
+	}
+	if _, err := os.Stat(filepath.Dir(dir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opening made a folder: %v", err)
+	}
+	e, err := durable.EnrolEpoch(dir, durable.EpochOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder: %v, %v", info, err)
+	}
+	l, err := durable.EnrolLedger(filepath.Join(dir, "ledger"), fence.LedgerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 }
 
 // The authority is asked while the folder is held, with what the file has; what it answers is

@@ -104,7 +104,8 @@ type LedgerStatus struct {
 
 // EnrolLedger begins with a receiver that has obeyed nobody yet: it happens once, when the
 // receiver is made. With a file there it is an error that matches [ErrEnrolled], also when
-// that was interrupted; [OpenLedger] goes on from there. Otherwise it is as OpenLedger.
+// that was interrupted; [OpenLedger] goes on from there. A directory that does not exist is
+// made, with mode 0700. Otherwise it is as OpenLedger.
 func EnrolLedger(dir string, o fence.LedgerOptions) (*Ledger, error) {
 	return openLedger(files.OS(), dir, o, opening{enrol: true})
 }
@@ -146,7 +147,16 @@ type opening struct {
 }
 
 func openLedger(disk files.FS, dir string, o fence.LedgerOptions, how opening) (_ *Ledger, err error) {
+	if how.enrol {
+		if err := disk.MkdirAll(dir); err != nil {
+			return nil, fmt.Errorf("fence: enrol in %s: %w", dir, err)
+		}
+	}
 	lock, err := disk.Lock(filepath.Join(dir, ledgerLock))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("fence: there is no directory %s: name the one in which this receiver was enrolled, or call "+
+			"EnrolLedger if it never was: %w", dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fence: open the ledger in %s: %w", dir, err)
 	}

@@ -37,7 +37,8 @@ type Server struct {
 	// Gate decides. Required.
 	Gate *fence.Gate
 
-	// Holder returns who is on the other end, as its certificate says. Required.
+	// Holder returns who is on the other end, as its certificate says. An error with a gRPC status
+	// is told with its code, any other one as Unauthenticated. Required.
 	Holder func(ctx context.Context) (string, error)
 
 	// Rules has a rule for each method, by its full name "/package.Service/Method". A call
@@ -63,7 +64,11 @@ func (s *Server) Unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	}
 	holder, err := s.Holder(ctx)
 	if err != nil {
-		return nil, status.Errorf(codes.Unauthenticated, "%s: nobody is known on the other end: %v", info.FullMethod, err)
+		code := codes.Unauthenticated
+		if own, ok := status.FromError(err); ok { // such as PermissionDenied for a certificate of nobody
+			code = own.Code()
+		}
+		return nil, status.Errorf(code, "%s: nobody is known on the other end: %v", info.FullMethod, err)
 	}
 	claim, err := s.claim(ctx, holder, rule, request)
 	if err != nil {

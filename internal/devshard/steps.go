@@ -467,7 +467,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	link := uplink.New(uplink.Config{Source: who.Source(), Addresses: who.Coordinators})
+	link := uplink.New(uplink.Config{Source: who.Source(), Addresses: who.Coordinators, Log: f.cfg.Log})
 	defer link.Close()
 	dir := filepath.Join(f.cfg.Dir, "stale-term")
 	if err := durable.OS().MkdirAll(dir); err != nil {

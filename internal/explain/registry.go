@@ -152,6 +152,8 @@ const (
 	NodeStateNewer  Code = "FE-N111"
 	NodeDiskRefuses Code = "FE-N112"
 
+	ActionUnknown Code = "FE-N113"
+
 	SnapshotUnreadable Code = "FE-N120"
 	SnapshotNone       Code = "FE-N121"
 	MirrorNoNews       Code = "FE-N122"
@@ -1550,8 +1552,7 @@ stale one to delete. Two nodes on one machine have a folder each.`,
 		Page: `
 A cut-off part of a cluster must never do these by itself: approve enrollment, issue certificates, assign roles,
 change policy, rotate trust roots, promote itself, fetch secrets that it was not assigned, create authority. No policy
-allows it, and an action that the agent does not know is refused as well. The reason is a word: ` + "`forbidden`" + `,
-` + "`unknown_action`" + `, ` + "`needs_record`" + ` for what starts something new, and
+allows it. The reason is a word: ` + "`forbidden`" + `, ` + "`needs_record`" + ` for what starts something new, and
 ` + "`revocations_unknown`" + ` where somebody may have been revoked without this node knowing.`,
 	},
 	{
@@ -1602,7 +1603,20 @@ stays certified for as long as that goes on. It looks at the disk every minute, 
 it takes one. A certificate that could not be written is in memory alone: a node that is started again meanwhile finds
 its key, and comes back by it. Larger writes than a key fail longer:
 new snapshots are not used before they are kept.`,
-	}, {
+	},
+	{
+		Code:  ActionUnknown,
+		Title: "no action has this name",
+		What:  "{action|the action} was not permitted: no action has this name",
+		Why:   "a name with a slip in it would be permitted in contact, and refused in the outage that the guard is for",
+		Do:    "{guess|ask by one of the names in docs/reference/degraded-actions.md}",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+A service asks the agent by name whether it may do something now. A name that the agent does not know is refused
+always, in contact too, with the reason ` + "`unknown_action`" + `. Programs in Go have constants for the names in package
+node. An agent of an earlier release does not know actions that came later: upgrade it before the program that asks.`,
+	},
+	{
 		Code:  SnapshotUnreadable,
 		Title: "a file is no snapshot",
 		What:  "{file|the file} is no {sort|snapshot}",

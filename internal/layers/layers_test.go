@@ -57,6 +57,7 @@ var levels = []struct {
 	{"internal/identityauthor", 0, "what who mints and names asks of package identity"},
 	{"internal/identityform", 0, "bounds of identities and certificates"},
 	{"internal/identitytest", 1, "throwaway authorities, for tests"},
+	{"identity/identitytest", 1, "throwaway certificates, for tests of other people"},
 	{"internal/fenceform", 0, "bounds and words of the fence"},
 	{"internal/statement", 0, "what an authority signs, and how it is read"},
 	{"internal/orders", 1, "statements of a leader: what they are, and not who obeys"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,9 @@ type Config struct {
 	Source credential.Source
 	// Addresses returns where coordinators are now, as host:port.
 	Addresses func() []string
+	// Log is told which coordinators do not prove what they have to, and why. It is the log of the process: without
+	// it that line would be in another form than the others.
+	Log *slog.Logger
 }
 
 // Link makes unary calls at one coordinator, and goes on to the next one when it does not
@@ -119,7 +123,7 @@ func (l *Link) next(tried map[string]bool) (*mesh.Conn, string, error) {
 		if tried[address] {
 			continue
 		}
-		pool := &mesh.Pool{Options: mesh.Options{GRPC: []grpc.DialOption{
+		pool := &mesh.Pool{Options: mesh.Options{Log: l.cfg.Log, GRPC: []grpc.DialOption{
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse))}}}
 		conn, err := pool.Dial("passthrough:///"+address, l.cfg.Source, credential.AnyOfKind(identity.Coordinator))
 		if err != nil {

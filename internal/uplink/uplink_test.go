@@ -3,10 +3,13 @@ package uplink_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -70,6 +73,31 @@ func (c *cluster) serve(kind identity.Kind, s *server) (address string) {
 	return l.Addr().String()
 }
 
+// lines are those of a log; what nobody waits for is dropped.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
+func (l lines) await(t *testing.T, want string) {
+	t.Helper()
+	for end := time.After(time.Minute); ; {
+		select {
+		case line := <-l:
+			if strings.Contains(line, want) {
+				return
+			}
+		case <-end:
+			t.Fatalf("no line has %s", want)
+		}
+	}
+}
+
 // A call goes to the coordinator that answered last, and to each other one while none does; an
 // answer that says no is an answer.
 func TestWhoeverAnswers(t *testing.T) {
@@ -80,7 +108,9 @@ func TestWhoeverAnswers(t *testing.T) {
 	a, b, impostor := &server{answer: fine}, &server{answer: fine}, &server{answer: fine}
 	at := []string{"127.0.0.1:1", c.serve(identity.Data, impostor), c.serve(identity.Coordinator, a),
 		c.serve(identity.Coordinator, b)}
-	link := uplink.New(uplink.Config{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) }})
+	log := make(lines, 64)
+	link := uplink.New(uplink.Config{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) },
+		Log: slog.New(slog.NewJSONHandler(log, nil))})
 	client := fealtyv1.NewDomainServiceClient(link)
 	call := func() error {
 		_, err := client.ListDomains(t.Context(), &fealtyv1.ListDomainsRequest{})
@@ -95,6 +125,12 @@ func TestWhoeverAnswers(t *testing.T) {
 		t.Errorf("%d calls at the first one, %d at the other, %d at one that is no coordinator", a.calls.Load(), b.calls.Load(),
 			impostor.calls.Load())
 	}
+	// Who is rejected stands in the log of the process, in its format, and not in that of the library.
+	log.await(t, `"msg":"endpoint rejected`)
+	link.Close()
+	link = uplink.New(uplink.Config{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) },
+		Log: slog.New(slog.DiscardHandler)})
+	client = fealtyv1.NewDomainServiceClient(link)
 	a.answer = func() error { return status.Error(codes.PermissionDenied, "no") }
 	if err := call(); status.Code(err) != codes.PermissionDenied || b.calls.Load() != 0 {
 		t.Errorf("an answer was not believed: %v, and %d calls at the other one", err, b.calls.Load())

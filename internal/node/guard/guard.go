@@ -7,6 +7,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -179,7 +180,7 @@ type RefusalReason string
 
 const (
 	ForbiddenAction    RefusalReason = "forbidden"           // for coordinators to decide, and none is in reach
-	UnknownAction      RefusalReason = "unknown_action"      // likewise, for want of a row
+	UnknownAction      RefusalReason = "unknown_action"      // for want of a row, whatever the node is in contact with
 	NeedsRecord        RefusalReason = "needs_record"        // it takes a record that is fresh or stale
 	NotAllowed         RefusalReason = "not_allowed"         // the policy does not list it
 	BoundOver          RefusalReason = "bound_over"          // its time is over
@@ -212,6 +213,15 @@ func (e *RefusedError) explain() *explain.Error {
 	about := []any{"action", string(e.Action), "state", string(e.State), "partition", string(e.Partition), "reason",
 		e.Reason}
 	switch RefusalReason(e.Reason) {
+	case UnknownAction:
+		var names []string
+		for _, r := range rules() {
+			names = append(names, string(r.Action))
+		}
+		if guess := slip.Guess(string(e.Action), names); guess != "" {
+			about = append(about, "guess", guess)
+		}
+		return explain.New(explain.ActionUnknown, about...)
 	case NotAllowed:
 		return explain.New(explain.ActionNotAllowed, about...)
 	case Withdrawn:
@@ -364,7 +374,9 @@ func (f Facts) unsure(now time.Time) bool {
 // [*RefusedError].
 //
 // In contact, which is a stream to a coordinator and a fresh record, what is
-// forbidden or unknown here passes: it is for the coordinator to refuse.
+// forbidden here passes: it is for the coordinator to refuse. What is unknown is
+// refused always: a name with a slip in it would pass in contact, and nobody would
+// notice before the outage that the guard is for.
 func (f Facts) Permit(action Action, now time.Time) error {
 	rule, known := ruleOf(action)
 	state, by := f.state(rule.Needs, now)
@@ -380,11 +392,10 @@ func (f Facts) Permit(action Action, now time.Time) error {
 		return e
 	}
 	switch {
-	case rule.Class == ByContact || !known:
+	case !known:
+		return refuse(UnknownAction)
+	case rule.Class == ByContact:
 		if !f.Contact || f.Partition(now) != Connected {
-			if !known {
-				return refuse(UnknownAction)
-			}
 			return refuse(ForbiddenAction)
 		}
 	case f.Withdrawn != "" && slices.Contains(rule.Needs, snapshot.ScopeTrustBundle):

@@ -3,8 +3,11 @@ package process_test
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
@@ -345,6 +354,83 @@ func TestOthersAreTurnedAway(t *testing.T) {
 		if _, err := c.Create(t.Context(), provider.Order{Machine: "sleeper-1"}); !errors.Is(err, provider.ErrRejected) {
 			t.Errorf("%s creates: %v, want ErrRejected", kind, err)
 		}
+	}
+}
+
+// Whom a provider does not serve it counts, by why: a certificate of no shard, of nobody, or of two at once, none at
+// all, and one of another cluster.
+func TestThoseTurnedAwayAreCounted(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	foreign := identitytest.NewAuthority(t, cluster)
+	p, err := process.Open(process.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+		Profiles: []process.Profile{{Name: "sleeper", Command: []string{"sleep", "600"}, Slots: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	chain, key := a.Issue(t, a.ID(t, identity.Provider, "laptop"))
+	self, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: a.Bundle()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := process.NewCounts(nil)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.Run(ctx, process.RunConfig{Listener: l, Counts: counts, Source: credential.Static(self),
+			Follow: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			Marks:  fence.InMemory(fence.NewLedger(fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true}))})
+	}()
+	named := func(from *identitytest.Authority, names ...string) []tls.Certificate {
+		chain, key := from.IssueRaw(t, func(c *x509.Certificate) {
+			for _, name := range names {
+				c.URIs = append(c.URIs, from.ID(t, identity.Shard, name).URL())
+			}
+		})
+		return []tls.Certificate{identitytest.TLS(chain, key)}
+	}
+	other, otherKey := a.Issue(t, a.ID(t, identity.Data, "x"))
+	for _, row := range []struct {
+		name  string
+		certs []tls.Certificate
+		want  codes.Code
+	}{
+		{"a shard", named(a, "eu-1"), codes.OK},
+		{"no shard", []tls.Certificate{identitytest.TLS(other, otherKey)}, codes.PermissionDenied},
+		{"no name", named(a), codes.PermissionDenied},
+		{"two names", named(a, "eu-1", "eu-2"), codes.PermissionDenied},
+		{"no certificate", nil, codes.Unavailable}, // it is closed
+		{"another cluster", named(foreign, "eu-1"), codes.Unavailable},
+	} {
+		conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(
+			&tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}, Certificates: row.certs})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = fealtyv1.NewProviderServiceClient(conn).ListMachines(t.Context(), &fealtyv1.ListMachinesRequest{})
+		conn.Close()
+		if status.Code(err) != row.want {
+			t.Errorf("%s: %v, want %v", row.name, err, row.want)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	// A client that is closed may connect again by itself, so that these are one or more.
+	got := counts.TurnedAway()
+	for _, again := range []string{"handshake", "no_certificate"} {
+		if got[again] < 1 {
+			t.Errorf("no %s was counted: %v", again, got)
+		}
+		delete(got, again)
+	}
+	if want := map[string]float64{"not_a_shard": 3, "busy": 0}; !maps.Equal(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
 	}
 }
 

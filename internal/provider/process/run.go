@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
@@ -19,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -60,6 +63,7 @@ type kept interface {
 type Counts struct {
 	registry *prometheus.Registry
 	refused  *prometheus.CounterVec
+	away     *prometheus.CounterVec
 	reloads  *prometheus.CounterVec
 	machines *prometheus.GaugeVec
 }
@@ -73,14 +77,22 @@ func NewCounts(output *logging.Writer) *Counts {
 			Help: "Attempts and promises that the fence refused, by reason. Those that are stale, moved, clone " +
 				"or owner are of a shard that is not in charge, and incidents.",
 		}, []string{"reason"}),
+		away: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_provider_turned_away_total",
+			Help: "Callers that were not served, by reason: handshake for those that proved nothing, no_certificate, " +
+				"not_a_shard for a certificate of another kind or of nobody, busy for too many calls at once.",
+		}, []string{"reason"}),
 		machines: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fealty_provider_machines",
 			Help: "Machines, by their state.",
 		}, []string{"state"}),
 		reloads: tlsfiles.NewFailures(),
 	}
-	c.registry.MustRegister(c.refused, c.machines, c.reloads)
+	c.registry.MustRegister(c.refused, c.away, c.machines, c.reloads)
 	c.registry.MustRegister(output.Collectors()...)
+	for _, reason := range []string{awayHandshake, awayNoCertificate, awayNotAShard, awayBusy} {
+		c.away.WithLabelValues(reason) // a rate begins at zero
+	}
 	return c
 }
 
@@ -92,11 +104,35 @@ func (c *Counts) ReloadFailed(reason credential.Reason) {
 	c.reloads.WithLabelValues(string(reason)).Inc()
 }
 
+// The reasons for which callers are not served, by which they are counted.
+const (
+	awayHandshake     = "handshake"
+	awayNoCertificate = "no_certificate"
+	awayNotAShard     = "not_a_shard"
+	awayBusy          = "busy"
+)
+
+// turnedAway counts a caller that was not served.
+func (c *Counts) turnedAway(err error) {
+	_, handshake := errors.AsType[*mesh.HandshakeError](err)
+	_, full := errors.AsType[*mesh.FullError](err)
+	reason := awayNotAShard
+	switch code := status.Code(err); {
+	case handshake:
+		reason = awayHandshake
+	case full, code == codes.ResourceExhausted:
+		reason = awayBusy
+	case code == codes.Unauthenticated:
+		reason = awayNoCertificate
+	}
+	c.away.WithLabelValues(reason).Inc()
+}
+
 // Run serves the provider until ctx ends, and returns nil then, or what ended it before.
 func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 	g, ctx := errgroup.WithContext(ctx)
 	serving := provider.Config{Machines: p, Marks: cfg.Marks, Authority: cfg.Authority, Insecure: cfg.Source == nil,
-		Refused: func(err error) { p.refused(cfg.Counts, err) }, Log: p.cfg.Log}
+		Refused: func(err error) { p.refused(cfg.Counts, err) }, TurnedAway: cfg.Counts.turnedAway, Log: p.cfg.Log}
 	if cfg.Source != nil {
 		serving.Source = cfg.Source
 		g.Go(func() error { return untilEnd(ctx, cfg.Follow(ctx)) })
