@@ -11,7 +11,8 @@ help:
 	@echo '               coordinators on a store that fails (FLEET_SCHEDULES=1000), kill -9 of the coordinator that'
 	@echo '               leads, 100 times on each store (COORDINATOR_KILLS=100), and of a provider of processes'
 	@echo '               (PROVIDER_KILLS=500), owners of domains on clocks that go wrong (OWNER_SCHEDULES=20000), and'
-	@echo '               machines that join at once from one address (JOINS=10000)'
+	@echo '               machines that join at once from one address (JOINS=10000), and credentials of a store that are'
+	@echo '               replaced, and logs that nobody reads, for SURROUNDINGS_TIME=10m'
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
@@ -40,6 +41,7 @@ JOINS ?= 10000
 FLEET_SCHEDULES ?= 1000
 OWNER_SCHEDULES ?= 20000
 PROVIDER_KILLS ?= 500
+SURROUNDINGS_TIME ?= 10m
 soak:
 	@tools/postgres.sh
 	@tools/etcd.sh
@@ -53,6 +55,7 @@ soak:
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty
 	FEALTY_TEST_JOINS=$(JOINS) go test -run '^TestJoinsAtOnceFromOneAddress$$' -timeout 2h -v ./cmd/fealty
+	CHAOS_TIME=$(SURROUNDINGS_TIME) go test -count=1 -run '^TestSurroundings$$' -timeout 2h -v ./internal/chaos
 	FEALTY_TEST_EVERY_BYTE=1 go test -run '^(TestEveryFileDamaged|TestDamaged.*)$$' -timeout 2h -v ./internal/agent
 
 # A seed that is not given is chosen by each run, which prints it.

@@ -78,6 +78,9 @@ func newFleet(t *testing.T, s *storage, coordinators, nodes int) *fleet {
 		}
 		t.Cleanup(m.close)
 		p := &process{m: m, log: filepath.Join(dir, name+".log")}
+		if s.readers {
+			p.reader = new(reader)
+		}
 		p.args = append([]string{exe, args[0], "--data", filepath.Join(m.dir, "data")}, args[1:]...)
 		t.Cleanup(p.kill)
 		return p
@@ -90,7 +93,7 @@ func newFleet(t *testing.T, s *storage, coordinators, nodes int) *fleet {
 			t.Fatal(err)
 		}
 		p := add(name, "coordinator", "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--self-heal-after", "2s",
-			"--log-level", "warn")
+			"--log-level", s.level("warn"))
 		p.args = append(p.args, "--store", s.url(p.m, i))
 		f.coords, f.listens = append(f.coords, p), append(f.listens, listen)
 		f.start(p)
@@ -104,7 +107,7 @@ func newFleet(t *testing.T, s *storage, coordinators, nodes int) *fleet {
 	}
 	f.found(entries.String())
 	for i := range nodes {
-		p := add(fmt.Sprintf("node-%d", i+1), "agent", "--log-level", "info")
+		p := add(fmt.Sprintf("node-%d", i+1), "agent", "--log-level", s.level("info"))
 		f.nodes = append(f.nodes, p)
 		f.join(p)
 		f.start(p)
@@ -122,7 +125,7 @@ func (f *fleet) keyFile() string {
 }
 
 // found sets the first manifest, with entries of coordinators. The key that it makes is
-// copied to the second machine, as the documents say, and the third has none.
+// copied to the second machine, as the documents say, and the third has none, unless nothing may need attention.
 func (f *fleet) found(entries string) {
 	f.t.Helper()
 	signer := filepath.Join(f.dir, "alice.key")
@@ -151,8 +154,12 @@ rejoin_grace: 7d
 	f.must("manifest", "set", name, "--socket", f.socket(f.coords[0]))
 	if len(f.coords) > 1 && f.coords[0].m.holder != nil {
 		seed, err := os.ReadFile(f.coords[0].m.path("seed.key"))
-		if err == nil {
-			err = os.WriteFile(f.coords[1].m.path("seed.key"), seed, 0o600)
+		with := f.coords[1:2]
+		if f.store.readers {
+			with = f.coords[1:]
+		}
+		for _, p := range with {
+			err = errors.Join(err, os.WriteFile(p.m.path("seed.key"), seed, 0o600))
 		}
 		if err != nil {
 			f.t.Fatal(err)

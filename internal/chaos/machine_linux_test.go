@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // program builds the program as it is built for use: without the race detector.
@@ -143,6 +145,10 @@ type process struct {
 	log  string
 	args []string // with the program
 
+	// reader, if there is one, reads what the process prints and writes it to the log. Without one the
+	// process has the file itself.
+	reader *reader
+
 	cmd   *exec.Cmd     // nil while it is down
 	ended chan struct{} // closed when cmd ended
 }
@@ -156,6 +162,14 @@ func (p *process) start() error {
 	fmt.Fprintf(log, "-- %s: start\n", time.Now().Format("15:04:05.000"))
 	cmd := p.m.command(context.Background(), p.args[0], p.args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if p.reader != nil {
+		out, err := p.reader.open(p.log)
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		cmd.Stdout, cmd.Stderr = out, out
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -167,6 +181,47 @@ func (p *process) start() error {
 	}()
 	p.cmd, p.ended = cmd, ended
 	return nil
+}
+
+// A reader reads what a process prints from a pipe that holds little, as a log collector does, and stops when
+// it is told to.
+type reader struct {
+	may sync.Mutex // held by whoever has it stop
+}
+
+// open returns the end of a new pipe for a process to write to. What comes out goes to the end of a file, until
+// nobody has that end any more.
+func (r *reader) open(log string) (*os.File, error) {
+	to, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	from, out, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, to.Close())
+	}
+	if _, err := unix.FcntlInt(out.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize()); err != nil {
+		return nil, errors.Join(err, to.Close(), from.Close(), out.Close())
+	}
+	go func() {
+		defer from.Close()
+		defer to.Close()
+		for block := make([]byte, 1024); ; {
+			r.may.Lock()
+			r.may.Unlock() //nolint:staticcheck // it waits for who has it stop
+			n, err := from.Read(block)
+			if _, wrong := to.Write(block[:n]); err != nil || wrong != nil {
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// stop has it read no more, but for one block at most, until resume is called.
+func (r *reader) stop() (resume func()) {
+	r.may.Lock()
+	return r.may.Unlock
 }
 
 // running reports whether it was started and did not end by itself.

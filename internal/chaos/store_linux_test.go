@@ -18,6 +18,10 @@ type storage struct {
 	url  func(m *machine, coordinator int) string
 	ways []*proxytest.Proxy // from each coordinator
 
+	// readers has all processes of the fleet write their logs to a pipe, and write much; and nothing of the
+	// fleet needs attention by itself.
+	readers bool
+
 	// These are done to the store itself; none with SQLite, which is a file of the
 	// coordinator's machine.
 	kill, start, pause, resume func() error
@@ -27,6 +31,14 @@ type storage struct {
 	// dump copies it, and returns what puts the copy back; direct is its address then.
 	dump   func() (back func() error, err error)
 	direct string
+}
+
+// level is how much the processes of a fleet log.
+func (s *storage) level(usual string) string {
+	if s.readers {
+		return "debug"
+	}
+	return usual
 }
 
 func onSQLite(*testing.T, int) *storage {
