@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/freeport"
 )
 
-// A stream is what a process has for standard error, or for both of its streams.
+// A stream is what a process has for standard output and standard error.
 type stream struct {
 	file *os.File // what the process gets; nil: the stream is closed
 	read *os.File // the other end; nil: there is none
@@ -305,7 +305,7 @@ type streaming struct {
 	ended   chan struct{}
 }
 
-// begin starts a process that goes on, with s for its standard error.
+// begin starts a process that goes on, with s for its streams.
 func (f *streams) begin(name string, s *stream) *streaming {
 	f.t.Helper()
 	p := &streaming{f: f, name: name, stream: s, ended: make(chan struct{})}
@@ -339,10 +339,10 @@ func (f *streams) begin(name string, s *stream) *streaming {
 	p.cmd = f.fealty(context.WithoutCancel(f.t.Context()), args...)
 	if s.file == nil {
 		// As a shell does it: nothing else can start a process without the stream.
-		p.cmd.Args = append([]string{"sh", "-c", `exec "$0" "$@" 2>&-`, p.cmd.Path}, p.cmd.Args[1:]...)
+		p.cmd.Args = append([]string{"sh", "-c", `exec "$0" "$@" >&- 2>&-`, p.cmd.Path}, p.cmd.Args[1:]...)
 		p.cmd.Path = "/bin/sh"
 	} else {
-		p.cmd.Stderr = s.file
+		p.cmd.Stdout, p.cmd.Stderr = s.file, s.file
 	}
 	if err := p.cmd.Start(); err != nil {
 		f.t.Fatal(err)

@@ -62,7 +62,7 @@ the identity of that member, gets a grant from a coordinator when it starts, and
 see fealty domain. A coordinator tells it of quotas and providers too, before it does anything: see fealty quota and
 fealty provider. While no coordinator answers it goes on with what it has, until the leases of its domains are
 over. Without --agent it acts under the grant in --grant, which a provider may want, and in all domains; the keys
-of who signed it are read when it starts. A shard that a provider refused because another process
+of who signed it are read when it starts, and again on SIGHUP. A shard that a provider refused because another process
 with its identity is in charge acts no more, and stays so that people can look at it (FE-P102).`,
 		Sample: `  fealty shard --agent /var/lib/fealty/agent --provider local=127.0.0.1:7460 --enrol
   fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \

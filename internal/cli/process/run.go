@@ -40,7 +40,8 @@ import (
 func Coordinator(c *program.CLI) *cobra.Command {
 	cmd := c.Command(program.Command{
 		Use: "coordinator", Short: "run a coordinator",
-		Long: `Run a coordinator, until it gets SIGINT or SIGTERM.
+		Long: `Run a coordinator, until it gets SIGINT or SIGTERM. SIGHUP has it read its certificates, keys and the settings
+of its log again.
 
 A coordinator that starts for the first time has no manifest, and says how to give it one. It keeps the
 cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.`,
@@ -296,7 +297,8 @@ func advertised(named []string, l net.Addr) []string {
 func Agent(c *program.CLI) *cobra.Command {
 	return c.Command(program.Command{
 		Use: "agent", Short: "run the agent of a member",
-		Long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
+		Long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM. SIGHUP has it read its certificates
+and the settings of its log again.
 
 It keeps the machine certified and its verified snapshots up to date, and goes on by itself while no
 coordinator can be reached. With a certificate of your own PKI it comes back without a person, however long
