@@ -96,8 +96,17 @@ type kubernetesPod struct {
 			VolumeMounts    []struct {
 				Name      string `yaml:"name"`
 				MountPath string `yaml:"mountPath"`
+				ReadOnly  bool   `yaml:"readOnly"`
 			} `yaml:"volumeMounts"`
 		} `yaml:"containers"`
+		Volumes []struct {
+			Name   string `yaml:"name"`
+			Secret struct {
+				SecretName  string `yaml:"secretName"`
+				Optional    bool   `yaml:"optional"`
+				DefaultMode int    `yaml:"defaultMode"`
+			} `yaml:"secret"`
+		} `yaml:"volumes"`
 	} `yaml:"spec"`
 }
 
@@ -248,8 +257,20 @@ func TestKubernetesManifests(t *testing.T) {
 		t.Errorf("the store is named by %+v, want a Secret: a flag would show its password", c.Env)
 	}
 	// The enrolment key outlives the pod.
-	if len(set.VolumeClaimTemplates) != 1 || len(c.VolumeMounts) != 1 || c.VolumeMounts[0].Name != set.VolumeClaimTemplates[0].Metadata.Name || !strings.HasPrefix(flags["--data"], c.VolumeMounts[0].MountPath+"/") {
+	if len(set.VolumeClaimTemplates) != 1 || len(c.VolumeMounts) != 2 || c.VolumeMounts[0].Name != set.VolumeClaimTemplates[0].Metadata.Name || !strings.HasPrefix(flags["--data"], c.VolumeMounts[0].MountPath+"/") {
 		t.Errorf("data in %s, mounts %+v", flags["--data"], c.VolumeMounts)
+	}
+
+	// A keeper's key is a file of root's that the group of the pod reads, and the volume's files keep their modes.
+	key, mount := pod.Spec.Volumes, c.VolumeMounts[1]
+	if len(key) != 1 || key[0].Name != mount.Name || !mount.ReadOnly || !key[0].Secret.Optional || key[0].Secret.DefaultMode != 0o400 ||
+		pod.Spec.SecurityContext["fsGroup"] != pod.Spec.SecurityContext["runAsGroup"] ||
+		pod.Spec.SecurityContext["fsGroupChangePolicy"] != "OnRootMismatch" {
+		t.Errorf("the key of a keeper comes in by %+v at %+v; security: %v", key, mount, pod.Spec.SecurityContext)
+	}
+	if how, err := os.ReadFile(filepath.Join(root, "docs", "how-to", "run-on-kubernetes.md")); err != nil ||
+		!strings.Contains(string(how), "file:"+mount.MountPath+"/seed.key") || !strings.Contains(string(how), "generic "+key[0].Secret.SecretName) {
+		t.Errorf("the page names another file than %s/seed.key: %v", mount.MountPath, err)
 	}
 
 	// The probes are those that the coordinator answers.

@@ -87,8 +87,9 @@ type FS interface {
 	// an error that matches ErrTooLarge. The caller owns the bytes.
 	ReadFile(name string, limit int64) ([]byte, error)
 
-	// ReadSecret is ReadFile for a file that only its owner may read: otherwise
-	// the error matches ErrExposed and nothing is returned.
+	// ReadSecret is ReadFile for a file that only its owner may read, or that
+	// root gave to this process by a group that it is in, as mounted secrets are:
+	// otherwise the error matches ErrExposed and nothing is returned.
 	ReadSecret(name string, limit int64) ([]byte, error)
 
 	// WriteFile replaces the file by data with mode 0600, as the package
@@ -134,7 +135,8 @@ type FS interface {
 // Sync and SyncDir make anything durable. [OS] has the real one, package
 // durabletest one whose power can be cut.
 type Disk interface {
-	// Read returns content and mode of a regular file, or ErrTooLarge.
+	// Read returns the content of a regular file, or ErrTooLarge, and its mode
+	// without what lets this process itself read it.
 	Read(name string, limit int64) ([]byte, fs.FileMode, error)
 
 	// Open reads a regular file of any length, from its start.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"syscall"
 )
 
@@ -41,7 +42,25 @@ func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
 		clear(data)
 		return nil, 0, fmt.Errorf("durable: %s has more than %d bytes: %w", name, limit, ErrTooLarge)
 	}
-	return data, info.Mode(), nil
+	mode := info.Mode()
+	if givenByGroup(info) {
+		mode &^= 0o040
+	}
+	return data, mode, nil
+}
+
+// givenByGroup reports whether a file is root's, and this process, which is another user, may read it by its
+// group and not write it: root gave it to the group for that, and can read what is ours anyway. A secret that Kubernetes
+// mounts is such a file, root:fsGroup 0440, and nobody in the pod can change that. Of a file that is our own
+// the group is refused: there is somebody who could take it away from the group. That others are in the group is
+// root's decision; that the group may write is none to believe, as somebody in it could put another secret there.
+func givenByGroup(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || stat.Uid != 0 || os.Geteuid() == 0 || info.Mode().Perm()&0o020 != 0 {
+		return false
+	}
+	groups, err := os.Getgroups()
+	return err == nil && slices.Contains(append(groups, os.Getegid()), int(stat.Gid))
 }
 
 func (osDisk) Open(name string) (io.ReadCloser, error) {

@@ -1166,7 +1166,8 @@ another name than the one that the member joined by is the usual cause. Nothing 
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
 A keeper seals the seed for a restart without a human. For ` + "`file:`" + ` it is a key file that only the
-coordinator's user may read (mode 0600), for ` + "`exec:`" + ` a program that only root or that user can
+coordinator's user may read (mode 0600), or that root gives to a group of that user (mode 0440), as Kubernetes mounts a
+Secret for the pod's ` + "`fsGroup`" + `; for ` + "`exec:`" + ` a program that only root or that user can
 change. The coordinator does not fall back to a weaker way by itself.`,
 	},
 	{

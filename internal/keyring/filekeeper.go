@@ -23,7 +23,8 @@ import (
 
 // FileKeeper seals under a key of 32 random bytes in a file. Somebody who can read
 // the file and the store has the seed: the file belongs on another disk than the
-// store, with mode 0600, and in a backup.
+// store, with mode 0600, and in a backup. A file that root gives to a group of the
+// coordinator's user, and that the group cannot write, is taken too: secrets are mounted so.
 //
 // The file has one line:
 //
@@ -161,7 +162,8 @@ func (k *FileKeeper) read() ([]byte, error) {
 		return nil, k.malformed()
 	case errors.Is(err, durable.ErrExposed):
 		return nil, &fileError{"keyring: others can read " + k.name + ", so that they may know the key in it: " +
-			"chmod 600 it, and make a new seed later if somebody did", err}
+			"chmod 600 it, and make a new seed later if somebody did; where it is mounted, as a Secret of Kubernetes, " +
+			"mount it with defaultMode 0400 and the coordinator's group as fsGroup, and run the coordinator as another user than root", err}
 	case err != nil:
 		return nil, fmt.Errorf("keyring: key file of a keeper: %w: %w", ErrKeyFile, err)
 	}
