@@ -209,7 +209,8 @@ func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding)
 	if !c.rooms.Head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(append(out, c.rooms.StoreGuard.LostFindings()...), c.rooms.Self.CertificateFindings()...)
+	return slices.Concat(out, c.rooms.StoreGuard.LostFindings(), c.rooms.StoreGuard.UnkeptFindings(),
+		c.rooms.Self.CertificateFindings())
 }
 
 // logFindings says that this coordinator's log is lost, while it is.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -356,5 +358,28 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, err)
 	if d.C.Rooms().StoreGuard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
+	}
+}
+
+// What was seen of the store is not written down: status says that the protection is off, until it is on again.
+func TestUnwrittenSeenIsTold(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	keep := func() int {
+		t.Helper()
+		d.Joined(fmt.Sprint("m", d.Store.Calls()))
+		d.C.Rooms().StoreGuard.Keep(t.Context())
+		return len(desktest.FindingsAt(d, t, explain.StoreUnrecorded))
+	}
+	if n := keep(); n != 0 {
+		t.Fatalf("%d findings before", n)
+	}
+	d.Disk.Refuse(syscall.ENOSPC)
+	if n := keep(); n != 1 {
+		t.Errorf("%d findings while it is not written", n)
+	}
+	d.Disk.Refuse(nil)
+	if n := keep(); n != 0 {
+		t.Errorf("%d findings when it is written again", n)
 	}
 }

@@ -225,6 +225,7 @@ const (
 	StoreRefuses        Code = "FE-S118"
 	StoreHeld           Code = "FE-S119"
 	StoreOverloaded     Code = "FE-S120"
+	StoreUnrecorded     Code = "FE-S121"
 
 	ContractBroken Code = "FE-P101"
 	ShardFenced    Code = "FE-P102"
@@ -2324,6 +2325,19 @@ that has the SQLite file open. Nothing was changed.`,
 		Page: `
 A coordinator takes up to ten connections of PostgreSQL, and one of etcd. Those that it has go on being used, so that
 some calls are answered and others are not. Nothing was changed.`,
+	},
+
+	{
+		Code:  StoreUnrecorded,
+		Title: "what was seen of the store is not written down",
+		What:  "this coordinator does not write down what it sees of the store: the protection against one that goes back is off",
+		Why:   "{dir|its data directory} takes nothing: {cause|it refuses writes}",
+		Do:    "make space or inodes there, or let the coordinator's user write; it is tried again every second",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+Each coordinator keeps the newest revision and head that it saw in ` + "`store-seen.json`, `trust-seen.json` and `head-seen.json`" + `
+of its data directory, and refuses a store that shows less (` + "`FE-S112`, `FE-H107`" + `). It has that in memory, so that nothing
+is amiss before it restarts. Then it would go by what it wrote last.`,
 	},
 
 	{

@@ -383,17 +383,14 @@ func (h *Head) Seen() (history.SeenHead, error) {
 }
 
 // RecordSeen writes down the newest head. It is a second line of defence against
-// a store that is rolled back, so that a full disk here stops nothing.
+// a store that is rolled back, so that a full disk here stops nothing: see [storeguard.Guard.Unkept].
 func (h *Head) RecordSeen(ctx context.Context, seen history.SeenHead) {
 	raw, err := json.Marshal(seen)
-	if err == nil {
-		err = h.cfg.FS.WriteFile(h.cfg.Self.Path(MarkFile), raw)
-	}
 	if err != nil {
-		h.cfg.Log.LogAttrs(ctx, slog.LevelError,
-			"the newest head was not written down: a store that is rolled back would not be noticed after a "+
-				"restart", slog.Any("err", err))
+		h.cfg.Log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down", slog.Any("err", err))
+		return
 	}
+	h.cfg.StoreGuard.KeepHead(ctx, MarkFile, raw)
 }
 
 // headMetrics are what Head counts.

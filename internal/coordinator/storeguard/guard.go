@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,6 +102,10 @@ type Guard struct {
 
 	keeping sync.Mutex           // held by who writes down what was seen
 	written [2][sha256.Size]byte // digests of what was written; guarded by keeping
+
+	headName string // of the file of head; guarded by keeping
+	head     []byte // what is to be written of the newest head; nil: nothing; guarded by keeping
+	unkept   atomic.Pointer[Unkept]
 }
 
 // New returns a guard that has seen nothing. Call [Guard.Load] before anything else.

@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
@@ -397,8 +400,36 @@ func TestFullDisk(t *testing.T) {
 	if !strings.Contains(d.log.String(), "would not be noticed after a restart") {
 		t.Errorf("the log: %s", &d.log)
 	}
+	told := func(since time.Time) {
+		t.Helper()
+		found, value := d.UnkeptFindings(), 0
+		if !since.IsZero() {
+			value = 1
+		}
+		if len(found) != value || value == 1 && (found[0].GetCode() != string(explain.StoreUnrecorded) ||
+			!strings.Contains(found[0].GetSummary(), "/data") || !strings.Contains(found[0].GetSummary(), "no space") ||
+			!strings.Contains(found[0].GetSummary(), since.Format(time.RFC3339))) {
+			t.Errorf("findings: %v", found)
+		}
+		reg := prometheus.NewRegistry()
+		d.RegisterMetrics(reg)
+		metric := fmt.Sprintf("# HELP fealty_store_seen_unwritten 1 while what was seen of the store is not written down, for want "+
+			"of space or inodes: one that goes back would not be noticed after a restart.\n"+
+			"# TYPE fealty_store_seen_unwritten gauge\nfealty_store_seen_unwritten %d\n", value)
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(metric), "fealty_store_seen_unwritten"); err != nil {
+			t.Error(err)
+		}
+	}
+	began := d.now
+	d.now = d.now.Add(time.Hour)
+	d.KeepHead(t.Context(), "head-seen.json", []byte("head"))
+	told(began)
 	d.disk.Refuse(nil)
 	d.Keep(t.Context())
+	told(time.Time{})
+	if raw, err := d.fs.ReadFile("/data/head-seen.json", 10); string(raw) != "head" || err != nil {
+		t.Errorf("the head that could not be written is %q now, %v", raw, err)
+	}
 	if d.start(); d.Revision() != 100 || string(d.Bundle()) != "signed" {
 		t.Errorf("after a restart it saw revision %d and %q", d.Revision(), d.Bundle())
 	}

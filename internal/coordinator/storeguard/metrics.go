@@ -38,6 +38,10 @@ func (g *Guard) RegisterMetrics(reg prometheus.Registerer) {
 		gauge.If("fealty_store_refuses_writes",
 			"1 while the store is read and refuses writes, for whatever reason; fealty status says which.",
 			func() bool { return g.writes.State(g.cfg.Now()).Reason != 0 }),
+		gauge.If("fealty_store_seen_unwritten",
+			"1 while what was seen of the store is not written down, for want of space or inodes: one that goes back "+
+				"would not be noticed after a restart.",
+			func() bool { return g.unkept.Load() != nil }),
 		gauge.If("fealty_store_went_back",
 			"1 while the store is known to have gone back: nothing is changed before the signers restore it.",
 			func() bool { return g.kept.Lost() != nil }),

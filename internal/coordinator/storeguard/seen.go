@@ -9,6 +9,9 @@ import (
 	"log/slog"
 	"time"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -57,14 +60,75 @@ func (g *Guard) load() error {
 // fault nobody may become ready: a store that went back would be believed.
 func (g *Guard) Fault() error { return g.fault }
 
+// Unkept says that what was seen of the store is not written down: its file system takes nothing. After a
+// restart a store that went back would be believed.
+type Unkept struct {
+	Since time.Time
+	Err   error
+}
+
+// Unkept returns why what was seen of the store is not written down; nil if it is. It clears itself: it is
+// tried again every second.
+func (g *Guard) Unkept() *Unkept { return g.unkept.Load() }
+
+// UnkeptFindings says that what was seen of the store is not written down; nil if it is.
+func (g *Guard) UnkeptFindings() []*fealtyv1.Finding {
+	u := g.unkept.Load()
+	if u == nil {
+		return nil
+	}
+	return []*fealtyv1.Finding{finding.New(explain.StoreUnrecorded, "dir", g.cfg.Dir,
+		"cause", "since "+u.Since.UTC().Format(time.RFC3339)+": "+u.Err.Error())}
+}
+
+// KeepHead has raw, which says what head was seen, written to the file name of Config.Dir, now or as soon as
+// that takes it.
+func (g *Guard) KeepHead(ctx context.Context, name string, raw []byte) {
+	g.keeping.Lock()
+	g.headName, g.head = name, raw
+	g.keeping.Unlock()
+	g.Keep(ctx)
+}
+
 // Keep writes down what was seen of the store, as far as that is news. It is a second line
-// of defence, so that a full disk here stops nothing.
+// of defence, so that a full disk here stops nothing; [Guard.Unkept] says that there is none.
 func (g *Guard) Keep(ctx context.Context) {
 	g.keeping.Lock()
 	defer g.keeping.Unlock()
-	if g.fault != nil {
-		return // it would be overwritten
+	err := g.keepHeadLocked()
+	if err == nil && g.fault == nil { // else it would be overwritten
+		err = g.keepSeenLocked()
 	}
+	before := g.unkept.Load()
+	switch {
+	case err != nil:
+		since := g.cfg.Now()
+		if before != nil {
+			since = before.Since
+		}
+		g.unkept.Store(&Unkept{Since: since, Err: err})
+		g.cfg.Failures.Log(ctx, g.cfg.Log, slog.LevelError,
+			"what was seen of the store is not written down: "+
+				"one that goes back would not be noticed after a restart",
+			slog.Any("err", err))
+	case before != nil:
+		g.unkept.Store(nil)
+		g.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "what was seen of the store is written down again")
+	}
+}
+
+func (g *Guard) keepHeadLocked() error {
+	if g.head == nil {
+		return nil
+	}
+	err := g.cfg.FS.WriteFile(g.path(g.headName), g.head)
+	if err == nil {
+		g.head = nil
+	}
+	return err
+}
+
+func (g *Guard) keepSeenLocked() error {
 	small, trust := g.kept.Record().Split()
 	for i, part := range []regress.Record{trust, small} {
 		raw, err := part.Encode()
@@ -76,13 +140,10 @@ func (g *Guard) Keep(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			g.cfg.Failures.Log(ctx, g.cfg.Log, slog.LevelError,
-				"what was seen of the store is not written down: "+
-					"one that goes back would not be noticed after a restart",
-				slog.Any("err", err))
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 // Run writes down what was seen of the store until ctx ends, and then once more. It says in
