@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -195,23 +197,53 @@ func (a *address) tlsConfig(endpoint string) (*tls.Config, error) {
 		c.ServerName = a.serverName
 	}
 	if a.ca != "" {
-		text, err := os.ReadFile(a.ca)
+		text, err := durable.OS().ReadFile(a.ca, maxPEMBytes)
 		if err != nil {
 			return nil, badAddress("names with ca= a file that cannot be read (%v)", err)
 		}
+		roots, _, err := pemfile.Certificates(text, pemLimits, pemfile.Nothing)
+		if err != nil {
+			return nil, badAddress("names with ca= the file %s, which cannot be used: %v", a.ca, err)
+		}
 		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, badAddress("names with ca= the file %s, which holds no certificate in PEM", a.ca)
+		for _, root := range roots {
+			c.RootCAs.AddCert(root)
 		}
 	}
 	if a.cert != "" {
-		pair, err := tls.LoadX509KeyPair(a.cert, a.key)
+		pair, err := keyPair(a.cert, a.key)
 		if err != nil {
 			return nil, badAddress("names with cert= and key= what cannot be used (%v)", err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
+}
+
+// maxPEMBytes bounds a file of certificates or a key.
+const maxPEMBytes = 512 << 10
+
+var pemLimits = pemfile.Limits{Bytes: maxPEMBytes, Blocks: 256}
+
+// keyPair reads a chain and its key.
+func keyPair(cert, key string) (tls.Certificate, error) {
+	chain, err := durable.OS().ReadFile(cert, maxPEMBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	private, err := durable.OS().ReadFile(key, maxPEMBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	defer clear(private)
+	pair, ofKey, err := pemfile.KeyPair(chain, private, pemLimits)
+	switch {
+	case ofKey:
+		return pair, fmt.Errorf("%s: %w", key, err)
+	case err != nil:
+		return pair, fmt.Errorf("%s: %w", cert, err)
+	}
+	return pair, nil
 }
 
 // password returns that of the user.
