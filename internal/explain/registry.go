@@ -2667,7 +2667,7 @@ both say so. Whoever wants no log sends it to /dev/null for writing alone, as a 
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
 A plain failure of the network: no handshake took place. If the other side answered and was not trusted, the
-code is one from FE-X105 to FE-X110.`,
+code is one from FE-X105 to FE-X110, or FE-X112.`,
 	},
 	{
 		Code:  OutcomeUnknown,
@@ -2710,7 +2710,8 @@ members. Many machines behind one address share its limit: let them join in wave
 		Exit:  ExitDenied, GRPC: codes.Unavailable,
 		Page: `
 Certificates are verified against the roots of the cluster, never against those of the system. A different
-program on that port, another cluster at that address, and a proxy that ends TLS all look like this.`,
+program on that port, a cluster of the same name under another root, and a proxy that ends TLS all look like this. A
+cluster of another name is ` + "`FE-X112`" + `.`,
 	},
 	{
 		Code:  PeerIdentityMismatch,
