@@ -266,6 +266,24 @@ func TestFindSecret(t *testing.T) {
 	}
 }
 
+// Check 12 is settled: a form that was learned after snapshots were signed is refused where config is put, and a node that
+// has such a snapshot goes on.
+func TestCheckOfSecretsIsSettled(t *testing.T) {
+	for _, s := range []string{"sshpass -p hunter" + "2 ssh gw", "PrivateKey = " + strings.Repeat("aB3/", 10) + "abc=", `{"password":"` + `x"}`} {
+		if snapshotform.SecretIn("", s) == "" {
+			t.Errorf("%q can be put", s)
+		}
+		c, id := &codec{}, mustID(identity.New(testCluster, identity.Data, "a"))
+		(&NodeBootstrap{Node: id, ClusterID: testCluster, Entry: s}).walk(c)
+		if c.Err() != nil || c.Secret() != "" {
+			t.Errorf("%q: a coordinator signs no snapshot of what is stored: %v, %q", s, c.Err(), c.Secret())
+		}
+		if read, err := decode(string(c.Out()), new(NodeBootstrap)); err != nil || read.Secret() != "" {
+			t.Errorf("%q: a node takes no snapshot of what is stored: %v", s, err)
+		}
+	}
+}
+
 func TestUnmarshalLimits(t *testing.T) {
 	f := newFleet(t)
 	s := f.signedBootstrap(t)

@@ -55,7 +55,7 @@ func Decode(data []byte) ([]*Document, error) {
 	var docs []*Document
 	var found []*Problem
 	for _, n := range records {
-		doc, problems := decodeNode(n)
+		doc, problems := decodeNode(n, snapshotform.SecretIn)
 		found = append(found, problems...)
 		if doc == nil {
 			continue
@@ -82,8 +82,12 @@ func format() *document.Format {
 	}
 }
 
-// decodeNode reads one record. It returns a record without problems, or problems.
-func decodeNode(n *node) (*Document, []*Problem) {
+// A secretIn says what kind of raw secret the value of a setting is, by its name and its text, or "".
+type secretIn func(name, text string) string
+
+// decodeNode reads one record. It returns a record without problems, or problems. secret is
+// [snapshotform.SecretIn] for what is put, and [snapshotform.CheckedIn] for what was.
+func decodeNode(n *node, secret secretIn) (*Document, []*Problem) {
 	d := document.NewDecoder(MaxProblems)
 	key := keyOf(n)
 	problems := func() []*Problem {
@@ -94,7 +98,7 @@ func decodeNode(n *node) (*Document, []*Problem) {
 		return out
 	}
 	// First of all, so that nothing that is said later shows one.
-	if conceal(d, n, ""); d.Problems != nil {
+	if conceal(d, n, "", secret); d.Problems != nil {
 		return nil, problems()
 	}
 	if !d.Expect(n, "", document.Object) {
@@ -110,6 +114,7 @@ func decodeNode(n *node) (*Document, []*Problem) {
 		return nil, problems()
 	}
 	r := newRecord(kind)
+	concealNamed(d, n, secret)
 	fields := allFields(r)
 	d.Object(n, "", parts(d, fields)...)
 	if d.Problems == nil {
@@ -161,23 +166,43 @@ func keyOf(n *node) Key {
 const secretRemedy = "keep it out of the config: put a record of kind secret that says where it is, name that in the field secrets, and replace what was exposed"
 
 // conceal reports every raw secret in n, in names and values.
-func conceal(d *decoder, n *node, path string) {
+func conceal(d *decoder, n *node, path string, secret secretIn) {
 	report := func(at document.Place, what string) {
 		d.Report("raw-secret", at, path, "this looks like a "+what, secretRemedy)
 	}
-	if what := snapshotform.SecretIn("", n.Text); what != "" {
+	if what := secret("", n.Text); what != "" {
 		report(document.Place{Line: n.Line, Column: n.Column}, what)
 	}
 	for _, f := range n.Fields {
-		if what := snapshotform.SecretIn("", f.Name); what != "" {
-			report(document.Place{Line: f.Line, Column: f.Column}, what)
+		at := document.Place{Line: f.Line, Column: f.Column}
+		if what := secret("", f.Name); what != "" {
+			report(at, what)
 			continue
 		}
-		conceal(d, f.Value, document.Join(path, f.Name))
+		inside := document.Join(path, f.Name)
+		conceal(d, f.Value, inside, secret)
 	}
 	for i, item := range n.Items {
-		conceal(d, item, fmt.Sprintf("%s[%d]", path, i))
+		conceal(d, item, fmt.Sprintf("%s[%d]", path, i), secret)
 	}
+}
+
+// concealNamed reports what is a secret by the name of its parameter, and takes it out of n, so that nothing that
+// is said of the value shows it.
+func concealNamed(d *decoder, n *node, secret secretIn) {
+	i := slices.IndexFunc(n.Fields, func(f document.Field) bool { return f.Name == "parameters" && f.Value.Kind == document.Object })
+	if i < 0 {
+		return
+	}
+	in := n.Fields[i].Value
+	in.Fields = slices.DeleteFunc(in.Fields, func(f document.Field) bool {
+		what := secret(f.Name, f.Value.Text)
+		if what != "" {
+			d.Report("raw-secret", document.Place{Line: f.Line, Column: f.Column}, document.Join("parameters", f.Name),
+				"this is a "+what, secretRemedy)
+		}
+		return what != ""
+	})
 }
 
 // Encode returns the canonical form of a record: JSON with sorted fields and
@@ -223,27 +248,40 @@ func appendString(b []byte, s string) []byte {
 	return out
 }
 
-// DecodeCanonical reads what [Encode] wrote, and nothing else.
+// DecodeCanonical reads what [Encode] wrote, and nothing else. What looks like a raw secret by a rule that is younger than
+// the record is read; see [Set.Exposed].
 func DecodeCanonical(data []byte) (Record, error) {
+	r, _, err := decodeCanonical(data)
+	return r, err
+}
+
+// decodeCanonical also says what of the record could not be put today.
+func decodeCanonical(data []byte) (Record, *Problem, error) {
+	none := func(err error) (Record, *Problem, error) { return nil, nil, err }
 	if len(data) > MaxRecord {
-		return nil, fmt.Errorf("%w: a record of %d bytes, at most %d are allowed", ErrInvalid, len(data), MaxRecord)
+		return none(fmt.Errorf("%w: a record of %d bytes, at most %d are allowed", ErrInvalid, len(data), MaxRecord))
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(data))
 	n, err := readJSON(dec, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%w: this is no JSON of a record", ErrInvalid)
+		return none(fmt.Errorf("%w: this is no JSON of a record", ErrInvalid))
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: something follows the record", ErrInvalid)
+		return none(fmt.Errorf("%w: something follows the record", ErrInvalid))
 	}
-	doc, problems := decodeNode(n)
+	doc, problems := decodeNode(n, snapshotform.CheckedIn)
 	if err := invalid(problems); err != nil {
-		return nil, err
+		return none(err)
 	}
 	if !bytes.Equal(Encode(doc.Record), data) {
-		return nil, fmt.Errorf("%w: %s is not in its canonical form", ErrInvalid, KeyOf(doc.Record))
+		return none(fmt.Errorf("%w: %s is not in its canonical form", ErrInvalid, KeyOf(doc.Record)))
 	}
-	return doc.Record, nil
+	today := document.NewDecoder(1)
+	conceal(today, n, "", snapshotform.SecretIn)
+	if concealNamed(today, n, snapshotform.SecretIn); today.Problems != nil {
+		return doc.Record, &Problem{KeyOf(doc.Record), *today.Problems[0]}, nil
+	}
+	return doc.Record, nil, nil
 }
 
 var errDepth = errors.New("nested too deeply")

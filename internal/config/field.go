@@ -23,7 +23,6 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -551,11 +550,6 @@ func parameters(v *[]Parameter) value {
 					continue
 				case slices.ContainsFunc(*v, func(p Parameter) bool { return p.Name == field.Name }):
 					d.Report("duplicate-field", at, name, "the field stands there already", "keep one of them")
-					continue
-				}
-				// By its name: what looks like one was found before.
-				if what := snapshotform.SecretIn(field.Name, field.Value.Text); what != "" {
-					d.Report("raw-secret", at, name, "this is a "+what, secretRemedy)
 					continue
 				}
 				*v = append(*v, Parameter{field.Name, f.read(d, field.Value, name)})

@@ -121,6 +121,8 @@ name: "q\u3164"
 		{"max-below-min", "max_kbps", "4:11", "kind: qos\nname: q\nmin_kbps: 10\nmax_kbps: 9"},
 		{"factor-above-replicas", "shard.factor", "5:32", "kind: storage\nname: m\nurl: https://m.example\nfamilies: [trust_bundle]\nshard: {replicas: [p], factor: 2}"},
 		{"raw-secret", "parameters.db_password", "5:3", serviceBegin + "parameters:\n  db_password: hunter2\n"},
+		{"raw-secret", "parameters.db_pass", "5:3", serviceBegin + "parameters:\n  db_pass: hunter2\n"},
+		{"raw-secret", "parameters.psk", "5:3", serviceBegin + "parameters:\n  psk: x\n"},
 		{"raw-secret", "", "4:1", serviceBegin + "password=hunter2: x"},
 	} {
 		_, err := config.Decode([]byte(tt.text))
@@ -254,6 +256,9 @@ var secrets = []string{
 	"-----BEGIN PRIVATE KEY-----",
 	"postgres://shop:hunter2@db.example/orders",
 	"password=hunter2",
+	"sshpass -p hunter2 ssh gw",
+	`{"password":"hunter2"}`,
+	"PrivateKey = hunter2hunter2hunter2hunter2hunter2hunter2h=",
 }
 
 // Every text of every kind is looked at for raw secrets: all string fields that there

@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Hash is the SHA-256 of a record in its canonical form, or of a set.
@@ -37,6 +38,7 @@ type entry struct {
 	canonical []byte
 	hash      Hash
 	refs      []reference
+	exposed   *Problem // what looks like a raw secret in it, by a rule that is younger; nil: nothing
 }
 
 // A reference is a record that a field names.
@@ -52,7 +54,7 @@ func newEntry(r Record) (*entry, []*Problem) {
 	if err != nil {
 		return nil, []*Problem{{KeyOf(r), document.Problem{Rule: "syntax", What: "the record has no JSON form", Do: "use valid UTF-8"}}}
 	}
-	doc, problems := decodeNode(n)
+	doc, problems := decodeNode(n, snapshotform.SecretIn)
 	if problems != nil {
 		return nil, problems
 	}
@@ -170,11 +172,12 @@ func (s *Set) Reading() *Reading {
 func (r *Reading) Add(canonical []byte) error {
 	e := r.known[sha256.Sum256(canonical)]
 	if e == nil {
-		rec, err := DecodeCanonical(canonical)
+		rec, exposed, err := decodeCanonical(canonical)
 		if err != nil {
 			return err
 		}
 		e = entryOf(rec, canonical)
+		e.exposed = exposed
 	}
 	k := KeyOf(e.record)
 	if r.next.entries[k] != nil {
@@ -192,6 +195,18 @@ func (r *Reading) Set() (*Set, error) {
 		return nil, err
 	}
 	return r.next.whole(nil)
+}
+
+// Exposed returns what looks like a raw secret in records that were put before a rule knew it, in order. They stay in
+// force, since nodes need what they have; none of them could be put again as it is.
+func (s *Set) Exposed() []*Problem {
+	var out []*Problem
+	for _, k := range s.keys {
+		if p := s.entries[k].exposed; p != nil {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // check looks at all records together. gone were deleted just now.

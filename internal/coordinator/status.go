@@ -170,6 +170,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
 	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
 	out.Findings = append(append(out.Findings, manifestFindings(s.Manifest)...), operatorRootFindings(s, c.now())...)
+	out.Findings = append(out.Findings, c.rooms.Desired.Findings()...)
 	out.Findings = append(append(out.Findings, c.rooms.Membership.CopyFindings()...),
 		c.rooms.Membership.OlderKeyFindings()...)
 	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)

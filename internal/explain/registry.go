@@ -35,6 +35,7 @@ const (
 	ConfigInvalid Code = "FE-D101"
 	ConfigStale   Code = "FE-D102"
 	ConfigInUse   Code = "FE-D103"
+	ConfigExposed Code = "FE-D104"
 
 	ConfigNotGiven     Code = "FE-D111"
 	SnapshotUncompiled Code = "FE-D112"
@@ -536,6 +537,19 @@ refused if there is another one by now, so that nobody undoes what he has not se
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A record that others refer to is not deleted: what they say would be about nothing. Nothing was changed.`,
+	},
+	{
+		Code:  ConfigExposed,
+		Title: "the config holds what looks like a secret",
+		What:  "{count|some} records of the config hold what looks like a raw secret",
+		Why:   "they were put before this release knew the form; the first is {record|one of them}, in {field|a field}: {problem|it looks like one}",
+		Do:    "keep it elsewhere: put a record of kind secret that says where, name that in the field secrets of {record|the record}, put {record|it} without the value, and replace the secret",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+A release learned to recognize a form of password, key or token after the record was put. A rule binds what is new: the
+record stays in force and nodes keep what they have, since they refuse no form in a snapshot that earlier releases did not
+refuse. Whoever reads the config, its backups or the disk of a node that gets the record can read the secret: replace it, and not only the
+record. The record cannot be put again as it is, and the finding goes when none is left.`,
 	},
 	{
 		Code:  ConfigNotGiven,

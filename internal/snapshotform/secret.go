@@ -15,7 +15,9 @@ type secretForm struct {
 	is func(rest string) bool
 }
 
-// secretForms is the table of check 12. It finds what was put in by mistake,
+// secretForms is the table of check 12, and settled: a form that comes in would have nodes refuse what was stored and
+// signed before it, and one that goes out would have older nodes refuse what a coordinator takes. New ones come
+// in learned.go. It finds what was put in by mistake,
 // not what somebody hides: a compiler that means harm can write a key in another
 // way, which is why contents have typed references where a secret is needed.
 var secretForms = []secretForm{
@@ -77,10 +79,9 @@ func FindSecret(s string, odd bool) string {
 	return findIn(s, &formStarts)
 }
 
-// SecretIn says what kind of raw secret check 12 would find in text, or "". name
-// is that of the setting whose value text is; "": of none. It is for whoever wants
-// to refuse it before it is signed.
-func SecretIn(name, text string) string {
+// CheckedIn says what kind of raw secret check 12 finds in text, the value of a setting called name, or "". It is for what
+// was stored or certified before: nodes of all releases refuse this, and no more.
+func CheckedIn(name, text string) string {
 	if text == "" {
 		return ""
 	}

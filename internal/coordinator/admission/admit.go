@@ -137,7 +137,7 @@ func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.
 // and no snapshot holds what looks like a raw secret. It would be one member that keeps
 // the others from what they are told.
 func nameable(id identity.ID) error {
-	if what := snapshotform.SecretIn("", id.String()); what != "" {
+	if what := snapshotform.CheckedIn("", id.String()); what != "" {
 		return fmt.Errorf("the name of the member looks like a %s: no snapshot could hold it", what)
 	}
 	return nil

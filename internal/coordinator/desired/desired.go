@@ -10,11 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -121,6 +124,21 @@ func (d *Desired) Configured() (set *config.Set, version store.Revision, ok bool
 		return nil, 0, false
 	}
 	return v.Set, v.State.Version, true
+}
+
+// Findings says which records in force hold what looks like a secret by a rule that is younger than they are.
+func (d *Desired) Findings() []*fealtyv1.Finding {
+	set, _, ok := d.Configured()
+	if !ok {
+		return nil
+	}
+	exposed := set.Exposed()
+	if len(exposed) == 0 {
+		return nil
+	}
+	first := exposed[0]
+	return []*fealtyv1.Finding{finding.New(explain.ConfigExposed, "count", fmt.Sprint(len(exposed)), "record", first.Record.String(),
+		"field", first.Field, "problem", first.What)}
 }
 
 // readConfig reads the config. If the records are not those that config/state says
