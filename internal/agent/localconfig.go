@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -49,16 +49,12 @@ func (a *Agent) serveConfig(ctx context.Context, g *errgroup.Group) error {
 	}
 	l := a.listeners.localConfig
 	if l == nil {
-		if l, err = listenUnix(a.configSocket); err != nil {
-			return err
+		mode := fs.FileMode(0o600)
+		if len(a.consumers) > 0 {
+			mode = 0o666 // the kernel's word on the process says who may connect; the file has to let it
 		}
-	}
-	if len(a.consumers) > 0 && a.listeners.localConfig == nil {
-		// The kernel's word on the process says who may connect; the file has to
-		// let it.
-		if err := os.Chmod(a.configSocket, 0o666); err != nil {
-			l.Close()
-			return fmt.Errorf("open %s to consumers: %w", a.configSocket, err)
+		if l, err = a.listenUnix(a.configSocket, "--config-socket", mode); err != nil {
+			return err
 		}
 	}
 	g.Go(func() error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -109,7 +110,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			}),
 		gauge.If("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
 			func() bool { return a.node.Status().View().Connected }),
-		gauge.If("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use.",
+		gauge.If("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use, and its sockets lead to it.",
 			func() bool { return a.unready() == "" }),
 		gauge.Of("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.",
 			func() float64 {
@@ -189,7 +190,7 @@ type probeAnswer struct {
 // metricsHandler serves metrics and probes, which carry no authority:
 //
 //	/probe/liveness   200 while the process answers
-//	/probe/readiness  200 with a valid identity and a trust bundle in use
+//	/probe/readiness  200 with a valid identity and a trust bundle in use, and sockets that lead here
 func (a *Agent) metricsHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
@@ -226,5 +227,8 @@ func (a *Agent) unready() string {
 	if !a.contact.Presentable(context.Background()) {
 		return "the node has no valid certificate: it ended at " + state.Stamp(a.node.SVID().Leaf().NotAfter)
 	}
-	return a.node.TrustState().Ready(a.node.Now())
+	if reason := a.node.TrustState().Ready(a.node.Now()); reason != "" {
+		return reason
+	}
+	return strings.Join(a.sockets.lost(), "; ")
 }

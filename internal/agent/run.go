@@ -119,6 +119,7 @@ type Agent struct {
 	configSocket string // likewise
 	consumers    consumers
 	listeners    listeners
+	sockets      sockets
 	operator     *credential.Files // of an operator's PKI; nil: there are none
 	metrics      *metrics
 
@@ -262,6 +263,9 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	a.metrics = newMetrics(a, reloads)
 	if a.workloads, err = hostOf(a, cfg); err != nil {
 		return nil, err
+	}
+	if path := cfg.Sockets.Workloads; path != "" {
+		a.sockets.add(path, a.workloads.LostSocket)
 	}
 	a.node.Resume(ctx, l)
 	svid := a.node.SVID()

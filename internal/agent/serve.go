@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -67,7 +69,7 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
 	}
 	l := a.listeners.local
 	if l == nil {
-		if l, err = listenUnix(a.socket); err != nil {
+		if l, err = a.listenUnix(a.socket, "--data", 0o600); err != nil {
 			return err
 		}
 	}
@@ -176,14 +178,47 @@ func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handler(ctx, req)
 }
 
-// listenUnix listens on a socket that only this user can open. The lock of the
-// data directory says that no other agent lives here.
-func listenUnix(path string) (net.Listener, error) {
+// listenUnix listens on a socket of the path that flag sets.
+func (a *Agent) listenUnix(path, flag string, mode fs.FileMode) (net.Listener, error) {
 	if err := localsocket.CheckPath(path); err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path,
 			"problem", err.Error(), "want", "a shorter data directory")
 	}
-	return localsocket.Listen(path)
+	l, err := localsocket.Listen(path, mode, a.log)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.AddressUnusable, "address", path, "flag", flag, "problem", err.Error())
+	}
+	a.sockets.add(path, l.Lost)
+	return l, nil
+}
+
+// sockets are the local sockets that an agent serves, as far as they are its own.
+type sockets struct {
+	mu  sync.Mutex
+	all []servedSocket // guarded by mu
+}
+
+type servedSocket struct {
+	path string
+	lost func() error // why it does not lead to this process
+}
+
+func (s *sockets) add(path string, lost func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, servedSocket{path, lost})
+}
+
+// lost names the sockets by which nobody reaches this process, each with the reason.
+func (s *sockets) lost() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.all {
+		if err := one.lost(); err != nil {
+			out = append(out, fmt.Sprintf("%s does not lead to this agent: %v", one.path, err))
+		}
+	}
+	return out
 }
 
 // nodeServer serves NodeService.
@@ -204,6 +239,7 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 		Connected: v.Connected, Coordinator: v.Coordinator, LastError: v.LastError(),
 		Held: a.held(), Refusals: refusalMessages(a.node.Status().Refusals()), Release: a.release,
 		MemberState: v.Standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
+		LostSockets: a.sockets.lost(),
 	}
 	until, limit := a.node.Autonomy.DegradedUntil()
 	resp.AutonomousUntil, resp.AutonomyLimit = timestamppb.New(until), limit

@@ -303,6 +303,56 @@ func TestSocketLeftBehind(t *testing.T) {
 	}
 }
 
+// A socket that another process put in the place of the agent's is told in readiness and by the agent, for as long as
+// that one serves there.
+func TestTakenSocketIsTold(t *testing.T) {
+	f := fleettest.New(t)
+	n := newNode(f)
+	n.MustJoin()
+	a := n.mustOpen()
+	a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
+	probes, err := net.Listen("tcp", "127.0.0.1:0")
+	f.Must(err)
+	a.ServeMetrics(probes)
+	n.run(a)
+	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+	conn, err := mesh.DialLocal(a.Socket())
+	f.Must(err)
+	t.Cleanup(func() { conn.Close() })
+	lost := func() []string {
+		resp, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
+		f.Must(err)
+		return resp.GetLostSockets()
+	}
+	readiness := func() (int, string) {
+		resp, err := http.Get("http://" + probes.Addr().String() + "/probe/readiness")
+		f.Must(err)
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		f.Must(err)
+		return resp.StatusCode, string(body)
+	}
+	if code, body := readiness(); code != 200 || len(lost()) != 0 {
+		t.Fatalf("at first: %d %s, lost %v", code, body, lost())
+	}
+	aside := a.Socket() + ".other"
+	other, err := net.ListenUnix("unix", &net.UnixAddr{Name: aside, Net: "unix"})
+	f.Must(err)
+	defer other.Close()
+	other.SetUnlinkOnClose(false)
+	f.Must(os.Rename(aside, a.Socket()))
+	// The connection from before leads to the agent still.
+	fleettest.Eventually(t, "the agent tells of it", func() bool { return len(lost()) == 1 && strings.Contains(lost()[0], a.Socket()) })
+	if code, body := readiness(); code != 503 || !strings.Contains(body, a.Socket()) {
+		t.Errorf("readiness: %d %s", code, body)
+	}
+	f.Must(other.Close())
+	fleettest.Eventually(t, "it is taken back", func() bool { return len(lost()) == 0 })
+	if code, body := readiness(); code != 200 {
+		t.Errorf("readiness after that: %d %s", code, body)
+	}
+}
+
 // Every method of the agent's socket says who may call it, and those of the fleet
 // are not there.
 func TestLocalAuthorization(t *testing.T) {

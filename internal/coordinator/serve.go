@@ -43,7 +43,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	}
 	local := c.cfg.Local
 	if local == nil {
-		if local, err = localsocket.Listen(c.AdminSocket()); err != nil {
+		if local, err = listenUnix(c.AdminSocket(), c.log); err != nil {
 			return err
 		}
 	}
@@ -117,6 +117,15 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		slog.String("phase", c.rooms.Head.State().Phase.String()), slog.String("enrolment_key",
 			c.rooms.Self.EnrolmentKey()))
 	return nil
+}
+
+// listenUnix listens for this machine's operator.
+func listenUnix(path string, log *slog.Logger) (net.Listener, error) {
+	l, err := localsocket.Listen(path, 0o600, log)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.AddressUnusable, "address", path, "flag", "--admin-socket", "problem", err.Error())
+	}
+	return l, nil
 }
 
 // authorizer reads who may call what from the services' descriptors. A service

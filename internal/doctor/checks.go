@@ -127,7 +127,7 @@ func All() []Check {
 			"Certificates and tokens are compared with the clock. A machine whose clock is wrong is refused, or " +
 				"believes what has ended.", nil, lookClock},
 
-		{"node.agent", "the agent answers", "The agent of --data answers on its socket.", nil, lookAgent},
+		{"node.agent", "the agent answers", "The agent of --data answers on its socket, and the paths of its other sockets lead to it.", nil, lookAgent},
 		{"node.identity", "the identity is in date", "The certificate of the node is valid. One that ended is " +
 			"renewed by itself, where a coordinator is in reach within " +
 			"rejoin_grace.", []string{"node.agent"}, lookIdentity},
@@ -502,6 +502,10 @@ func lookAgent(s *Environment) Result {
 		return Result{NotAsked, "no --data is given", ""}
 	case err != nil:
 		return askFailed(err)
+	}
+	if lost := n.GetLostSockets(); len(lost) > 0 {
+		return Result{Failed, strings.Join(lost, "; "), "end what serves there, or give it another path: the agent takes the path back " +
+			"within seconds"}
 	}
 	return fine("%s", n.GetSpiffeId())
 }

@@ -107,7 +107,10 @@ type GetNodeResponse struct {
 	LogProblem      string                 `protobuf:"bytes,31,opt,name=log_problem,json=logProblem,proto3" json:"log_problem,omitempty"`
 	LogProblemSince *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=log_problem_since,json=logProblemSince,proto3" json:"log_problem_since,omitempty"`
 	// Lines of the log that were left out since the agent started.
-	LogDropped    uint64 `protobuf:"varint,33,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"`
+	LogDropped uint64 `protobuf:"varint,33,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"`
+	// The local sockets whose path does not lead to this agent, each with the reason: nobody
+	// reaches it by them. It takes them back when they lead to nobody.
+	LostSockets   []string `protobuf:"bytes,34,rep,name=lost_sockets,json=lostSockets,proto3" json:"lost_sockets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -322,6 +325,13 @@ func (x *GetNodeResponse) GetLogDropped() uint64 {
 		return x.LogDropped
 	}
 	return 0
+}
+
+func (x *GetNodeResponse) GetLostSockets() []string {
+	if x != nil {
+		return x.LostSockets
+	}
+	return nil
 }
 
 // ActionPermission is what the guard of degraded mode decides on one action.
@@ -756,7 +766,8 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xea\t\n" +
+	"\x0eGetNodeRequest\"\x8d\n" +
+	"\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -787,7 +798,8 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"logProblem\x12F\n" +
 	"\x11log_problem_since\x18  \x01(\v2\x1a.google.protobuf.TimestampR\x0flogProblemSince\x12\x1f\n" +
 	"\vlog_dropped\x18! \x01(\x04R\n" +
-	"logDropped\"v\n" +
+	"logDropped\x12!\n" +
+	"\flost_sockets\x18\" \x03(\tR\vlostSockets\"v\n" +
 	"\x10ActionPermission\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1c\n" +
 	"\tpermitted\x18\x02 \x01(\bR\tpermitted\x12\x16\n" +

@@ -546,7 +546,7 @@ func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
 	switch {
 	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
 		return explain.ExitUnhealthy
-	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil, n.GetLogProblem() != "",
+	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil, n.GetLogProblem() != "", len(n.GetLostSockets()) > 0,
 		operatorProblem(n.GetOperatorCertificate(), now) != "":
 		return explain.ExitDegraded
 	}
@@ -628,6 +628,9 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	if c := n.GetOperatorCertificate(); c != nil {
 		f.Add("own PKI", ownPKI(c, now))
 		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
+	}
+	for _, lost := range n.GetLostSockets() {
+		f.Paint("socket", term.Amber, lost)
 	}
 	f.Add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
 	switch state := snapshot.Freshness(n.GetFreshness()); state {

@@ -4,11 +4,9 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync/atomic"
@@ -25,6 +23,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/localsocket"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -89,6 +88,7 @@ type Host struct {
 	set    atomic.Pointer[caller.Set]   // nil: nothing may be used
 	roots  atomic.Pointer[caller.Roots] // nil: there is no bundle
 	faults atomic.Pointer[[]workload.Fault]
+	socket atomic.Pointer[localsocket.Listener]
 	print  [32]byte // of the bundle that roots are of; owned by look
 }
 
@@ -241,15 +241,21 @@ func (h *Host) listen() (net.Listener, error) {
 	if err := localsocket.CheckPath(h.cfg.Socket); err != nil {
 		return nil, err
 	}
-	l, err := localsocket.Listen(h.cfg.Socket)
+	l, err := localsocket.Listen(h.cfg.Socket, 0o666, h.cfg.Log)
 	if err != nil {
-		return nil, err
+		return nil, explain.Wrap(err, explain.AddressUnusable, "address", h.cfg.Socket, "flag", "--workload-socket",
+			"problem", err.Error())
 	}
-	if err := os.Chmod(h.cfg.Socket, 0o666); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s to the processes of this machine: %w", h.cfg.Socket, err),
-			l.Close())
-	}
+	h.socket.Store(l)
 	return l, nil
+}
+
+// LostSocket says why the socket of the Workload API does not lead to this process; nil: it does, or there is none.
+func (h *Host) LostSocket() error {
+	if l := h.socket.Load(); l != nil {
+		return l.Lost()
+	}
+	return nil
 }
 
 // relay tells callers of new certificates.
