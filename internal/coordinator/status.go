@@ -167,6 +167,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		c.rooms.Membership.ListensSince())...)
 	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)
 	out.Findings = append(out.Findings, c.rooms.Fencing.Incidents.Findings(reading, s)...)
+	out.Findings = append(out.Findings, c.rooms.Fencing.Domains.Findings(reading, s)...)
 	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
 	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
 	out.Findings = append(append(out.Findings, manifestFindings(s.Manifest)...), operatorRootFindings(s, c.now())...)
@@ -310,7 +311,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
 		out = append(out, finding.New(explain.MemberBaseline, baselineFields(b, entry)...))
 	}
-	var expired, silent, stale, clocks []finding.Case
+	var expired, silent, stale, clocks, paused []finding.Case
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
@@ -319,7 +320,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 			expired = append(expired, finding.Case{Member: path, Value: end.UTC().Format(time.RFC3339)})
 		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(listensSince,
 			live.GetLastReport().AsTime())) <= replicas.SilentAfter:
-		case live != nil:
+		case live.GetLastReport() != nil:
 			silent = append(silent, finding.Case{Member: path,
 				Value: live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
 		default:
@@ -329,6 +330,10 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		if since := live.GetStaleSince(); live.GetConnected() && since != nil && now.Sub(since.AsTime()) >= staleAfter {
 			stale = append(stale, finding.Case{Member: path, Value: since.AsTime().UTC().Format(time.RFC3339)})
 		}
+		if p := live.GetProcess(); p.GetPaused() && !m.GetBanned() && now.Sub(p.GetLastCall().AsTime()) <= replicas.SilentAfter {
+			paused = append(paused, finding.Case{Member: path, Value: "and said so last at " +
+				p.GetLastCall().AsTime().UTC().Format(time.RFC3339)})
+		}
 		if d := live.GetClockBehind(); live.GetConnected() && d != nil {
 			clocks = append(clocks, finding.Case{Member: path, Value: d.AsDuration().Round(time.Second).String()})
 		}
@@ -337,6 +342,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	out = append(out, finding.Fold(explain.MemberSilent, "since", silent)...)
 	out = append(out, finding.Fold(explain.MemberStale, "since", stale)...)
 	out = append(out, finding.Fold(explain.MemberClock, "behind", clocks)...)
+	out = append(out, finding.Fold(explain.ShardPaused, "said", paused)...)
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
 	return out
 }

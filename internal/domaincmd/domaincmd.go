@@ -87,9 +87,9 @@ func complete(ctx context.Context, sh command.Shell) []string {
 
 func table(sh command.Shell, domains []*fealtyv1.Domain) *term.Table {
 	t := &term.Table{Columns: []term.Column{{Title: "DOMAIN"}, {Title: "OWNER"}, {Title: "OWNERSHIP", Right: true},
-		{Title: "NEXT"}, {Title: "CHANGED"}, {Title: "BY", Wide: true}, {Title: "REASON", Wide: true}}}
+		{Title: "NEXT"}, {Title: "OWNER IS"}, {Title: "CHANGED"}, {Title: "BY", Wide: true}, {Title: "REASON", Wide: true}}}
 	for _, d := range domains {
-		t.Add(term.Txt(d.GetName()), term.Txt(command.Dash(d.GetOwner())), term.Txt(ownership(d)), next(d),
+		t.Add(term.Txt(d.GetName()), term.Txt(command.Dash(d.GetOwner())), term.Txt(ownership(d)), next(d), problem(d),
 			term.Txt(sh.Ago(d.GetChangedAt().AsTime())), term.Txt(d.GetChangedBy()),
 			term.Txt(command.Dash(d.GetReason())))
 	}
@@ -101,12 +101,28 @@ func ownership(d *fealtyv1.Domain) string {
 	return fmt.Sprintf("%d.%d", d.GetOwnership()>>32, d.GetOwnership()&(1<<32-1))
 }
 
+// problem says what is wrong with the owner of a domain.
+func problem(d *fealtyv1.Domain) term.Cell {
+	if d.GetOwnerProblem() == "" {
+		return term.Txt("-")
+	}
+	return term.Painted(term.Amber, "▲ "+d.GetOwnerProblem())
+}
+
 // next says to whom a domain goes.
 func next(d *fealtyv1.Domain) term.Cell {
 	if !d.GetMoving() {
 		return term.Txt("-")
 	}
 	return term.Painted(term.Amber, "◐ "+nobody(d.GetNext()))
+}
+
+// latest says by when a domain passes on that moves.
+func latest(d *fealtyv1.Domain) string {
+	if d.GetWaitsUntil() == nil {
+		return ""
+	}
+	return "; at the latest at " + command.When(d.GetWaitsUntil()) + ", as its lease is over then"
 }
 
 func nobody(member string) string {
@@ -122,8 +138,11 @@ func result(sh command.Shell, data proto.Message, d *fealtyv1.Domain) command.Re
 		f.Add("domain", d.GetName())
 		f.Add("owner", nobody(d.GetOwner()))
 		f.Add("ownership", ownership(d))
+		if problem := d.GetOwnerProblem(); problem != "" {
+			f.Paint("owner is", term.Amber, "not to be counted on: "+problem)
+		}
 		if d.GetMoving() {
-			f.Paint("moving", term.Amber, "to "+nobody(d.GetNext())+", when its owner let go")
+			f.Paint("moving", term.Amber, "to "+nobody(d.GetNext())+", when its owner let go"+latest(d))
 		}
 		f.Add("changed", fmt.Sprintf("%s, %s, by %s", command.When(d.GetChangedAt()), sh.Ago(d.GetChangedAt().AsTime()),
 			d.GetChangedBy()))
@@ -154,6 +173,7 @@ type answer interface {
 	proto.Message
 	GetDomain() *fealtyv1.Domain
 	GetChanged() bool
+	GetPassedOver() string
 }
 
 // change is a command that changes who owns a domain.
@@ -204,8 +224,11 @@ func said(got answer) string {
 	d := got.GetDomain()
 	text := fmt.Sprintf("%s belongs to %s under ownership %s", d.GetName(), nobody(d.GetOwner()), ownership(d))
 	if d.GetMoving() {
-		text = fmt.Sprintf("%s belongs to %s until it lets go, and then to %s", d.GetName(), d.GetOwner(),
-			nobody(d.GetNext()))
+		text = fmt.Sprintf("%s belongs to %s until it lets go, and then to %s%s", d.GetName(), d.GetOwner(),
+			nobody(d.GetNext()), latest(d))
+	}
+	if over := got.GetPassedOver(); over != "" {
+		text += "; nobody waits for " + over
 	}
 	if !got.GetChanged() {
 		text += ", as before"
@@ -221,7 +244,8 @@ func assign() command.Command {
 		Long: `Make a member of kind data or shard the owner of a domain. A name that is new makes the domain. If it
 has another owner, that one is asked to let go and owns it until it did, so that at most one member owns it.
 
-An owner that is silent does not let go. With --force nobody waits for it: it may act on until the receivers of the
+An owner that is silent does not let go, and passes the domain on when its lease is over. One that is banned, or whose
+certificate ended, is not waited for. With --force nobody waits for it: it may act on until the receivers of the
 domain have promised the next ownership, and acts in vain from then on. Assigning twice changes nothing.`,
 		Sample: `  fealty domain assign eu --to shard/eu-1
   fealty domain assign eu --to shard/eu-2 --force --reason "host 3 burned"`,

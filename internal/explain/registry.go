@@ -50,6 +50,10 @@ const (
 	DomainTooMany     Code = "FE-F104"
 	DomainExhausted   Code = "FE-F105"
 	ProcessOvertaken  Code = "FE-F106"
+	DomainKind        Code = "FE-F107"
+	DomainOwnerGone   Code = "FE-F108"
+	DomainOwnerSilent Code = "FE-F109"
+	DomainMoving      Code = "FE-F110"
 )
 
 // History and manifest.
@@ -230,6 +234,7 @@ const (
 
 	ContractBroken Code = "FE-P101"
 	ShardFenced    Code = "FE-P102"
+	ShardPaused    Code = "FE-P103"
 )
 
 // Token.
@@ -617,11 +622,12 @@ what was granted and assigned before goes on to count, and a call is to be made 
 		Code:  DomainUnfit,
 		Title: "the member can own no domain now",
 		What:  "the domain was not assigned to {member|the member}",
-		Why:   "{problem|it drains, or no machine holds it}",
-		Do:    "name another member (fealty member list), or first: fealty member undrain {member|MEMBER}",
+		Why:   "{problem|it is banned, its certificate ended, it drains, or no machine holds it}",
+		Do:    "{remedy|name another member: fealty member list}",
 		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
 		Page: `
-A domain goes to a member that a machine holds, of kind data or shard, and that does not drain. A member that becomes
+A domain goes to a member that a machine holds, whose certificate did not end, that is not banned and that does not
+drain. A member that becomes
 unfit while the owner before it lets go is not given the domain: it then belongs to nobody, and ` +
 			"`fealty domain show`" + ` says so.`,
 	},
@@ -662,6 +668,58 @@ process that hears so is fenced, and acts no more; it reports that once, which i
 by another that was never used is not fenced, as nobody is known to be in charge: start it again, and it gets the next.
 
 A process of a release that names no life is served until one of its member does.`,
+	},
+	{
+		Code:  DomainKind,
+		Title: "only members of kind data and shard own domains",
+		What:  "the domain was not assigned to {member|the member}",
+		Why:   "only members of kind data and shard own domains, and this one is of kind {kind|another}",
+		Do:    "name one of those: fealty member list --kind shard, or --kind data",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+An owner asks the coordinators what it owns, and acts in it. People, providers, operators, witnesses and coordinators do
+not.`,
+	},
+	{
+		Code:  DomainOwnerGone,
+		Title: "the owner of domains is gone",
+		What:  "nobody acts in domains of {member|a member}",
+		Why:   "{problem|it is banned, its certificate ended, or it is a member no more}",
+		Do:    "give each to another member: fealty domain list --member {name|MEMBER}, and fealty domain assign DOMAIN --to MEMBER",
+		Exit:  ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Page: `
+No coordinator and no member hears it, so it can neither let go nor be asked to. A domain that is assigned to another
+member passes on at once: the owner that is gone is not waited for. What keeps it out is what keeps out every owner of
+before: the new one acts at a provider once that promised the new ownership, and from then on obeys no other.
+
+The leader passes on by itself what waits for an owner that is banned meanwhile. It does not for a certificate that ended,
+as a clock that was set wrong ends them all: assign such a domain once more.`,
+	},
+	{
+		Code:  DomainOwnerSilent,
+		Title: "the owner of domains is not heard",
+		What:  "no process of {member|a member} asks what it owns",
+		Why:   "none was heard since {since|a while ago}",
+		Do: "see that its process runs beside its agent and reaches a coordinator; if its machine is lost, give its domains " +
+			"to another member: fealty domain assign DOMAIN --to MEMBER --force --reason TEXT",
+		Exit: ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Page: `
+An owner asks every two seconds what it owns, and acts without an answer until its lease is over: degraded.max of the
+manifest, and at least a minute. Then it does nothing in its domains. A process that was overtaken by another one is not
+heard either: FE-P102 tells of it.`,
+	},
+	{
+		Code:  DomainMoving,
+		Title: "a domain waits for its owner to let go",
+		What:  "domain {member|named} did not pass on yet",
+		Why:   "it waits {until|for its owner}",
+		Do: "see that the owner runs; or do not wait for it: fealty domain assign {name|DOMAIN} --to MEMBER --force " +
+			"--reason TEXT",
+		Exit: ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Page: `
+An owner that is there lets go when its cycle is over. One that is silent is waited for until the lease that it was given is
+over, and an eighth longer, as clocks go wrong: degraded.max of the manifest, and at least a minute. The leader waits by a
+clock that nobody sets, from when the owner was asked or from when it began to lead.`,
 	},
 	{
 		Code:  ManifestInvalid,
@@ -1696,6 +1754,18 @@ error. If nobody started another one on purpose, somebody has a copy of its fold
 A shard with ` + "`--agent`" + ` tells the coordinators, while it is there. That is one entry ` + "`shard.fenced`" + `
 of the audit log, and ` + "`fealty status`" + ` says so, with its address and its incarnation, until 24 hours after it
 told so last.`,
+	},
+	{
+		Code:  ShardPaused,
+		Title: "a shard is paused",
+		What:  "{member|a shard} decides, and does nothing",
+		Why:   "it is paused, {said|by its own word}",
+		Do: "when it may act again: fealty instruction give {name|shard/NAME} resume --reason TEXT; one that was started " +
+			"with --actuation-paused is started without it",
+		Exit: ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Page: `
+A shard says so itself each time that it asks what it is to do, so that this is what was seen and not what was ordered. Its
+log and its journal say what it would have done, and ` + "`fealty_shard_paused`" + ` is 1.`,
 	},
 	{
 		Code:  RecoveryMode,

@@ -52,6 +52,10 @@ type Config struct {
 	// context ends. An error says that it did not succeed.
 	Do map[string]func(ctx context.Context) error
 
+	// Paused reports whether the member decides and does nothing, for people who look. Nil: it does
+	// not say.
+	Paused func() bool
+
 	// Every is how often it asks. Zero means two seconds.
 	Every time.Duration
 	Now   func() time.Time
@@ -105,9 +109,12 @@ func (e *Executor) Step(ctx context.Context) {
 }
 
 func (e *Executor) step(ctx context.Context) error {
+	request := &fealtyv1.PollInstructionsRequest{Name: e.cfg.ID.Name()}
+	if e.cfg.Paused != nil {
+		request.Paused = new(e.cfg.Paused())
+	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
-	answer, err := fealtyv1.NewInstructionServiceClient(e.cfg.Conn).PollInstructions(asking,
-		&fealtyv1.PollInstructionsRequest{Name: e.cfg.ID.Name()})
+	answer, err := fealtyv1.NewInstructionServiceClient(e.cfg.Conn).PollInstructions(asking, request)
 	cancel()
 	if err != nil {
 		return err

@@ -51,6 +51,7 @@ func (r *running) openInstructions() (paused bool, err error) {
 	}
 	r.executor = instructed.New(instructed.Config{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
 		Term: r.domains.mark, Book: book, Now: time.Now, Log: r.cfg.Log,
+		Paused: func() bool { return r.shard.Last().Paused },
 		Do: map[string]func(context.Context) error{
 			// On disk first: a shard that pauses goes on pausing. One that was fenced meanwhile is not
 			// who was told.

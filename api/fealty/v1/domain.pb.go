@@ -36,9 +36,15 @@ type Domain struct {
 	// The owner after that; empty for nobody.
 	Next string `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
 	// When it was last changed, by whom and why.
-	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
-	ChangedBy     string                 `protobuf:"bytes,7,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	ChangedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	ChangedBy string                 `protobuf:"bytes,7,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
+	Reason    string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What is wrong with the owner: that it is banned, that its certificate ended, that it is a
+	// member no more, or that no process of it was heard. Empty: nothing is known to be.
+	OwnerProblem string `protobuf:"bytes,9,opt,name=owner_problem,json=ownerProblem,proto3" json:"owner_problem,omitempty"`
+	// While it moves: by when it passes on if the owner does not let go, as its lease is over then.
+	// Nobody's decision hangs on it: the leader waits by a clock that nobody sets.
+	WaitsUntil    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=waits_until,json=waitsUntil,proto3" json:"waits_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -127,6 +133,20 @@ func (x *Domain) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Domain) GetOwnerProblem() string {
+	if x != nil {
+		return x.OwnerProblem
+	}
+	return ""
+}
+
+func (x *Domain) GetWaitsUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WaitsUntil
+	}
+	return nil
 }
 
 type ListDomainsRequest struct {
@@ -337,7 +357,8 @@ type AssignDomainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One to 128 characters of a-z, 0-9, '-', '_', '.' and '/'. A name that is new makes a domain.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// "<kind>/<name>" of a member of kind data or shard that does not drain.
+	// "<kind>/<name>" of a member of kind data or shard that is not banned, does not drain, and whose
+	// certificate did not end.
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	// For the audit log; required with force.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -419,7 +440,9 @@ type AssignDomainResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Domain *Domain                `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
 	// False if it was so already.
-	Changed       bool `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed bool `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Why the owner of before was not waited for without force: it is gone. Empty otherwise.
+	PassedOver    string `protobuf:"bytes,3,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,6 +489,13 @@ func (x *AssignDomainResponse) GetChanged() bool {
 		return x.Changed
 	}
 	return false
+}
+
+func (x *AssignDomainResponse) GetPassedOver() string {
+	if x != nil {
+		return x.PassedOver
+	}
+	return ""
 }
 
 type UnassignDomainRequest struct {
@@ -537,9 +567,11 @@ func (x *UnassignDomainRequest) GetDryRun() bool {
 }
 
 type UnassignDomainResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Domain        *Domain                `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	Changed       bool                   `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Domain  *Domain                `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	Changed bool                   `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	// As in AssignDomainResponse.
+	PassedOver    string `protobuf:"bytes,3,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -586,6 +618,13 @@ func (x *UnassignDomainResponse) GetChanged() bool {
 		return x.Changed
 	}
 	return false
+}
+
+func (x *UnassignDomainResponse) GetPassedOver() string {
+	if x != nil {
+		return x.PassedOver
+	}
+	return ""
 }
 
 type PollAssignmentsRequest struct {
@@ -880,7 +919,7 @@ var File_fealty_v1_domain_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_domain_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/domain.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
+	"\x16fealty/v1/domain.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd0\x02\n" +
 	"\x06Domain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x1c\n" +
@@ -891,7 +930,11 @@ const file_fealty_v1_domain_proto_rawDesc = "" +
 	"changed_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x12\x1d\n" +
 	"\n" +
 	"changed_by\x18\a \x01(\tR\tchangedBy\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"_\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12#\n" +
+	"\rowner_problem\x18\t \x01(\tR\fownerProblem\x12;\n" +
+	"\vwaits_until\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"waitsUntil\"_\n" +
 	"\x12ListDomainsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x16\n" +
@@ -908,18 +951,22 @@ const file_fealty_v1_domain_proto_rawDesc = "" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12\x17\n" +
-	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"[\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"|\n" +
 	"\x14AssignDomainResponse\x12)\n" +
 	"\x06domain\x18\x01 \x01(\v2\x11.fealty.v1.DomainR\x06domain\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged\"r\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\x12\x1f\n" +
+	"\vpassed_over\x18\x03 \x01(\tR\n" +
+	"passedOver\"r\n" +
 	"\x15UnassignDomainRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"]\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"~\n" +
 	"\x16UnassignDomainResponse\x12)\n" +
 	"\x06domain\x18\x01 \x01(\v2\x11.fealty.v1.DomainR\x06domain\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged\",\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\x12\x1f\n" +
+	"\vpassed_over\x18\x03 \x01(\tR\n" +
+	"passedOver\",\n" +
 	"\x16PollAssignmentsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"_\n" +
 	"\x17PollAssignmentsResponse\x120\n" +
@@ -990,29 +1037,30 @@ var file_fealty_v1_domain_proto_goTypes = []any{
 }
 var file_fealty_v1_domain_proto_depIdxs = []int32{
 	14, // 0: fealty.v1.Domain.changed_at:type_name -> google.protobuf.Timestamp
-	0,  // 1: fealty.v1.ListDomainsResponse.domains:type_name -> fealty.v1.Domain
-	0,  // 2: fealty.v1.GetDomainResponse.domain:type_name -> fealty.v1.Domain
-	0,  // 3: fealty.v1.AssignDomainResponse.domain:type_name -> fealty.v1.Domain
-	0,  // 4: fealty.v1.UnassignDomainResponse.domain:type_name -> fealty.v1.Domain
-	11, // 5: fealty.v1.PollAssignmentsResponse.domains:type_name -> fealty.v1.OwnedDomain
-	15, // 6: fealty.v1.OwnedDomain.lease:type_name -> google.protobuf.Duration
-	1,  // 7: fealty.v1.DomainService.ListDomains:input_type -> fealty.v1.ListDomainsRequest
-	3,  // 8: fealty.v1.DomainService.GetDomain:input_type -> fealty.v1.GetDomainRequest
-	5,  // 9: fealty.v1.DomainService.AssignDomain:input_type -> fealty.v1.AssignDomainRequest
-	7,  // 10: fealty.v1.DomainService.UnassignDomain:input_type -> fealty.v1.UnassignDomainRequest
-	9,  // 11: fealty.v1.DomainService.PollAssignments:input_type -> fealty.v1.PollAssignmentsRequest
-	12, // 12: fealty.v1.DomainService.ReleaseDomain:input_type -> fealty.v1.ReleaseDomainRequest
-	2,  // 13: fealty.v1.DomainService.ListDomains:output_type -> fealty.v1.ListDomainsResponse
-	4,  // 14: fealty.v1.DomainService.GetDomain:output_type -> fealty.v1.GetDomainResponse
-	6,  // 15: fealty.v1.DomainService.AssignDomain:output_type -> fealty.v1.AssignDomainResponse
-	8,  // 16: fealty.v1.DomainService.UnassignDomain:output_type -> fealty.v1.UnassignDomainResponse
-	10, // 17: fealty.v1.DomainService.PollAssignments:output_type -> fealty.v1.PollAssignmentsResponse
-	13, // 18: fealty.v1.DomainService.ReleaseDomain:output_type -> fealty.v1.ReleaseDomainResponse
-	13, // [13:19] is the sub-list for method output_type
-	7,  // [7:13] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	14, // 1: fealty.v1.Domain.waits_until:type_name -> google.protobuf.Timestamp
+	0,  // 2: fealty.v1.ListDomainsResponse.domains:type_name -> fealty.v1.Domain
+	0,  // 3: fealty.v1.GetDomainResponse.domain:type_name -> fealty.v1.Domain
+	0,  // 4: fealty.v1.AssignDomainResponse.domain:type_name -> fealty.v1.Domain
+	0,  // 5: fealty.v1.UnassignDomainResponse.domain:type_name -> fealty.v1.Domain
+	11, // 6: fealty.v1.PollAssignmentsResponse.domains:type_name -> fealty.v1.OwnedDomain
+	15, // 7: fealty.v1.OwnedDomain.lease:type_name -> google.protobuf.Duration
+	1,  // 8: fealty.v1.DomainService.ListDomains:input_type -> fealty.v1.ListDomainsRequest
+	3,  // 9: fealty.v1.DomainService.GetDomain:input_type -> fealty.v1.GetDomainRequest
+	5,  // 10: fealty.v1.DomainService.AssignDomain:input_type -> fealty.v1.AssignDomainRequest
+	7,  // 11: fealty.v1.DomainService.UnassignDomain:input_type -> fealty.v1.UnassignDomainRequest
+	9,  // 12: fealty.v1.DomainService.PollAssignments:input_type -> fealty.v1.PollAssignmentsRequest
+	12, // 13: fealty.v1.DomainService.ReleaseDomain:input_type -> fealty.v1.ReleaseDomainRequest
+	2,  // 14: fealty.v1.DomainService.ListDomains:output_type -> fealty.v1.ListDomainsResponse
+	4,  // 15: fealty.v1.DomainService.GetDomain:output_type -> fealty.v1.GetDomainResponse
+	6,  // 16: fealty.v1.DomainService.AssignDomain:output_type -> fealty.v1.AssignDomainResponse
+	8,  // 17: fealty.v1.DomainService.UnassignDomain:output_type -> fealty.v1.UnassignDomainResponse
+	10, // 18: fealty.v1.DomainService.PollAssignments:output_type -> fealty.v1.PollAssignmentsResponse
+	13, // 19: fealty.v1.DomainService.ReleaseDomain:output_type -> fealty.v1.ReleaseDomainResponse
+	14, // [14:20] is the sub-list for method output_type
+	8,  // [8:14] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_domain_proto_init() }

@@ -476,7 +476,10 @@ func (x *ListInstructionsResponse) GetMore() bool {
 type PollInstructionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller's name.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// That its process decides and does nothing: it was told to pause, or started so. Not set: it
+	// does not say. It changes nothing but what people are told.
+	Paused        *bool `protobuf:"varint,2,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -516,6 +519,13 @@ func (x *PollInstructionsRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *PollInstructionsRequest) GetPaused() bool {
+	if x != nil && x.Paused != nil {
+		return *x.Paused
+	}
+	return false
 }
 
 type PollInstructionsResponse struct {
@@ -784,9 +794,11 @@ const file_fealty_v1_instruction_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"j\n" +
 	"\x18ListInstructionsResponse\x12:\n" +
 	"\finstructions\x18\x01 \x03(\v2\x16.fealty.v1.InstructionR\finstructions\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"-\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"U\n" +
 	"\x17PollInstructionsRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"s\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
+	"\x06paused\x18\x02 \x01(\bH\x00R\x06paused\x88\x01\x01B\t\n" +
+	"\a_paused\"s\n" +
 	"\x18PollInstructionsResponse\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\tR\x04term\x12C\n" +
 	"\finstructions\x18\x02 \x03(\v2\x1f.fealty.v1.DeliveredInstructionR\finstructions\"L\n" +
@@ -880,6 +892,7 @@ func file_fealty_v1_instruction_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_instruction_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -289,7 +289,10 @@ type Live struct {
 	StaleSince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
 	// How far its clock is behind the time that was signed, by its own word, if that is more
 	// than clocks may differ. Not set otherwise.
-	ClockBehind   *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	ClockBehind *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	// The newest process of it that asked for what it owns or is to do; not set: none did since this
+	// coordinator started.
+	Process       *Process `protobuf:"bytes,15,opt,name=process,proto3" json:"process,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +404,85 @@ func (x *Live) GetClockBehind() *durationpb.Duration {
 	return nil
 }
 
+func (x *Live) GetProcess() *Process {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
+// Process is one that acts for a member, such as a shard's.
+type Process struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 32 hexadecimal digits; empty of a release that does not say.
+	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The epoch that it acts under: its grant in the upper 32 bits, its life in the lower ones.
+	Epoch    uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	LastCall *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_call,json=lastCall,proto3" json:"last_call,omitempty"`
+	// By its own word: it decides, and does nothing.
+	Paused        bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Process) Reset() {
+	*x = Process{}
+	mi := &file_fealty_v1_member_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Process) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Process) ProtoMessage() {}
+
+func (x *Process) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_member_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Process.ProtoReflect.Descriptor instead.
+func (*Process) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Process) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Process) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Process) GetLastCall() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastCall
+	}
+	return nil
+}
+
+func (x *Process) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
 // HeldVersion is a version that a member reported as active.
 type HeldVersion struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -417,7 +499,7 @@ type HeldVersion struct {
 
 func (x *HeldVersion) Reset() {
 	*x = HeldVersion{}
-	mi := &file_fealty_v1_member_proto_msgTypes[2]
+	mi := &file_fealty_v1_member_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +511,7 @@ func (x *HeldVersion) String() string {
 func (*HeldVersion) ProtoMessage() {}
 
 func (x *HeldVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[2]
+	mi := &file_fealty_v1_member_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +524,7 @@ func (x *HeldVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldVersion.ProtoReflect.Descriptor instead.
 func (*HeldVersion) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HeldVersion) GetScope() string {
@@ -498,7 +580,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[3]
+	mi := &file_fealty_v1_member_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +592,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[3]
+	mi := &file_fealty_v1_member_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +605,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListMembersRequest) GetKind() string {
@@ -575,7 +657,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[4]
+	mi := &file_fealty_v1_member_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +669,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[4]
+	mi := &file_fealty_v1_member_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +682,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -634,7 +716,7 @@ type GetMemberRequest struct {
 
 func (x *GetMemberRequest) Reset() {
 	*x = GetMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[5]
+	mi := &file_fealty_v1_member_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +728,7 @@ func (x *GetMemberRequest) String() string {
 func (*GetMemberRequest) ProtoMessage() {}
 
 func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[5]
+	mi := &file_fealty_v1_member_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +741,7 @@ func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
 func (*GetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetMemberRequest) GetKind() string {
@@ -687,7 +769,7 @@ type GetMemberResponse struct {
 
 func (x *GetMemberResponse) Reset() {
 	*x = GetMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[6]
+	mi := &file_fealty_v1_member_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +781,7 @@ func (x *GetMemberResponse) String() string {
 func (*GetMemberResponse) ProtoMessage() {}
 
 func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[6]
+	mi := &file_fealty_v1_member_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +794,7 @@ func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
 func (*GetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetMemberResponse) GetMember() *Member {
@@ -742,7 +824,7 @@ type DrainMemberRequest struct {
 
 func (x *DrainMemberRequest) Reset() {
 	*x = DrainMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[7]
+	mi := &file_fealty_v1_member_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +836,7 @@ func (x *DrainMemberRequest) String() string {
 func (*DrainMemberRequest) ProtoMessage() {}
 
 func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[7]
+	mi := &file_fealty_v1_member_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +849,7 @@ func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
 func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DrainMemberRequest) GetKind() string {
@@ -809,7 +891,7 @@ type DrainMemberResponse struct {
 
 func (x *DrainMemberResponse) Reset() {
 	*x = DrainMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[8]
+	mi := &file_fealty_v1_member_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +903,7 @@ func (x *DrainMemberResponse) String() string {
 func (*DrainMemberResponse) ProtoMessage() {}
 
 func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[8]
+	mi := &file_fealty_v1_member_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +916,7 @@ func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
 func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DrainMemberResponse) GetMember() *Member {
@@ -862,7 +944,7 @@ type UndrainMemberRequest struct {
 
 func (x *UndrainMemberRequest) Reset() {
 	*x = UndrainMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[9]
+	mi := &file_fealty_v1_member_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +956,7 @@ func (x *UndrainMemberRequest) String() string {
 func (*UndrainMemberRequest) ProtoMessage() {}
 
 func (x *UndrainMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[9]
+	mi := &file_fealty_v1_member_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +969,7 @@ func (x *UndrainMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainMemberRequest.ProtoReflect.Descriptor instead.
 func (*UndrainMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UndrainMemberRequest) GetKind() string {
@@ -922,7 +1004,7 @@ type UndrainMemberResponse struct {
 
 func (x *UndrainMemberResponse) Reset() {
 	*x = UndrainMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[10]
+	mi := &file_fealty_v1_member_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1016,7 @@ func (x *UndrainMemberResponse) String() string {
 func (*UndrainMemberResponse) ProtoMessage() {}
 
 func (x *UndrainMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[10]
+	mi := &file_fealty_v1_member_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1029,7 @@ func (x *UndrainMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainMemberResponse.ProtoReflect.Descriptor instead.
 func (*UndrainMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UndrainMemberResponse) GetMember() *Member {
@@ -979,7 +1061,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[11]
+	mi := &file_fealty_v1_member_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1073,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[11]
+	mi := &file_fealty_v1_member_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1086,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemoveMemberRequest) GetKind() string {
@@ -1051,7 +1133,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[12]
+	mi := &file_fealty_v1_member_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1145,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[12]
+	mi := &file_fealty_v1_member_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1158,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{12}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemoveMemberResponse) GetMember() *Member {
@@ -1099,7 +1181,7 @@ type ReplaceMemberRequest struct {
 
 func (x *ReplaceMemberRequest) Reset() {
 	*x = ReplaceMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[13]
+	mi := &file_fealty_v1_member_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1193,7 @@ func (x *ReplaceMemberRequest) String() string {
 func (*ReplaceMemberRequest) ProtoMessage() {}
 
 func (x *ReplaceMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[13]
+	mi := &file_fealty_v1_member_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1206,7 @@ func (x *ReplaceMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceMemberRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{13}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplaceMemberRequest) GetKind() string {
@@ -1164,7 +1246,7 @@ type ReplaceMemberResponse struct {
 
 func (x *ReplaceMemberResponse) Reset() {
 	*x = ReplaceMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[14]
+	mi := &file_fealty_v1_member_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1258,7 @@ func (x *ReplaceMemberResponse) String() string {
 func (*ReplaceMemberResponse) ProtoMessage() {}
 
 func (x *ReplaceMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[14]
+	mi := &file_fealty_v1_member_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1271,7 @@ func (x *ReplaceMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceMemberResponse.ProtoReflect.Descriptor instead.
 func (*ReplaceMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{14}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplaceMemberResponse) GetMember() *Member {
@@ -1212,7 +1294,7 @@ type BanMemberRequest struct {
 
 func (x *BanMemberRequest) Reset() {
 	*x = BanMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[15]
+	mi := &file_fealty_v1_member_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1306,7 @@ func (x *BanMemberRequest) String() string {
 func (*BanMemberRequest) ProtoMessage() {}
 
 func (x *BanMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[15]
+	mi := &file_fealty_v1_member_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1319,7 @@ func (x *BanMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanMemberRequest.ProtoReflect.Descriptor instead.
 func (*BanMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{15}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BanMemberRequest) GetKind() string {
@@ -1283,7 +1365,7 @@ type BanMemberResponse struct {
 
 func (x *BanMemberResponse) Reset() {
 	*x = BanMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[16]
+	mi := &file_fealty_v1_member_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1377,7 @@ func (x *BanMemberResponse) String() string {
 func (*BanMemberResponse) ProtoMessage() {}
 
 func (x *BanMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[16]
+	mi := &file_fealty_v1_member_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1390,7 @@ func (x *BanMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanMemberResponse.ProtoReflect.Descriptor instead.
 func (*BanMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{16}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BanMemberResponse) GetMember() *Member {
@@ -1344,7 +1426,7 @@ type EndedConnections struct {
 
 func (x *EndedConnections) Reset() {
 	*x = EndedConnections{}
-	mi := &file_fealty_v1_member_proto_msgTypes[17]
+	mi := &file_fealty_v1_member_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1438,7 @@ func (x *EndedConnections) String() string {
 func (*EndedConnections) ProtoMessage() {}
 
 func (x *EndedConnections) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[17]
+	mi := &file_fealty_v1_member_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1451,7 @@ func (x *EndedConnections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedConnections.ProtoReflect.Descriptor instead.
 func (*EndedConnections) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{17}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndedConnections) GetCoordinator() string {
@@ -1404,7 +1486,7 @@ type UnbanMemberRequest struct {
 
 func (x *UnbanMemberRequest) Reset() {
 	*x = UnbanMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[18]
+	mi := &file_fealty_v1_member_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1498,7 @@ func (x *UnbanMemberRequest) String() string {
 func (*UnbanMemberRequest) ProtoMessage() {}
 
 func (x *UnbanMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[18]
+	mi := &file_fealty_v1_member_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1511,7 @@ func (x *UnbanMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanMemberRequest.ProtoReflect.Descriptor instead.
 func (*UnbanMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{18}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UnbanMemberRequest) GetKind() string {
@@ -1463,7 +1545,7 @@ type UnbanMemberResponse struct {
 
 func (x *UnbanMemberResponse) Reset() {
 	*x = UnbanMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[19]
+	mi := &file_fealty_v1_member_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1557,7 @@ func (x *UnbanMemberResponse) String() string {
 func (*UnbanMemberResponse) ProtoMessage() {}
 
 func (x *UnbanMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[19]
+	mi := &file_fealty_v1_member_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1570,7 @@ func (x *UnbanMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanMemberResponse.ProtoReflect.Descriptor instead.
 func (*UnbanMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{19}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UnbanMemberResponse) GetKeysBannedFor() *durationpb.Duration {
@@ -1531,7 +1613,7 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x12reported_addresses\x18\x15 \x03(\tR\x11reportedAddresses\x12!\n" +
 	"\fseen_address\x18\x16 \x01(\tR\vseenAddress\x12\x16\n" +
 	"\x06labels\x18\x17 \x03(\tR\x06labels\x12\x18\n" +
-	"\acontact\x18\x18 \x01(\tR\acontact\"\xbb\x04\n" +
+	"\acontact\x18\x18 \x01(\tR\acontact\"\xe9\x04\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
@@ -1545,7 +1627,13 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12;\n" +
 	"\vstale_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"staleSince\x12<\n" +
-	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\"\xb1\x01\n" +
+	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\x12,\n" +
+	"\aprocess\x18\x0f \x01(\v2\x12.fealty.v1.ProcessR\aprocess\"\x92\x01\n" +
+	"\aProcess\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
+	"\tlast_call\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blastCall\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\"\xb1\x01\n" +
 	"\vHeldVersion\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -1652,76 +1740,79 @@ func file_fealty_v1_member_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_member_proto_rawDescData
 }
 
-var file_fealty_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_fealty_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_fealty_v1_member_proto_goTypes = []any{
 	(*Member)(nil),                // 0: fealty.v1.Member
 	(*Live)(nil),                  // 1: fealty.v1.Live
-	(*HeldVersion)(nil),           // 2: fealty.v1.HeldVersion
-	(*ListMembersRequest)(nil),    // 3: fealty.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),   // 4: fealty.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),      // 5: fealty.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),     // 6: fealty.v1.GetMemberResponse
-	(*DrainMemberRequest)(nil),    // 7: fealty.v1.DrainMemberRequest
-	(*DrainMemberResponse)(nil),   // 8: fealty.v1.DrainMemberResponse
-	(*UndrainMemberRequest)(nil),  // 9: fealty.v1.UndrainMemberRequest
-	(*UndrainMemberResponse)(nil), // 10: fealty.v1.UndrainMemberResponse
-	(*RemoveMemberRequest)(nil),   // 11: fealty.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),  // 12: fealty.v1.RemoveMemberResponse
-	(*ReplaceMemberRequest)(nil),  // 13: fealty.v1.ReplaceMemberRequest
-	(*ReplaceMemberResponse)(nil), // 14: fealty.v1.ReplaceMemberResponse
-	(*BanMemberRequest)(nil),      // 15: fealty.v1.BanMemberRequest
-	(*BanMemberResponse)(nil),     // 16: fealty.v1.BanMemberResponse
-	(*EndedConnections)(nil),      // 17: fealty.v1.EndedConnections
-	(*UnbanMemberRequest)(nil),    // 18: fealty.v1.UnbanMemberRequest
-	(*UnbanMemberResponse)(nil),   // 19: fealty.v1.UnbanMemberResponse
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*DegradedPeriod)(nil),        // 21: fealty.v1.DegradedPeriod
-	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
+	(*Process)(nil),               // 2: fealty.v1.Process
+	(*HeldVersion)(nil),           // 3: fealty.v1.HeldVersion
+	(*ListMembersRequest)(nil),    // 4: fealty.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),   // 5: fealty.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),      // 6: fealty.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),     // 7: fealty.v1.GetMemberResponse
+	(*DrainMemberRequest)(nil),    // 8: fealty.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),   // 9: fealty.v1.DrainMemberResponse
+	(*UndrainMemberRequest)(nil),  // 10: fealty.v1.UndrainMemberRequest
+	(*UndrainMemberResponse)(nil), // 11: fealty.v1.UndrainMemberResponse
+	(*RemoveMemberRequest)(nil),   // 12: fealty.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),  // 13: fealty.v1.RemoveMemberResponse
+	(*ReplaceMemberRequest)(nil),  // 14: fealty.v1.ReplaceMemberRequest
+	(*ReplaceMemberResponse)(nil), // 15: fealty.v1.ReplaceMemberResponse
+	(*BanMemberRequest)(nil),      // 16: fealty.v1.BanMemberRequest
+	(*BanMemberResponse)(nil),     // 17: fealty.v1.BanMemberResponse
+	(*EndedConnections)(nil),      // 18: fealty.v1.EndedConnections
+	(*UnbanMemberRequest)(nil),    // 19: fealty.v1.UnbanMemberRequest
+	(*UnbanMemberResponse)(nil),   // 20: fealty.v1.UnbanMemberResponse
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*DegradedPeriod)(nil),        // 22: fealty.v1.DegradedPeriod
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
 }
 var file_fealty_v1_member_proto_depIdxs = []int32{
-	20, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
-	20, // 1: fealty.v1.Member.svid_not_after:type_name -> google.protobuf.Timestamp
+	21, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
+	21, // 1: fealty.v1.Member.svid_not_after:type_name -> google.protobuf.Timestamp
 	1,  // 2: fealty.v1.Member.live:type_name -> fealty.v1.Live
-	20, // 3: fealty.v1.Member.draining_since:type_name -> google.protobuf.Timestamp
-	20, // 4: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
-	2,  // 5: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
-	20, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
-	20, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
-	21, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
-	20, // 9: fealty.v1.Live.stale_since:type_name -> google.protobuf.Timestamp
-	22, // 10: fealty.v1.Live.clock_behind:type_name -> google.protobuf.Duration
-	0,  // 11: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	20, // 12: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 13: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	20, // 14: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 15: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 16: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 17: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 18: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 19: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	17, // 20: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
-	22, // 21: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 22: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 23: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 24: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	9,  // 25: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	11, // 26: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	13, // 27: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	15, // 28: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	18, // 29: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 30: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 31: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 32: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	10, // 33: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	12, // 34: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	14, // 35: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	16, // 36: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	19, // 37: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	30, // [30:38] is the sub-list for method output_type
-	22, // [22:30] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	21, // 3: fealty.v1.Member.draining_since:type_name -> google.protobuf.Timestamp
+	21, // 4: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
+	3,  // 5: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
+	21, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
+	21, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
+	22, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
+	21, // 9: fealty.v1.Live.stale_since:type_name -> google.protobuf.Timestamp
+	23, // 10: fealty.v1.Live.clock_behind:type_name -> google.protobuf.Duration
+	2,  // 11: fealty.v1.Live.process:type_name -> fealty.v1.Process
+	21, // 12: fealty.v1.Process.last_call:type_name -> google.protobuf.Timestamp
+	0,  // 13: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	21, // 14: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 15: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	21, // 16: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 17: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 18: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 19: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 20: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 21: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	18, // 22: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
+	23, // 23: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	4,  // 24: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	6,  // 25: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	8,  // 26: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	10, // 27: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	12, // 28: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	14, // 29: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	16, // 30: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	19, // 31: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	5,  // 32: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	7,  // 33: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	9,  // 34: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	11, // 35: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	13, // 36: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	15, // 37: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	17, // 38: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	20, // 39: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
@@ -1737,7 +1828,7 @@ func file_fealty_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_member_proto_rawDesc), len(file_fealty_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -389,6 +389,17 @@ func details(m *fealtyv1.Member, now time.Time) term.Facts {
 		f.Add("last report", command.When(live.GetLastReport())+", "+amount.Relative(live.GetLastReport().AsTime(),
 			now))
 	}
+	if p := live.GetProcess(); p != nil {
+		words := "called " + command.When(p.GetLastCall()) + ", " + amount.Relative(p.GetLastCall().AsTime(), now)
+		if p.GetIncarnation() != "" {
+			words += fmt.Sprintf("; epoch %d.%d, incarnation %s", p.GetEpoch()>>32, p.GetEpoch()&(1<<32-1),
+				p.GetIncarnation())
+		}
+		f.Add("process", words)
+		if p.GetPaused() {
+			f.Paint("paused", term.Amber, "it decides, and does nothing, by its own word")
+		}
+	}
 	if live.GetAutonomousUntil() != nil {
 		f.Add("works alone", doctor.AloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
 	}

@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/domain"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // change is what somebody wants of a domain.
@@ -22,7 +24,9 @@ type change struct {
 	by                   string // blank: the caller
 	force, dryRun        bool
 	process              bool // the process that calls has to be the newest of its member
-	decide               func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error)
+	// decide returns the domain as it is to be. gone says that its owner cannot let go any more,
+	// and why; blank: it may.
+	decide func(d domain.Domain, authorityEpoch uint64, gone string) (domain.Domain, error)
 }
 
 // apply makes a change in one transaction, with the records of the members whose domains it
@@ -57,7 +61,11 @@ func (d *Domains) try(ctx context.Context, s *authority.State, c change) (Record
 	}
 	before := have.Value.Domain
 	before.Name = c.name
-	next, err := c.decide(before, s.Head.AuthorityEpoch)
+	owner, err := d.standing(ctx, s, before.Owner)
+	if err != nil {
+		return Record{}, false, err
+	}
+	next, err := c.decide(before, s.Head.AuthorityEpoch, owner.gone)
 	switch {
 	case errors.Is(err, domain.ErrExhausted):
 		return Record{}, false, explain.New(explain.DomainExhausted, "domain", c.name)
@@ -93,12 +101,22 @@ func (d *Domains) try(ctx context.Context, s *authority.State, c change) (Record
 			return Record{}, false, err
 		}
 	}
+	for _, to := range []string{next.Owner, next.Next} {
+		// Nobody bans it meanwhile.
+		if kind, name, _ := strings.Cut(to, "/"); to != "" && to != before.Owner {
+			ch.Require(record.BanIDKey(identity.Kind(kind), name), 0)
+		}
+	}
 	fields := map[string]string{"owner": next.Owner, "ownership": fmt.Sprint(next.Ownership), "before": before.Owner}
 	if next.Moving {
 		fields["next"] = next.Next
 	}
 	if c.force {
 		fields["force"] = "true"
+	}
+	if owner.gone != "" {
+		owner.require(ch)
+		fields["owner_gone"] = owner.gone
 	}
 	ch.Audit(d.cfg.Now(), record.AuditEntry{Actor: after.By, Action: c.action, Target: c.name, Reason: c.reason,
 		Fields: fields})
@@ -170,7 +188,7 @@ func (d *Domains) passMember(ctx context.Context, s *authority.State, ch *record
 }
 
 // member reads the record of a member. fit says that it is to own something: then it is one
-// that a machine holds, of a kind that may own, and that does not drain.
+// that a machine holds, of a kind that may own, that can be heard, and that does not drain.
 func (d *Domains) member(ctx context.Context, s *authority.State, path string,
 	fit bool) (record.Versioned[record.Member], error) {
 	kind, name, _ := strings.Cut(path, "/")
@@ -181,20 +199,72 @@ func (d *Domains) member(ctx context.Context, s *authority.State, path string,
 	if !fit {
 		return rec, nil
 	}
-	unfit := func(problem string) (record.Versioned[record.Member], error) {
-		return rec, explain.New(explain.DomainUnfit, "member", path, "problem", problem)
+	unfit := func(problem, remedy string) (record.Versioned[record.Member], error) {
+		return rec, explain.New(explain.DomainUnfit, "member", path, "problem", problem, "remedy", remedy)
 	}
+	const another = "name another member: fealty member list --kind "
 	switch {
 	case !slices.Contains(Kinds(), identity.Kind(kind)):
-		return unfit("members of kind " + kind + " own nothing")
+		return rec, explain.New(explain.DomainKind, "member", path, "kind", kind)
 	case !rec.Exists():
 		return rec, explain.New(explain.NotFound, "what", "member", "name", path)
+	}
+	switch stands, err := d.standing(ctx, s, path); {
+	case err != nil:
+		return rec, err
+	case stands.gone != "":
+		return unfit(stands.gone, another+kind+stands.remedy)
 	case !rec.Value.Drain.At.IsZero():
-		return unfit("it drains")
+		return unfit("it drains", another+kind+"; or let it stay: fealty member undrain "+path)
 	case !rec.Value.Held():
-		return unfit("no machine holds it now")
+		return unfit("no machine holds it now", another+kind+"; or let a machine join under its name")
 	}
 	return rec, nil
+}
+
+// standing is whether a member can still be heard.
+type standing struct {
+	gone   string // why not; blank: it can, or nobody is asked for
+	remedy string // what may bring it back, as the end of a sentence
+	needs  []store.Condition
+}
+
+// require has a change fail if that is not so any more.
+func (w standing) require(ch *record.Change) {
+	for _, c := range w.needs {
+		ch.Require(c.Key, c.Version)
+	}
+}
+
+// standing reads whether the member at a path is banned, has no certificate any more or is none:
+// no coordinator and no receiver hears it then, so that it can neither let go nor be told to.
+func (d *Domains) standing(ctx context.Context, s *authority.State, path string) (w standing, err error) {
+	if path == "" {
+		return w, nil
+	}
+	kind, name, _ := strings.Cut(path, "/")
+	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(identity.Kind(kind), name))
+	if err != nil {
+		return w, d.cfg.Head.StoreError("read the member", err)
+	}
+	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(identity.Kind(kind), name))
+	if err != nil {
+		return w, d.cfg.Head.StoreError("read the ban", err)
+	}
+	w.needs = []store.Condition{{Key: record.BanIDKey(identity.Kind(kind), name), Version: ban.Version}}
+	id, err := identity.New(s.Manifest.Cluster, identity.Kind(kind), name)
+	switch {
+	case err != nil:
+		return w, err
+	case ban.Exists() || rec.Exists() && d.cfg.Bundle.Bans(id, rec.Value.Key):
+		w.gone, w.remedy = "it is banned", "; or lift the ban, if it was a mistake: fealty member unban "+path
+	case !rec.Exists():
+		w.gone = "it is a member no more"
+	case !d.cfg.Now().Before(rec.Value.CertifiedUntil()):
+		w.gone = "its certificate ended at " + rec.Value.CertifiedUntil().UTC().Format(time.RFC3339)
+		w.remedy = "; or see why this one does not renew: fealty member show " + path
+	}
+	return w, nil
 }
 
 // Kinds are those of members that can own a domain.

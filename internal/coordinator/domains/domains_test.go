@@ -216,7 +216,21 @@ func TestAssignRefused(t *testing.T) {
 		{"nobody", nil, &fealtyv1.AssignDomainRequest{Name: "eu"}, explain.RequestField},
 		{"no kind", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "a"}, explain.RequestField},
 		{"no such member", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/x"}, explain.NotFound},
-		{"a witness", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "witness/a"}, explain.DomainUnfit},
+		{"a witness", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "witness/a"}, explain.DomainKind},
+		{"a person", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "admin/bob"}, explain.DomainKind},
+		{"one that is banned", func(_ *testing.T, d *coordinatortest.Desk) { ban(d, "a") },
+			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
+		{"one whose certificate ended", func(_ *testing.T, d *coordinatortest.Desk) { expire(d, "a") },
+			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
+		{"next is one that is banned", func(t *testing.T, d *coordinatortest.Desk) {
+			d.Joined("b")
+			mustAssign(t, d, "eu", "data/b")
+			ban(d, "a")
+		}, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
+		{"its owner, which is banned", func(t *testing.T, d *coordinatortest.Desk) {
+			mustAssign(t, d, "eu", "data/a")
+			ban(d, "a")
+		}, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
 		{"one that drains", func(t *testing.T, d *coordinatortest.Desk) { desktest.DrainAt(d, t, "a") },
 			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
 		{"next is one that drains", func(t *testing.T, d *coordinatortest.Desk) {
@@ -460,5 +474,193 @@ func TestZombieLetsNothingGo(t *testing.T) {
 	rec, err := record.Get[domains.Record](t.Context(), d.State().Records, domains.KeyOf("eu"))
 	if err != nil || rec.Value.Owner != "data/b" {
 		t.Errorf("the newest process let go: %+v, %v", rec.Value, err)
+	}
+}
+
+func ban(d *coordinatortest.Desk, name string) {
+	d.T.Helper()
+	if _, err := d.Members().BanMember(context.Background(), &fealtyv1.BanMemberRequest{Kind: "data", Name: name,
+		Reason: "a test"}); err != nil {
+		d.T.Fatal(err)
+	}
+}
+
+// expire has the certificate of a member end, and no other one.
+func expire(d *coordinatortest.Desk, name string) { certify(d, name, d.Clock().Add(-time.Second)) }
+
+// certify has the certificate of a member end at a time.
+func certify(d *coordinatortest.Desk, name string, until time.Time) {
+	d.T.Helper()
+	s, rec := d.State(), d.Record(identity.Data, name)
+	rec.Value.NotAfter = until
+	ch := s.Records.NewChange(s.HeadVersion)
+	ch.Put(record.MemberKey(identity.Data, name), rec.Version, rec.Value)
+	if _, err := ch.Commit(context.Background()); err != nil {
+		d.T.Fatal(err)
+	}
+	look(d)
+}
+
+// look has the coordinator read its members, as it does when people look.
+func look(d *coordinatortest.Desk) {
+	d.T.Helper()
+	if _, err := d.Members().ListMembers(context.Background(), &fealtyv1.ListMembersRequest{}); err != nil {
+		d.T.Fatal(err)
+	}
+}
+
+// A refusal says what can be done: undrain is for one that drains alone.
+func TestRemedies(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		prepare func(d *coordinatortest.Desk)
+		want    string
+	}{
+		"drains":  {func(d *coordinatortest.Desk) { desktest.DrainAt(d, t, "a") }, "undrain data/a"},
+		"banned":  {func(d *coordinatortest.Desk) { ban(d, "a") }, "unban data/a"},
+		"expired": {func(d *coordinatortest.Desk) { expire(d, "a") }, "member show data/a"},
+	} {
+		d := coordinatortest.PoolDesk(t)
+		d.Joined("a")
+		tc.prepare(d)
+		_, err := assign(d, "eu", "data/a")
+		e := explain.Of(err)
+		if e == nil || !strings.Contains(e.Do, tc.want) || strings.Contains(e.Do, "undrain") != (name == "drains") {
+			t.Errorf("one that is %s: %v, want the remedy %q", name, e, tc.want)
+		}
+	}
+}
+
+// An owner that nobody hears any more is not waited for. One that may be heard is, and people are
+// told until when.
+func TestOwnerIsGone(t *testing.T) {
+	t.Parallel()
+	gone := map[string]func(*coordinatortest.Desk, string){"banned": ban, "certificate": expire}
+	for word, lose := range gone {
+		d := coordinatortest.PoolDesk(t)
+		d.Joined("a")
+		b := d.Joined("b")
+		first := mustAssign(t, d, "eu", "data/a")
+		mustAssign(t, d, "us", "data/a")
+		lose(d, "a")
+		got, err := assign(d, "eu", "data/b")
+		if err != nil || got.GetDomain().GetOwner() != "data/b" || got.GetDomain().GetMoving() ||
+			got.GetDomain().GetOwnership() != first.GetOwnership()+1 || !strings.Contains(got.GetPassedOver(), word) {
+			t.Errorf("%s: %v, %v", word, got, err)
+		}
+		if all, _ := owned(t, d, d.C, b); len(all) != 1 {
+			t.Errorf("%s: the next owner is told %v", word, all)
+		}
+		if _, text := desktest.Audits(d, "domain.assign"); !strings.Contains(text, "owner_gone") {
+			t.Errorf("%s: the audit log does not say why it was not waited for: %s", word, text)
+		}
+		took, err := serverOf(d.C).UnassignDomain(t.Context(), &fealtyv1.UnassignDomainRequest{Name: "us"})
+		if err != nil || took.GetDomain().GetOwner() != "" || took.GetDomain().GetMoving() {
+			t.Errorf("%s: %v, %v", word, took, err)
+		}
+	}
+}
+
+// While a domain waits for its owner people are told until when, and the leader passes on at once
+// what waits for one that is banned meanwhile; for one whose certificate ended an admin decides.
+func TestOwnerGoesMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		lose  func(*coordinatortest.Desk, string)
+		still bool
+	}{{"banned", ban, false}, {"expired", expire, true}} {
+		d := coordinatortest.PoolDesk(t)
+		d.Joined("a")
+		d.Joined("b")
+		mustAssign(t, d, "eu", "data/a")
+		moving := mustAssign(t, d, "eu", "data/b")
+		lease := max(d.State().Manifest.Degraded.Max, domains.MinLease)
+		if until := moving.GetWaitsUntil().AsTime(); until.Before(d.Clock().Add(domains.Wait(lease))) ||
+			until.After(d.Clock().Add(domains.Wait(lease)+time.Minute)) {
+			t.Errorf("it waits until %v, and it is %v", until, d.Clock())
+		}
+		leases := d.C.Rooms().Fencing.Domains.NewLeases()
+		look := func() {
+			t.Helper()
+			if err := leases.Look(t.Context(), d.State()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		owner := func() string {
+			t.Helper()
+			got, err := serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.GetDomain().GetOwner()
+		}
+		look()
+		if owner() != "data/a" {
+			t.Errorf("%s: an owner that may be heard was not waited for", tc.name)
+		}
+		tc.lose(d, "a")
+		look()
+		if got := owner(); (got == "data/a") != tc.still {
+			t.Errorf("%s: then the owner is %s", tc.name, got)
+		}
+		if tc.still {
+			if got, err := assign(d, "eu", "data/b"); err != nil || got.GetDomain().GetOwner() != "data/b" {
+				t.Errorf("%s: assigned once more: %v, %v", tc.name, got, err)
+			}
+		}
+	}
+}
+
+// Who looks is told which owners nobody hears, and what waits: of what was seen.
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Joined("b")
+	asks := func() {
+		t.Helper()
+		if _, err := serverOf(d.C).PollAssignments(as(a), &fealtyv1.PollAssignmentsRequest{Name: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	codes := func() (out []string) {
+		look(d)
+		for _, f := range d.C.Rooms().Fencing.Domains.Findings(t.Context(), d.State()) {
+			out = append(out, f.GetCode()+" "+f.GetSummary())
+		}
+		return out
+	}
+	want := func(what string, codeAndText ...string) {
+		t.Helper()
+		got := codes()
+		if len(got) != len(codeAndText)/2 {
+			t.Errorf("%s: %q", what, got)
+			return
+		}
+		for i, line := range got {
+			if !strings.HasPrefix(line, codeAndText[2*i]) || !strings.Contains(line, codeAndText[2*i+1]) {
+				t.Errorf("%s: %q, want %q", what, line, codeAndText[2*i:2*i+2])
+			}
+		}
+	}
+	mustAssign(t, d, "eu", "data/a")
+	asks()
+	want("an owner that asks")
+	d.Advance(2*time.Minute + time.Second)
+	d.Pass(2*time.Minute + time.Second)
+	want("an owner that does not", "FE-F109", "data/a")
+	asks()
+	want("one that asks again")
+	mustAssign(t, d, "eu", "data/b")
+	want("a move that began just now")
+	d.Advance(time.Minute)
+	asks()
+	want("a move that waits", "FE-F110", "domain eu")
+	ban(d, "a")
+	want("an owner that is banned", "FE-F108", "data/a", "FE-F110", "domain eu")
+	got, err := serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
+	if err != nil || got.GetDomain().GetOwnerProblem() != "it is banned" {
+		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/domain"
@@ -40,12 +42,12 @@ func Wait(lease time.Duration) time.Duration { return max(lease, MinLease) / 8 *
 func (d *Domains) letGo(ctx context.Context, c change) (bool, error) {
 	decide := c.decide
 	pass := func(toNobody bool) (bool, error) {
-		c.decide = func(have domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+		c.decide = func(have domain.Domain, authorityEpoch uint64, gone string) (domain.Domain, error) {
 			owned := have
 			if toNobody {
 				owned.Next = ""
 			}
-			next, err := decide(owned, authorityEpoch)
+			next, err := decide(owned, authorityEpoch, gone)
 			if errors.Is(err, domain.ErrNotOwner) {
 				return have, nil
 			}
@@ -55,7 +57,7 @@ func (d *Domains) letGo(ctx context.Context, c change) (bool, error) {
 		return changed, err
 	}
 	changed, err := pass(false)
-	if errors.Is(err, explain.DomainUnfit) || errors.Is(err, explain.NotFound) ||
+	if errors.Is(err, explain.DomainUnfit) || errors.Is(err, explain.DomainKind) || errors.Is(err, explain.NotFound) ||
 		errors.Is(err, explain.DomainTooMany) {
 		changed, err = pass(true)
 	}
@@ -98,12 +100,19 @@ func (l *Leases) Look(ctx context.Context, s *authority.State) error {
 			a.since = known.since
 		}
 		moving[r.Name] = a
+		reason := "its owner " + r.Owner + " did not let go before its lease was over"
 		if now-a.since < Wait(r.lease(s.Manifest)) {
-			continue
+			// A ban is somebody's decision; the end of a certificate is a clock's that somebody sets,
+			// and so an admin's to act on, and not the leader's.
+			if banned, err := l.d.banned(ctx, s, r.Owner); err != nil {
+				return err
+			} else if !banned {
+				continue
+			}
+			reason = "its owner " + r.Owner + " is banned"
 		}
-		_, err := l.d.letGo(ctx, change{name: r.Name, action: "domain.lapse", by: "the leader",
-			reason: "its owner " + r.Owner + " did not let go before its lease was over",
-			decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+		_, err := l.d.letGo(ctx, change{name: r.Name, action: "domain.lapse", by: "the leader", reason: reason,
+			decide: func(d domain.Domain, authorityEpoch uint64, _ string) (domain.Domain, error) {
 				return d.Lapse(a.ownership, authorityEpoch)
 			}})
 		if err != nil {
@@ -134,4 +143,14 @@ func (d *Domains) FollowLeases(ctx context.Context, s *authority.State) error {
 			}
 		}
 	}
+}
+
+// banned reports whether the owner at a path is banned.
+func (d *Domains) banned(ctx context.Context, s *authority.State, path string) (bool, error) {
+	kind, name, _ := strings.Cut(path, "/")
+	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(identity.Kind(kind), name))
+	if err != nil {
+		return false, d.cfg.Head.StoreError("read the ban", err)
+	}
+	return ban.Exists(), nil
 }

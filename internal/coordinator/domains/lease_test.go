@@ -51,6 +51,7 @@ func TestSilentOwner(t *testing.T) {
 	}
 	// The clock of dates decides nothing.
 	d.Advance(10 * domains.Wait(lease))
+	certify(d, "b", d.Clock().Add(time.Hour))
 	look(leases)
 	d.Pass(domains.Wait(lease) - time.Nanosecond)
 	look(leases)

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/domain"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -22,9 +23,28 @@ type domainServer struct {
 	d *Domains
 }
 
-func message(r Record) *fealtyv1.Domain {
-	return &fealtyv1.Domain{Name: r.Name, Owner: r.Owner, Ownership: r.Ownership, Moving: r.Moving, Next: r.Next,
+// message is what is told of a domain. By when it passes on is told for people: the leader began
+// to wait when the owner was asked, or when it began to lead.
+func (d *Domains) message(r Record) *fealtyv1.Domain {
+	out := &fealtyv1.Domain{Name: r.Name, Owner: r.Owner, Ownership: r.Ownership, Moving: r.Moving, Next: r.Next,
 		ChangedAt: timestamppb.New(r.At), ChangedBy: r.By, Reason: r.Reason}
+	s := d.cfg.Head.State()
+	if s.Manifest == nil {
+		return out
+	}
+	out.OwnerProblem = d.ownerAt(s, r.Owner).gone
+	if r.Moving {
+		since := record.Later(r.At, d.cfg.Election.Message().GetSince().AsTime())
+		out.WaitsUntil = timestamppb.New(since.Add(Wait(r.lease(s.Manifest)) + LookEvery))
+	}
+	return out
+}
+
+// seen is message with whether its owner is heard, once the other coordinators were asked.
+func (d *Domains) seen(s *authority.State, r Record) *fealtyv1.Domain {
+	out := d.message(r)
+	out.OwnerProblem = d.ownerAt(s, r.Owner).problem()
+	return out
 }
 
 // ListDomains returns a page of the domains.
@@ -46,6 +66,7 @@ func (r domainServer) ListDomains(ctx context.Context,
 	if err != nil {
 		return nil, r.d.cfg.Head.StoreError("list the domains", err)
 	}
+	r.d.cfg.Asking.Membership.Hear(ctx, s)
 	out := &fealtyv1.ListDomainsResponse{}
 	for _, v := range all {
 		switch of := req.GetMember(); {
@@ -55,7 +76,7 @@ func (r domainServer) ListDomains(ctx context.Context,
 			out.More = true
 			return out, nil
 		}
-		out.Domains = append(out.Domains, message(v.Value))
+		out.Domains = append(out.Domains, r.d.seen(s, v.Value))
 	}
 	return out, nil
 }
@@ -77,7 +98,8 @@ func (r domainServer) GetDomain(ctx context.Context,
 	case !rec.Exists():
 		return nil, explain.New(explain.NotFound, "what", "domain", "name", req.GetName())
 	}
-	return &fealtyv1.GetDomainResponse{Domain: message(rec.Value)}, nil
+	r.d.cfg.Asking.Membership.Hear(ctx, s)
+	return &fealtyv1.GetDomainResponse{Domain: r.d.seen(s, rec.Value)}, nil
 }
 
 // AssignDomain gives a domain to a member.
@@ -90,21 +112,21 @@ func (r domainServer) AssignDomain(ctx context.Context,
 		len(req.GetTo()) > identityform.MaxIDBytes {
 		return nil, explain.New(explain.RequestField, "field", "to", "problem", "it is no KIND/NAME of a member")
 	}
-	got, changed, err := r.move(ctx, req, req.GetTo(), "domain.assign", false)
+	got, over, changed, err := r.move(ctx, req, req.GetTo(), "domain.assign", false)
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.AssignDomainResponse{Domain: message(got), Changed: changed}, nil
+	return &fealtyv1.AssignDomainResponse{Domain: r.d.message(got), Changed: changed, PassedOver: over}, nil
 }
 
 // UnassignDomain takes a domain from its owner.
 func (r domainServer) UnassignDomain(ctx context.Context,
 	req *fealtyv1.UnassignDomainRequest) (*fealtyv1.UnassignDomainResponse, error) {
-	got, changed, err := r.move(ctx, req, "", "domain.unassign", true)
+	got, over, changed, err := r.move(ctx, req, "", "domain.unassign", true)
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.UnassignDomainResponse{Domain: message(got), Changed: changed}, nil
+	return &fealtyv1.UnassignDomainResponse{Domain: r.d.message(got), Changed: changed, PassedOver: over}, nil
 }
 
 // moveRequest is a request to assign a domain, or to take it from its owner.
@@ -115,25 +137,37 @@ type moveRequest interface {
 	GetDryRun() bool
 }
 
+// move returns the domain as it is then, and of an owner that was not waited for, as it is gone,
+// why.
 func (r domainServer) move(ctx context.Context, req moveRequest, to, action string,
-	known bool) (Record, bool, error) {
+	known bool) (got Record, over string, changed bool, err error) {
 	if _, err := r.d.cfg.Head.Ready(); err != nil {
-		return Record{}, false, err
+		return Record{}, "", false, err
 	}
 	if err := checkName(req.GetName()); err != nil {
-		return Record{}, false, err
+		return Record{}, "", false, err
 	}
 	if err := record.CheckReason(req.GetReason(), req.GetForce()); err != nil {
-		return Record{}, false, err
+		return Record{}, "", false, err
 	}
-	return r.d.apply(ctx, change{name: req.GetName(), action: action, reason: req.GetReason(),
+	got, changed, err = r.d.apply(ctx, change{name: req.GetName(), action: action, reason: req.GetReason(),
 		force: req.GetForce(), dryRun: req.GetDryRun(),
-		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+		decide: func(d domain.Domain, authorityEpoch uint64, gone string) (domain.Domain, error) {
+			over = ""
 			if known && d.Ownership == 0 {
 				return d, explain.New(explain.NotFound, "what", "domain", "name", d.Name)
 			}
-			return d.Assign(to, authorityEpoch, req.GetForce())
+			if gone != "" && d.Owner == to && to != "" {
+				return d, explain.New(explain.DomainUnfit, "member", to, "problem", gone)
+			}
+			if gone != "" && !req.GetForce() {
+				over = d.Owner + ": " + gone
+			}
+			// Whoever is gone lets nothing go: it is passed over as by force. What keeps it out of the
+			// domain is what keeps out every owner of before, the promise of the domain's receivers.
+			return d.Assign(to, authorityEpoch, req.GetForce() || gone != "")
 		}})
+	return got, over, changed, err
 }
 
 func checkName(name string) error {
@@ -157,7 +191,7 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 		return nil, err
 	}
 	changed, err := r.d.letGo(ctx, change{name: req.GetDomain(), action: "domain.release", process: true,
-		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+		decide: func(d domain.Domain, authorityEpoch uint64, _ string) (domain.Domain, error) {
 			return d.Release(by, req.GetOwnership(), authorityEpoch)
 		}})
 	if err != nil {

@@ -58,6 +58,7 @@ func (g *Grants) Serve(ctx context.Context, s *authority.State) (Served, error) 
 		}
 		served := Served{KeyOf(id.Kind(), id.Name()), have.Version}
 		if after == have.Value {
+			g.called(id, claim, shows)
 			return served, nil
 		}
 		if after.Number != have.Value.Number {
@@ -69,10 +70,20 @@ func (g *Grants) Serve(ctx context.Context, s *authority.State) (Served, error) 
 			if err != nil {
 				return Served{}, g.cfg.Head.StoreError("note a process of "+record.PathOf(id), err)
 			}
+			g.called(id, claim, shows)
 			return served, nil
 		}
 	}
 	return Served{}, record.Busy("the processes of " + record.PathOf(id))
+}
+
+// called has people see that the process of a claim is there.
+func (g *Grants) called(id identity.ID, c fence.Claim, shows bool) {
+	incarnation := ""
+	if shows {
+		incarnation = c.Token.Incarnation.String()
+	}
+	g.cfg.Asking.Membership.Live().Called(id, c.Token.Epoch, incarnation, g.cfg.Now())
 }
 
 // claim reads what the process that calls shows of itself.

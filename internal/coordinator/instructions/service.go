@@ -201,7 +201,7 @@ func (r server) ListInstructions(ctx context.Context,
 
 // PollInstructions tells a member what it is to do.
 func (r server) PollInstructions(ctx context.Context,
-	_ *fealtyv1.PollInstructionsRequest) (*fealtyv1.PollInstructionsResponse, error) {
+	req *fealtyv1.PollInstructionsRequest) (*fealtyv1.PollInstructionsResponse, error) {
 	path, err := r.i.cfg.Asking.Allow(ctx)
 	if err != nil {
 		return nil, err
@@ -212,6 +212,9 @@ func (r server) PollInstructions(ctx context.Context,
 	}
 	if _, err := r.i.cfg.Grants.Serve(ctx, s); err != nil {
 		return nil, err
+	}
+	if req.Paused != nil {
+		r.i.cfg.Asking.Membership.Live().SaysPaused(identity.FromContext(ctx).ID, req.GetPaused())
 	}
 	out := &fealtyv1.PollInstructionsResponse{}
 	if out.Term, err = r.i.cfg.Bundle.SignTerm(s, r.i.cfg.Election.Message().GetTerm()); err != nil {

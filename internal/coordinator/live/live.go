@@ -9,10 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -29,6 +31,8 @@ type Members struct {
 	mu      sync.Mutex
 	members map[identity.ID]*liveMember // guarded by mu
 	used    map[identity.ID]keyUse      // the recorded key of each, since it was seen here; guarded by mu
+
+	processes map[identity.ID]*fealtyv1.Process // the newest of each that called; guarded by mu
 }
 
 // keyUse is a key that a member presented.
@@ -86,7 +90,8 @@ const (
 // New returns one that heard nobody. elapsed is a clock that only goes forward;
 // nil: nobody polls.
 func New(elapsed func() time.Duration) *Members {
-	return &Members{elapsed: elapsed, members: make(map[identity.ID]*liveMember)}
+	return &Members{elapsed: elapsed, members: make(map[identity.ID]*liveMember),
+		processes: make(map[identity.ID]*fealtyv1.Process)}
 }
 
 // Alive returns once nobody holds its lock: a watchdog sees that it is not held for good.
@@ -293,17 +298,55 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 	return bundle, under, unsigned
 }
 
+// Called notes at now that a process of a member was served: the newest of it, or one that does not
+// say which it is.
+func (l *Members) Called(id identity.ID, epoch fence.Epoch, incarnation string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.processes[id]
+	if p == nil || p.GetIncarnation() != incarnation || p.GetEpoch() != uint64(epoch) {
+		p = &fealtyv1.Process{Incarnation: incarnation, Epoch: uint64(epoch)} // it says itself whether it is paused
+	}
+	l.processes[id] = &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: p.GetPaused(),
+		LastCall: timestamppb.New(now)}
+}
+
+// SaysPaused notes whether the process of a member that called last says that it is paused.
+func (l *Members) SaysPaused(id identity.ID, paused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.processes[id]; p != nil {
+		l.processes[id] = &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: paused,
+			LastCall: p.GetLastCall()}
+	}
+}
+
+// Paused counts the members whose processes said so here, and were heard since a time.
+func (l *Members) Paused(since time.Time) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.processes {
+		if p.GetPaused() && p.GetLastCall().AsTime().After(since) {
+			n++
+		}
+	}
+	return n
+}
+
 // Message returns what is known of id, or nil.
 func (l *Members) Message(id identity.ID) *fealtyv1.Live {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := l.members[id]
-	if m == nil {
+	m, process := l.members[id], l.processes[id]
+	switch {
+	case m == nil && process == nil:
 		return nil
+	case m == nil:
+		return &fealtyv1.Live{Process: process}
 	}
 	out := &fealtyv1.Live{Connected: l.heardLocked(m), Release: m.release, Held: slices.Clone(m.held),
 		LastRefusal:  m.lastRefusal,
-		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit}
+		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit, Process: process}
 	if !m.lastReport.IsZero() {
 		out.LastReport = timestamppb.New(m.lastReport)
 	}
@@ -330,7 +373,13 @@ func (l *Members) DegradedPeriods(id identity.ID) []*fealtyv1.DegradedPeriod {
 func (l *Members) All() []identity.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Keys(l.members))
+	out := slices.Collect(maps.Keys(l.members))
+	for id := range l.processes {
+		if l.members[id] == nil {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // DataConnected counts the data members that are heard here.
@@ -364,6 +413,7 @@ func (l *Members) Forget(id identity.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.used, id)
+	delete(l.processes, id)
 	if m := l.members[id]; m != nil && m.streams == 0 {
 		delete(l.members, id)
 	}
@@ -456,8 +506,21 @@ func (l *Members) Rollout(t *bundle.View) *fealtyv1.TrustRollout {
 	return out
 }
 
-// Newer returns that one of two messages which says more of a member; either may be nil.
+// Newer returns that one of two messages which says more of a member, with the process that either
+// heard last; either may be nil. A member's agent and its process may talk to two coordinators.
 func Newer(a, b *fealtyv1.Live) *fealtyv1.Live {
+	out, process := newer(a, b), a.GetProcess()
+	if process.GetLastCall().AsTime().Before(b.GetProcess().GetLastCall().AsTime()) {
+		process = b.GetProcess()
+	}
+	if out.GetProcess() != process {
+		out = proto.CloneOf(out) // others may read it
+		out.Process = process
+	}
+	return out
+}
+
+func newer(a, b *fealtyv1.Live) *fealtyv1.Live {
 	switch {
 	case a == nil || b == nil:
 		if a == nil {

@@ -7,6 +7,7 @@
 package membership
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -90,6 +91,18 @@ func (m *Membership) Listens(since time.Time) { m.listens.Store(since.UnixNano()
 
 // ListensSince is since when members can report to this coordinator.
 func (m *Membership) ListensSince() time.Time { return time.Unix(0, m.listens.Load()) }
+
+// ProcessOf is the process of a member that a coordinator heard last, as far as this one knows: the
+// others are asked when people look. Nil: none was heard.
+func (m *Membership) ProcessOf(id identity.ID) *fealtyv1.Process {
+	return live.Newer(m.live.Message(id), m.cfg.Peers.Live(string(id.Kind())+"/"+id.Name())).GetProcess()
+}
+
+// Hear asks the other coordinators what they hear of members, unless they were asked just now.
+func (m *Membership) Hear(ctx context.Context, s *authority.State) { m.cfg.Peers.Hear(ctx, s) }
+
+// AllAnswered reports whether every coordinator said what it hears of members.
+func (m *Membership) AllAnswered() bool { return m.cfg.Peers.AllAnswered() }
 
 // Cut notes that the guard cut a connection of a member, because of a ban or for another
 // reason.
