@@ -136,6 +136,7 @@ func ExampleNode_NewServerFor() {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	served := make(chan error, 1)
 	go func() {
 		served <- members[0].ServeHTTPFor(ctx, credential.ExactID(members[0].ID()), pages, new(http.Server))

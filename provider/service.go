@@ -19,7 +19,7 @@ import (
 	"github.com/fealty-io/fealty/fence/fencegrpc"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/providerform"
 )
 
@@ -29,7 +29,7 @@ type service struct {
 	cfg  Config
 	gate *fence.Gate
 
-	noise flowcontrol.NoiseSampler // of handshakes that failed
+	noise pace.NoiseSampler // of handshakes that failed
 
 	reading chan struct{} // buffered, 1: held by who lists; of two lists the older must not come second
 	gone    []string      // whose marks are to be forgotten; of who holds reading

@@ -1,6 +1,5 @@
 // Package identitytest makes throwaway certificates for tests of programs that go by identity: a CA of a cluster, and
-// leaves of it with the URI names that a test wants, as values or as the three files that --tls-cert, --tls-key
-// and --tls-ca take.
+// leaves of it with the URI names that a test wants, as values or as three files: certificates, key and root.
 //
 // It is for tests alone. Its keys are made for one test and are worth nothing outside it: nothing here is
 // configured, renewed or revoked. A program that imports it says so by importing package testing too.
@@ -99,7 +98,7 @@ func (c *CA) Issue(tb testing.TB, leaf Leaf) ([]*x509.Certificate, crypto.Signer
 	return []*x509.Certificate{sign(tb, template, c.mesh, &key.PublicKey, c.signer), c.mesh}, key
 }
 
-// Files are the paths of what programs of Fealty take by --tls-cert, --tls-key and --tls-ca.
+// Files are the paths of a certificate, its key and its root, in the form in which programs of Fealty take them.
 type Files struct {
 	Cert string // the leaf and its mesh CA
 	Key  string // its private key, with mode 0600

@@ -207,8 +207,7 @@ func (r *reader) open(log string) (*os.File, error) {
 		defer from.Close()
 		defer to.Close()
 		for block := make([]byte, 1024); ; {
-			r.may.Lock()
-			r.may.Unlock() //nolint:staticcheck // it waits for who has it stop
+			r.wait()
 			n, err := from.Read(block)
 			if _, wrong := to.Write(block[:n]); err != nil || wrong != nil {
 				return
@@ -216,6 +215,12 @@ func (r *reader) open(log string) (*os.File, error) {
 		}
 	}()
 	return out, nil
+}
+
+// wait waits for whoever has it stop.
+func (r *reader) wait() {
+	r.may.Lock()
+	defer r.may.Unlock()
 }
 
 // stop has it read no more, but for one block at most, until resume is called.

@@ -35,11 +35,22 @@ func takeSurroundings() *surroundings {
 	// The write that raises it fails too, which is told by its writer: nobody waits for the signal itself. Were it
 	// ignored, programs that this one starts would ignore it as well.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	s.stdout, s.stderr = logging.Start(os.Stdout), logging.Start(os.Stderr)
+	s.stderr = logging.Start(os.Stderr)
+	if s.stdout = s.stderr; !sameStream(os.Stdout, os.Stderr) {
+		s.stdout = logging.Start(os.Stdout)
+	}
 	// Libraries write to standard error by themselves.
 	log.SetOutput(s.stderr)
 	grpclog.SetLoggerV2(grpcLog(s.stderr))
 	return s
+}
+
+// sameStream reports whether two streams lead to one place, such as a terminal: what is written to both keeps its
+// order there, so they need one writer.
+func sameStream(a, b *os.File) bool {
+	first, err1 := a.Stat()
+	second, err2 := b.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(first, second)
 }
 
 // grpcLog has gRPC log to w what it would log to standard error by its environment; see package grpclog.

@@ -51,6 +51,7 @@ import (
 	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/meshgate"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -247,9 +248,9 @@ type Coordinator struct {
 	serving     atomic.Bool
 	guard       *mesh.Guard
 	limiter     *flowcontrol.Sources
-	noise       flowcontrol.NoiseSampler // of connections that come to nothing
-	refusals    *flowcontrol.LogSampler  // of the other log lines that strangers can cause
-	failures    *flowcontrol.LogSampler  // of failures and clone alarms, which strangers must not drown
+	noise       pace.NoiseSampler // of connections that come to nothing
+	refusals    *pace.LogSampler  // of the other log lines that strangers can cause
+	failures    *pace.LogSampler  // of failures and clone alarms, which strangers must not drown
 	readers     *flowcontrol.Readers
 	lock        io.Closer     // of the data directory
 	stopping    chan struct{} // closed when Run's context ended
@@ -392,8 +393,8 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 		registry: cfg.Monitoring.Registry,
 		readers:  new(flowcontrol.Readers),
 		limiter:  cfg.Rates.perSource(),
-		refusals: flowcontrol.NewLogSampler(),
-		failures: flowcontrol.NewLogSampler(),
+		refusals: pace.NewLogSampler(),
+		failures: pace.NewLogSampler(),
 		stopping: make(chan struct{}),
 	}
 	var err error

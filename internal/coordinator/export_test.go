@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -118,7 +119,7 @@ func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.S
 
 func (x *Coordinator) Cfg() *Config { return &x.cfg }
 
-func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
+func (x *Coordinator) Failures() *pace.LogSampler { return x.failures }
 
 func (x *Coordinator) Log() *slog.Logger { return x.log }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/pinned"
 )
 
@@ -88,13 +89,13 @@ func TestFailuresFillNoLog(t *testing.T) {
 	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	reg := prometheus.NewRegistry()
 	c.Rooms().Membership.RegisterMetrics(reg)
-	const each = 2 * flowcontrol.LogBurst
+	const each = 2 * pace.LogBurst
 	for range each {
 		c.Word(t.Context(), "/method", errors.New("broken"))
 		c.Rooms().Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
 	}
-	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
-		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)
+	if n := strings.Count(b.String(), "\n"); n < pace.LogBurst || n > 3*pace.LogBurst/2 {
+		t.Errorf("%d lines of %d, want about %d", n, 2*each, pace.LogBurst)
 	}
 	if n := coordinatortest.CounterOf(reg, "fealty_clone_alarms_total"); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)

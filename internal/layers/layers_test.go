@@ -33,7 +33,7 @@ var levels = []struct {
 	{"internal/fault", 0, "a seam"},
 	{"internal/freeport", 0, "ports of this machine"},
 	{"internal/goldentest", 0, "texts beside tests"},
-	{"internal/pace", 0, "time and bytes"},
+	{"internal/pace", 0, "time, bytes and lines"},
 	{"internal/chaos", 0, "a judgement of what was written down"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
@@ -294,6 +294,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"provider", "internal/meshgate", "a client's cost is bounded before it proved who it is"},
 	{"internal/meshgate", "mesh", "it knows the types"},
 	{"internal/localsocket", "identity", "what the kernel says of a process"},
+	{"internal/localsocket", "internal/durable", "the lock beside a socket"},
 	{"internal/flowcontrol", "mesh", "a stranger that proves itself keeps its connection"},
 	{"internal/proof", "mesh", "a proof is bound to the connection of its call"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
@@ -334,7 +335,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "pr
 // them shows in a public name.
 var publicMay = []string{
 	"internal/begins", "internal/canonical", "internal/credentialdoor", "internal/durable", "internal/connlimit", "internal/endpoints", "internal/fenceform", "internal/frames",
-	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/pki/pemfile", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/providerform", "internal/snapshotdoor",
+	"internal/identityauthor", "internal/identitydoor", "internal/identityform", "internal/lately", "internal/localsocket", "internal/pki/pemfile", "internal/meshdoor", "internal/meshform", "internal/meshgate", "internal/pace", "internal/providerform", "internal/snapshotdoor",
 	"internal/snapshotform", "internal/statement", "internal/turns",
 }
 

@@ -3,6 +3,8 @@
 //
 // A transfer has to be over after [Grace] and the time that its bytes take at [Rate].
 // It comes in lumps: each [Window] has to bring half of that.
+//
+// It also bounds how fast strangers fill a log ([LogSampler], [NoiseSampler]).
 package pace
 
 import (

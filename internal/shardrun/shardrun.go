@@ -28,12 +28,12 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/meshgate"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/planned"
 	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/providerform"
@@ -134,8 +134,8 @@ type running struct {
 	registry     *prometheus.Registry
 	closers      []func() error
 
-	handshakes *prometheus.CounterVec   // that failed
-	noise      flowcontrol.NoiseSampler // of what those log
+	handshakes *prometheus.CounterVec // that failed
+	noise      pace.NoiseSampler      // of what those log
 }
 
 // newHandshakes counts handshakes of operators that failed.

@@ -26,7 +26,7 @@ type server struct {
 	fealtyv1.UnimplementedSharedServiceServer
 	cfg     Config
 	bounds  *bounds
-	sampler *flowcontrol.LogSampler
+	sampler *pace.LogSampler
 	writers flowcontrol.Readers // that wait for callers to take what is sent
 }
 

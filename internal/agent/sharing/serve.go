@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/node/accept"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -111,7 +112,7 @@ func newServer(cfg Config) (*grpc.Server, *mesh.Guard, *server, error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	s := &server{cfg: cfg, bounds: newBounds(), sampler: flowcontrol.NewLogSampler()}
+	s := &server{cfg: cfg, bounds: newBounds(), sampler: pace.NewLogSampler()}
 	g := grpc.NewServer(append(guard.ServerOptions(),
 		grpc.ChainStreamInterceptor(gate.Stream(), s.recovered), grpc.ChainUnaryInterceptor(gate.Unary()),
 		grpc.UnknownServiceHandler(gate.UnknownService),

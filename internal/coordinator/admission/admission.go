@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -46,7 +47,7 @@ type Config struct {
 	Limiter    *flowcontrol.Sources
 	PerMember  *flowcontrol.PerKey // renewals and rejoins, by identity
 	Readers    *flowcontrol.Readers
-	Refusals   *flowcontrol.LogSampler
+	Refusals   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -39,7 +40,7 @@ type Config struct {
 	Replicas   *replicas.Directory
 	Store      store.Store
 	Faults     *fault.Points
-	Failures   *flowcontrol.LogSampler
+	Failures   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

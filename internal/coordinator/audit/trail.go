@@ -24,8 +24,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -87,7 +87,7 @@ type Config struct {
 
 	Now      func() time.Time
 	Log      *slog.Logger
-	Failures *flowcontrol.LogSampler // of what the store can cause
+	Failures *pace.LogSampler // of what the store can cause
 }
 
 // A Trail vouches for the audit log and serves AuditService. It is for concurrent use.

@@ -27,8 +27,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -121,7 +121,7 @@ func newDesk(t *testing.T) *desk {
 	d.Trail = audit.New(audit.Config{
 		Store: d.store, Losses: losses{d}, Authority: head{d}, Trust: trust{d}, Lead: lead{d}, Stopping: d.stopping,
 		Now: func() time.Time { return d.now }, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
-		Failures: flowcontrol.NewLogSampler(),
+		Failures: pace.NewLogSampler(),
 	})
 	d.RegisterMetrics(d.metrics)
 	return d

@@ -18,11 +18,11 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -45,7 +45,7 @@ type HeadConfig struct {
 	History    *history.Log
 	Store      store.Store
 	FS         durable.FS
-	Failures   *flowcontrol.LogSampler
+	Failures   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 	Elapsed    func() time.Duration

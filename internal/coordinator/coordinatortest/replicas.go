@@ -17,9 +17,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -337,6 +337,6 @@ func (l linked) Close() error { return nil }
 
 // DirectoryOf reads what coordinators say of themselves in st.
 func DirectoryOf(st store.Store, now func() time.Time) *replicas.Directory {
-	return &replicas.Directory{Store: st, Failures: flowcontrol.NewLogSampler(), Log: slog.New(slog.DiscardHandler),
+	return &replicas.Directory{Store: st, Failures: pace.NewLogSampler(), Log: slog.New(slog.DiscardHandler),
 		Now: now}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 )
 
 // Config is what a Delivery is made of.
@@ -32,7 +33,7 @@ type Config struct {
 	Admission   *admission.Admission
 	Publication *publication.Publication
 	Readers     *flowcontrol.Readers
-	Failures    *flowcontrol.LogSampler
+	Failures    *pace.LogSampler
 	Log         *slog.Logger
 	Now         func() time.Time
 

@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -24,7 +24,7 @@ type Config struct {
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Faults     *fault.Points
-	Failures   *flowcontrol.LogSampler
+	Failures   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 	Elapsed    func() time.Duration // by which leases end: it goes forward, at the pace of real time

@@ -19,10 +19,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
@@ -36,7 +36,7 @@ type Config struct {
 	Replicas *replicas.Directory
 	Store    store.Store
 	FS       durable.FS
-	Failures *flowcontrol.LogSampler
+	Failures *pace.LogSampler
 	Log      *slog.Logger
 	Now      func() time.Time
 }

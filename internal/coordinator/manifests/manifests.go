@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/turn"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -34,7 +35,7 @@ type Config struct {
 	Store      store.Store
 	Limiter    *flowcontrol.Sources
 	Readers    *flowcontrol.Readers
-	Refusals   *flowcontrol.LogSampler
+	Refusals   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

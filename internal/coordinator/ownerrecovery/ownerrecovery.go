@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -35,7 +36,7 @@ type Config struct {
 	Store      store.Store
 	Faults     *fault.Points
 	Readers    *flowcontrol.Readers
-	Refusals   *flowcontrol.LogSampler
+	Refusals   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

@@ -23,9 +23,9 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -311,6 +311,6 @@ func enrolledAs(f *coordinatortest.Fleet, key ed25519.PrivateKey, cert *enrolmen
 
 // coordinators reads what coordinators say of themselves in the store of f.
 func coordinators(f *coordinatortest.Fleet) *replicas.Directory {
-	return &replicas.Directory{Store: f.Store, Failures: flowcontrol.NewLogSampler(),
+	return &replicas.Directory{Store: f.Store, Failures: pace.NewLogSampler(),
 		Log: slog.New(slog.DiscardHandler), Now: f.Clock}
 }

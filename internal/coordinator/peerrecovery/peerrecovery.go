@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 )
 
 // Config is what a PeerRecovery is made of.
@@ -35,8 +36,8 @@ type Config struct {
 	Keys     *keychain.Keychain
 	Faults   *fault.Points
 	Readers  *flowcontrol.Readers
-	Refusals *flowcontrol.LogSampler
-	Failures *flowcontrol.LogSampler
+	Refusals *pace.LogSampler
+	Failures *pace.LogSampler
 	Log      *slog.Logger
 	Now      func() time.Time
 

@@ -23,8 +23,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
@@ -61,7 +61,7 @@ type Config struct {
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Faults     *fault.Points
-	Failures   *flowcontrol.LogSampler
+	Failures   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 	Elapsed    func() time.Duration // a clock that only goes forward

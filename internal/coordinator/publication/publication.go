@@ -43,8 +43,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -98,7 +98,7 @@ type Config struct {
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Faults     *fault.Points
-	Failures   *flowcontrol.LogSampler
+	Failures   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
@@ -182,7 +183,7 @@ func (r Record) check() error {
 // A Directory reads what coordinators say of themselves.
 type Directory struct {
 	Store    store.Store
-	Failures *flowcontrol.LogSampler // of records that are left alone
+	Failures *pace.LogSampler // of records that are left alone
 	Log      *slog.Logger
 	Now      func() time.Time
 }

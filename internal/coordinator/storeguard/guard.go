@@ -30,9 +30,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/writable"
@@ -85,7 +85,7 @@ type Config struct {
 	Now func() time.Time
 
 	Log      *slog.Logger
-	Failures *flowcontrol.LogSampler // of what the disk can cause
+	Failures *pace.LogSampler // of what the disk can cause
 }
 
 // A Guard knows what was seen of a store, whether the store lost some of it, and whether it

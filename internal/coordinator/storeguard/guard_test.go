@@ -19,8 +19,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/writable"
@@ -126,7 +126,7 @@ func (d *desk) start() {
 		OlderHead: func() error { return d.older },
 		Moved:     func() { d.moved++ },
 		Lost:      func() { d.lost++ },
-		Log:       slog.New(slog.NewTextHandler(&d.log, nil)), Failures: flowcontrol.NewLogSampler(),
+		Log:       slog.New(slog.NewTextHandler(&d.log, nil)), Failures: pace.NewLogSampler(),
 	})
 	d.Load()
 	d.seen = d.Observe(d.store)

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -43,7 +44,7 @@ type Config struct {
 	Faults     *fault.Points
 	Limiter    *flowcontrol.Sources
 	Readers    *flowcontrol.Readers
-	Refusals   *flowcontrol.LogSampler
+	Refusals   *pace.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/workload"
 	"github.com/fealty-io/fealty/internal/workload/process"
 )
@@ -125,7 +125,7 @@ type Config struct {
 type Callers struct {
 	cfg    Config
 	hashes process.Hashes
-	log    *flowcontrol.LogSampler
+	log    *pace.LogSampler
 
 	most, mostOfUser int // connections
 
@@ -138,7 +138,7 @@ type Callers struct {
 
 // New returns Callers of cfg.Source.
 func New(cfg Config) *Callers {
-	c := &Callers{cfg: cfg, log: flowcontrol.NewLogSampler(), taken: make(map[uint32]int), calls: make(map[uint32]int),
+	c := &Callers{cfg: cfg, log: pace.NewLogSampler(), taken: make(map[uint32]int), calls: make(map[uint32]int),
 		open: make(map[*connection]struct{}), most: MaxConnections}
 	if files := process.MaxFiles(); files > 0 {
 		c.most = min(c.most, max(files/4, 2))
