@@ -44,8 +44,6 @@ func TestLocks(t *testing.T) {
 	release()
 }
 
-
-
 // A text that is longer, or no UTF-8, is shown so far as it is text.
 func TestClip(t *testing.T) {
 	for in, want := range map[string]string{"": "", "short": "short", "12345678": "12345678", "123456789": "12345678", "1234567\u00e9": "1234567?", "\xff": "?"} {
