@@ -73,11 +73,11 @@ func (c *Backups) noteBackup(ctx context.Context, by string, revision store.Revi
 func (b backupServer) RecordDrill(ctx context.Context,
 	req *fealtyv1.RecordDrillRequest) (*fealtyv1.RecordDrillResponse, error) {
 	c := b.c
-	if n := len(req.GetShares()); n == 0 || n > maxDrilled {
-		return nil, explain.New(explain.RequestField, "field", "shares", "problem",
-			fmt.Sprintf("there are %d, and it takes from 1 to %d", n, maxDrilled))
-	}
 	err := c.cfg.Head.Transact(ctx, "the record of the drill", func(s *authority.State) error {
+		if n := len(req.GetShares()); n == 0 || n > maxDrilled {
+			return explain.New(explain.RequestField, "field", "shares", "problem",
+				fmt.Sprintf("there are %d, and it takes from 1 to %d", n, maxDrilled))
+		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		var owners []string
 		for _, d := range req.GetShares() {
