@@ -61,7 +61,9 @@ func (s *stream) fill(t *testing.T) {
 }
 
 // drain reads a pipe from now on, as far as its writers write.
-func (s *stream) drain() { go func() { _, _ = io.Copy(io.Discard, s.read) }() }
+func (s *stream) drain() {
+	go func(from *os.File) { _, _ = io.Copy(io.Discard, from) }(s.read)
+}
 
 // TestStreams has processes that go on live with every state of a stream, and with SIGHUP and SIGPIPE: at the start, in
 // service and while they end. Each serves, says that its log is lost for as long as it is, and ends with SIGTERM.

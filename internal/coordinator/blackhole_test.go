@@ -101,7 +101,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 		}
 	}
 	// At first nobody knows how long that lasts.
-	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "ok", "degraded") })
+	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "ok", "failing", "degraded") })
 	for _, f := range all {
 		f.Advance(authority.DegradedAfter)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/backups"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
@@ -44,8 +45,10 @@ var storedTypes = map[string]any{
 	"audit-checkpoint": auditlog.Checkpoint{},
 	"audit-entry":      auditlog.Entry{},
 	"ban":              record.Ban{},
+	"backup-last":      backups.LastBackup{},
 	"config-state":     desired.State{},
 	"domain":           domains.Record{},
+	"drill-last":       backups.LastDrill{},
 	"entry-count":      record.EntryCount{},
 	"freeze":           reseal.RecordLock{},
 	"grant":            grants.Record{},

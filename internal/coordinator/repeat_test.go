@@ -331,6 +331,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"RecoveryService.Recover",
 			"refused once it is in force, one epoch more before that: fealty recover stops at this answer", nil},
 		{"BackupService.CreateBackup", "another backup", nil},
+		{"BackupService.RecordDrill", "nothing, but a later time of the same shares", nil},
 		{"RestoreService.PresentTrust", "nothing: what it says is in force", nil},
 		{"VerifyService.Verify", "nothing, as the first", nil},
 		{"PeerService.Recover", gone, nil},

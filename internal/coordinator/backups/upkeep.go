@@ -33,15 +33,15 @@ const (
 	maxDrilled = 64 // shares of one call
 )
 
-// made is the record of the last backup.
-type made struct {
+// LastBackup is the record of the last backup that was sent whole.
+type LastBackup struct {
 	At       time.Time      `json:"at"`
 	By       string         `json:"by"`
 	Revision store.Revision `json:"revision"`
 }
 
-// drilled is the record of the last time that the share of an owner was found good.
-type drilled struct {
+// LastDrill is the record of the last time that the share of an owner was found good.
+type LastDrill struct {
 	At         time.Time `json:"at"`
 	By         string    `json:"by"`
 	Commitment string    `json:"commitment"` // in hex; of another share the record says nothing
@@ -51,7 +51,7 @@ type drilled struct {
 // where the record is not written: it is older then than what there is, and not newer.
 func (c *Backups) noteBackup(ctx context.Context, by string, revision store.Revision) error {
 	return c.cfg.Head.Transact(ctx, "the record of the backup", func(s *authority.State) error {
-		was, err := record.Get[made](ctx, s.Records, backupKey)
+		was, err := record.Get[LastBackup](ctx, s.Records, backupKey)
 		if err != nil {
 			return c.cfg.Head.StoreError("read when the last backup was made", err)
 		}
@@ -60,7 +60,7 @@ func (c *Backups) noteBackup(ctx context.Context, by string, revision store.Revi
 			return nil // another coordinator's clock is ahead
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
-		ch.Put(backupKey, was.Version, made{At: now, By: flowcontrol.Clip(by, flowcontrol.MaxShownBytes),
+		ch.Put(backupKey, was.Version, LastBackup{At: now, By: flowcontrol.Clip(by, flowcontrol.MaxShownBytes),
 			Revision: revision})
 		if _, err := ch.Commit(ctx); err != nil {
 			return c.cfg.Head.CommitError("record the backup", err)
@@ -91,11 +91,11 @@ func (b backupServer) RecordDrill(ctx context.Context,
 				continue
 			}
 			key := drillPrefix + d.GetOwner()
-			was, err := record.Get[drilled](ctx, s.Records, key)
+			was, err := record.Get[LastDrill](ctx, s.Records, key)
 			if err != nil {
 				return c.cfg.Head.StoreError("read when a share was found good", err)
 			}
-			ch.Put(key, was.Version, drilled{At: c.cfg.Now().UTC(), By: record.Actor(ctx),
+			ch.Put(key, was.Version, LastDrill{At: c.cfg.Now().UTC(), By: record.Actor(ctx),
 				Commitment: hex.EncodeToString(d.GetCommitment())})
 			owners = append(owners, d.GetOwner())
 		}
@@ -121,17 +121,17 @@ func (c *Backups) Upkeep(ctx context.Context, s *authority.State) *fealtyv1.Upke
 		return nil // status says that the store does not answer
 	}
 	out := &fealtyv1.Upkeep{Threshold: uint32(s.Head.Threshold)}
-	found := make(map[string]drilled)
+	found := make(map[string]LastDrill)
 	for _, e := range l.Entries {
 		if e.Key == backupKey {
-			m, err := record.Open[made](s.Records, e)
+			m, err := record.Open[LastBackup](s.Records, e)
 			if err == nil {
 				out.BackupAt, out.BackupBy = timestamppb.New(m.Value.At), m.Value.By
 				out.BackupRevision = uint64(m.Value.Revision)
 			}
 			continue
 		}
-		if d, err := record.Open[drilled](s.Records, e); err == nil {
+		if d, err := record.Open[LastDrill](s.Records, e); err == nil {
 			found[strings.TrimPrefix(e.Key, drillPrefix)] = d.Value
 		}
 	}
