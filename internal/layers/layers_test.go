@@ -33,6 +33,7 @@ var levels = []struct {
 	{"internal/fault", 0, "a seam"},
 	{"internal/freeport", 0, "ports of this machine"},
 	{"internal/goldentest", 0, "texts beside tests"},
+	{"test/testlane", 0, "which tests run, and how long"},
 	{"internal/pace", 0, "time, bytes and lines"},
 	{"internal/chaos", 0, "a judgement of what was written down"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},
@@ -403,7 +404,7 @@ var pure = []struct{ path, not string }{
 }
 
 // testOnly is what no program contains: it stands in _test.go files and in
-// packages whose name ends in "test".
+// packages whose name ends in "test", or that are below the folder test.
 var testOnly = []string{
 	"testing", "net/http/httptest",
 	"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak",
@@ -459,7 +460,9 @@ func withinAny(p string, prefixes []string) bool {
 }
 
 // testPackage reports whether the package is there for tests alone.
-func testPackage(dir string) bool { return strings.HasSuffix(path.Base(dir), "test") }
+func testPackage(dir string) bool {
+	return strings.HasSuffix(path.Base(dir), "test") || within(dir, "test")
+}
 
 func standard(p string) bool {
 	first, _, _ := strings.Cut(p, "/")
@@ -779,6 +782,7 @@ func TestRules(t *testing.T) {
 		{"pure", imports("internal/manifest", "a.go", "os/exec"), imports("internal/manifest", "a.go", "net/netip")},
 		{"tests apart", imports("internal/agent", "a.go", "testing"), imports("internal/store/storetest", "a.go", "testing", "github.com/anishathalye/porcupine")},
 		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
+		{"tests apart", imports("internal/agent", "a.go", m+"test/testlane"), imports("test/testlane", "a.go", "testing")},
 		{"tests apart", imports("internal/agent", "a.go", m+"internal/identitytest"), imports("internal/agent", "a_test.go", m+"internal/identitytest")},
 		{"examples", imports("examples/provider", "a.go", m+"internal/durable"), imports("examples/provider", "a.go", m+"provider", m+"fence/durable")},
 		{"node state", imports("internal/node/state", "a.go", m+"mesh"), imports("internal/node/state", "a_test.go", m+"mesh")},

@@ -1,0 +1,5 @@
+//go:build !race
+
+package testlane
+
+const raceDetector = false

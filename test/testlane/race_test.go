@@ -1,0 +1,5 @@
+//go:build race
+
+package testlane_test
+
+const underDetector = true
