@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,18 +21,19 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/ownership"
 )
 
 // A schedule is what happens to one domain in an order that its seed decides: three members, the
 // leader and receivers, all real, on clocks of their own, with ways between them that are cut and
 // restored, processes that stand still in the middle of a call, starts, and moves of the domain.
-// One thing happens at a time.
+// A process that another one of its member took the place of may go on, at any moment and for as
+// long as it likes: nobody tells it, and it does not end when it is refused. One thing happens at a
+// time.
 
 // rules are what a schedule plays by. Others than sound ones break what is promised, and the
 // checks notice each.
@@ -42,6 +44,7 @@ type rules struct {
 	deaf      bool    // receivers say that they promised, and do not
 	unfenced  bool    // receivers do what they are told
 	unstarted bool    // a clock that begins anew says that it did not
+	blind     bool    // the coordinator takes all processes of a member for one
 }
 
 // sound has clocks as wrong as the leader allows for.
@@ -57,7 +60,8 @@ type play struct {
 	lease     time.Duration
 	rate      float64 // of the leader's clock
 	leases    *domains.Leases
-	owners    []*owner
+	owners    []*owner // the processes in charge, one of each member
+	zombies   []*owner // those that they took the place of
 	receivers []*site
 	packets   []*packet // on their way
 	depth     int       // how many calls stand still
@@ -77,15 +81,15 @@ type desk struct {
 	played    int
 }
 
-// owner is a member that may own the domain.
+// owner is a process of a member that may own the domain.
 type owner struct {
 	*ownership.Holder
 	p       *play
 	machine *coordinatortest.Machine
 	disk    *durabletest.Disk
 	sender  *fence.Sender
-	lives   uint32
-	lineage fence.Lineage
+	life    fence.Life
+	after   *owner // the process in charge, once another one is; nil: it is this one
 	rate    float64
 	boots   int
 	elapsed time.Duration
@@ -102,8 +106,9 @@ type site struct {
 	gate     *fence.Gate
 	ledger   *fence.Ledger
 	cut      map[*owner]bool
-	promised uint64 // the highest ownership that was promised
-	applied  uint64 // that of the last request that was carried out
+	promised uint64                 // the highest ownership that was promised
+	applied  uint64                 // that of the last request that was carried out
+	newest   map[string]fence.Epoch // by holder and resource, of those that were carried out
 }
 
 // packet is a request on its way.
@@ -139,7 +144,7 @@ func schedule(t *testing.T, d *desk, seed uint64, r rules, trace io.Writer) *pla
 	for range 1 + p.random.IntN(2) {
 		ledger := fence.NewLedger(fence.LedgerOptions{Cluster: d.cluster, BelieveEpochs: true})
 		p.receivers = append(p.receivers, &site{p: p, name: fmt.Sprintf("r%d", len(p.receivers)), ledger: ledger,
-			gate: fence.NewGate(fence.InMemory(ledger), 0), cut: make(map[*owner]bool)})
+			gate: fence.NewGate(fence.InMemory(ledger), 0), cut: make(map[*owner]bool), newest: make(map[string]fence.Epoch)})
 	}
 	for _, m := range d.machines {
 		o := &owner{p: p, machine: m, disk: durabletest.NewDisk(), rate: p.drawRate(), quiet: make(chan struct{})}
@@ -148,6 +153,7 @@ func schedule(t *testing.T, d *desk, seed uint64, r rules, trace io.Writer) *pla
 			t.Fatal(err)
 		}
 		p.owners = append(p.owners, o)
+		o.life = o.granted()
 		o.restart()
 	}
 	p.move(p.owners[0], false)
@@ -179,7 +185,15 @@ func (p *play) breaks(form string, args ...any) {
 
 func (p *play) chance(percent int) bool { return p.random.IntN(100) < percent }
 
-func (p *play) one() *owner { return p.owners[p.random.IntN(len(p.owners))] }
+func (p *play) one() *owner {
+	if len(p.zombies) > 0 && p.chance(25) {
+		return p.zombies[p.random.IntN(len(p.zombies))]
+	}
+	return p.owners[p.random.IntN(len(p.owners))]
+}
+
+// all are all processes, in charge or not.
+func (p *play) all() []*owner { return slices.Concat(p.owners, p.zombies) }
 
 // drawRate prefers clocks that go as wrong as they may.
 func (p *play) drawRate() float64 {
@@ -192,7 +206,7 @@ func (p *play) drawRate() float64 {
 // pass lets time go by, on each clock as much as it shows.
 func (p *play) pass(d time.Duration) {
 	p.now += d
-	for _, o := range p.owners {
+	for _, o := range p.all() {
 		o.elapsed += time.Duration(float64(d) * o.rate)
 	}
 	leader := float64(d) * p.rate
@@ -240,7 +254,10 @@ func (p *play) step() {
 	case n < 97:
 		p.falls()
 	case n < 99 || p.chance(60):
-		if !o.busy {
+		switch {
+		case o.after == nil && p.chance(50):
+			o.overtaken(p.chance(50))
+		case !o.busy:
 			o.starts(p.chance(30))
 		}
 	default:
@@ -318,7 +335,7 @@ func (o *owner) asks() {
 // check looks at who takes itself for the owner.
 func (p *play) check() {
 	var who []string
-	for _, o := range p.owners {
+	for _, o := range p.all() {
 		owns := false
 		for _, r := range p.receivers {
 			n := o.Ownership(r.name, p.domain)
@@ -330,7 +347,7 @@ func (p *play) check() {
 				p.breaks("%s acts under ownership %d at %s, which promised %d", o.name(), n, r.name, r.promised)
 			}
 		}
-		if owns {
+		if owns && o.after == nil { // what a zombie believes is nobody's to promise
 			who = append(who, o.name())
 		}
 	}
@@ -342,7 +359,7 @@ func (p *play) check() {
 // move assigns the domain.
 func (p *play) move(to *owner, force bool) {
 	_, err := p.desk.server.AssignDomain(context.Background(), &fealtyv1.AssignDomainRequest{Name: p.domain,
-		To: "data/" + to.name(), Force: force, Reason: "a move"})
+		To: "data/" + to.member(), Force: force, Reason: "a move"})
 	if err != nil {
 		p.breaks("assign the domain to %s: %v", to.name(), err)
 	}
@@ -376,7 +393,15 @@ func (p *play) meanwhile() {
 	p.depth--
 }
 
-func (o *owner) name() string { return o.machine.ID.Name() }
+// member is the name of its member.
+func (o *owner) member() string { return o.machine.ID.Name() }
+
+func (o *owner) name() string {
+	if o.after != nil {
+		return fmt.Sprintf("zombie %s (%s)", o.member(), o.life.Epoch)
+	}
+	return o.member()
+}
 
 func (o *owner) clock() (string, time.Duration) {
 	boots := o.boots
@@ -386,8 +411,15 @@ func (o *owner) clock() (string, time.Duration) {
 	return fmt.Sprintf("boot-%d", boots), o.elapsed
 }
 
+// granted is the life of a process that begins and reaches the coordinator.
+func (o *owner) granted() fence.Life {
+	o.p.desk.Advance(2 * time.Second)
+	return o.p.desk.Process(o.machine)
+}
+
 // starts ends the process and starts it again, or its machine. Data that was not synced is lost
-// with the machine.
+// with the machine. One that reaches no coordinator begins another life under its grant, as one
+// does that nobody grants anything any more.
 func (o *owner) starts(machine bool) {
 	after := durabletest.Killed
 	if machine {
@@ -397,16 +429,54 @@ func (o *owner) starts(machine bool) {
 	o.disk.Restart(after)
 	o.p.log("%s starts again, with its machine: %t", o.name(), machine)
 	o.p.saw["start"]++
+	if o.after == nil && !o.cut && o.p.chance(50) {
+		o.life = o.granted()
+	} else {
+		o.life = coordinatortest.NextLife(o.life)
+	}
 	o.restart()
+}
+
+// overtaken has another process of the member begin under the next grant while this one goes on,
+// wherever it stands: on its machine, or on another one with a copy of its disk.
+func (o *owner) overtaken(here bool) {
+	p := o.p
+	next := &owner{p: p, machine: o.machine, disk: durabletest.NewDisk(), rate: p.drawRate(), boots: o.boots + 1,
+		quiet: o.quiet}
+	if here {
+		next.rate, next.boots, next.elapsed = o.rate, o.boots, o.elapsed
+	}
+	if err := next.disk.FS().MkdirAll("/owner"); err != nil {
+		p.breaks("make a disk: %v", err)
+	}
+	names, err := o.disk.List("/owner")
+	for _, name := range names {
+		data, _, readErr := o.disk.Read("/owner/"+name, 1<<20)
+		next.disk.Put("/owner/"+name, data)
+		err = errors.Join(err, readErr)
+	}
+	if err != nil {
+		p.breaks("copy a disk: %v", err)
+	}
+	next.life = o.granted()
+	p.log("another process of %s begins, on its machine: %t", o.name(), here)
+	p.saw["zombie"]++
+	p.owners[slices.Index(p.owners, o)] = next
+	for _, z := range p.all() {
+		if z == o || z.after == o {
+			z.after = next
+		}
+	}
+	p.zombies = append(p.zombies, o)
+	p.zombies = p.zombies[max(0, len(p.zombies)-4):]
+	o.after = next
+	next.restart()
 }
 
 func (o *owner) restart() {
 	p := o.p
-	o.lives++
-	l := fence.Life{Epoch: fence.NewEpoch(1, o.lives), Incarnation: fence.NewIncarnation(), Lineage: o.lineage}
-	o.lineage = append(o.lineage[max(0, len(o.lineage)-fenceform.MaxLineage+1):len(o.lineage):len(o.lineage)], l.Incarnation)
 	var err, hErr error
-	o.sender, err = fence.NewSender(l)
+	o.sender, err = fence.NewSender(o.life)
 	receivers := make(map[string]ownership.Receiver)
 	for _, r := range p.receivers {
 		receivers[r.name] = promises{r, o}
@@ -432,13 +502,18 @@ func (o *owner) ends() <-chan struct{} {
 }
 
 // Invoke calls the coordinator, on a way that may be cut before it and after it.
-func (o *owner) Invoke(ctx context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
+func (o *owner) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
 	lost := status.Error(codes.Unavailable, "the way is cut")
 	if o.p.meanwhile(); o.cut {
 		return lost
 	}
 	o.p.desk.Advance(2 * time.Second) // calls are limited by it, and nothing else
-	ctx = identity.NewContext(ctx, identity.Peer{ID: o.machine.ID, Leaf: o.machine.Leaf, Key: identity.KeyOf(o.machine.Leaf)})
+	zombie := o.after != nil
+	life := o.life
+	if zombie && o.p.blind {
+		life = o.after.life
+	}
+	ctx := coordinatortest.Calls(o.machine, life)
 	var answer proto.Message
 	var err error
 	switch request := args.(type) {
@@ -450,7 +525,14 @@ func (o *owner) Invoke(ctx context.Context, _ string, args, reply any, _ ...grpc
 			o.p.saw["let go"]++
 		}
 	}
-	if err != nil {
+	switch {
+	case zombie && errors.Is(err, explain.ProcessOvertaken):
+		o.p.saw["refused zombie"]++
+		return err // it goes on all the same
+	case zombie && !o.p.blind:
+		o.p.breaks("%s calls %T, and is answered as if it was in charge: %v", o.name(), args, err)
+		return status.Error(codes.Internal, "it is served")
+	case err != nil:
 		o.p.breaks("%s calls: %v", o.name(), err)
 		return err
 	}
@@ -535,6 +617,12 @@ func (p *play) deliver(i int) {
 				at.to.name, at.from.name(), n, at.to.promised, at.to.applied)
 		}
 		at.to.applied = n
+		of, epoch := at.claim.Holder+" "+at.claim.Resource, at.claim.Token.Epoch
+		if epoch < at.to.newest[of] {
+			p.breaks("%s carries out a request of %s at %s in epoch %s, after one in epoch %s", at.to.name, at.from.name(),
+				at.claim.Resource, epoch, at.to.newest[of])
+		}
+		at.to.newest[of] = max(epoch, at.to.newest[of])
 		return nil
 	}
 	err := at.to.gate.Do(context.Background(), at.claim, act)
@@ -576,7 +664,8 @@ func (r rules) of(seed uint64) rules {
 // Anything may be cut off, stand still or start again, with clocks that go 5% wrong: no two
 // members take themselves for the owner of a domain unless a move was forced; a member acts where
 // it was promised that the one before it does not; and nothing is carried out under an ownership
-// that was overtaken, forced or not (I7).
+// that was overtaken, forced or not (I7). A process whose place another one took is told nothing and lets
+// nothing go, and nothing of it is carried out after something of its successor (I6).
 //
 // FEALTY_TEST_OWNER_SCHEDULES says how many schedules; FEALTY_TEST_OWNER_SCHEDULE runs one again
 // and prints what happened.
@@ -611,7 +700,7 @@ func TestOneOwnerWhateverHappens(t *testing.T) {
 		t.Fatalf("%s\nFEALTY_TEST_OWNER_SCHEDULE=%d runs it again:\n%s", broken, seed, trace.String())
 	}
 	for _, what := range []string{"carried out", "refused", "let go", "lease that was over", "silent owner", "forced move", "pause in a call",
-		"lost answer", "start", "another leader"} {
+		"lost answer", "start", "another leader", "zombie", "refused zombie"} {
 		t.Logf("%9d %s", saw[what], what)
 		if saw[what] == 0 {
 			t.Errorf("no schedule came by: %s", what)
@@ -629,6 +718,7 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		{"clocks go more wrong than the leader allows for", "at once", func(r *rules) { r.wrong = 0.15 }},
 		{"the leader allows for no wrong clock", "at once", func(r *rules) { r.hasty = true }},
 		{"a clock that began anew goes on for the member", "at once", func(r *rules) { r.unstarted = true }},
+		{"the coordinator takes zombies for who is in charge", "at once", func(r *rules) { r.blind = true }},
 		{"a receiver says that it promised", "which promised", func(r *rules) { r.deaf = true }},
 		{"a receiver does what it is told", "carries out", func(r *rules) { r.unfenced = true }},
 	} {
