@@ -478,6 +478,9 @@ func TestAdviceWraps(t *testing.T) {
 		if !strings.Contains(r.Stdout, command) {
 			t.Errorf("%s: the command is broken:\n%s", tt.name, r.Stdout)
 		}
+		if said := stripColour(failed.Stderr); !strings.Contains(said, "\nfealty:   why: ") || !strings.Contains(said, "\nfealty:   do:  ") {
+			t.Errorf("%s: what is said does not stand in one column:\n%s", tt.name, said)
+		}
 		if tt.longest == 0 {
 			if n := strings.Count(r.Stdout+failed.Stderr, "\n"); n != 12 {
 				t.Errorf("%s: %d lines:\n%s%s", tt.name, n, r.Stdout, failed.Stderr)

@@ -170,9 +170,13 @@ quota by what each of them gave.`,
 			if err != nil {
 				return err
 			}
-			if others := otherProfiles(all.GetQuotas(), profile); len(others) > 0 {
-				sh.Say("no quota is of profile %s yet: those there are, are of %s. Which profiles have machines, their "+
-					"providers say: fealty shard warns of a quota that none has", profile, strings.Join(others, ", "))
+			if others, known := otherProfiles(all.GetQuotas(), profile); !known {
+				there := "there is none at all"
+				if len(others) > 0 {
+					there = "those there are, are of " + strings.Join(others, ", ")
+				}
+				sh.Say("no quota is of profile %s yet: %s. Which profiles have machines, their providers say: "+
+					"fealty shard warns of a quota that none has", profile, there)
 			}
 			takes := lowers(all.GetQuotas(), args[0], machines)
 			if takes && !c.dry {
@@ -194,16 +198,16 @@ quota by what each of them gave.`,
 	}
 }
 
-// otherProfiles are the profiles of quotas where none of them is profile, as with a slip in its name.
-func otherProfiles(quotas []*fealtyv1.Quota, profile string) (out []string) {
+// otherProfiles are the profiles of quotas where none of them is profile, as with a slip in its name. known: one is.
+func otherProfiles(quotas []*fealtyv1.Quota, profile string) (out []string, known bool) {
 	for _, q := range quotas {
 		if q.GetProfile() == profile {
-			return nil
+			return nil, true
 		}
 		out = append(out, q.GetProfile())
 	}
 	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Compact(out), false
 }
 
 // lowers reports whether a quota is put below the one of before, or to nothing.

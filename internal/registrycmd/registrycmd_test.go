@@ -101,11 +101,12 @@ func newShell(t *testing.T) *shell {
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	const newProfile = "no quota is of profile db/1 yet: those there are, are of web. Which profiles have machines, their providers say: fealty shard warns of a quota that none has"
+	const ask = "Which profiles have machines, their providers say: fealty shard warns of a quota that none has"
+	const first, newProfile = "no quota is of profile web yet: there is none at all. " + ask, "no quota is of profile db/1 yet: those there are, are of web. " + ask
 	for _, tc := range []struct{ line, out, said, planned string }{
 		{"list", "QUOTA", "", ""},
-		{"put acme/web --machines 3 --dry-run", "acme/web", "", "acme may have 3 machines of profile web"},
-		{"put acme/web --machines 3 --reason pilot", "pilot", "acme may have 3 machines of profile web", ""},
+		{"put acme/web --machines 3 --dry-run", "acme/web", first, "acme may have 3 machines of profile web"},
+		{"put acme/web --machines 3 --reason pilot", "pilot", first + "\nacme may have 3 machines of profile web", ""},
 		{"put acme/web --machines 3", "pilot", "acme may have 3 machines of profile web, as before", ""},
 		{"put acme/db/1 --machines 0 --yes", "acme/db/1", newProfile + "\nacme may have 0 machines of profile db/1", ""},
 		{"list", "acme/web          3  just now", "", ""},

@@ -171,20 +171,21 @@ func (c *CLI) Say(text string, args ...any) {
 }
 
 // talk writes a text to stderr under the program's name; hanging is before what continues it
-// on a terminal that is narrower.
+// on a terminal that is narrower, and as long as the word that the text begins with, which keeps its blanks.
 func (c *CLI) talk(hanging, text string, paint term.Paint, colour bool) {
 	const lead = "fealty: "
 	width := c.width(c.Env.Stderr)
 	if width > 0 {
 		width = max(width-len(lead)-len(hanging), 20)
 	}
-	words := strings.TrimLeft(text, " ")
-	indent := text[:len(text)-len(words)]
-	for i, line := range term.WrapCommands(term.Sanitize(words), c.Env.Program, width) {
-		if line = indent + line; i > 0 {
-			line = hanging + line[len(indent):]
-		}
-		fmt.Fprintln(c.Env.Stderr, lead+paint.On(line, colour))
+	n := len(text) - len(strings.TrimLeft(text, " "))
+	if n > 0 && len(text) > len(hanging) {
+		n = max(n, len(hanging))
+	}
+	before, text := text[:n], text[n:]
+	for _, line := range term.WrapCommands(term.Sanitize(text), c.Env.Program, width) {
+		fmt.Fprintln(c.Env.Stderr, lead+paint.On(before+line, colour))
+		before = hanging
 	}
 }
 
