@@ -495,6 +495,32 @@ func TestAdviceWraps(t *testing.T) {
 	}
 }
 
+// A page is as wide as the terminal: its paragraphs are filled, and what stands in a block of code is not broken.
+func TestExplainFillsItsLines(t *testing.T) {
+	const width = 60
+	for _, code := range explain.Codes() {
+		f := clitest.Fixture{Terminals: []any{"stdout"}, Width: width}
+		r := f.Run(t.Context(), "explain", string(code))
+		piped := (&clitest.Fixture{}).Run(t.Context(), "explain", string(code))
+		if got, want := strings.Fields(r.Stdout), strings.Fields(piped.Stdout); !slices.Equal(got, want) {
+			t.Errorf("%s: it says other words:\n%s", code, r.Stdout)
+		}
+		lines, block := strings.Split(r.Stdout, "\n"), false
+		for i, line := range lines[:len(lines)-1] {
+			next := lines[i+1]
+			switch word, _, _ := strings.Cut(strings.TrimLeft(next, " "), " "); {
+			case strings.HasPrefix(line, "```"):
+				block = !block
+			case block && !strings.Contains(piped.Stdout, line+"\n"):
+				t.Errorf("%s: in a block: %q", code, line)
+			case block || line == "" || next == "" || strings.ContainsAny(line[:1], "#|0123456789") || strings.ContainsAny(next[:1], "#-|`0123456789"):
+			case term.Columns(line)+1+term.Columns(word) <= width && !strings.Contains(next, "fealty "):
+				t.Errorf("%s: %q ends before %q", code, line, next)
+			}
+		}
+	}
+}
+
 func TestStatusGolden(t *testing.T) {
 	st := &fealtyv1.GetStatusResponse{
 		ClusterId: "prod.example", Phase: "ready", AuthorityEpoch: 2, HistoryIndex: 5, Head: make([]byte, 32), RootPin: make([]byte, 32), MeshCaKey: make([]byte, 32),

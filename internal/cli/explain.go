@@ -215,11 +215,43 @@ func noCode(name string) error {
 	return e
 }
 
-// pageOf shows Markdown as it is: it is made to be read.
+// pageOf shows Markdown as it is: it is made to be read. On a terminal its paragraphs and the items of its lists are as
+// wide as that, and what is to be pasted is not broken.
 func pageOf(data any, text string) program.Result {
 	return program.ResultOf(data, func(p *term.Page) error {
+		var part []string // of a paragraph or an item
+		end := func() {
+			text, lead, hang := strings.Join(part, " "), "", ""
+			if item, ok := strings.CutPrefix(text, "- "); ok {
+				text, lead, hang = item, "- ", "  "
+			}
+			for _, line := range term.WrapCommands(term.Sanitize(p.Called(text)), p.Program, p.Width-len(hang)) {
+				fmt.Fprintln(p.W, lead+line)
+				lead = hang
+			}
+			part = nil
+		}
+		code := false
 		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-			p.Advise("%s", line)
+			fence := strings.HasPrefix(line, "```")
+			goesOn := len(part) > 0 && strings.HasPrefix(line, "  ") && strings.HasPrefix(part[0], "- ")
+			begins := line != "" && (strings.HasPrefix(line, "- ") || !strings.ContainsAny(line[:1], " \t#*|>-0123456789"))
+			switch {
+			case p.Width == 0, code, fence, !goesOn && !begins:
+				if len(part) > 0 {
+					end()
+				}
+				fmt.Fprintln(p.W, term.Sanitize(p.Called(line)))
+			case strings.HasPrefix(line, "- ") && len(part) > 0:
+				end()
+				part = []string{line}
+			default:
+				part = append(part, strings.TrimLeft(line, " "))
+			}
+			code = code != fence
+		}
+		if len(part) > 0 {
+			end()
 		}
 		return nil
 	})

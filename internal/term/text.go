@@ -110,7 +110,7 @@ func WrapCommands(s, program string, width int) []string {
 		} else {
 			units = append(units, word)
 		}
-		inside = (inside || word == program) && !strings.ContainsAny(word[len(word)-1:], ";,.:)")
+		inside = (inside || strings.TrimLeft(word, "`(") == program) && !strings.ContainsAny(word[len(word)-1:], ";,.:)`")
 	}
 	return fill(units, width)
 }

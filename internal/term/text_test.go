@@ -86,3 +86,17 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+// A command of the program stays on its line, also in quotes, so that it can be pasted.
+func TestWrapCommands(t *testing.T) {
+	for in, want := range map[string]string{
+		"say fealty a b c; then go":       "say|fealty a b c;|then go",
+		"it is what `fealty a b` wrote":   "it is|what|`fealty a b`|wrote",
+		"as `fealty` does, and (`fealty`": "as|`fealty`|does, and|(`fealty`",
+		"no fealtyd is meant":             "no|fealtyd|is meant",
+	} {
+		if got := strings.Join(term.WrapCommands(in, "fealty", 9), "|"); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
