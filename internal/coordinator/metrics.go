@@ -101,5 +101,6 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Shown.Web.RegisterMetrics(reg)
 	c.rooms.Fencing.Journals.RegisterMetrics(reg)
 	c.rooms.Fencing.Grants.RegisterMetrics(reg)
+	c.rooms.Fencing.Domains.RegisterMetrics(reg)
 	c.rooms.Fencing.Incidents.RegisterMetrics(reg)
 }

@@ -7,6 +7,7 @@ package domains
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -58,10 +59,13 @@ type Config struct {
 }
 
 // Domains serve DomainService. Make them with [New].
-type Domains struct{ cfg Config }
+type Domains struct {
+	cfg   Config
+	noted atomic.Pointer[attention] // by the leader; nil: nothing yet
+}
 
 // New returns Domains of which none was read.
-func New(cfg Config) *Domains { return &Domains{cfg} }
+func New(cfg Config) *Domains { return &Domains{cfg: cfg} }
 
 // RegisterServices registers the service over domains.
 func (d *Domains) RegisterServices(to grpc.ServiceRegistrar) {

@@ -631,6 +631,21 @@ func TestFindings(t *testing.T) {
 		}
 		return out
 	}
+	leases := d.C.Rooms().Fencing.Domains.NewLeases()
+	gauge := func(name string) int64 { return int64(coordinatortest.CounterOf(d.C.Registry(), "fealty_"+name)) }
+	counts := func(what string, gone, silent, moving int64) {
+		t.Helper()
+		got := []int64{gauge("domain_owners_gone"), gauge("domain_owners_silent"), gauge("domains_moving")}
+		if !slices.Equal(got, []int64{gone, silent, moving}) {
+			t.Errorf("%s: the gauges of gone, silent and moving are %v, want %v", what, got, []int64{gone, silent, moving})
+		}
+	}
+	looks := func() {
+		t.Helper()
+		if err := leases.Look(t.Context(), d.State()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	want := func(what string, codeAndText ...string) {
 		t.Helper()
 		got := codes()
@@ -645,22 +660,46 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	mustAssign(t, d, "eu", "data/a")
+	mustAssign(t, d, "us", "data/a")
 	asks()
 	want("an owner that asks")
 	d.Advance(2*time.Minute + time.Second)
 	d.Pass(2*time.Minute + time.Second)
+	d.Lead(d.C)
 	want("an owner that does not", "FE-F109", "data/a")
+	counts("before the leader looked", 0, 0, 0)
+	looks()
+	counts("an owner that does not ask", 0, 1, 0)
 	asks()
 	want("one that asks again")
 	mustAssign(t, d, "eu", "data/b")
 	want("a move that began just now")
+	looks()
+	counts("a move that began just now", 0, 0, 0)
 	d.Advance(time.Minute)
 	asks()
 	want("a move that waits", "FE-F110", "domain eu")
+	looks()
+	counts("a move that waits", 0, 0, 1)
 	ban(d, "a")
 	want("an owner that is banned", "FE-F108", "data/a", "FE-F110", "domain eu")
 	got, err := serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
 	if err != nil || got.GetDomain().GetOwnerProblem() != "it is banned" {
 		t.Errorf("%v, %v", got, err)
 	}
+	at := got.GetDomain().GetWaitsUntil().GetSeconds()
+	if gauge("domains_moving_until_seconds") != at || at == 0 {
+		t.Errorf("the move waits until %d, and its gauge says %d", at, gauge("domains_moving_until_seconds"))
+	}
+	looks() // what waits for one that is banned passes on, and what does not is its own still
+	look(d)
+	looks()
+	want("an owner that is banned, once the leader looked", "FE-F108", "us", "FE-F109", "data/b")
+	counts("an owner that is banned, and one that never asked", 1, 1, 0)
+	if n := gauge("domains_moving_until_seconds"); n != 0 {
+		t.Errorf("nothing waits, and a gauge says until %d", n)
+	}
+	// Who leads says it, and nobody else does.
+	d.Lapse()
+	counts("one that does not lead", 0, 0, 0)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -14,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 )
 
 const (
@@ -73,20 +76,35 @@ func (d *Domains) Findings(ctx context.Context, s *authority.State) []*fealtyv1.
 	if err != nil {
 		return nil
 	}
+	seen := d.look(s, all)
+	return slices.Concat(finding.Fold(explain.DomainOwnerGone, "problem", seen.gone),
+		finding.Fold(explain.DomainOwnerSilent, "since", seen.silent),
+		finding.Fold(explain.DomainMoving, "until", seen.moving))
+}
+
+// attention is what of domains needs somebody.
+type attention struct {
+	gone, silent []finding.Case // owners, by their paths
+	moving       []finding.Case // domains
+	until        time.Time      // when the last of those passes on at the latest
+}
+
+// look finds it in all records of domains.
+func (d *Domains) look(s *authority.State, all []record.Versioned[Record]) (out attention) {
 	owned := make(map[string][]string)
-	var moving []finding.Case
 	for _, v := range all {
 		r := v.Value
 		if r.Owner != "" {
 			owned[r.Owner] = append(owned[r.Owner], r.Name)
 		}
 		if r.Moving && d.cfg.Now().Sub(r.At) > moveTakes {
-			moving = append(moving, finding.Case{Member: r.Name, Value: fmt.Sprintf("until %s at the latest: its owner %s "+
-				"was asked to let it go, and the lease that it was given is over then",
-				d.message(r).GetWaitsUntil().AsTime().UTC().Format(time.RFC3339), r.Owner)})
+			until := d.message(r).GetWaitsUntil().AsTime()
+			out.until = record.Later(out.until, until)
+			out.moving = append(out.moving, finding.Case{Member: r.Name, Value: fmt.Sprintf("until %s at the latest: its "+
+				"owner %s was asked to let it go, and the lease that it was given is over then",
+				until.UTC().Format(time.RFC3339), r.Owner)})
 		}
 	}
-	var gone, silent []finding.Case
 	for path, names := range owned {
 		slices.Sort(names)
 		text := strings.Join(names[:min(len(names), maxNamed)], ", ")
@@ -95,14 +113,58 @@ func (d *Domains) Findings(ctx context.Context, s *authority.State) []*fealtyv1.
 		}
 		switch o := d.ownerAt(s, path); {
 		case o.gone != "":
-			gone = append(gone, finding.Case{Member: path, Value: o.gone + ", and owns " + text})
+			out.gone = append(out.gone, finding.Case{Member: path, Value: o.gone + ", and owns " + text})
 		case o.since != "":
-			silent = append(silent, finding.Case{Member: path, Value: o.since + ", and it owns " + text})
+			out.silent = append(out.silent, finding.Case{Member: path, Value: o.since + ", and it owns " + text})
 		}
 	}
 	byMember := func(a, b finding.Case) int { return strings.Compare(a.Member, b.Member) }
-	slices.SortFunc(gone, byMember)
-	slices.SortFunc(silent, byMember)
-	return slices.Concat(finding.Fold(explain.DomainOwnerGone, "problem", gone),
-		finding.Fold(explain.DomainOwnerSilent, "since", silent), finding.Fold(explain.DomainMoving, "until", moving))
+	slices.SortFunc(out.gone, byMember)
+	slices.SortFunc(out.silent, byMember)
+	return out
+}
+
+// note keeps for those who collect metrics what of all domains needs somebody. Whether an owner is
+// heard is known once the other coordinators were asked.
+func (d *Domains) note(ctx context.Context, s *authority.State, all []record.Versioned[Record]) {
+	if len(all) > 0 {
+		d.cfg.Asking.Membership.Hear(ctx, s)
+	}
+	seen := d.look(s, all)
+	d.noted.Store(&seen)
+}
+
+// RegisterMetrics registers what of domains needs somebody.
+func (d *Domains) RegisterMetrics(reg prometheus.Registerer) {
+	of := func(value func(*attention) float64) func() float64 {
+		return func() float64 {
+			noted := d.noted.Load()
+			if _, _, leads := d.cfg.Election.Leading(); !leads || noted == nil {
+				return 0
+			}
+			return value(noted)
+		}
+	}
+	reg.MustRegister(
+		gauge.Of("fealty_domain_owners_gone",
+			"Members that own domains and that nobody hears any more, because they are banned or their certificate ended, "+
+				"as the leader saw it last; 0 at other coordinators.",
+			of(func(a *attention) float64 { return float64(len(a.gone)) })),
+		gauge.Of("fealty_domain_owners_silent",
+			"Members that own domains and of which no process was heard for two minutes, as the leader saw it last; 0 at "+
+				"other coordinators.",
+			of(func(a *attention) float64 { return float64(len(a.silent)) })),
+		gauge.Of("fealty_domains_moving",
+			"Domains whose owners were asked to let them go more than half a minute ago, and did not, as the leader saw it "+
+				"last; 0 at other coordinators.",
+			of(func(a *attention) float64 { return float64(len(a.moving)) })),
+		gauge.Of("fealty_domains_moving_until_seconds", "When the last of the domains that wait for their owners passes on "+
+			"at the latest, in seconds since 1970; 0 if none waits, and at coordinators that do not lead.",
+			of(func(a *attention) float64 {
+				if a.until.IsZero() {
+					return 0
+				}
+				return float64(a.until.Unix())
+			})),
+	)
 }

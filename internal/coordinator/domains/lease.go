@@ -81,13 +81,13 @@ type asked struct {
 func (d *Domains) NewLeases() *Leases { return &Leases{d: d, asked: make(map[string]asked)} }
 
 // Look passes on the domains whose owners were asked to let go, and did not before their lease
-// was over.
+// was over. What is left then that needs somebody is for metrics.
 func (l *Leases) Look(ctx context.Context, s *authority.State) error {
 	all, err := record.List[Record](ctx, s.Records, Prefix)
 	if err != nil {
 		return l.d.cfg.Head.StoreError("list the domains", err)
 	}
-	moving := make(map[string]asked)
+	moving, passed := make(map[string]asked), false
 	for _, v := range all {
 		r := v.Value
 		if !r.Moving {
@@ -111,15 +111,22 @@ func (l *Leases) Look(ctx context.Context, s *authority.State) error {
 			}
 			reason = "its owner " + r.Owner + " is banned"
 		}
-		_, err := l.d.letGo(ctx, change{name: r.Name, action: "domain.lapse", by: "the leader", reason: reason,
+		changed, err := l.d.letGo(ctx, change{name: r.Name, action: "domain.lapse", by: "the leader", reason: reason,
 			decide: func(d domain.Domain, authorityEpoch uint64, _ string) (domain.Domain, error) {
 				return d.Lapse(a.ownership, authorityEpoch)
 			}})
 		if err != nil {
 			return err
 		}
+		passed = passed || changed
 	}
 	l.asked = moving
+	if passed {
+		if all, err = record.List[Record](ctx, s.Records, Prefix); err != nil {
+			return l.d.cfg.Head.StoreError("list the domains", err)
+		}
+	}
+	l.d.note(ctx, s, all)
 	return nil
 }
 

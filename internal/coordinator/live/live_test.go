@@ -3,6 +3,7 @@ package live_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -105,4 +106,79 @@ func TestNewerLive(t *testing.T) {
 			t.Errorf("of %v and %v: %v", tt.a, tt.b, got)
 		}
 	}
+}
+
+// A member's agent and its process may talk to two coordinators: of both messages the process that
+// called last counts, whichever says more of the agent, and neither is changed.
+func TestNewerProcess(t *testing.T) {
+	at := func(report, call int64, incarnation string) *fealtyv1.Live {
+		l := &fealtyv1.Live{Release: fmt.Sprint(report)}
+		if report > 0 {
+			l.LastReport = &timestamppb.Timestamp{Seconds: report}
+		}
+		if call > 0 {
+			l.Process = &fealtyv1.Process{Incarnation: incarnation, LastCall: &timestamppb.Timestamp{Seconds: call}}
+		}
+		return l
+	}
+	for _, tt := range []struct {
+		name                 string
+		a, b                 *fealtyv1.Live
+		release, incarnation string
+	}{
+		{"one has both", at(2, 2, "new"), at(1, 1, "old"), "2", "new"},
+		{"each has one", at(2, 0, ""), at(1, 1, "a"), "2", "a"},
+		{"each has the newer of one", at(2, 1, "old"), at(1, 2, "new"), "2", "new"},
+		{"the agent alone", at(2, 0, ""), at(1, 0, ""), "2", ""},
+		{"the process alone, and nothing", at(0, 1, "a"), nil, "0", "a"},
+	} {
+		for range 2 {
+			before := []proto.Message{proto.Clone(tt.a), proto.Clone(tt.b)}
+			got := live.Newer(tt.a, tt.b)
+			if got.GetRelease() != tt.release || got.GetProcess().GetIncarnation() != tt.incarnation {
+				t.Errorf("%s: %v", tt.name, got)
+			}
+			if !proto.Equal(before[0], tt.a) || !proto.Equal(before[1], tt.b) {
+				t.Errorf("%s: what others read was changed", tt.name)
+			}
+			tt.a, tt.b = tt.b, tt.a
+		}
+	}
+}
+
+// The process that called last says whether it is paused: another one says so itself, and a member
+// that is gone says nothing.
+func TestPaused(t *testing.T) {
+	l, now := live.New(func() time.Duration { return 0 }), time.Unix(1000, 0)
+	id, err := identity.New("prod.example", identity.Shard, "eu-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string, n int) {
+		t.Helper()
+		if got := l.Paused(now.Add(-time.Minute)); got != n || l.Message(id).GetProcess().GetPaused() != (n == 1) {
+			t.Errorf("%s: %d are paused, want %d; %v", what, got, n, l.Message(id))
+		}
+	}
+	l.SaysPaused(id, true)
+	want("one that was not served", 0)
+	l.Called(id, 1, "a", now)
+	l.SaysPaused(id, true)
+	want("one that says so", 1)
+	l.Called(id, 1, "a", now)
+	want("the same, which calls for something else", 1)
+	l.SaysPaused(id, false)
+	want("one that acts again", 0)
+	l.SaysPaused(id, true)
+	l.Called(id, 1, "b", now)
+	want("another process", 0)
+	l.SaysPaused(id, true)
+	l.Called(id, 2, "b", now)
+	want("another life", 0)
+	l.SaysPaused(id, true)
+	if got := l.Paused(now); got != 0 {
+		t.Errorf("%d are paused that were heard after now", got)
+	}
+	l.Forget(id)
+	want("a member that is gone", 0)
 }

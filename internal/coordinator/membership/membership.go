@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/roster"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
@@ -151,5 +152,8 @@ func (m *Membership) RegisterMetrics(reg prometheus.Registerer) {
 			"Data members that hold a stream to this coordinator, or asked it lately. The sum over "+
 				"coordinators is what the baseline counts, but for those that drain.",
 			func() float64 { return float64(m.live.DataConnected()) }),
+		gauge.Of("fealty_shards_paused",
+			"Shards that said to this coordinator within two minutes that they are paused: they decide, and do nothing.",
+			func() float64 { return float64(m.live.Paused(m.cfg.Now().Add(-replicas.SilentAfter))) }),
 	)
 }
