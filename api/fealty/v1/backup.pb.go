@@ -162,7 +162,8 @@ func (*RecordDrillResponse) Descriptor() ([]byte, []int) {
 // Upkeep is when the cluster was last made ready for its loss, as coordinators saw it.
 type Upkeep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When a coordinator sent all of a backup last, and to whom; not set if none ever did.
+	// When a coordinator sent all of a backup last, and to whom; not set if none ever did. Of one that was noted by a clock
+	// that was ahead there is no time.
 	BackupAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=backup_at,json=backupAt,proto3" json:"backup_at,omitempty"`
 	BackupBy string                 `protobuf:"bytes,2,opt,name=backup_by,json=backupBy,proto3" json:"backup_by,omitempty"`
 	// Of the store, that the backup is of.
@@ -244,7 +245,7 @@ func (x *Upkeep) GetThreshold() uint32 {
 type OwnerDrill struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Owner string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Not set if it never was.
+	// Not set if it never was, or while a clock that was ahead is all that says when.
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	// Who said so.
 	By            string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`

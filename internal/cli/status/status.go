@@ -483,21 +483,28 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 
 // addUpkeep says when the last backup was made, and since when enough shares are known to be good.
 func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
-	if at := u.GetBackupAt(); at != nil {
+	const clock = "the clock of the coordinator that noted it was ahead"
+	switch at := u.GetBackupAt(); {
+	case at != nil:
 		f.Add("last backup", amount.Relative(at.AsTime(), now)+", to "+u.GetBackupBy())
-	} else {
+	case u.GetBackupBy() != "":
+		f.Paint("last backup", term.Amber, "to "+u.GetBackupBy()+", and not known when: "+clock+"; the next one is noted anew")
+	default:
 		f.Paint("last backup", term.Amber, "never")
 	}
 	if len(u.GetOwners()) == 0 {
 		return // keepers alone own the seed: there is no share to look at
 	}
 	var at []time.Time
-	var never []string
+	var never, ahead []string
 	for _, o := range u.GetOwners() {
-		if o.GetAt() == nil {
-			never = append(never, o.GetOwner())
-		} else {
+		switch {
+		case o.GetAt() != nil:
 			at = append(at, o.GetAt().AsTime())
+		case o.GetBy() != "":
+			ahead = append(ahead, o.GetOwner())
+		default:
+			never = append(never, o.GetOwner())
 		}
 	}
 	slices.SortFunc(at, func(a, b time.Time) int { return b.Compare(a) })
@@ -505,9 +512,14 @@ func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
 	if len(never) > 0 {
 		missing = "never of " + strings.Join(never, ", ")
 	}
+	if len(ahead) > 0 {
+		missing = command.JoinWords(missing, "; ", "not known when of "+strings.Join(ahead, ", ")+": "+clock)
+	}
 	switch need := int(u.GetThreshold()); {
-	case len(at) == 0:
+	case len(at) == 0 && len(ahead) == 0:
 		f.Paint("last drill", term.Amber, "never")
+	case len(at) == 0:
+		f.Paint("last drill", term.Amber, missing)
 	case len(at) < need:
 		f.Paint("last drill", term.Amber, command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed",
 			amount.Relative(at[0], now), len(at), need), "; ", missing))

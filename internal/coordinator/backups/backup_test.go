@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 
@@ -157,6 +158,44 @@ func TestUpkeepIsWhatWasSeen(t *testing.T) {
 		"fealty_last_drill_seconds": u.GetOwners()[0].GetAt().GetSeconds()} {
 		if got := coordinatortest.CounterOf(f.C.Registry(), name); int64(got) != want {
 			t.Errorf("%s is %v, want %d", name, got, want)
+		}
+	}
+}
+
+// What a coordinator noted whose clock is ahead is not recent until that time has come: it is not known when it was, and the
+// next note puts it right.
+func TestUpkeepOfAClockThatIsAhead(t *testing.T) {
+	t.Parallel()
+	f, _ := coordinatortest.NewOwnedFleet(t, nil)
+	rooms := f.C.Rooms()
+	by := func(ahead time.Duration) *backups.Backups {
+		return backups.New(backups.Config{Head: rooms.Head, Store: f.Store, Now: func() time.Time { return f.Clock().Add(ahead) }})
+	}
+	shares := &fealtyv1.RecordDrillRequest{}
+	for _, c := range rooms.Head.State().Head.ShareCommitments {
+		shares.Shares = append(shares.Shares, &fealtyv1.DrilledShare{Owner: c.Owner, Commitment: c.Hash[:]})
+	}
+	metric := func(name string) int64 { return int64(coordinatortest.CounterOf(f.C.Registry(), name)) }
+	for _, row := range []struct {
+		ahead time.Duration
+		known bool
+	}{{-8 * 24 * time.Hour, true}, {0, true}, {time.Minute, true}, {3 * time.Minute, false}, {8 * 24 * time.Hour, false}, {0, true}} {
+		coordinatortest.WantOnlyNil(t, by(row.ahead).Note(f.Context(), "somebody", 7))
+		coordinatortest.WantOnlyNil(t, by(row.ahead).Drilled(f.Context(), shares))
+		u, now := coordinatortest.GetStatus(f).GetUpkeep(), f.Clock()
+		if u.GetBackupBy() != "somebody" || u.GetBackupRevision() != 7 || u.GetOwners()[0].GetBy() == "" {
+			t.Errorf("%v ahead: who made it is lost: %v", row.ahead, u)
+		}
+		drilled := backups.EnoughDrilled(u)
+		if (u.GetBackupAt() != nil) != row.known || (drilled != nil) != row.known || u.GetBackupAt().AsTime().After(now) ||
+			drilled.AsTime().After(now) {
+			t.Errorf("%v ahead, at %v: the backup is of %v, and the drill of %v", row.ahead, now, u.GetBackupAt(), drilled)
+		}
+		if metric("fealty_last_backup_seconds") != u.GetBackupAt().GetSeconds() || metric("fealty_last_drill_seconds") != drilled.GetSeconds() {
+			t.Errorf("%v ahead: the metrics say %d and %d", row.ahead, metric("fealty_last_backup_seconds"), metric("fealty_last_drill_seconds"))
+		}
+		if want := now.Add(row.ahead); row.ahead < 0 && u.GetBackupAt().AsTime().After(want) {
+			t.Errorf("an old one is of %v, want at most %v", u.GetBackupAt().AsTime(), want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -48,19 +49,16 @@ type LastDrill struct {
 }
 
 // noteBackup records that all of a backup was sent. What is known of a backup stays as it is
-// where the record is not written: it is older then than what there is, and not newer.
+// where the record is not written: it is older then than what there is, and not newer. A record that is there is replaced,
+// whatever its time says: notes come one after the other, and a clock that was ahead is put right by the next one.
 func (c *Backups) noteBackup(ctx context.Context, by string, revision store.Revision) error {
 	return c.cfg.Head.Transact(ctx, "the record of the backup", func(s *authority.State) error {
 		was, err := record.Get[LastBackup](ctx, s.Records, backupKey)
 		if err != nil {
 			return c.cfg.Head.StoreError("read when the last backup was made", err)
 		}
-		now := c.cfg.Now().UTC()
-		if was.Value.At.After(now) {
-			return nil // another coordinator's clock is ahead
-		}
 		ch := s.Records.NewChange(s.HeadVersion)
-		ch.Put(backupKey, was.Version, LastBackup{At: now, By: flowcontrol.Clip(by, flowcontrol.MaxShownBytes),
+		ch.Put(backupKey, was.Version, LastBackup{At: c.cfg.Now().UTC(), By: flowcontrol.Clip(by, flowcontrol.MaxShownBytes),
 			Revision: revision})
 		if _, err := ch.Commit(ctx); err != nil {
 			return c.cfg.Head.CommitError("record the backup", err)
@@ -113,20 +111,33 @@ func (b backupServer) RecordDrill(ctx context.Context,
 	return &fealtyv1.RecordDrillResponse{}, nil
 }
 
+// believed is the time at which another coordinator's clock put something. Nil if that clock was ahead: such a time would
+// count as recent until it has come, however long ago the thing was done. Within what clocks may differ by it was just now.
+func believed(at, now time.Time) *timestamppb.Timestamp {
+	switch {
+	case at.After(now.Add(snapshotform.ClockTolerance)):
+		return nil
+	case at.After(now):
+		at = now
+	}
+	return timestamppb.New(at)
+}
+
 // Upkeep returns when the last backup was made and the shares were last found good; nil if
-// that cannot be read.
+// that cannot be read. Of what was noted by a clock that was ahead it has who did it, and no time.
 func (c *Backups) Upkeep(ctx context.Context, s *authority.State) *fealtyv1.Upkeep {
 	l, err := c.cfg.Store.List(ctx, UpkeepPrefix)
 	if err != nil {
 		return nil // status says that the store does not answer
 	}
+	now := c.cfg.Now().UTC()
 	out := &fealtyv1.Upkeep{Threshold: uint32(s.Head.Threshold)}
 	found := make(map[string]LastDrill)
 	for _, e := range l.Entries {
 		if e.Key == backupKey {
 			m, err := record.Open[LastBackup](s.Records, e)
 			if err == nil {
-				out.BackupAt, out.BackupBy = timestamppb.New(m.Value.At), m.Value.By
+				out.BackupAt, out.BackupBy = believed(m.Value.At, now), m.Value.By
 				out.BackupRevision = uint64(m.Value.Revision)
 			}
 			continue
@@ -138,7 +149,7 @@ func (c *Backups) Upkeep(ctx context.Context, s *authority.State) *fealtyv1.Upke
 	for _, own := range s.Head.ShareCommitments {
 		o := &fealtyv1.OwnerDrill{Owner: own.Owner}
 		if d, ok := found[own.Owner]; ok && d.Commitment == hex.EncodeToString(own.Hash[:]) {
-			o.At, o.By = timestamppb.New(d.At), d.By
+			o.At, o.By = believed(d.At, now), d.By
 		}
 		out.Owners = append(out.Owners, o)
 	}
