@@ -34,16 +34,13 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
-// swallowedPatience bounds each call, on a machine as busy as it may be: clients wait no
-// longer. Each may wait for authority.StorePatience, whatever swallowedTimeout is, which bounds an
+// swallowedPatience ends a call that would wait for the store for ever, far beyond what it may take on a busy
+// machine. Each may wait for authority.StorePatience, whatever swallowedTimeout is, which bounds an
 // answer of this store, and of a list six times that.
 const (
-	swallowedPatience = 20 * time.Second
+	swallowedPatience = 3 * time.Minute
 	swallowedTimeout  = 4 * time.Second
 )
-
-// renewalPatience is how long an agent waits for a renewal.
-const renewalPatience = 15 * time.Second
 
 // The network to PostgreSQL swallows what is said, on connections there are and on those
 // to come, and nobody is told: under running coordinators, one of which leads. Every call
@@ -272,12 +269,7 @@ func (k *swallowed) calls(t *testing.T) {
 	}
 	for what, call := range map[string]func(context.Context) error{
 		"a renewal of the recorded key": func(ctx context.Context) error {
-			began := time.Now()
-			err := k.again(ctx)
-			if took := time.Since(began); took > renewalPatience {
-				t.Errorf("the renewal took %v", took)
-			}
-			return err
+			return k.again(ctx)
 		},
 		"the members": func(ctx context.Context) error {
 			list, err := k.people.Member.ListMembers(ctx, &fealtyv1.ListMembersRequest{})
@@ -300,16 +292,15 @@ func (k *swallowed) calls(t *testing.T) {
 	running.Wait()
 }
 
-// named fails unless the call ends within swallowedPatience, with this code.
+// named fails unless the call ends by itself while the store is silent, with this code. By how much each waits
+// is what package patience and the tests of its time hold.
 func (k *swallowed) named(t *testing.T, what string, want explain.Code, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), swallowedPatience)
 	defer cancel()
-	began := time.Now()
 	err := call(ctx)
-	took := time.Since(began)
-	if ctx.Err() != nil || took > swallowedPatience {
-		t.Errorf("%s at the coordinator of %s took %v: %v", what, k.name, took, err)
+	if ctx.Err() != nil {
+		t.Errorf("%s at the coordinator of %s does not end: %v", what, k.name, err)
 		return
 	}
 	if got := explain.Of(err); err != nil && got.Code != want || err == nil && want != "" {

@@ -11,7 +11,6 @@ import (
 )
 
 const (
-	LastLook      = lastLook
 	OpenPrefix    = openPrefix
 	RecoveryBurst = recoveryBurst
 )

@@ -218,12 +218,7 @@ func TestSilentMember(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "a commit past the silent member", func() bool { _, err := other.Commit(ctx, put("k", "after")); return err == nil })
-			begun := time.Now()
-			hear("after")
-			// A beat, the timeout of one answer, and a new connection; a slow machine.
-			if took := time.Since(begun); took > 10*time.Second {
-				t.Errorf("it took %v", took)
-			}
+			hear("after") // while the member is silent still
 			if err := silence.over(); err != nil {
 				t.Fatal(err)
 			}
