@@ -99,8 +99,8 @@ func startOne(t *testing.T, exe string) *fleet {
 	return startOneOf(t, exe, "prod.example")
 }
 
-// startOneOf starts one coordinator of a cluster on SQLite, with a keeper.
-func startOneOf(t *testing.T, exe, cluster string) *fleet {
+// startOneOf starts one coordinator of a cluster on SQLite, with a keeper and owners of the seed, whose shares are below shares.
+func startOneOf(t *testing.T, exe, cluster string, owners ...string) *fleet {
 	t.Helper()
 	f := newFleet(t, exe, "", "")
 	const name = "coordinator-1"
@@ -115,9 +115,17 @@ func startOneOf(t *testing.T, exe, cluster string) *fleet {
 		key = regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`).FindString(out)
 		return key != ""
 	}, "status", "-o", "json", "--socket", f.socket(name))
-	f.must("manifest", "init", "--cluster", cluster, "--coordinator-key", name+"="+key,
-		"--keeper", "file:"+filepath.Join(f.dir, "keeper.key"), "--signer-key-out", "alice.key", "--out", "m.yaml")
-	f.must("manifest", "set", "m.yaml", "--socket", f.socket(name))
+	first := []string{"manifest", "init", "--cluster", cluster, "--coordinator-key", name + "=" + key,
+		"--keeper", "file:" + filepath.Join(f.dir, "keeper.key"), "--signer-key-out", "alice.key", "--out", "m.yaml"}
+	set := []string{"manifest", "set", "m.yaml", "--socket", f.socket(name)}
+	for _, o := range owners {
+		first = append(first, "--owner", o)
+	}
+	if len(owners) > 0 {
+		set = append(set, "--shares-out", "shares")
+	}
+	f.must(first...)
+	f.must(set...)
 	f.ready(name)
 	return f
 }

@@ -271,6 +271,8 @@ const (
 	FolderUnusable          Code = "FE-U118"
 	LoginRefused            Code = "FE-U119"
 	LogFailing              Code = "FE-U120"
+	NoFilesLeft             Code = "FE-U121"
+	SocketForbidden         Code = "FE-U122"
 )
 
 // Transport.
@@ -1833,7 +1835,8 @@ fit together. The new files are encrypted to their owners, and kept in the store
 		Do:    "check the address of the coordinator, and which file is given",
 		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
 		Page: `
-A share is of one cluster. The tool compares that before it sends anything, and so does the coordinator.`,
+A share is of one cluster. ` + "`fealty recover`" + ` compares that before it sends anything (` + "`FE-X112`" + `), and the coordinator
+compares it again.`,
 	},
 	{
 		Code:  ShareNoOwner,
@@ -2741,6 +2744,29 @@ line of the log says at its place how many lines are missing, and the finding en
 A stream that was closed when the process started cannot be told from /dev/null that was opened for reading and writing:
 both say so. Whoever wants no log sends it to /dev/null for writing alone, as a shell does with ` + "`2>/dev/null`" + `.`,
 	},
+	{
+		Code:  NoFilesLeft,
+		Title: "no more files can be opened here",
+		What:  "{what|this command} failed, because {whose|this process} may open no more files",
+		Why:   "{problem|too many open files}; files, sockets and connections count alike",
+		Do:    "{do|raise the limit: ulimit -n 65536 in the shell, LimitNOFILE= of the unit, or --ulimit nofile= of the container}",
+		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
+		Page: `
+This is a fault of this machine: nothing is known of the network, of a coordinator or of a login then. Fealty raises its own
+limit as far as it may; ` + "`ulimit -Hn`" + ` shows how far that is. "Too many open files in system" is the limit of the whole machine,
+` + "`fs.file-max`" + `, and another process may have them all.`,
+	},
+	{
+		Code:  SocketForbidden,
+		Title: "a local socket may not be opened",
+		What:  "the socket {endpoint|of the process} may not be opened by this user",
+		Why:   "{problem|it belongs to another user, or a folder above it does}",
+		Do:    "run the same command as that user, or with sudo; people and tools get a login of their own instead: fealty login --token-file FILE",
+		Exit:  ExitConfig, GRPC: codes.PermissionDenied,
+		Page: `
+The permissions of this machine are in the way, and nobody was asked: whether the process runs is not known. The
+socket of a coordinator, and that of an agent, is of the user as whom that process runs.`,
+	},
 
 	{
 		Code:  Unreachable,
@@ -2868,6 +2894,8 @@ A failure without a code of its own. If you can make it happen again, please rep
 		Page: `
 The name is that of the certificate that the other side showed in the handshake, which everybody sees who connects.
 Where nothing known here vouches for it, the second line says so: anybody can make a certificate with any name, so
-the name helps to find the mistake and is no proof. Nothing was sent there.`,
+the name helps to find the mistake and is no proof. Nothing was sent there. To ` + "`fealty verify`" + ` and ` + "`fealty recover`" + `
+nobody is known before it proved itself: there it is what the other side says of itself, and the manifest or the share that
+is given says which cluster is meant. Of a manifest or a history in a file it is what stands in it.`,
 	},
 }

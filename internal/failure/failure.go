@@ -5,6 +5,7 @@ package failure
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -30,6 +31,12 @@ import (
 // know no codes get theirs here. An error of which nothing is known is told as one of what.
 func Of(what string, err error) *explain.Error {
 	if e, ok := errors.AsType[*explain.Error](err); ok {
+		if machine := ofMachine(what, err); machine != nil && guessed(e.Code) {
+			return machine
+		}
+		return e
+	}
+	if e := ofMachine(what, err); e != nil {
 		return e
 	}
 	if e := Translate(err); e != nil {
@@ -50,6 +57,26 @@ func Of(what string, err error) *explain.Error {
 		return explain.Wrap(err, explain.Interrupted, "what", what)
 	}
 	return e
+}
+
+// ofMachine words what is no fault of who was asked or what was named: this process has no room for another file. nil
+// if it is none of that.
+func ofMachine(what string, err error) *explain.Error {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return explain.Wrap(err, explain.NoFilesLeft, "what", what, "problem", syscall.EMFILE.Error())
+	case errors.Is(err, syscall.ENFILE):
+		return explain.Wrap(err, explain.NoFilesLeft, "what", what, "whose", "this machine", "problem", syscall.ENFILE.Error(), "do",
+			"find who has them: lsof; the limit is fs.file-max")
+	}
+	return nil
+}
+
+// guessed reports whether a code is what a failed file or connection is taken for, and no answer of somebody.
+func guessed(code explain.Code) bool {
+	e, ok := explain.Lookup(code)
+	return ok && slices.Contains([]explain.Exit{explain.ExitFailed, explain.ExitUsage, explain.ExitConfig, explain.ExitUnreachable,
+		explain.ExitNotFound, explain.ExitUnhealthy}, e.Exit)
 }
 
 // Translate gives a code to errors of packages below, or returns nil.
@@ -127,15 +154,17 @@ func handshake(h *mesh.HandshakeError) *explain.Error {
 // Unreachable is the error of an endpoint that dial could not reach. A socket of this
 // machine needs another remedy than an address does.
 func Unreachable(err error, endpoint string, dial error) *explain.Error {
+	if e := ofMachine("the connection to "+endpoint, errors.Join(err, dial)); e != nil {
+		return e
+	}
+	if wording.Local(dial) && errors.Is(dial, fs.ErrPermission) {
+		return explain.Wrap(err, explain.SocketForbidden, "endpoint", endpoint)
+	}
 	pairs := []any{"endpoint", endpoint, "problem", wording.Network(dial)}
 	if wording.Local(dial) {
-		switch {
-		case errors.Is(dial, fs.ErrNotExist), errors.Is(dial, syscall.ECONNREFUSED):
+		if errors.Is(dial, fs.ErrNotExist) || errors.Is(dial, syscall.ECONNREFUSED) {
 			pairs = append(pairs, "do",
 				"start the process, or name where it is: --data DIR for an agent, --socket FILE for a coordinator")
-		case errors.Is(dial, fs.ErrPermission):
-			pairs = append(pairs, "do", "run the same command as that user, or with sudo; "+
-				"people and tools get a login of their own instead: fealty login --token-file FILE")
 		}
 	}
 	return explain.Wrap(err, explain.Unreachable, pairs...)

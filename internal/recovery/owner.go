@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -86,7 +87,7 @@ type Progress struct {
 // Neither is what passes in place of what was seen: a restore that the signers signed,
 // to which Options.Agreed has to agree. Without that the error is an [*UnagreedError].
 //
-// Errors, before anything was sent: ShareForeign, RecoveryHistory, HistoryWentBack,
+// Errors, before anything was sent: PeerOtherCluster, RecoveryHistory, HistoryWentBack,
 // HistoryForked, RecoveryUnproven, RecoveryUnexpected, ShareNoOwner, ShareOld, ShareWrong of
 // package explain; later and earlier those of the coordinator, and of the
 // connection.
@@ -99,10 +100,17 @@ func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.Shar
 		return Progress{}, err
 	}
 	first, err := stream.Recv()
+	cs, ok := proof.ConnectionState(stream.Context())
 	if err != nil {
+		// One that is ready makes no offer. It shows its own certificate then, and by that a slip in the
+		// address is no "the seed is back" for the owner.
+		if named := clusterShown(cs); named != "" && named != file.Cluster {
+			return Progress{}, explain.Wrap(err, explain.PeerOtherCluster, "endpoint", opts.Endpoint, "cluster", named,
+				"expected", file.Cluster, "problem", "its certificate names that cluster, and nothing that is known here "+
+					"vouches for it; nothing was sent", "do", otherShare(file, named))
+		}
 		return Progress{}, err
 	}
-	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
 		return Progress{}, explain.New(explain.JoinNoBinding)
 	}
@@ -193,8 +201,13 @@ var offerCheck = Check{"cluster", "a share would be sent to another cluster, or 
 // offered checks the offer as far as that needs no history.
 func (c *checks) offered() error {
 	o := c.offer
-	if o.GetCluster() != c.file.Cluster {
-		return explain.New(explain.ShareForeign, "owner", c.file.Owner, "share", c.file.Cluster, "cluster", clip(o.GetCluster()))
+	switch o.GetCluster() {
+	case c.file.Cluster:
+	case "":
+		return c.unproven(nil, "its offer names no cluster")
+	default:
+		return c.otherCluster(clip(o.GetCluster()), "it says so itself, and the share of "+c.file.Owner+" is of "+
+			c.file.Cluster+"; nothing was sent")
 	}
 	if len(o.GetAttempt()) != proof.AttemptBytes {
 		return c.unproven(nil, "its offer is malformed")
@@ -214,7 +227,8 @@ var ownerChecks = [...]struct {
 			return c.badHistory(err)
 		}
 		if v.Manifest().Cluster != c.file.Cluster {
-			return explain.New(explain.ShareForeign, "owner", c.file.Owner, "share", c.file.Cluster, "cluster", v.Manifest().Cluster)
+			return c.otherCluster(v.Manifest().Cluster, "its manifest, which the key in the share file signed, says so; "+
+				"nothing was sent")
 		}
 		c.verified = v
 		return nil
@@ -277,6 +291,30 @@ func (c *checks) now() time.Time {
 
 func (c *checks) unproven(cause error, problem string) error {
 	return explain.Wrap(cause, explain.RecoveryUnproven, "endpoint", c.opts.Endpoint, "cluster", c.file.Cluster, "problem", problem)
+}
+
+// otherCluster words that the coordinator is of the cluster named, and not of that of the share.
+func (c *checks) otherCluster(named, problem string) error {
+	return explain.New(explain.PeerOtherCluster, "endpoint", c.opts.Endpoint, "cluster", named, "expected", c.file.Cluster,
+		"problem", problem, "do", otherShare(c.file, named))
+}
+
+// otherShare says what an owner does whose share is of another cluster than the coordinator.
+func otherShare(file keyring.ShareFile, named string) string {
+	return "name a coordinator of " + file.Cluster + " with --coordinator, or bring a share of " + named
+}
+
+// clusterShown is the cluster that a server's certificate names, as everybody sees who connects; blank if it
+// names nobody. Nothing proves it.
+func clusterShown(cs tls.ConnectionState) string {
+	if len(cs.PeerCertificates) == 0 {
+		return ""
+	}
+	id, err := identity.FromCertificate(cs.PeerCertificates[0])
+	if err != nil {
+		return ""
+	}
+	return id.Cluster()
 }
 
 func (c *checks) badHistory(err error) error {

@@ -212,8 +212,14 @@ var verifyChecks = [...]struct {
 }{
 	{Check{"coordinator", "somebody in between, or a machine that the manifest does not name, would be believed"}, false, func(c *verifying) error {
 		o := c.claim
-		if o.GetCluster() != c.want.Manifest.Cluster {
-			return c.unproven(nil, fmt.Sprintf("it says that its cluster is %s", clip(o.GetCluster())))
+		switch named := clip(o.GetCluster()); o.GetCluster() {
+		case c.want.Manifest.Cluster:
+		case "":
+			return c.unproven(nil, "it names no cluster")
+		default:
+			return explain.New(explain.PeerOtherCluster, "endpoint", c.endpoint, "cluster", named, "expected", c.want.Manifest.Cluster,
+				"problem", "it says so itself, the expected manifest is of "+c.want.Manifest.Cluster+", and nothing else that it says was "+
+					"looked at", "do", "name a coordinator of "+c.want.Manifest.Cluster+" with --coordinator, or give the manifest of "+named)
 		}
 		t := proof.VerifyTranscript{
 			Cluster: o.GetCluster(), Nonce: c.nonce, Binding: c.binding, Head: o.GetHead(), Ready: o.GetReady(),

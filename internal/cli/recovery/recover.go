@@ -151,9 +151,16 @@ func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 	if in.drill {
 		return drill(ctx, c, cfg, in, files)
 	}
-	expect, err := in.expect(c, cfg)
+	expect, cluster, err := in.expect(c, cfg)
 	if err != nil {
 		return err
+	}
+	for i, f := range files {
+		if cluster != "" && f.Cluster != cluster {
+			return explain.New(explain.PeerOtherCluster, "endpoint", "the manifest "+in.manifest.text, "cluster", cluster, "expected",
+				f.Cluster, "problem", "the share of "+f.Owner+" in "+in.shares[i]+" is of "+f.Cluster+"; nobody was asked", "do",
+				"give the manifest of "+f.Cluster+", or a share of "+cluster)
+		}
 	}
 	addrs, err := recovering(ctx, c, cfg)
 	if err != nil {
@@ -283,30 +290,29 @@ func askSecret(ctx context.Context, c *program.CLI, fd int, what string) ([]byte
 	}
 }
 
-// expect reads what the owner expects of the cluster.
-func (in recoverFlags) expect(c *program.CLI, cfg *settings.Values) (recovery.Expect, error) {
-	var out recovery.Expect
+// expect reads what the owner expects of the cluster, and which one that is; "" where no manifest says so.
+func (in recoverFlags) expect(c *program.CLI, cfg *settings.Values) (out recovery.Expect, cluster string, err error) {
 	pin, err := in.pin.pin()
 	if err != nil {
-		return out, err
+		return out, cluster, err
 	}
 	out.Pin = pin
 	if in.manifest.given {
 		file := in.manifest.text
 		if file == "" {
-			return out, explain.New(explain.BadValue, "name", "--manifest", "value", "blank", "problem",
+			return out, cluster, explain.New(explain.BadValue, "name", "--manifest", "value", "blank", "problem",
 				"the cluster would be taken with any manifest", "want", "--manifest FILE, or leave it out")
 		}
 		_, m, err := manifestpkg.ReadManifest(c, cfg, file, manifest.ParseAccepted)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
-			return out, manifestpkg.InvalidManifest(file, problems)
+			return out, cluster, manifestpkg.InvalidManifest(file, problems)
 		}
 		if err != nil {
-			return out, err
+			return out, cluster, err
 		}
-		out.Manifest = m.Hash()
+		out.Manifest, cluster = m.Hash(), m.Cluster
 	}
-	return out, nil
+	return out, cluster, nil
 }
 
 // recovering returns where the coordinators are: as named or, of one that has a
@@ -609,13 +615,18 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 	for i, f := range files {
 		d := drilled{file: in.shares[i], owner: f.Owner}
 		v, err := history.Verify(h, f.TransactionKey)
-		switch {
+		switch named := clusterNamed(resp, v); {
+		case named != "" && named != f.Cluster:
+			shown := "the coordinator that was asked"
+			if in.history.given {
+				shown = "the history in " + in.history.text
+			}
+			err = explain.Wrap(err, explain.PeerOtherCluster, "endpoint", shown, "cluster", named, "expected", f.Cluster,
+				"problem", "its manifest names that cluster, and the share of "+f.Owner+" is of "+f.Cluster, "do",
+				"compare the share with the history of "+f.Cluster)
 		case err != nil:
 			err = explain.Wrap(err, explain.RecoveryHistory, "endpoint", "that was given", "problem",
 				strings.TrimPrefix(err.Error(), "history: "))
-		case v.Manifest().Cluster != f.Cluster:
-			err = explain.New(explain.ShareForeign, "owner", f.Owner, "share", f.Cluster, "cluster",
-				v.Manifest().Cluster)
 		default:
 			var seen recovery.Mark
 			if seen, err = kept.read(f.Cluster); err == nil {
@@ -646,6 +657,31 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 	}
 	recordDrill(ctx, c, cfg, in.history.given, head, found)
 	return nil
+}
+
+// clusterNamed is the cluster that the newest manifest of a history names: of v or, where that is nil since another
+// key signed it, of what was shown, which nothing proves. Blank: there is none.
+func clusterNamed(shown *fealtyv1.GetHistoryResponse, v *history.Verified) string {
+	if v != nil {
+		return v.Manifest().Cluster
+	}
+	links := shown.GetTransitions()
+	if len(links) == 0 {
+		return ""
+	}
+	last, err := history.Decode(links[len(links)-1].GetRecord())
+	if err != nil {
+		return ""
+	}
+	for _, raw := range shown.GetManifests() {
+		if sha256.Sum256(raw) != last.Manifest {
+			continue
+		}
+		if m, err := manifest.ParseAccepted(raw); err == nil {
+			return m.Cluster
+		}
+	}
+	return ""
 }
 
 // recordDrill has the coordinator note that these shares are good. Nothing of them is sent, and

@@ -208,7 +208,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 				return offerBy(own, coordinatortest.Cluster, g.Head().Hash, b), &history.History{Head: g.History().Head,
 					Links: g.History().Links, Manifests: map[manifest.Hash][]byte{}}, nil
 			}},
-		{"another cluster", explain.ShareForeign,
+		{"another cluster", explain.PeerOtherCluster,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				return offerBy(own, "other.example", g.Head().Hash, b), g.History(), nil
 			}},
@@ -218,7 +218,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 				o.Attempt = nil
 				return o, g.History(), nil
 			}},
-		{"an empty offer", explain.ShareForeign,
+		{"an empty offer", explain.RecoveryUnproven,
 			func(context.Context, []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				return nil, g.History(), nil
 			}},

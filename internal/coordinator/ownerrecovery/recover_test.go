@@ -99,7 +99,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 		{name: "another owner's", file: bad(func(s *keyring.ShareFile) { s.Share = files["bob"].Share }),
 			tool: explain.ShareWrong, coord: explain.ShareWrong},
 		{name: "foreign", file: bad(func(s *keyring.ShareFile) { s.Cluster = "other.example" }),
-			tool: explain.ShareForeign, coord: explain.ShareForeign},
+			tool: explain.PeerOtherCluster, coord: explain.ShareForeign},
 		{name: "of nobody", file: bad(func(s *keyring.ShareFile) { s.Owner = "mallory" }), tool: explain.ShareNoOwner,
 			coord: explain.ShareNoOwner},
 		{name: "of a keeper", file: bad(func(s *keyring.ShareFile) { s.Owner = "host" }), tool: explain.ShareNoOwner,

@@ -245,7 +245,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", explain.VerifyUnproven,
 			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
-		{"coordinator", "of another cluster", explain.VerifyUnproven,
+		{"coordinator", "of another cluster", explain.PeerOtherCluster,
 			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
 		{"coordinator", "altered on its way", explain.VerifyUnproven,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
