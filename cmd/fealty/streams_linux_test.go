@@ -432,6 +432,47 @@ func (p *streaming) ends() {
 	}
 }
 
+// What is started by another command and goes on all the same is ended neither by the terminal that it came from nor by
+// a pipe that nobody reads: by SIGTERM alone, and well. One that SIGHUP ends would not come to that.
+func TestOthersThatGoOn(t *testing.T) {
+	t.Parallel()
+	exe, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := startOne(t, exe)
+	token := strings.TrimSpace(f.must("token", "create", "--entry", "nodes", "--name", "b", "--socket", f.socket("coordinator-1")))
+	for _, row := range []struct {
+		name string
+		args []string
+		up   string // in its log, once it is up
+	}{
+		{"join", []string{"join", token, "--run", "--data", "b"}, "stored in"},
+		{"write", []string{"workload", "write", "--dir", "tls", "--socket", "unix:" + filepath.Join(f.dir, "nobody.sock")}, "no identity yet"},
+		{"dev", []string{"dev", "--data", "d"}, "In a second terminal"},
+	} {
+		f.spawn(row.name, row.args...)
+		cmd := f.runs[row.name]
+		log := func() string {
+			text, err := os.ReadFile(filepath.Join(f.dir, row.name+".log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(text)
+		}
+		await(t, row.name+" is up", func() bool { return strings.Contains(log(), row.up) })
+		for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGTERM} {
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s ended with %v:\n%s", row.name, err, log())
+		}
+		delete(f.runs, row.name)
+	}
+}
+
 // A provider is told by SIGHUP to read its files again: it takes what is good, keeps what it has where that is not, and
 // one line says which. Settings that cannot change while it runs are named.
 func TestReadAgain(t *testing.T) {

@@ -212,6 +212,7 @@ var errDone = errors.New("the files are written")
 
 func follow(ctx context.Context, c *program.CLI, cfg *settings.Values, socket, folder, id, hook string,
 	once bool) error {
+	told := ctx.Err // to end
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var last error // what went wrong on the way; read once Follow has returned
@@ -243,7 +244,7 @@ func follow(ctx context.Context, c *program.CLI, cfg *settings.Values, socket, f
 		}
 	})
 	switch {
-	case errors.Is(err, errDone):
+	case errors.Is(err, errDone), !once && told() != nil && errors.Is(err, context.Canceled):
 		return nil
 	case once && last != nil:
 		return explain.Wrap(last, explain.BadValue, "name", "the identity of this process", "value", "none",
