@@ -37,7 +37,7 @@ func TestNothingIsHidden(t *testing.T) {
 	}
 	known := []*regexp.Regexp{
 		runLine, behindLine, startLine, stopLine, fileLine, notRunLine,
-		regexp.MustCompile("^(output|" + bothLine + "|" + enoughLine + ")$"),
+		regexp.MustCompile("^(output|" + bothLine + "|" + nightLine + "|" + enoughLine + ")$"),
 	}
 	ran := 0
 	for _, p := range pages(t) {

@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The README and the pages of the tutorial and of the how-tos are run as their readers would run
@@ -52,7 +53,9 @@ import (
 // the page does not say; [TestNothingIsHidden] holds them to that:
 //
 //	<!-- also on PostgreSQL -->          the page is run twice: with SQLite, and with
-//	                                     FEALTY_STORE as the address of a database
+//	                                     FEALTY_STORE as the address of a database; the second
+//	                                     time in the nightly lane (test/testlane)
+//	<!-- run at night -->                the page is run in the nightly lane alone
 //	<!-- run -->                         the block below is run, and succeeds
 //	<!-- run, exit 5 -->                 it ends with that status
 //	<!-- run in the background as NAME until "TEXT" -->
@@ -85,6 +88,7 @@ var (
 const (
 	startsFrom = "This page starts from "
 	bothLine   = "also on PostgreSQL"
+	nightLine  = "run at night"
 	enoughLine = "enough for other pages"
 )
 
@@ -313,12 +317,16 @@ func TestPages(t *testing.T) {
 		ran++
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(p.path, "docs/"), ".md"), func(t *testing.T) {
 			t.Parallel() // they mostly wait for processes
+			if slices.Contains(p.lines, "<!-- "+nightLine+" -->") {
+				testlane.Nightly(t)
+			}
 			runPage(t, p, "")
 		})
 		if slices.Contains(p.lines, "<!-- "+bothLine+" -->") {
 			both++
 			t.Run(strings.TrimSuffix(strings.TrimPrefix(p.path, "docs/"), ".md")+" on PostgreSQL", func(t *testing.T) {
 				t.Parallel()
+				testlane.Nightly(t)
 				server := pgtest.New(t)
 				runPage(t, p, server.URL(server.Database(t)))
 			})

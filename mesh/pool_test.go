@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/testlane"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -406,13 +407,10 @@ func TestPoolIsBounded(t *testing.T) {
 	}
 }
 
-// Ten thousand calls are in flight while the client's material and the servers' changes a hundred
-// times, and none fails; what nobody needs any more is closed.
+// Calls are in flight, ten thousand in the night, while the client's material and the servers' changes
+// again and again, and none fails; what nobody needs any more is closed.
 func TestCallsOutliveRotations(t *testing.T) {
-	rotations, each := 100, 100
-	if testing.Short() {
-		rotations, each = 20, 20
-	}
+	rotations, each := testlane.Rounds(10, 100), testlane.Rounds(20, 100)
 	a := identitytest.NewAuthority(t, cluster)
 	theirs := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	mine := credential.NewIssued(material(t, a, identity.Data, "n1"))

@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A process of these tests is this very program with a role in its environment.
@@ -365,6 +366,7 @@ func (f *folder) link(s set) {
 // Two processes on certificate files go on through all that becomes of the files, and through
 // endpoints that are wrong, and no call fails. A third one has the wrong identity.
 func TestFilesChangeUnderProcesses(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	const server, client, another = "spiffe://prod.example/provider/aws", "spiffe://prod.example/shard/eu-1",
 		"spiffe://prod.example/provider/gcp"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // startActuation starts a coordinator, and a provider and two shards with their agents, which
@@ -78,6 +79,7 @@ func startActuation(t *testing.T) (*fleet, *actuation) {
 // from it by force, and what that one does when it goes on is refused; and with all coordinators
 // gone its owner goes on, also when it is started anew, and keeps to the quotas that it was told.
 func TestDomainMove(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	f, a := startActuation(t)
 	socket := f.socket("coordinator-1")

@@ -36,6 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The floods: strangers at addresses of their own do to the program, as it is built for
@@ -469,6 +470,7 @@ func (f *flooded) served(what string) {
 
 // Strangers make the program take little memory, whatever they send: one address, and 16.
 func TestStrangersFillNoMemory(t *testing.T) {
+	testlane.Nightly(t)
 	f := startFlooded(t)
 	f.served("without strangers")
 	for _, crowd := range []struct {
@@ -508,6 +510,7 @@ func helloOf(t *testing.T) []byte {
 // 1,024 connections on which no handshake comes to its end, from 16 addresses, keep out
 // nobody of another network, and at most half of the members of an address of their own.
 func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
+	testlane.Nightly(t)
 	f := startFlooded(t)
 	hello := helloOf(t)
 	for what, text := range map[string][]byte{"nothing": nil, "the beginning of a hello": hello[:5], "a whole hello": hello} {
@@ -532,6 +535,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 
 // An owner whose coordinator has lost the seed brings it back among strangers.
 func TestOwnersGetInAmongStrangers(t *testing.T) {
+	testlane.Nightly(t)
 	f := startFlooded(t)
 	share := filepath.Join("shares", "alice.share")
 	f.kill()
@@ -554,6 +558,7 @@ func TestOwnersGetInAmongStrangers(t *testing.T) {
 
 // A client that gives up call after call is cut off before it costs much.
 func TestRapidResetsAreCutOff(t *testing.T) {
+	testlane.Nightly(t)
 	f := startFlooded(t)
 	wait := f.reset()
 	if err := f.tries("127.0.0.1", 3); err != nil {
@@ -630,17 +635,9 @@ func (f *flooded) reset() (wait func() (stand int64)) {
 // Many machines behind one address, with its rate set for that, join at once, among
 // others of the same address that only begin to. All of them are members in the end: each
 // tries again as an agent does, with pauses that grow.
-//
-// FEALTY_TEST_JOINS says how many; make soak has more.
 func TestJoinsAtOnceFromOneAddress(t *testing.T) {
-	joins := 300
-	if text := os.Getenv("FEALTY_TEST_JOINS"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		joins = n
-	}
+	testlane.Nightly(t)
+	joins := testlane.Rounds(300, 10_000)
 	// Handshakes that are made faster than joins would push one another out.
 	f := startFlooded(t, "--join-rate", "100000", "--join-burst", "100000", "--handshake-rate", "300", "--handshake-burst", "300")
 	for _, what := range []string{"alone", "beside a flood"} {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // TestFoldersBothWays has programs of an earlier release make the folders of members, in each state in
@@ -12,6 +14,7 @@ import (
 // way round. In each state the member is who it was, and follows the next change. Folders hold private
 // keys, so that none stands in the repository: they are made anew by the program of before.
 func TestFoldersBothWays(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	old, err := previous()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // TestKilledCoordinators runs three coordinators as processes on one store, and
@@ -34,23 +34,15 @@ import (
 // time another leads, the killed one starts again with an empty memory and has the
 // secrets from a peer, since no keeper could bring them back, and all that was
 // acknowledged is there at the end.
-//
-// FEALTY_TEST_KILLS says how often; make soak sets it.
 func TestKilledCoordinators(t *testing.T) {
-	kills := 3
-	if text := os.Getenv("FEALTY_TEST_KILLS"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kills = n
-	}
+	kills := testlane.Rounds(2, 100)
 	t.Run("postgres", func(t *testing.T) {
 		server := pgtest.New(t)
 		url := server.URL(server.Database(t))
 		killCoordinators(t, url, func(ctx context.Context) (store.Store, error) { return postgres.Open(ctx, url, postgres.Options{}) }, kills)
 	})
 	t.Run("etcd", func(t *testing.T) {
+		testlane.Nightly(t)
 		c := etcdtest.New(t, etcdtest.Options{Members: 3})
 		url := c.URL("/prod")
 		killCoordinators(t, url, func(ctx context.Context) (store.Store, error) { return etcd.Open(ctx, url, etcd.Options{}) }, kills)

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // programDir is the folder of the program, made and named by who needs it first, and removed are others that
@@ -120,7 +121,17 @@ const moreGarbage = "GOGC=200"
 
 // The scripts run the program as people do: what a line says is what is typed, and
 // the checks below it are the manual page.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+// Scripts that take long wait for the night. What a provider has to keep is held in the quick lane by the
+// tests of internal/provider/conformance, and for the provider of processes by its own.
+func TestNightlyScripts(t *testing.T) {
+	testlane.Nightly(t)
+	runScripts(t, "testdata/nightly")
+}
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	fealty, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +145,7 @@ func TestScripts(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(work) })
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		WorkdirRoot:         work,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // TestPausedCoordinator stops the process that leads, of three on one store, with
@@ -24,6 +25,7 @@ import (
 // runs again, which knows nothing of all that: the store takes neither that nor anything
 // else that it does as the leader of before, and it goes on under the new one.
 func TestPausedCoordinator(t *testing.T) {
+	testlane.Nightly(t)
 	for name, statement := range map[string]string{
 		"postgres, before it may write": "fealty_begin",
 		// The server ends a transaction in which nothing is said, and the lock with it.

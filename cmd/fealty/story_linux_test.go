@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // TestStoryWithProcesses tells the steps of the story about high availability with
@@ -20,6 +21,7 @@ import (
 // the story cuts off inside its own is killed here with SIGKILL, or loses its network. The
 // step about a late write is [TestPausedCoordinator].
 func TestStoryWithProcesses(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	ways, stores := map[string]*proxytest.Proxy{}, map[string]string{} // to the store

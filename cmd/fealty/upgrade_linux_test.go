@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // previousCommit is of the release that [TestRollingUpgrade] comes from and goes back to: all that it wrote
@@ -66,6 +67,7 @@ var previous = sync.OnceValues(func() (string, error) {
 // acknowledged is lost, each coordinator has the secrets from one of the other release (there is no
 // keeper), and the member goes on. On SQLite there is one coordinator, whose keeper opens the seed.
 func TestRollingUpgrade(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	old, err := previous()
 	if err != nil {

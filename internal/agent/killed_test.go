@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The test binary serves as the process that is killed: a real one, with real files,
@@ -28,10 +29,6 @@ import (
 const (
 	activatorDir     = "FEALTY_TEST_ACTIVATOR_DIR"
 	activatorBatches = "FEALTY_TEST_ACTIVATOR_BATCHES"
-
-	// killsVariable is how many cycles there are; blank means 50, or
-	// 10 under the race detector.
-	killsVariable = "FEALTY_TEST_KILLS"
 )
 
 // sentOffer is an offer in a file.
@@ -75,17 +72,7 @@ func TestActivator(t *testing.T) {
 // Killed at any instant of an activation, a node comes back with the old snapshot or the
 // new one of each scope, whole, and with nothing lost that it had activated (I13).
 func TestKilledActivation(t *testing.T) {
-	cycles := 50
-	if fleettest.RaceDetector {
-		cycles = 10
-	}
-	if s := os.Getenv(killsVariable); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cycles = n
-	}
+	cycles := testlane.Rounds(10, 1000)
 	f := fleettest.New(t)
 	n, m := companionNode(f)
 	folder := n.realDir()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // joinedNode returns a node that holds two versions of the trust bundle (10 and 11)
@@ -39,21 +39,13 @@ func joinedNode(f *fleettest.Fleet) *node {
 	return n
 }
 
-// everyByteVariable asks for each length and each byte, where a sample is the rule:
-// what make soak does.
-const everyByteVariable = "FEALTY_TEST_EVERY_BYTE"
-
-// lengths returns the lengths to cut size bytes to: a sample that has both ends, or
-// all of them.
+// lengths returns the lengths to cut size bytes to: all of them in the nightly lane, and a sample
+// that has both ends in the quick one.
 func lengths(size int) []int {
-	all := os.Getenv(everyByteVariable) != ""
-	ends, step := 6, 97
-	if fleettest.RaceDetector {
-		ends, step = 1, 997
-	}
+	step := testlane.Rounds(997, 1)
 	var out []int
 	for i := range size {
-		if all || i < ends || i > size-ends || i%step == 0 {
+		if i == size-1 || i%step == 0 {
 			out = append(out, i)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 func TestRenew(t *testing.T) {
@@ -51,9 +52,7 @@ func TestRenew(t *testing.T) {
 // any order: the cluster sees one member that uses each key in its turn, and in the
 // end both hold the same one.
 func TestRenewalsProperty(t *testing.T) {
-	if fleettest.RaceDetector {
-		fleettest.FewerChecks(t, "25")
-	}
+	testlane.Checks(t, 15, 200)
 	f := fleettest.New(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(f)

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // Some of the three flags are an error that names the missing ones, and none of the
@@ -175,9 +176,7 @@ func TestComesBackByCertificate(t *testing.T) {
 // Answers are lost, power fails, the node is away for less and for more than the grace:
 // it stays one member, in one incarnation at a time, and no alarm is raised.
 func TestReenrolProperty(t *testing.T) {
-	if fleettest.RaceDetector {
-		fleettest.FewerChecks(t, "25")
-	}
+	testlane.Checks(t, 15, 200)
 	f := fleettest.New(t)
 	n := newOperatorNode(f)
 	enrolled := 0

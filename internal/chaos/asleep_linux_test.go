@@ -5,17 +5,18 @@ import (
 	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/chaos"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The whole fleet is stopped, the store too, for longer than every certificate of it, and
 // then goes on: its processes had no chance to do anything in time. Nobody does anything
 // for it afterwards, and it works again.
 func TestFleetAsleep(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	f := newFleet(t, onPostgres(t, 3), 3, 3)
 	f.sleep(f.asleep)
@@ -23,6 +24,7 @@ func TestFleetAsleep(t *testing.T) {
 
 // The same with everything killed, and started when all certificates are over.
 func TestFleetSwitchedOff(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	f := newFleet(t, onPostgres(t, 3), 3, 3)
 	f.sleep(func() (func() error, error) {
@@ -43,7 +45,7 @@ func (f *fleet) sleep(away func() (back func() error, err error)) {
 	}
 	f.settled()
 	longest := time.Now().Add(svidTTL + 2*time.Second)
-	if os.Getenv("CHAOS_TIME") != "" {
+	if testlane.Rounds(false, true) {
 		st, err := f.status(f.coords[0])
 		if err != nil {
 			f.t.Fatal(err)

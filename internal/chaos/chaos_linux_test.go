@@ -4,68 +4,57 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The runs start the program as processes on machines of their own, hurt them for a
-// while, and then look at what is left of what was promised.
+// while, and then look at what is left of what was promised. All but one short run wait for the
+// nightly lane: the judges are held to their promise by tests of their own (chaos_test.go), and what a
+// store or a coordinator does when it is hurt in one way by the tests of its package.
 //
-//	CHAOS_TIME   how long each run hurts its fleet; make chaos sets it
-//	CHAOS_SEED   the schedule of faults; it is printed
+//	CHAOS_TIME   how long each run hurts its fleet, in the nightly lane; make chaos sets it
 
 // chaosTime is how long to hurt a fleet.
-func chaosTime(t *testing.T, short time.Duration) time.Duration {
+func chaosTime(t *testing.T) time.Duration {
 	t.Helper()
-	text := os.Getenv("CHAOS_TIME")
-	if text == "" {
-		return short
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-func chaosSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := rand.Uint64N(1_000_000)
-	if text := os.Getenv("CHAOS_SEED"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
+	full := 10 * time.Minute
+	if text := os.Getenv("CHAOS_TIME"); text != "" {
+		var err error
+		if full, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)
 		}
-		seed = n
 	}
-	t.Logf("CHAOS_SEED=%d", seed)
-	return seed
+	return testlane.Rounds(15*time.Second, full)
 }
 
 // Three coordinators on PostgreSQL, and six nodes.
 func TestChaosOnPostgres(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
-	r := rand.New(rand.NewPCG(chaosSeed(t), 1))
+	r := rand.New(rand.NewPCG(testlane.Seed(t), 1))
 	f := newFleet(t, onPostgres(t, 3), 3, 6)
-	f.endure(r, chaosTime(t, 45*time.Second))
+	f.endure(r, chaosTime(t))
 }
 
 // Three coordinators on etcd, and three nodes.
 func TestChaosOnEtcd(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
-	r := rand.New(rand.NewPCG(chaosSeed(t), 2))
+	r := rand.New(rand.NewPCG(testlane.Seed(t), 2))
 	f := newFleet(t, onEtcd(t, 3), 3, 3)
-	f.endure(r, chaosTime(t, 30*time.Second))
+	f.endure(r, chaosTime(t))
 }
 
 // One coordinator on SQLite, whose disk is small, and three nodes.
 func TestChaosOnSQLite(t *testing.T) {
 	t.Parallel()
-	r := rand.New(rand.NewPCG(chaosSeed(t), 3))
+	r := rand.New(rand.NewPCG(testlane.Seed(t), 3))
 	f := newFleet(t, onSQLite(t, 1), 1, 3)
-	f.endure(r, chaosTime(t, 30*time.Second))
+	f.endure(r, chaosTime(t))
 }
 
 // endure hurts a fleet while people write, has it heal, and judges.

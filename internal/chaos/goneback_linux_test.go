@@ -18,21 +18,23 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A dump of the database is put back: while all coordinators are down, and while all run
 // and people write. The coordinators say so, bans stay in force, and the remedy that they
 // print brings everybody back. A short run does the first alone.
 func TestStorePutBack(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	ways := map[string]bool{"stopped": false}
-	if os.Getenv("CHAOS_TIME") != "" {
+	if testlane.Rounds(false, true) {
 		ways["running"] = true
 	}
 	for name, running := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := rand.New(rand.NewPCG(chaosSeed(t), 4))
+			r := rand.New(rand.NewPCG(testlane.Seed(t), 4))
 			f := newFleet(t, onPostgres(t, 3), 3, 3)
 			f.goneBack(r, running)
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/chaos"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // What stands around a fleet changes all the time: each credential by which coordinators log in at
@@ -24,15 +25,16 @@ import (
 // processes are told to read their files again. Nothing of the fleet ends or runs out, and while
 // something is broken each coordinator says so.
 func TestSurroundings(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
-	r := rand.New(rand.NewPCG(chaosSeed(t), 4))
+	r := rand.New(rand.NewPCG(testlane.Seed(t), 4))
 	logins := &logins{t: t, server: pgtest.New(t)}
 	f := newFleet(t, logins.storage(3), 3, 3)
 	f.green()
 	pids := f.pids()
 	stop := f.configure(r)
 	defer stop()
-	for end := time.Now().Add(chaosTime(t, 0)); ; {
+	for end := time.Now().Add(chaosTime(t)); ; {
 		resume := f.nodes[r.IntN(len(f.nodes))].reader.stop()
 		for _, one := range f.surroundings(r, logins) {
 			began := time.Now()

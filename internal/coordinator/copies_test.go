@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // processOf opens streams of a machine's process, one after the other, as an agent does:
@@ -144,10 +145,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 		coordinatortest.WantOnlyNil(t,
 			d.Set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
 		a := d.Joined("hourly")
-		run, connects := 1, 1000
-		if coordinatortest.RaceDetector {
-			connects = 100
-		}
+		run, connects := 1, testlane.Rounds(100, 1000)
 		for n := range connects {
 			switch {
 			case n%7 == 3:

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // world is what the model knows of a cluster: who rightly holds what. It repeats
@@ -57,7 +58,7 @@ type modelToken struct {
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
-	coordinatortest.FewerChecks(t, "30") // each is a cluster of its own
+	testlane.Checks(t, 10, 100) // each is a cluster of its own
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{Desk: coordinatortest.ReadyDesk(r, desktest.EntriesOf(true)), r: r,
 			holder: make(map[string]*coordinatortest.Machine),

@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // inRecovery says what the methods that answer in recovery mode say there to an empty
@@ -74,7 +75,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 				name := fmt.Sprintf("%s.%s", svc.Name(), m.Name())
 				exception, answers := inRecovery[name]
 				for j, cl := range callers {
-					if coordinatortest.RaceDetector && !answers && (i+j)%4 != 0 {
+					if testlane.Rounds(true, false) && !answers && (i+j)%4 != 0 {
 						continue
 					}
 					local := cl.name == "local"

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // runs runs the loops of the desk's coordinator, in a bubble, until the returned function is
@@ -116,7 +117,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	began := time.Now()
 	o.begin(d.Store)
 	looks := []time.Duration{time.Minute, 3 * time.Minute, 6 * time.Minute, 10 * time.Minute, 0}
-	if coordinatortest.RaceDetector {
+	if testlane.Rounds(true, false) {
 		looks = slices.Delete(looks, 2, 4)
 	}
 	for _, until := range looks {

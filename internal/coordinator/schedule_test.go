@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // Real coordinators on one store, with real connections and keys, through random
@@ -25,36 +24,13 @@ import (
 // stops: what package replica promises holds for what they did, as store, history and
 // audit log show it and as their states were seen; and at the end each of them is at
 // the head.
-//
-// FEALTY_TEST_REPLICA_SCHEDULES says how many: 12 without it, and one of them under the race detector.
-// FEALTY_TEST_REPLICA_SCHEDULE runs one.
 func TestReplicaSchedules(t *testing.T) {
 	t.Parallel()
-	number := func(name string, def int) (int, bool) {
-		text, ok := os.LookupEnv(name)
-		if !ok {
-			return def, false
-		}
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		return n, true
-	}
-	from, to := 0, 0
-	if one, ok := number("FEALTY_TEST_REPLICA_SCHEDULE", 0); ok {
-		from, to = one, one+1
-	} else {
-		usual := 12
-		if coordinatortest.RaceDetector {
-			usual = 1
-		}
-		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", usual)
-	}
-	for seed := from; seed < to; seed++ {
+	first := testlane.Seed(t)
+	for seed := first; seed < first+testlane.Rounds[uint64](1, 500); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			newReplicaSchedule(t, uint64(seed)).run()
+			newReplicaSchedule(t, seed).run()
 		})
 	}
 }

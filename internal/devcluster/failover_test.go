@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // started starts a cluster that ends with the test.
@@ -165,7 +166,7 @@ func TestMembersMove(t *testing.T) {
 		}
 		return r.name
 	}
-	for range 3 {
+	for range testlane.Rounds(1, 3) {
 		for _, end := range []func(string) error{c.KillCoordinator, c.StopCoordinator} {
 			was := at()
 			if err := end(was); err != nil {

@@ -35,6 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The test binary serves as the processes that are killed: real ones, with real
@@ -256,10 +257,7 @@ func (n *Candidate) renewOnce(ctx context.Context, conn grpc.ClientConnInterface
 // same one; at the end nothing acknowledged is lost, nothing was certified
 // without a record, every chain verifies, and the authority epoch has not moved.
 func TestKillLoop(t *testing.T) {
-	kills := 100
-	if testing.Short() {
-		kills = 10
-	}
+	kills := testlane.Rounds(10, 100)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	// A cluster that is set up in this process, and then handed to the children.
@@ -312,7 +310,7 @@ func TestKillLoop(t *testing.T) {
 			}
 		})
 	}
-	rng := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
+	rng := rand.New(rand.NewPCG(testlane.Seed(t), 1))
 	for range kills {
 		victim := procs[0]
 		if rng.IntN(3) == 0 {

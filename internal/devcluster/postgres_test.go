@@ -22,10 +22,12 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // TestStoryOnPostgres: whatever a coordinator does works on both engines.
 func TestStoryOnPostgres(t *testing.T) {
+	testlane.Nightly(t)
 	server := pgtest.New(t)
 	databases := []string{server.Database(t), server.Database(t)}
 	for _, name := range databases {
@@ -73,6 +75,7 @@ func seeDisk(t *testing.T, dir string, see func(where string, data []byte)) {
 
 // TestRestoreOnPostgres: a restore goes into an empty database.
 func TestRestoreOnPostgres(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	testRestore(t, Options{Store: server.URL(server.Database(t)), EmptyStore: server.URL(server.Database(t))})
@@ -80,6 +83,7 @@ func TestRestoreOnPostgres(t *testing.T) {
 
 // TestStartAgainOnPostgres: the cluster is in the database, not in the process.
 func TestStartAgainOnPostgres(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	testStartAgain(t, server.URL(server.Database(t)))
@@ -179,6 +183,7 @@ func (b *busy) settle(t *testing.T) {
 // candidates join. The coordinator stays up, finds out about the writes whose
 // answers were lost, and goes on when the server is back.
 func TestPostgresKilled(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	b := keepBusy(t, server.URL(server.Database(t)))
@@ -202,7 +207,7 @@ func TestPostgresAnswersLost(t *testing.T) {
 	server := pgtest.New(t)
 	p := pgtest.NewProxy(t, server.Addr())
 	b := keepBusy(t, server.URLVia(p.Addr(), server.Database(t)))
-	for i := range 30 {
+	for i := range testlane.Rounds(6, 30) {
 		p.WhenAgain(2, "fealty_commit", []proxytest.Fate{proxytest.CutAfter, proxytest.CutBefore}[i%2])
 		if err := await(t.Context(), "a commit", func(context.Context) (bool, error) { return !p.Pending(), nil }); err != nil {
 			t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // Somebody brings the database back as it was, by the engine's own means and not by
@@ -112,6 +113,7 @@ func overwrite(path string, content []byte, cut bool) error {
 
 // A dump of before is loaded over the tables, as the manual of PostgreSQL says.
 func TestRolledBackPostgres(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	database := server.Database(t)
@@ -142,6 +144,7 @@ func stderrOf(err error) string {
 
 // The server comes back behind its address with the disk of before.
 func TestRolledBackPostgresDisk(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	testRolledBack(t, rollback{
@@ -152,6 +155,7 @@ func TestRolledBackPostgresDisk(t *testing.T) {
 
 // The keys of before are put back under the prefix, and later ones removed.
 func TestRolledBackEtcd(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	testRolledBack(t, rollback{
@@ -164,6 +168,7 @@ func TestRolledBackEtcd(t *testing.T) {
 
 // The server comes back behind its address with the disk of before.
 func TestRolledBackEtcdDisk(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	testRolledBack(t, rollback{

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A database goes back under the same head of the history: nobody set a manifest in
@@ -35,6 +36,7 @@ var stay = []string{"node-a", "node-b"}
 
 // A dump is put back while everything is down.
 func TestDumpPutBack(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	database := server.Database(t)
@@ -60,6 +62,7 @@ func TestDumpPutBack(t *testing.T) {
 // The primary dies, and a standby that it did not wait for is promoted behind its address,
 // under coordinators that run on.
 func TestAsynchronousFailover(t *testing.T) {
+	testlane.Nightly(t)
 	t.Parallel()
 	server := pgtest.New(t)
 	testWentBack(t, server.URL(server.Database(t)), true, func() func() {

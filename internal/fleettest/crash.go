@@ -1,10 +1,10 @@
 package fleettest
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // Flatten returns all errors in the tree of err.
@@ -25,15 +25,12 @@ func Flatten(err error) []error {
 }
 
 // Crash runs op on a disk whose power is cut at its nth mutating call, for every n,
-// and calls check on what the disk comes back with. Under the race detector n is every
+// and calls check on what the disk comes back with. In the quick lane n is every
 // fourth, and the disk comes back in the last of these ways alone.
 func Crash(t *testing.T, afters []durabletest.After, prepare func() (disk *durabletest.Disk, op func() error),
 	check func(t *testing.T, done bool)) {
 	t.Helper()
-	if RaceDetector {
-		afters = afters[len(afters)-1:]
-	}
-	for _, after := range afters {
+	for _, after := range testlane.Rounds(afters[len(afters)-1:], afters) {
 		for n := 1; ; n += EveryNth(4) {
 			disk, op := prepare()
 			disk.FailAt(n, durabletest.ErrPowerCut)
@@ -55,24 +52,6 @@ func Crash(t *testing.T, afters []durabletest.After, prepare func() (disk *durab
 	}
 }
 
-// EveryNth returns by how much to go on with what is counted up, call by call: by one, or
-// by n under the race detector. The test is among the rounds of tools/test.sh, which does
-// each call.
-func EveryNth(n int) int {
-	if RaceDetector {
-		return n
-	}
-	return 1
-}
-
-// FewerChecks has rapid check only so often in this test, unless -rapid.checks says how
-// often. The flag is the process's: a test that calls this is not in parallel.
-func FewerChecks(t *testing.T, checks string) {
-	t.Helper()
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
-		if err := f.Value.Set(checks); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+// EveryNth returns by how much to go on with what is counted up, call by call: by n in the quick lane,
+// and by one in the nightly one.
+func EveryNth(n int) int { return testlane.Rounds(n, 1) }

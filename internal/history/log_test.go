@@ -7,7 +7,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"errors"
-	"flag"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -22,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // founded returns a log with a genesis in it.
@@ -437,25 +437,11 @@ func TestAppendWithContextOver(t *testing.T) {
 	}
 }
 
-// fewerChecks has rapid check only so often in this test, unless -rapid.checks says how
-// often. The flag is the process's: a test that calls this is not in parallel.
-func fewerChecks(t *testing.T, checks string) {
-	t.Helper()
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
-		if err := f.Value.Set(checks); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // Random appends by several coordinators over one store that loses requests and
 // answers and delivers late, each in the middle of the others' calls: the chain
 // stays linear, each head has one winner, and every caller was told the truth.
 func TestConcurrentAppends(t *testing.T) {
-	if raceDetector {
-		fewerChecks(t, "25")
-	}
+	testlane.Checks(t, 25, 100)
 	k := newTesters(t)
 	policies := make([]policy, 4)
 	for i := range policies {

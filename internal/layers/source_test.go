@@ -124,13 +124,9 @@ var sources = sync.OnceValues(func() ([]*source, error) {
 	return all, nil
 })
 
-// allSources returns the packages of the module. Under the race detector it skips the
-// test: the type checker is a single goroutine, and takes several times as long there.
+// allSources returns the packages of the module.
 func allSources(t *testing.T) []*source {
 	t.Helper()
-	if raceDetector {
-		t.Skip("tools/test.sh runs this without the race detector")
-	}
 	all, err := sources()
 	if err != nil {
 		t.Fatal(err)

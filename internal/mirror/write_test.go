@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // counting counts what is written.
@@ -40,7 +40,7 @@ func mustWrite(t tb, w *Writer, p Publication) {
 // With any number of headers, each is found, with the proof that its tree gives.
 func TestEveryHeaderIsFound(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 15, 17, 255, 256, 257, 511, 513, 2500, 65_536 + 257} {
-		if testing.Short() && n > 10_000 {
+		if n > testlane.Rounds(10_000, n) {
 			continue
 		}
 		disk := durabletest.NewDisk()
@@ -96,18 +96,6 @@ func (w *Writer) gen() uint64 {
 	return p.Generation
 }
 
-// fewerChecks has rapid check only so often in this test, unless -rapid.checks says how
-// often. The flag is the process's: a test that calls this is not in parallel.
-func fewerChecks(t *testing.T, checks string) {
-	t.Helper()
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
-		if err := f.Value.Set(checks); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // A power cut, a full disk or a kill at any instant of a write leaves the generation
 // before or the new one, whole; the next write goes on from there.
 func TestWriteInterrupted(t *testing.T) {
@@ -116,7 +104,7 @@ func TestWriteInterrupted(t *testing.T) {
 	old, next, last := publicationOf(t, 5, before), publicationOf(t, 9, after), publicationOf(t, 12, after)
 	for _, cause := range []error{durabletest.ErrPowerCut, syscall.ENOSPC, syscall.EIO} {
 		for _, mode := range durabletest.Afters() {
-			if raceDetector && (cause != durabletest.ErrPowerCut || mode != durabletest.Torn) {
+			if testlane.Rounds(true, false) && (cause != durabletest.ErrPowerCut || mode != durabletest.Torn) {
 				continue
 			}
 			if cause != durabletest.ErrPowerCut && mode != durabletest.Afters()[0] {
@@ -247,9 +235,7 @@ func TestWriteRefuses(t *testing.T) {
 // to is all there, what it led to stays for the time of grace, and what is of no use
 // goes.
 func TestNothingNeededIsRemoved(t *testing.T) {
-	if raceDetector {
-		fewerChecks(t, "10")
-	}
+	testlane.Checks(t, 10, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		disk := durabletest.NewDisk()
 		now := testStart

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/ownership"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A schedule is what happens to one domain in an order that its seed decides: three members, the
@@ -683,10 +684,7 @@ func TestOneOwnerWhateverHappens(t *testing.T) {
 		}
 		return
 	}
-	n := 150
-	if raceDetector {
-		n = 25 // one thing happens at a time: there is little for it to find
-	}
+	n := testlane.Rounds(25, 20_000)
 	if text, ok := os.LookupEnv("FEALTY_TEST_OWNER_SCHEDULES"); ok {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A simulation is a few coordinators on one store that may go back, to an older revision of all
@@ -631,9 +631,9 @@ func schedule(seed uint64, r rules, trace *strings.Builder) *simulation {
 }
 
 // firstBroken runs n schedules, up to the first that is broken.
-func firstBroken(n int, r rules) (seed uint64, broken string, saw map[string]int) {
+func firstBroken(first, n uint64, r rules) (seed uint64, broken string, saw map[string]int) {
 	saw = make(map[string]int)
-	for s := range uint64(n) {
+	for s := first; s < first+n; s++ {
 		w := schedule(s, r, nil)
 		for what, n := range w.saw {
 			saw[what] += n
@@ -647,39 +647,12 @@ func firstBroken(n int, r rules) (seed uint64, broken string, saw map[string]int
 
 // A store may go back to anything, at any time: no ban that was acknowledged ends by
 // it, and nothing of it is silent.
-//
-// FEALTY_TEST_REGRESS_SCHEDULES says how many schedules: 10,000 without it, and 1,000 under
-// the race detector, which can find nothing in a single goroutine; FEALTY_TEST_REGRESS_SCHEDULE runs
-// one again and prints what happened.
 func TestSchedules(t *testing.T) {
-	if text, ok := os.LookupEnv("FEALTY_TEST_REGRESS_SCHEDULE"); ok {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var trace strings.Builder
-		w := schedule(seed, sound, &trace)
-		t.Logf("schedule %d:\n%s", seed, trace.String())
-		if w.broken != "" {
-			t.Fatal(w.broken)
-		}
-		return
-	}
-	n := 10_000
-	if raceDetector {
-		n = 1_000
-	}
-	if text, ok := os.LookupEnv("FEALTY_TEST_REGRESS_SCHEDULES"); ok {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	seed, broken, saw := firstBroken(n, sound)
+	seed, broken, saw := firstBroken(testlane.Seed(t), testlane.Rounds[uint64](1_000, 5_000_000), sound)
 	if broken != "" {
 		var trace strings.Builder
 		schedule(seed, sound, &trace)
-		t.Fatalf("%s\nFEALTY_TEST_REGRESS_SCHEDULE=%d runs it again:\n%s", broken, seed, trace.String())
+		t.Fatalf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", broken, seed, trace.String())
 	}
 	for _, what := range []string{"ban", "unban", "put", "lost answers", "ends between two files", "stores that went back", "restores"} {
 		t.Logf("%9d %s", saw[what], what)
@@ -732,7 +705,7 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			buggy := sound
 			tc.bug(&buggy)
-			seed, broken, _ := firstBroken(20_000, buggy)
+			seed, broken, _ := firstBroken(0, 20_000, buggy)
 			if broken == "" {
 				t.Fatal("no schedule noticed")
 			}

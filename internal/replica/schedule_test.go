@@ -1,9 +1,7 @@
 package replica
 
 import (
-	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,21 +9,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/test/testlane"
 )
-
-// envNumber returns the number in an environment variable, or def.
-func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
-	t.Helper()
-	text, set := os.LookupEnv(name)
-	if !set {
-		return def, false
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s=%q: %v", name, text, err)
-	}
-	return n, true
-}
 
 // Anything may fail at any time, in worlds of three to five coordinators: I4, I8, I9
 // and I10 hold after each step, nobody ends stuck while a seed is in a memory, and
@@ -60,31 +45,12 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 //	forced takeovers           rep.transfer hands over what another leads; rep.end stops one
 //
 // That each of them came about is counted, and printed with -v.
-//
-// FEALTY_TEST_SCHEDULES says how many schedules: 100,000 without it, and 1,000 of them
-// under the race detector (race_test.go). FEALTY_TEST_SCHEDULE runs one of them
-// again and prints what happened.
 func TestSchedules(t *testing.T) {
-	if seed, ok := envNumber(t, "FEALTY_TEST_SCHEDULE", 0); ok {
-		var trace strings.Builder
-		broken := schedule(seed, sound, &trace).broken
-		t.Logf("schedule %d:\n%s", seed, trace.String())
-		if broken != "" {
-			t.Fatal(broken)
-		}
-		return
-	}
-	usual := uint64(100_000)
-	if raceDetector {
-		usual = 1_000
-	}
-	n, _ := envNumber(t, "FEALTY_TEST_SCHEDULES", usual)
-	t.Logf("%d schedules", n)
-	seed, broken, saw := firstBroken(n, sound)
+	seed, broken, saw := firstBroken(testlane.Seed(t), testlane.Rounds[uint64](1_000, 5_000_000), sound)
 	if broken != "" {
 		var trace strings.Builder
 		schedule(seed, sound, &trace)
-		t.Fatalf("%s\nFEALTY_TEST_SCHEDULE=%d runs it again:\n%s", broken, seed, trace.String())
+		t.Fatalf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", broken, seed, trace.String())
 	}
 	for what, n := range saw {
 		t.Logf("%9d %v", n, thing(what))
@@ -94,18 +60,18 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// firstBroken runs n schedules, and returns the first of those that were broken, and
+// firstBroken runs n schedules, the first by first, and returns the first of those that were broken, and
 // what all of them came by.
-func firstBroken(n uint64, r rules) (seed uint64, broken string, saw [things]int) {
+func firstBroken(first, n uint64, r rules) (seed uint64, broken string, saw [things]int) {
 	var next atomic.Uint64
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for {
-				s := next.Add(1) - 1
+				s := first + next.Add(1) - 1
 				mu.Lock()
-				stop := s >= n || broken != "" && s > seed
+				stop := s >= first+n || broken != "" && s > seed
 				mu.Unlock()
 				if stop {
 					return
@@ -252,7 +218,7 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			buggy := sound
 			tc.bug(&buggy)
-			seed, broken, _ := firstBroken(20_000, buggy)
+			seed, broken, _ := firstBroken(0, 20_000, buggy)
 			if broken == "" {
 				t.Fatal("no schedule noticed")
 			}

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 const agentDir = "/var/lib/fealty"
@@ -326,14 +327,12 @@ func TestOlderCopyAlarms(t *testing.T) {
 
 // One machine whose connections end again and again, which goes to another coordinator
 // each fourth time, renews its key every few minutes, and whose process is started again now
-// and then, is not taken for two. FEALTY_TEST_FLEET_RECONNECTS says how often they end:
-// without it 200 times, and 40 under the race detector.
+// and then, is not taken for two.
 func TestOneAgentRaisesNoAlarm(t *testing.T) {
 	copyFleet(t, func(t *testing.T, s *schedule, a *agentMachine) {
 		a.start()
 		defer func() { a.end() }()
-		reconnects, _ := number(t, "FEALTY_TEST_FLEET_RECONNECTS", usualReconnects)
-		keys := make(map[string]bool)
+		keys, reconnects := make(map[string]bool), testlane.Rounds(40, 200)
 		for n := range reconnects {
 			_, before := a.stood()
 			switch {

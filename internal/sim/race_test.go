@@ -8,7 +8,3 @@ import "runtime"
 // detector, which then ends the process (https://go.dev/issue/78156). Time here is virtual, so a
 // second processor shows nothing that one does not.
 func init() { runtime.GOMAXPROCS(1) }
-
-const usualSchedules = 2
-
-const usualReconnects = 40

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
 	"runtime/debug"
 	"slices"
@@ -27,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // schedule is one run of a fleet.
@@ -542,18 +542,6 @@ func (x *coord) alarm() (out string) {
 	return out
 }
 
-func number(t *testing.T, name string, def int) (n int, set bool) {
-	text, set := os.LookupEnv(name)
-	if !set {
-		return def, false
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s=%q: %v", name, text, err)
-	}
-	return n, true
-}
-
 // Whole coordinators, two or three of them with folders of their own, on a store with
 // faults: sets, reseeds, config, bans, tokens and joins at several of them at once, while
 //
@@ -571,28 +559,19 @@ func number(t *testing.T, name string, def int) (n int, set bool) {
 // manifest, unless authority moved. After the store went back each of them shows what was
 // acknowledged, or says what happened.
 //
-// FEALTY_TEST_FLEET_SCHEDULES says how many schedules: 12 without it, and two of them under
-// the race detector. FEALTY_TEST_FLEET_SCHEDULE runs one again and prints what happened.
-// Its number does not decide the order of things that happen at the same moment: it may
-// take several tries. FEALTY_TEST_FLEET_FROM is where to begin.
+// The number of a schedule does not decide the order of things that happen at the same moment: it
+// may take several tries to see one again.
 func TestFleetSchedules(t *testing.T) {
-	from, _ := number(t, "FEALTY_TEST_FLEET_FROM", 0)
-	n, _ := number(t, "FEALTY_TEST_FLEET_SCHEDULES", usualSchedules)
-	one, alone := number(t, "FEALTY_TEST_FLEET_SCHEDULE", 0)
-	if alone {
-		from, n = one, 1
-	}
+	first := testlane.Seed(t)
 	saw := new(counts)
 	t.Run("of", func(t *testing.T) {
-		for seed := from; seed < from+n; seed++ {
-			t.Run(strconv.Itoa(seed), func(t *testing.T) {
+		for seed := first; seed < first+testlane.Rounds[uint64](2, 1000); seed++ {
+			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 				t.Parallel()
-				f := run(t, uint64(seed), nil)
+				f := run(t, seed, nil)
 				saw.addAll(f.saw)
 				if wrong := f.broken(); wrong != "" {
-					t.Errorf("%s\nFEALTY_TEST_FLEET_SCHEDULE=%d runs it again:\n%s", wrong, seed, f.log.String())
-				} else if alone {
-					t.Log(f.log.String())
+					t.Errorf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", wrong, seed, f.log.String())
 				}
 			})
 		}
@@ -634,9 +613,7 @@ var bugs = []struct {
 }
 
 func TestFleetSchedulesNoticeBugs(t *testing.T) {
-	if usualSchedules < 10 {
-		t.Skip("the race detector finds nothing in it that it does not find in the schedules without a bug")
-	}
+	testlane.Nightly(t)
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@
 package testlane
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -52,6 +53,24 @@ func Rounds[T any](short, full T) T {
 		return full
 	}
 	return short
+}
+
+// Checks has rapid check a property so often in this test, short in the quick lane and full in the
+// nightly one, unless -rapid.checks says how often. The flag is of the whole process: a test that calls
+// this is not in parallel.
+func Checks(t testing.TB, short, full int) {
+	t.Helper()
+	f := flag.Lookup("rapid.checks")
+	if f == nil {
+		t.Fatal("nothing in this test imports rapid")
+	}
+	if f.Value.String() != f.DefValue {
+		return
+	}
+	t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
+	if err := f.Value.Set(strconv.Itoa(Rounds(short, full))); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Seed returns what a random course begins with, and logs it: FEALTY_SEED if that is set. Else

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // banKey bans a key that no member has yet, in the store and in no bundle that is in
@@ -264,11 +265,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 // after a ban, and who is refused is refused for what is so.
 func TestUsesAndCountsAreExact(t *testing.T) {
 	t.Parallel()
-	rounds := 12
-	if coordinatortest.RaceDetector {
-		rounds = 4
-	}
-	for seed := range rounds {
+	for seed := range testlane.Rounds(4, 100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { exactOver(t, mathrand.New(mathrand.NewPCG(uint64(seed), 18))) })
 	}
 }

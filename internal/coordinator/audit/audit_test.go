@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // TestAuditAltered alters the log in the store, where no coordinator sees it: verify finds it at
@@ -186,9 +187,7 @@ func TestAuditWhole(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	ctx := t.Context()
 	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
-	seed := mathrand.Uint64()
-	t.Logf("seed %d", seed)
-	random := mathrand.New(mathrand.NewPCG(seed, 1))
+	random := mathrand.New(mathrand.NewPCG(testlane.Seed(t), 1))
 	sure, maybe := map[string]bool{}, map[string]bool{}
 	made := 0
 	note := func() {

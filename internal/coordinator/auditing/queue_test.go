@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // answer is what becomes of a commit.
@@ -183,9 +184,7 @@ func (d *desk) drains() {
 // Entries are written once and in their order, whatever becomes of the answers of the store,
 // and so are those of changes of which nobody knows whether they were made.
 func TestWrittenOnce(t *testing.T) {
-	seed := mathrand.Uint64()
-	t.Logf("seed %d", seed)
-	random := mathrand.New(mathrand.NewPCG(seed, 1))
+	random := mathrand.New(mathrand.NewPCG(testlane.Seed(t), 1))
 	d := newDesk(t)
 	queued, sure, maybe := []string(nil), map[string]bool{}, map[string]bool{}
 	for step := range 2000 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // MemStore is a store in memory with fault switches: it can be down, and it can
@@ -125,15 +126,9 @@ func Losses() []LostAnswer {
 	return []LostAnswer{LostApplied, LostDropped, LostForGood, LostForGoodN}
 }
 
-// InTurn returns in how many ways the nth row of a table is done: in all of them, or in
-// one in its turn under the race detector. Each is a cluster that is made anew. The test is
-// among the rounds of tools/test.sh, which does all of them.
-func InTurn[T any](n int, all ...T) []T {
-	if RaceDetector {
-		return all[n%len(all):][:1]
-	}
-	return all
-}
+// InTurn returns in how many ways the nth row of a table is done: in one in its turn in the quick
+// lane, and in all of them in the nightly one. Each is a cluster that is made anew.
+func InTurn[T any](n int, all ...T) []T { return testlane.Rounds(all[n%len(all):][:1], all) }
 
 // NewMemStore returns an empty one.
 func NewMemStore() *MemStore {

@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -310,18 +309,6 @@ func Within(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("never happened: %s", what)
 		}
 		time.Sleep(min(max(waited/8, time.Millisecond), 50*time.Millisecond))
-	}
-}
-
-// FewerChecks has rapid check only so often in this test, unless -rapid.checks says how
-// often. The flag is the process's: a test that calls this is not in parallel.
-func FewerChecks(t *testing.T, checks string) {
-	t.Helper()
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
-		if err := f.Value.Set(checks); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

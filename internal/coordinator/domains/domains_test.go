@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 func serverOf(c *coordinator.Coordinator) fealtyv1.DomainServiceServer {
@@ -331,7 +332,7 @@ func TestForgedDomain(t *testing.T) {
 // People ask two coordinators for anything in any order, while answers of the store are
 // lost: of no ownership of a domain two members are told that it is theirs (I7).
 func TestOneOwnerEach(t *testing.T) {
-	coordinatortest.FewerChecks(t, "15") // each is a cluster of its own
+	testlane.Checks(t, 10, 100) // each is a cluster of its own
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.ReadyDesk(rt, "")
 		d.T = rt

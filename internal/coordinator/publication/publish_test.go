@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // runtimes returns how many node_runtime headers p has, and of how many contents.
@@ -631,10 +632,7 @@ func TestRecordSigners(t *testing.T) {
 // Of two replicas one commits a generation; a commit that is late, and one whose
 // answer is lost, make no second root for a generation.
 func TestPublicationsRace(t *testing.T) {
-	if coordinatortest.RaceDetector {
-		coordinatortest.FewerChecks(t, "8")
-	}
-	coordinatortest.FewerChecks(t, "60") // each is a cluster of its own
+	testlane.Checks(t, 10, 100) // each is a cluster of its own
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.NewDesk(rt)
 		other, err := d.Another("other")

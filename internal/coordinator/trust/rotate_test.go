@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // look does what the loops of c do on one round: the trust state, the rotation.
@@ -515,7 +516,7 @@ func TestRotationWaitsForTheMembers(t *testing.T) {
 // stands under the bundle that it has, and when it hears from a coordinator it reads
 // what is published.
 func TestRotationLosesNoConfig(t *testing.T) {
-	coordinatortest.FewerChecks(t, "20") // each is a cluster of its own
+	testlane.Checks(t, 8, 1000) // each is a cluster of its own
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.ReadyDesk(rt, "")
 		d.T = rt

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 const (
@@ -472,7 +473,7 @@ func TestInterrupted(t *testing.T) {
 			for _, after := range durabletest.Afters() {
 				// Each call with what tears most; with the others, and where time is short, some of them.
 				step := 1
-				if after != durabletest.Torn || testing.Short() || raceDetector {
+				if after != durabletest.Torn || testlane.Rounds(true, false) {
 					step = 7
 				}
 				for n, cut := 1, true; cut; n += step {

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/provider"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The test binary serves as the provider that is killed: a real process, with real machines, that
@@ -484,18 +485,10 @@ func TestKilledAtEachStep(t *testing.T) {
 // Killed at any moment while several machines go round, it is as in [TestKilledAtEachStep].
 func TestKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	kills := 12
-	if text := os.Getenv("FEALTY_TEST_KILLS"); text != "" {
-		var err error
-		if kills, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	kills := testlane.Rounds(12, 500)
 	s := newServed(t)
 	check := s.stays("web-4")
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
-	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(testlane.Seed(t), 0))
 	var left atomic.Int64
 	left.Store(int64(kills))
 	s.kill()

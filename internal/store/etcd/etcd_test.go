@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // server is the one that all tests share; each has a prefix of its own. Tests do
@@ -118,6 +119,7 @@ func TestConformance(t *testing.T) { storetest.Run(t, conformance(server)) }
 // TestConformanceFull is the case Full on servers of its own, whose quota is used up and
 // then raised.
 func TestConformanceFull(t *testing.T) {
+	testlane.Nightly(t)
 	c := etcdtest.New(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=16777216"}})
 	e := conformance(c)
 	inner := e.New

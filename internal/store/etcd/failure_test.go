@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // impatient finds out soon that nobody answers.
@@ -28,6 +29,7 @@ var impatient = etcd.Options{Timeout: 500 * time.Millisecond, Heartbeat: 200 * t
 // TestLinearizableWhileKilled records random calls while servers are killed and
 // started again: the only one, and one of three.
 func TestLinearizableWhileKilled(t *testing.T) {
+	testlane.Nightly(t)
 	for _, members := range []int{1, 3} {
 		t.Run(fmt.Sprintf("one of %d", members), func(t *testing.T) {
 			c := etcdtest.New(t, etcdtest.Options{Members: members})
@@ -142,6 +144,7 @@ func TestNobodyAnswers(t *testing.T) {
 // TestSilentMember: a member that swallows everything, and one that is stopped,
 // send neither events nor errors. A watcher that follows through them hears all the same.
 func TestSilentMember(t *testing.T) {
+	testlane.Nightly(t)
 	c := etcdtest.New(t, etcdtest.Options{Members: 3})
 	prefix := c.Prefix()
 	other := openAt(t, c.URLVia(c.Members[2].Addr(), prefix), etcd.Options{})
@@ -380,6 +383,7 @@ func TestHalfMoved(t *testing.T) {
 // replaces an entry whose value stands apart, and of which there is no log any more.
 // That value goes all the same.
 func TestHalfMovedLeavesNothing(t *testing.T) {
+	testlane.Nightly(t)
 	prefix := server.Prefix()
 	o := impatient
 	o.RetainCommits = 8
@@ -518,6 +522,7 @@ func TestNothingLeft(t *testing.T) {
 // TestFull fills etcd up to its quota. Nothing is written then, and reads go on;
 // when there is space again, so do writes.
 func TestFull(t *testing.T) {
+	testlane.Nightly(t)
 	c := etcdtest.New(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=16777216"}})
 	s := openAt(t, c.URL(c.Prefix()), etcd.Options{})
 	acked, last := map[string]store.Revision{}, ""
@@ -570,6 +575,7 @@ func TestFull(t *testing.T) {
 // although etcd did what they asked for: its members look at the space before and
 // after. Nobody is told that nothing was written when something was.
 func TestFullAtOnce(t *testing.T) {
+	testlane.Nightly(t)
 	c := etcdtest.New(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=16777216"}})
 	var all []*etcd.Store
 	for range 12 {

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/proxytest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // impatient is for tests in which answers do not come.
@@ -627,6 +628,7 @@ func TestDown(t *testing.T) {
 
 // TestSynchronousStandby: what a standby has not confirmed is not acknowledged.
 func TestSynchronousStandby(t *testing.T) {
+	testlane.Nightly(t)
 	database := server.Database(t)
 	// The warning that a wait was cut short must come all the same.
 	server.Exec(t, "postgres", "alter database "+database+" set client_min_messages = error")
@@ -695,6 +697,7 @@ func TestSynchronousStandby(t *testing.T) {
 
 // TestAsynchronousReplica says what a failover would lose.
 func TestAsynchronousReplica(t *testing.T) {
+	testlane.Nightly(t)
 	server := pgtest.New(t) // that of the others does not write to a disk, which is said too
 	database := server.Database(t)
 	var log safeBuffer
@@ -736,6 +739,7 @@ func start(t *testing.T, cmd *exec.Cmd) {
 // TestLinearizableWhileKilled records random calls while the server is killed and
 // started again and again.
 func TestLinearizableWhileKilled(t *testing.T) {
+	testlane.Nightly(t)
 	url := server.URL(server.Database(t))
 	open := func(t testing.TB) store.Store {
 		s, err := postgres.Open(context.Background(), url, postgres.Options{Heartbeat: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})

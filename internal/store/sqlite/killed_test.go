@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A call goes to the process that has the database as one line, and its answer comes
@@ -248,6 +249,7 @@ func (r remote) Close() error { return nil }
 // TestLinearizableWhileKilled records random calls while the process that has the
 // database is killed and started again and again, amid group commits.
 func TestLinearizableWhileKilled(t *testing.T) {
+	testlane.Nightly(t)
 	d := &served{t: t, path: filepath.Join(t.TempDir(), "store.db")}
 	if err := d.start(); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // These tests run this test binary again as a process that can be killed or
@@ -29,10 +30,6 @@ const (
 	childRole = "FEALTY_SQLITE_TEST_ROLE"
 	childPath = "FEALTY_SQLITE_TEST_PATH"
 )
-
-// killRounds is how often TestKill kills; FEALTY_SQLITE_TEST_KILLS sets another
-// number.
-const killRounds = 6
 
 func TestMain(m *testing.M) {
 	role, ok := os.LookupEnv(childRole)
@@ -104,10 +101,7 @@ func childWrite(path string) error {
 // TestKill kills a writing process again and again, amid group commits, and
 // looks for every acknowledged transaction.
 func TestKill(t *testing.T) {
-	rounds := killRounds
-	if n, err := strconv.Atoi(os.Getenv("FEALTY_SQLITE_TEST_KILLS")); err == nil {
-		rounds = n
-	}
+	rounds := testlane.Rounds(3, 100)
 	path := filepath.Join(t.TempDir(), "store.db")
 	last := store.Revision(0)
 	total := 0

@@ -8,10 +8,12 @@ package storetest
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/conformance"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // Engine says how the suite gets at databases of one engine.
@@ -101,11 +103,19 @@ func cases() []testCase {
 		testCase{"Linearizable", "there is one order of all calls that explains all answers", testLinearizable})
 }
 
+// hurtServers are the cases that kill a server that others use meanwhile, fill it, or send it all that
+// it takes. For an engine that is in servers they wait for the nightly lane: the quick one has them for
+// [Memory] and for SQLite, and what becomes of a commit whose answer is lost for each engine.
+var hurtServers = []string{"Kill", "Full", "LargeValues", "Linearizable"}
+
 // Run holds the engine to every promise of package store, one subtest for each.
 func Run(t *testing.T, e Engine) {
 	for _, c := range cases() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Logf("promise: %s", c.promise)
+			if e.OutsideClock && slices.Contains(hurtServers, c.name) {
+				testlane.Nightly(t)
+			}
 			c.run(t, e)
 		})
 	}

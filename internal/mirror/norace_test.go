@@ -1,5 +1,0 @@
-//go:build !race
-
-package mirror
-
-const raceDetector = false

@@ -1,5 +1,0 @@
-//go:build race
-
-package accept_test
-
-const raceDetector = true

@@ -1,5 +1,0 @@
-//go:build race
-
-package ownership_test
-
-const raceDetector = true

@@ -1,5 +1,0 @@
-//go:build !race
-
-package regress_test
-
-const raceDetector = false
