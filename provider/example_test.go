@@ -120,7 +120,7 @@ func ExampleServe() {
 
 	// It is EnrolLedger once, when the provider is made, and OpenLedger at each start. Without
 	// an authority that grants epochs they are believed.
-	marks, err := durable.EnrolLedger(dir, fence.LedgerOptions{BelieveEpochs: true})
+	marks, err := durable.EnrolLedger(dir, durable.LedgerOptions{BelieveEpochs: true})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -86,7 +86,7 @@ func (s settings) authority() (fence.Authority, error) {
 // marks opens what is remembered of those who were obeyed. It begins empty where this provider
 // has no container, and there alone.
 func (s settings) marks(ctx context.Context, f *fleet, a fence.Authority) (*durable.Ledger, error) {
-	o := fence.LedgerOptions{Cluster: a.Cluster, BelieveEpochs: a.Key == nil,
+	o := durable.LedgerOptions{Cluster: a.Cluster, BelieveEpochs: a.Key == nil,
 		RequireDomain: a.Key != nil && s.domain != ""}
 	have, err := f.containers(ctx, "")
 	if err != nil {

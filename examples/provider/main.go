@@ -19,7 +19,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -121,7 +120,7 @@ func run(ctx context.Context, dir string, l net.Listener) error {
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
 		begin = durable.EnrolLedger // there never were machines, and so no marks
 	}
-	marks, err := begin(dir, fence.LedgerOptions{BelieveEpochs: true})
+	marks, err := begin(dir, durable.LedgerOptions{BelieveEpochs: true})
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,10 @@
 // is an older copy, that looks like a ledger to which less was written: nobody notices, and
 // the receiver admits again what it has forgotten, until it hears of the newer holder or is
 // promised the newer assignment. [MendLedger] is for those who put an older copy back.
+//
+// Epochs and ledgers begin in the same three ways: enrolled once ([EnrolEpoch],
+// [EnrolLedger]), opened at each start, and mended when somebody decided so ([MendEpoch],
+// [MendLedger]). Options say what is known beside the file, and their zero value is the strictest.
 package durable
 
 import (

@@ -23,7 +23,7 @@ const maxEpochFile = 8 << 10
 
 // mend is what people do about an epoch that cannot be read.
 const mend = "do not make or delete the file by hand, as an epoch that is used twice lets a zombie act; " +
-	"ask the authority for a new grant, and open the epoch with it and Mend"
+	"ask the authority for a new grant, and call MendEpoch with it"
 
 // EpochOptions say what is known of the epoch beside its file.
 type EpochOptions struct {
@@ -31,12 +31,6 @@ type EpochOptions struct {
 	// than that of the file begins with life 1 under it. That of the file changes nothing, so
 	// that every start may bring it. An older one is an error that matches [ErrSuperseded].
 	Grant string
-
-	// Mend says that Grant is new: the authority was asked for it after the file was found
-	// missing or damaged, and no process ever began under it. The epoch begins with life 1
-	// under it then. It is somebody's decision, and never a start's of its own: under a grant
-	// of before, lives that were used would be used again.
-	Mend bool
 
 	// Holder is whose epoch it is. It is compared with a grant's; "" only without one.
 	Holder string
@@ -50,6 +44,7 @@ type EpochOptions struct {
 	// Grant is not looked at otherwise. An error ends the start; no epoch is handed out.
 	Ask func(newest string, incarnation fence.Incarnation) (grant string, err error)
 
+	mend        bool              // as MendEpoch does
 	incarnation fence.Incarnation // of the process, once it is chosen
 }
 
@@ -93,6 +88,13 @@ func EnrolEpoch(dir string, o EpochOptions) (*Epoch, error) { return enrolEpoch(
 // epoch was handed out.
 func OpenEpoch(dir string, o EpochOptions) (*Epoch, error) { return openEpoch(files.OS(), dir, o) }
 
+// MendEpoch opens an epoch whose file is missing or damaged: it begins with life 1 under the
+// grant of o, which is new. The authority was asked for it after the file was found so, and no
+// process ever began under it. It is somebody's decision, and never a start's of its own: under
+// a grant of before, lives that were used would be used again. A whole file is opened as by
+// [OpenEpoch].
+func MendEpoch(dir string, o EpochOptions) (*Epoch, error) { return mendEpoch(files.OS(), dir, o) }
+
 // Sender returns the one sender of the life that was begun.
 func (e *Epoch) Sender() *fence.Sender { return e.sender }
 
@@ -121,13 +123,18 @@ func enrolEpoch(disk files.FS, dir string, o EpochOptions) (*Epoch, error) {
 	})
 }
 
+func mendEpoch(disk files.FS, dir string, o EpochOptions) (*Epoch, error) {
+	o.mend = true
+	return openEpoch(disk, dir, o)
+}
+
 func openEpoch(disk files.FS, dir string, o EpochOptions) (*Epoch, error) {
 	return begin(disk, dir, func(name string) (fence.Life, error) {
 		last, found, err := readEpoch(disk, name)
 		if err == nil && !found {
 			err = fmt.Errorf("fence: %s is missing: %s: %w", name, mend, ErrMissing)
 		}
-		lost := o.Mend && (errors.Is(err, ErrMissing) || errors.Is(err, ErrCorrupt))
+		lost := o.mend && (errors.Is(err, ErrMissing) || errors.Is(err, ErrCorrupt))
 		if err != nil && !lost {
 			return fence.Life{}, err // one that was not read may be whole
 		}

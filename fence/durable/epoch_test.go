@@ -71,8 +71,7 @@ func enrolling(disk files.FS, dir string, o durable.EpochOptions) (*durable.Epoc
 
 // mending returns options whose grant is new.
 func mending(o durable.EpochOptions) durable.EpochOptions {
-	o.Mend = true
-	return o
+	return durable.Mending(o)
 }
 
 // begin opens an epoch and closes it again.
@@ -110,7 +109,7 @@ func TestLives(t *testing.T) {
 		{durable.OpenEpoch, a.under(t, holder, 1), fence.NewEpoch(1, 1), true, nil},
 		{durable.OpenEpoch, durable.EpochOptions{}, fence.NewEpoch(1, 2), false, nil},
 		{durable.OpenEpoch, a.under(t, holder, 1), fence.NewEpoch(1, 3), false, nil},
-		{durable.OpenEpoch, mending(a.under(t, holder, 1)), fence.NewEpoch(1, 4), false, nil}, // there is nothing to mend
+		{durable.MendEpoch, a.under(t, holder, 1), fence.NewEpoch(1, 4), false, nil}, // there is nothing to mend
 		{durable.OpenEpoch, without, fence.NewEpoch(1, 5), false, nil},
 		{durable.OpenEpoch, a.under(t, holder, 7), fence.NewEpoch(7, 1), true, nil},
 		{durable.OpenEpoch, a.under(t, holder, 1), 0, false, durable.ErrSuperseded},
@@ -230,7 +229,7 @@ func TestEpochRefuses(t *testing.T) {
 		{"a grant of somebody else", good, a.under(t, "spiffe://test.example/shard/b", 4), fence.ErrUntrusted, true},
 		{"a grant of nobody's authority", good, believing(newAuthority(t).under(t, holder, 4), a), fence.ErrUntrusted, true},
 		{"a new grant of nobody's authority", none, believing(mending(newAuthority(t).under(t, holder, 4)), a), fence.ErrUntrusted, true},
-		{"to mend, and no grant", none, durable.EpochOptions{Mend: true}, durable.ErrMissing, true},
+		{"to mend, and no grant", none, mending(durable.EpochOptions{}), durable.ErrMissing, true},
 		{"what cannot be read, and a new grant", func(t *testing.T, dir string) {
 			if err := os.Mkdir(filepath.Join(dir, "epoch"), 0o700); err != nil {
 				t.Fatal(err)
@@ -571,10 +570,10 @@ func TestEpochAsks(t *testing.T) {
 	if _, err := durable.OpenEpoch(dir, answering(nine, nil)); !errors.Is(err, durable.ErrMissing) || len(newest) != before {
 		t.Errorf("a lost file: %v; a grant was used up for it: %v", err, len(newest) != before)
 	}
-	if _, err := durable.OpenEpoch(dir, mending(answering("", nil))); !errors.Is(err, durable.ErrMissing) {
+	if _, err := durable.MendEpoch(dir, answering("", nil)); !errors.Is(err, durable.ErrMissing) {
 		t.Errorf("a lost file is mended without a grant: %v", err)
 	}
-	e, err := durable.OpenEpoch(dir, mending(answering(a.under(t, holder, 10).Grant, nil)))
+	e, err := durable.MendEpoch(dir, answering(a.under(t, holder, 10).Grant, nil))
 	if err != nil || e.Life().Epoch != fence.NewEpoch(10, 1) {
 		t.Fatalf("mended: %v", err)
 	}

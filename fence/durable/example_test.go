@@ -20,7 +20,7 @@ func ExampleLedger() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	options := fence.LedgerOptions{BelieveEpochs: true} // here is no authority that grants epochs
+	options := durable.LedgerOptions{BelieveEpochs: true} // here is no authority that grants epochs
 
 	ledger, err := durable.EnrolLedger(dir, options)
 	if err != nil {
@@ -128,7 +128,7 @@ func ExampleMendLedger() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	options := fence.LedgerOptions{Cluster: "prod.example", RequireDomain: true}
+	options := durable.LedgerOptions{Cluster: "prod.example", RequireDomain: true}
 	ledger, err := durable.EnrolLedger(dir, options)
 	if err != nil {
 		fmt.Println(err)
@@ -177,15 +177,14 @@ func ExampleEpochOptions() {
 	options := durable.EpochOptions{Holder: "shard-a", Authority: fence.Authority{Cluster: "prod.example",
 		Key: func(id string) (ed25519.PublicKey, bool) { return public, id == fence.KeyID(public) }}}
 
-	options.Grant, options.Mend = grant(5), true // somebody decided so, after the disk was lost
-	epoch, err := durable.OpenEpoch(dir, options)
+	options.Grant = grant(5)
+	epoch, err := durable.MendEpoch(dir, options) // somebody decided so, after the disk was lost
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Println(epoch.Life().Epoch, epoch.Close())
-	options.Mend = false // at each start after that
-	if epoch, err = durable.OpenEpoch(dir, options); err != nil {
+	if epoch, err = durable.OpenEpoch(dir, options); err != nil { // at each start after that
 		fmt.Println(err)
 		return
 	}
@@ -207,7 +206,7 @@ func ExampleLedger_Rewrite() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	ledger, err := durable.EnrolLedger(dir, fence.LedgerOptions{Cluster: "prod.example"})
+	ledger, err := durable.EnrolLedger(dir, durable.LedgerOptions{Cluster: "prod.example"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -219,7 +218,7 @@ func ExampleLedger_Rewrite() {
 		return ledger.Rewrite(context.Background())
 	}
 	fmt.Println(repair(), ledger.Close())
-	_, err = durable.OpenLedger(dir, fence.LedgerOptions{Cluster: "test.example"})
+	_, err = durable.OpenLedger(dir, durable.LedgerOptions{Cluster: "test.example"})
 	fmt.Println("of another cluster:", errors.Is(err, durable.ErrOtherCluster))
 	// Output:
 	// <nil> <nil>

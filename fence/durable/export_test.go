@@ -21,6 +21,12 @@ var (
 	EncodeEpoch  = encodeEpoch
 )
 
+// Mending returns options by which every way to open an epoch is [MendEpoch].
+func Mending(o EpochOptions) EpochOptions {
+	o.mend = true
+	return o
+}
+
 func OpenLedgerOn(disk files.FS, dir string, o fence.LedgerOptions) (*Ledger, error) {
 	return openLedger(disk, dir, o, opening{})
 }

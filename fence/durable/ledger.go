@@ -102,11 +102,14 @@ type LedgerStatus struct {
 	Rewriting error
 }
 
+// LedgerOptions say how strict a ledger is, on disk as in memory.
+type LedgerOptions = fence.LedgerOptions
+
 // EnrolLedger begins with a receiver that has obeyed nobody yet: it happens once, when the
 // receiver is made. With a file there it is an error that matches [ErrEnrolled], also when
 // that was interrupted; [OpenLedger] goes on from there. A directory that does not exist is
 // made, with mode 0700. Otherwise it is as OpenLedger.
-func EnrolLedger(dir string, o fence.LedgerOptions) (*Ledger, error) {
+func EnrolLedger(dir string, o LedgerOptions) (*Ledger, error) {
 	return openLedger(files.OS(), dir, o, opening{enrol: true})
 }
 
@@ -117,7 +120,7 @@ func EnrolLedger(dir string, o fence.LedgerOptions) (*Ledger, error) {
 // The errors match [ErrLocked], [ErrMissing], [ErrCorrupt] or [ErrOtherCluster], are those
 // of the disk, or say that options are laxer than a ledger that was mended allows. After any
 // of them the file is as it was, or holds the same.
-func OpenLedger(dir string, o fence.LedgerOptions) (*Ledger, error) {
+func OpenLedger(dir string, o LedgerOptions) (*Ledger, error) {
 	return openLedger(files.OS(), dir, o, opening{})
 }
 
@@ -135,7 +138,7 @@ func OpenLedger(dir string, o fence.LedgerOptions) (*Ledger, error) {
 // them as on those of no domain. BelieveEpochs is refused from now on, as nothing would tell
 // the processes of before. A whole file that was mended since already is opened as by
 // [OpenLedger].
-func MendLedger(dir string, o fence.LedgerOptions, since uint64) (*Ledger, error) {
+func MendLedger(dir string, o LedgerOptions, since uint64) (*Ledger, error) {
 	return openLedger(files.OS(), dir, o, opening{mend: true, since: since})
 }
 
@@ -146,7 +149,7 @@ type opening struct {
 	since uint64 // with mend
 }
 
-func openLedger(disk files.FS, dir string, o fence.LedgerOptions, how opening) (_ *Ledger, err error) {
+func openLedger(disk files.FS, dir string, o LedgerOptions, how opening) (_ *Ledger, err error) {
 	if how.enrol {
 		if err := disk.MkdirAll(dir); err != nil {
 			return nil, fmt.Errorf("fence: enrol in %s: %w", dir, err)
@@ -196,7 +199,7 @@ func openLedger(disk files.FS, dir string, o fence.LedgerOptions, how opening) (
 }
 
 // load reads the file.
-func (l *Ledger) load(o fence.LedgerOptions) (ledgerHeader, *fence.Ledger, error) {
+func (l *Ledger) load(o LedgerOptions) (ledgerHeader, *fence.Ledger, error) {
 	memory := fence.NewLedger(o)
 	file, err := l.disk.OpenLog(l.name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -221,7 +224,7 @@ func (l *Ledger) load(o fence.LedgerOptions) (ledgerHeader, *fence.Ledger, error
 }
 
 // mend makes of what was loaded what is left of it since a new authority epoch.
-func (l *Ledger) mend(o fence.LedgerOptions, since uint64, loaded error) error {
+func (l *Ledger) mend(o LedgerOptions, since uint64, loaded error) error {
 	lost := errors.Is(loaded, ErrMissing) || errors.Is(loaded, ErrCorrupt)
 	switch {
 	case loaded != nil && !lost:

@@ -319,7 +319,7 @@ func (r *running) begin(ctx context.Context) (*fence.Sender, error) {
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("make the shard's folder: %w", err)
 	}
-	o := epochs.EpochOptions{Grant: r.cfg.Grant, Authority: r.cfg.Authority, Mend: r.cfg.Mend}
+	o := epochs.EpochOptions{Grant: r.cfg.Grant, Authority: r.cfg.Authority}
 	if r.cfg.Coordinators != nil {
 		o.Ask = func(newest string, incarnation fence.Incarnation) (string, error) {
 			return r.askGrant(ctx, newest, incarnation)
@@ -329,8 +329,11 @@ func (r *running) begin(ctx context.Context) (*fence.Sender, error) {
 		o.Holder = r.cfg.ID.String()
 	}
 	begin := epochs.OpenEpoch
-	if r.cfg.Enrol {
+	switch {
+	case r.cfg.Enrol:
 		begin = epochs.EnrolEpoch
+	case r.cfg.Mend:
+		begin = epochs.MendEpoch
 	}
 	epoch, err := begin(dir, o)
 	if err != nil {
