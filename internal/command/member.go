@@ -32,6 +32,14 @@ func DryRun(f *pflag.FlagSet, dry *bool) {
 	f.BoolVar(dry, "dry-run", false, "check everything, say what would be done, and change nothing")
 }
 
+// RootPin adds --root-pin, the one name of a root's pin, and --root, as it was called before, which
+// still works and is shown nowhere.
+func RootPin(f *pflag.FlagSet, pin *string, help string) {
+	f.StringVar(pin, "root-pin", "", help)
+	f.StringVar(pin, "root", "", help)
+	f.Lookup("root").Hidden = true
+}
+
 // Dash returns s, or a dash for nothing.
 func Dash(s string) string {
 	if s == "" {

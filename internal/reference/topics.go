@@ -74,7 +74,7 @@ The line names the cluster, its coordinators, the root key to believe and an exp
 checksum. The cluster keeps no secret of it: who loses the line makes another token.`, []Field{
 			{"id", "16 characters; no secret."},
 			{"entry", "The entry of the manifest that it admits under."},
-			{"name", "The name of the one member that it admits; blank if the seed makes one up."},
+			{"name", "The name of the one member that it admits; blank if a coordinator makes one up."},
 			{"organizations", "Those that it narrows the entry to."},
 			{"uses", "How many machines it admits at most."},
 			{"used", "How many it has admitted."},

@@ -139,7 +139,7 @@ func putQuota() command.Command {
 	return command.Command{
 		Use: "put TENANT/PROFILE", Short: "bound how many machines of a profile a tenant has",
 		Long: `Bound how many machines of a profile a tenant has, in place of the quota of before. Shards hear of it
-within seconds. From a tenant that has more, machines are taken back: at most 5% of them in a cycle. A quota that is
+within seconds. From a tenant that has more, machines are taken back: at most 5% of them, or one, in a cycle. A quota that is
 lowered asks before.
 
 Each shard counts what all its providers list. Two shards that give a tenant machines in the same second may pass a

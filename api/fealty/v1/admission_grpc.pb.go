@@ -31,7 +31,7 @@ const (
 // AdmissionService turns candidates into members, and keeps members certified.
 type AdmissionServiceClient interface {
 	// Join admits a candidate that proves itself over this very channel. The seed
-	// speaks first, with a challenge; the candidate answers once; the seed grants
+	// speaks first, with a challenge; the candidate answers once; the coordinator grants
 	// or ends the call with the first reason for refusing.
 	Join(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JoinRequest, JoinResponse], error)
 	// Renew certifies a new key of the caller.
@@ -88,7 +88,7 @@ func (c *admissionServiceClient) Leave(ctx context.Context, in *LeaveRequest, op
 // AdmissionService turns candidates into members, and keeps members certified.
 type AdmissionServiceServer interface {
 	// Join admits a candidate that proves itself over this very channel. The seed
-	// speaks first, with a challenge; the candidate answers once; the seed grants
+	// speaks first, with a challenge; the candidate answers once; the coordinator grants
 	// or ends the call with the first reason for refusing.
 	Join(grpc.BidiStreamingServer[JoinRequest, JoinResponse]) error
 	// Renew certifies a new key of the caller.

@@ -28,7 +28,7 @@ type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Entry string                 `protobuf:"bytes,2,opt,name=entry,proto3" json:"entry,omitempty"`
-	// The name that it fixes; empty if the seed makes one up.
+	// The name that it fixes; empty if a coordinator makes one up.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Organizations that it narrows the entry to.
 	Organizations []string               `protobuf:"bytes,4,rep,name=organizations,proto3" json:"organizations,omitempty"`

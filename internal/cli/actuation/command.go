@@ -107,7 +107,8 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 		return &self{source: files, id: m.ID(), follow: files.Run}, nil
 	}
 	if f.insecure || f.cert != "" || f.key != "" || f.ca != "" {
-		return nil, badValue("--agent", f.agent, "there is another word of who this process is", "one of them")
+		return nil, badValue("--agent", f.agent,
+			"--insecure or --tls-cert, --tls-key and --tls-ca say otherwise who this process is", "one of them")
 	}
 	agent, err := beside.Open(beside.Config{Dir: w.Within(f.agent), Now: w.Now, Log: w.Log, OnFailure: failed})
 	if err != nil {

@@ -51,7 +51,7 @@ func Shard() Command {
 		Long: `Run a shard until it gets SIGINT or SIGTERM: it takes the demand of tenants from their operators, decides
 which machines are made, given, taken back and ended, and has its providers do so, once a cycle.
 
-A wrong report cannot destroy much: at most 5% of a tenant's machines are taken back in a cycle because
+A wrong report cannot destroy much: at most 5% of a tenant's machines, or one, are taken back in a cycle because
 they are not wanted, a report that drops almost everything is held until it comes three times, and a tenant that
 said nothing since the start loses nothing. A tenant with a higher priority takes machines from those with a
 lower one without such a bound: --quota is the bound there. With --actuation-paused everything is decided and

@@ -429,7 +429,7 @@ follows the one before it, up to the newest, which a config signing key of the c
 
 With FILE, which fealty audit list --export wrote, no coordinator is asked. The trust bundle is the one in the file, or
 that of --trust. --config-root names the config root key that has to have signed it, as 64 hex digits, which verify
-prints when it asks a coordinator; or --root gives the pin of the cluster's root, and --root-statement the file in which
+prints when it asks a coordinator; or --root-pin gives the pin of its root, and --root-statement the file in which
 the root says which config root key it has. Without FILE the log is read from a coordinator, and it is believed which
 config root key the cluster has: that finds whoever altered the store, and not a coordinator that lies.
 
@@ -457,7 +457,7 @@ the next time.`,
 	f := cmd.Flags()
 	f.StringVar(&a.trust, "trust", "", "a file with the trust bundle to verify with")
 	f.StringVar(&a.configRoot, "config-root", "", "the config root key of the cluster, 64 hex digits")
-	f.StringVar(&a.root, "root", "", "the pin of the cluster's root, 64 hex digits; with --root-statement and --trust")
+	command.RootPin(f, &a.root, "the pin of the cluster's root, 64 hex digits; with --root-statement and --trust")
 	f.StringVar(&a.statement, "root-statement", "", "a file with the root's statement on its config root key")
 	f.StringVar(&known, "known", "", "a checkpoint that was there before, NUMBER:HASH")
 	return cmd
@@ -496,10 +496,10 @@ func (a *auditAnchor) keys(c *program.CLI, cfg *settings.Values, came []byte) (c
 	case a.configRoot == "" && a.root == "":
 		return "", nil, command.Missing("--config-root",
 			"a trust bundle shows nothing by itself: it has to be said whose it is",
-			"--config-root KEY, or --root PIN with --root-statement FILE")
+			"--config-root KEY, or --root-pin PIN with --root-statement FILE")
 	case a.configRoot == "" && a.statement == "":
 		return "", nil, command.Missing("--root-statement",
-			"the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
+			"the pin says which root, and the statement its config root key", "--root-pin PIN --root-statement FILE")
 	}
 	key, err := snapshotpkg.RootKey(c, cfg, bundle, a.configRoot, a.root, a.statement)
 	if err != nil {

@@ -74,9 +74,8 @@ asks ready ones first, and where one is, nothing is written. --force overrides t
 Running it again is harmless: the same share counts once. With --wait the share is brought again and again
 until the coordinator is ready, also to one that restarts meanwhile.
 
-With --drill the shares are only compared with the history, which a ready coordinator or a file shows. A coordinator notes
-whose shares were good, for fealty status. Nothing
-secret leaves this machine, and nothing of a share is shown.`,
+With --drill the shares are only compared with the history, which a ready coordinator or a file shows. A coordinator
+notes whose shares were good, for fealty status. Nothing secret leaves this machine, and nothing of a share is shown.`,
 		Sample: `  fealty recover --share alice.share --share-key ~/.ssh/id_ed25519 --coordinator c1.example:7443
   fealty recover --share alice.share --share-key alice.key --coordinator c1.example:7443 --manifest manifest.yaml --wait
   fealty recover --drill --share alice.share --share bob.share --share-key alice.key --share-key bob.key --history ` +

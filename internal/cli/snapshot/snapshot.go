@@ -610,14 +610,14 @@ bundle, marks and identity. The folder is only read, so that its agent can run m
 the node has already is verified as at its start.
 
 Against keys: --trust names a file with a trust bundle of the cluster, and --config-root the config root key
-that has to have signed it, as 64 hex digits. Instead of the key, --root gives the pin of the cluster's root, and
+that has to have signed it, as 64 hex digits. Instead of the key, --root-pin gives the pin of the root, and
 --root-statement the file in which the root says which config root key it has. A trust bundle itself needs no
 --trust. A fact that depends on a node is taken as the snapshot says it, and is shown as assumed: whom it is for, and
 that it accepted nothing newer.
 
 ` + ofSources,
 		Sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
-  fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
+  fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root-pin PIN --root-statement root`,
 		Groups: []settings.Group{settings.Snapshot, settings.Client}, Args: command.Exactly("SNAPSHOT"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			r, err := readSnapshot(ctx, c, cfg, args[0])
@@ -638,7 +638,7 @@ that it accepted nothing newer.
 	})
 	cmd.Flags().StringVar(&trust, "trust", "", "a file with the trust bundle to verify with, instead of a node's")
 	cmd.Flags().StringVar(&configRoot, "config-root", "", "the config root key of the cluster, 64 hex digits")
-	cmd.Flags().StringVar(&root, "root", "", "the pin of the cluster's root, 64 hex digits; with --root-statement")
+	command.RootPin(cmd.Flags(), &root, "the pin of the cluster's root, 64 hex digits; with --root-statement")
 	cmd.Flags().StringVar(&statement, "root-statement", "", "a file with the root's statement on its config root key")
 	return cmd
 }
@@ -664,13 +664,13 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 	case configRoot == "" && root == "":
 		return nil, command.Missing("--config-root",
 			"a trust bundle shows nothing by itself: it has to be said whose it is",
-			"--config-root KEY, or --root PIN with --root-statement FILE")
+			"--config-root KEY, or --root-pin PIN with --root-statement FILE")
 	case configRoot != "" && root+statement != "":
 		return nil, explain.New(explain.BadValue, "name", "--config-root", "value",
-			"given together with --root or --root-statement", "problem", "they name two anchors", "want", "one of them")
+			"given together with --root-pin or --root-statement", "problem", "they name two anchors", "want", "one of them")
 	case root != "" && statement == "", root == "" && statement != "":
-		return nil, command.Missing(map[bool]string{true: "--root-statement", false: "--root"}[statement == ""],
-			"the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
+		return nil, command.Missing(map[bool]string{true: "--root-statement", false: "--root-pin"}[statement == ""],
+			"the pin says which root, and the statement its config root key", "--root-pin PIN --root-statement FILE")
 	}
 	bundle := r
 	if trust != "" {
@@ -740,7 +740,7 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 	}
 	pin, err := identityauthor.ParseKeyID(root)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "--root", "value", root, "problem",
+		return nil, explain.Wrap(err, explain.BadValue, "name", "--root-pin", "value", root, "problem",
 			"it is not 64 lower-case hex digits", "want", "the root pin that fealty status -o wide shows")
 	}
 	raw, err := ReadBounded(c, cfg, statement, "root statement", int64(snapshotform.MaxSignedRoot))
@@ -776,7 +776,7 @@ func pinned(content []byte, pin identity.KeyID) (*x509.Certificate, error) {
 			}
 		}
 	}
-	return nil, explain.New(explain.BadValue, "name", "--root", "value", pin.String(), "problem",
+	return nil, explain.New(explain.BadValue, "name", "--root-pin", "value", pin.String(), "problem",
 		"the trust bundle has no root with this key", "want", "the root pin of the cluster that the bundle is of")
 }
 

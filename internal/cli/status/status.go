@@ -41,8 +41,8 @@ what to do, the coordinators, and the members that need somebody, those first th
 time. With -o wide all members are shown, and the hashes and keys that people compare. With --data it is this machine
 that is shown, by its agent.
 
-"Nothing needs attention" is said only if everybody was asked and everything was seen: a coordinator that just began
-to listen says that it is settling, and for how long at most, while something is not known.
+"Nothing needs attention" is said only if everybody was asked and everything was seen. A coordinator that just began to
+listen says in its place that it is settling, and for how long at most, while something is not known.
 
 The exit status is 0 if the state could be read, whatever it is; with --exit-code it is 9 if something needs
 attention or is not known, and 10 if nothing can be changed, or the cluster, or this machine's identity, is of no use.`,

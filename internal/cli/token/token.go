@@ -84,7 +84,7 @@ where it ever is. A person who loses it makes another.`,
 	program.CompleteFlag(cmd, "entry", c.Completion(func(ctx context.Context, cfg *settings.Values) []string {
 		return entryNames(ctx, c, cfg)
 	}, settings.Client))
-	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
+	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it a coordinator makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
 	f.StringSliceVar(&labels, "label", nil, "a label of those that it admits, KEY=VALUE; it decides nothing")
 	f.Var(&ttl, "ttl", "how long it is good, at most 30d (default 1h)")

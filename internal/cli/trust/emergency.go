@@ -52,7 +52,7 @@ func emergencyNew(c *program.CLI) *cobra.Command {
 			`config signing keys,
 keys of members and mesh CAs, identities, and what fealty trust revoke knows. It is for one cluster under one root,
 does not expire, and is never taken back. It needs no coordinator, neither here nor where it is applied.`,
-		Sample: `  fealty trust emergency new --cluster prod.example --root HEX --number 1 --config-key HEX ` +
+		Sample: `  fealty trust emergency new --cluster prod.example --root-pin HEX --number 1 --config-key HEX ` +
 			`--reason "c1 was stolen" --out stolen.emergency`,
 		Run: func(_ context.Context, cfg *settings.Values, _ []string) error {
 			e, err := in.statement(c.Env.Now())
@@ -80,7 +80,7 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 	})
 	f := cmd.Flags()
 	f.StringVar(&in.cluster, "cluster", "", "the cluster that it is for")
-	f.StringVar(&in.root, "root", "", "the pin of its root: 64 hex digits, as in fealty trust show")
+	command.RootPin(f, &in.root, "the pin of its root: 64 hex digits, as in fealty trust show")
 	f.Uint64Var(&in.number, "number", 1, "tells it from the other statements under this root")
 	f.StringVar(&in.reason, "reason", "", "why; everybody who is shown the statement reads it")
 	f.StringArrayVar(&in.configKeys, "config-key", nil,
@@ -101,13 +101,13 @@ func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
 		return nil, command.Missing("--cluster", "a statement is for one cluster", "--cluster ID")
 	}
 	if in.root == "" {
-		return nil, command.Missing("--root", "a statement is for one root, so that it means nothing after a reseed",
-			"--root HEX, as in fealty trust show")
+		return nil, command.Missing("--root-pin", "a statement is for one root, so that it means nothing after a reseed",
+			"--root-pin HEX, as in fealty trust show")
 	}
 	if in.reason == "" {
 		return nil, command.Missing("--reason", "signers have to know what they sign", "--reason TEXT")
 	}
-	if err := digestFlag("--root", in.root, e.Root[:]); err != nil {
+	if err := digestFlag("--root-pin", in.root, e.Root[:]); err != nil {
 		return nil, err
 	}
 	for _, text := range in.configKeys {
