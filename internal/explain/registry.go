@@ -563,14 +563,14 @@ record. The record cannot be put again as it is, and the finding goes when none 
 		Title: "the config asks for what is not given",
 		What:  "{record|a record} is left out of the {scope|snapshots}",
 		Why:   "{problem|somebody it names may not have it}",
-		Do:    "{remedy|look at it: fealty config get}",
+		Do:    "{remedy|look at it: fealty config get KIND NAME}",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A record can name a member that there is not, or that is banned, does not serve the record's organization, or
 has none of its roles; it can ask for a role to hold what no node with that role may hold; and what it is about
-or leads to can have been revoked by name. Nobody is given that: not in part, and not until somebody looks. Everything else in the config is given as if the record were
-not there. It is counted in ` + "`fealty_compile_removed_total`" + ` by scope and reason, and the finding goes with its
-cause.`,
+or leads to can have been revoked by name. Nobody is given that: not in part, and not until somebody looks. Everything
+else in the config is given as if the record were not there. It is counted in ` + "`fealty_compile_removed_total`" + `
+by scope and reason, and the finding goes with its cause.`,
 	},
 	{
 		Code:  SnapshotUncompiled,
@@ -752,7 +752,7 @@ counts once, however often it signed.`,
 		Title: "a signature does not fit",
 		What:  "{change|the manifest was not set}: the signature of {signer|a signer} does not verify",
 		Why:   "it was made over another manifest, over another head, or with another key",
-		Do:    "fetch the current head with fealty manifest history and sign the exact bytes of the file again",
+		Do:    "fetch the current head with fealty manifest history -o wide (TRANSITION) and sign the exact bytes of the file again",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
 A signature covers the exact bytes of the new manifest and the hash of the transition that it follows, so
@@ -1424,8 +1424,8 @@ least with which one can be lost or serviced while the others still outnumber it
 does a member that drains: it is about to go, and what it holds up must stand without it.
 
 The baseline counts members that are connected, and not those that have joined. While a coordinator does not answer, or
-the one that is asked became ready less than a minute ago, those that it may hear are unknown: then the baseline is
-unknown too, and nobody is alarmed. The finding clears itself when enough are connected.`,
+the one that is asked became ready less than a minute ago, those that it may hear are unknown. If there would be enough with
+them, the baseline is unknown too, and nobody is alarmed. The finding clears itself when enough are connected.`,
 	},
 	{
 		Code:  MemberExpired,
@@ -1462,8 +1462,8 @@ contact is *unknown*, and this is not said.`,
 		Page: `
 Somebody who removes a member that is alive may have named the wrong one, so that it takes a second step. A member that
 drains, is banned, or has not reported for two minutes is removed at once. A coordinator that just started, or comes
-out of recovery mode, waits as long before it calls a member silent. Only the coordinator that is asked is looked at: what another one hears of
-the member it does not know.`,
+out of recovery mode, waits as long before it calls a member silent. It asks the other coordinators what they hear of the
+member, and takes it for at work while one of them does not answer.`,
 	},
 	{
 		Code:  MemberNotDraining,
@@ -1553,12 +1553,13 @@ The agent does not make up an identity. A token for the join is made by an admin
 		Title: "the state on disk is damaged",
 		What:  "{file|a file of the node's state} cannot be used",
 		Why:   "{problem|its content does not pass its checks}",
-		Do:    "{do|keep a copy of the folder for diagnosis, look at the disk, and join again with fealty join --token-file FILE}",
+		Do:    "{do|keep a copy of the folder for diagnosis, and look at the disk; then put the file back from a copy, or have an admin run fealty member replace and fealty token create with the name of the member, and join again with fealty join --token-file FILE}",
 		Exit:  ExitUnhealthy, GRPC: codes.DataLoss,
 		Page: `
-Everything on disk is verified again at start, and what fails is not used. Damaged snapshots mend themselves
-with the next contact and do not show this code; a damaged identity or mark does, because replacing it
-silently would forget what this node has already seen.`,
+Everything on disk is verified again at start, and what fails is not used. Damaged snapshots mend themselves with the
+next contact. With damaged marks the node forgot what it had accepted: its log has this code, and it uses nothing until a
+coordinator has said what holds now. With a damaged identity the agent does not start. Its name belongs to the member
+still, so that an admin frees it with ` + "`fealty member replace`" + ` before another token for it counts.`,
 	},
 	{
 		Code:  NodeNoCoordinator,
@@ -2254,12 +2255,14 @@ guess: it neither says "failed" nor tries again by itself.`,
 		Title: "a record was written by somebody else",
 		What:  "a record of the store was refused: its authentication code does not match ({what|found on reading})",
 		Why:   "it was not written by a coordinator of this cluster, or it was changed in the store",
-		Do:    "find out who can write to the store, take that access away, and restore the record from a backup",
+		Do:    "find out who can write to the store, and take that access away; then put the record that the coordinator's log names back from a dump of the database, or go back to a backup: fealty backup restore FILE --store URL",
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
 		Page: `
 Records that decide about admission carry a code under a key that derives from the seed, over name and value.
 Somebody who can write to the database can delete records and bring back older ones, but not make one up. A record
-that fails is treated as if the question had no answer: the call ends.`,
+that fails is treated as if the question had no answer: the call ends, and so does every list that the record is part of.
+The log of the coordinator has its key. The record as it was, from a dump of the database, counts again at once; a restart
+is not needed.`,
 	},
 	{
 		Code:  StoreNewerSchema,
