@@ -3,6 +3,8 @@
 package docs
 
 import (
+	"go/ast"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -88,6 +90,85 @@ func TestClaimsNameTheirTests(t *testing.T) {
 		if !excused[begins] {
 			t.Errorf("no claim begins with %q any more: take it out of the list", begins)
 		}
+	}
+}
+
+// Each row of a table has as many cells as its head: a bar within a cell would cut it in two.
+func TestTablesAreWhole(t *testing.T) {
+	t.Parallel()
+	rows := 0
+	for _, p := range pages(t) {
+		cells := 0 // of the table that goes on
+		for i, line := range p.prose() {
+			if !strings.HasPrefix(line, "|") {
+				cells = 0
+				continue
+			}
+			n := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|") - 1
+			switch {
+			case cells == 0:
+				cells = n
+			case n != cells:
+				t.Errorf("%s:%d: the row has %d cells, and its head %d: a bar within a cell is written \\|", p.path, i+1, n, cells)
+			}
+			rows++
+		}
+	}
+	if rows < 500 {
+		t.Errorf("%d rows were looked at", rows)
+	}
+}
+
+// familyOf reads what the keys of a family of the store begin with, out of the constant that says so.
+var familyOf = regexp.MustCompile(`^"([a-z]+/)[a-z/]*"$`)
+
+// The list of what is in the store has each family of keys that code names by a constant.
+func TestStoreKeysAreListed(t *testing.T) {
+	t.Parallel()
+	listed := ""
+	for _, p := range pages(t) {
+		if p.path == "docs/reference/files-and-ports.md" {
+			_, listed, _ = strings.Cut(strings.Join(p.lines, "\n"), "The content of the store, by key:")
+		}
+	}
+	families := make(map[string]bool)
+	for dir, files := range goSource(t).files {
+		if !strings.HasPrefix(dir, "internal/coordinator") && !slices.Contains(
+			[]string{"internal/history", "internal/auditlog", "internal/backup", "internal/sealed"}, dir) {
+			continue
+		}
+		for name, f := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			for _, decl := range f.Decls {
+				d, ok := decl.(*ast.GenDecl)
+				if !ok || d.Tok != token.CONST {
+					continue
+				}
+				for _, spec := range d.Specs {
+					v := spec.(*ast.ValueSpec)
+					for i, id := range v.Names {
+						if i >= len(v.Values) || !strings.HasSuffix(id.Name, "Prefix") && !strings.HasSuffix(id.Name, "Key") {
+							continue
+						}
+						if lit, ok := v.Values[i].(*ast.BasicLit); ok {
+							if m := familyOf.FindStringSubmatch(lit.Value); m != nil {
+								families[m[1]] = true
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	for family := range families {
+		if !strings.Contains(listed, "`"+family) {
+			t.Errorf("docs/reference/files-and-ports.md does not say what stands below %s in the store", family)
+		}
+	}
+	if len(families) < 20 {
+		t.Errorf("%d families were found: %v", len(families), families)
 	}
 }
 

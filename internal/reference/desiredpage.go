@@ -39,6 +39,11 @@ everywhere: a secret is a record that says where to ask for it.
 `+"`fealty explain KIND`"+` shows these fields in a terminal. How to put and change records is told in
 [Put the desired config](../how-to/put-config.md).
 
+This example has each kind, with every field. It fits members whose entries in the manifest say this: `+"`data/db-1`"+` has the roles
+core and storage; `+"`data/node-c`"+` has the role egress, others have the role ingress, and both are of the organization acme.
+Where that is not so, what nobody may be given is left out, and `+"`fealty status`"+` names it
+([FE-D111](errors.md#fe-d111-the-config-asks-for-what-is-not-given)).
+
 `+"```yaml\n"+desired.Example+"```\n", desired.MaxBatch, desired.MaxText)
 	for _, kind := range desired.Kinds() {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | what | takes | not set |\n| --- | --- | --- | --- |\n", kind,
