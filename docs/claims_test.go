@@ -3,6 +3,7 @@
 package docs
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/mod/modfile"
 
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -116,6 +119,19 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 	if rows < 500 {
 		t.Errorf("%d rows were looked at", rows)
+	}
+}
+
+// The page about trust names the interval of renewals that members are told.
+func TestTrustPageNamesTheRenewal(t *testing.T) {
+	t.Parallel()
+	ttl := manifestform.DefaultDegradedMax + manifestform.DefaultSVIDMargin
+	want := fmt.Sprintf("%d hours unless the manifest says otherwise, renewed about every %d minutes",
+		int(ttl.Hours()), int(lifetimes.RenewEvery(ttl).Minutes()))
+	for _, p := range pages(t) {
+		if p.path == "docs/explanation/trust.md" && !strings.Contains(strings.Join(p.prose(), " "), want) {
+			t.Errorf("%s does not say %q", p.path, want)
+		}
 	}
 }
 

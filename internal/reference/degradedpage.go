@@ -55,7 +55,7 @@ func degradedPage() string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", code(string(r.Action)), early, late, ended,
 			map[bool]string{true: "yes", false: "-"}[r.Risk], r.Why)
 	}
-	b.WriteString("\nAn action that is not in the table is treated as those that are forbidden.\n\n## Scopes\n\nOnce " +
+	b.WriteString("\nAn action that is not in the table is refused always, in contact too (`FE-N113`).\n\n## Scopes\n\nOnce " +
 		"the action is refused, the agent gives the scope to nobody any more.\n\n| scope | action |\n| --- | --- |\n")
 	for _, s := range snapshot.Scopes() {
 		action := "until it expires"
