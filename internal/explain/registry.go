@@ -348,8 +348,9 @@ without a change on your side, a node runs with the data directory or the certif
 		Do:    "if the ban is a mistake, an admin lifts it with fealty member unban, and the member joins again",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
-A ban holds at once and everywhere: new calls are refused, running streams are cut within five seconds, and
-neither renewal nor a new join works for the banned identity or any key that it had.`,
+Coordinators refuse a banned identity, and any key that it had, from the moment of the ban: calls, renewals and new joins.
+Running streams are cut within five seconds, at members that reach a coordinator too. A member that reaches none does not
+hear of the ban: there the certificate ends it.`,
 	},
 	{
 		Code:  CallerExpired,
@@ -1098,12 +1099,12 @@ rejoin and renew as before; only new ones are refused.`,
 		Title: "the name belongs to a member",
 		What:  "the join was refused: {identity|the name} is a member already",
 		Why:   "the proof does not show that the candidate is that member",
-		Do:    "if the machine was replaced, an admin runs fealty member replace {identity|MEMBER}; otherwise join under a free name",
+		Do:    "{do|if the machine was replaced, an admin runs fealty member replace MEMBER; otherwise join under a free name}",
 		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
 		Page: `
 A token admits names that do not exist yet. A member comes back by its own last key or by a selector that is
 unique to it, so that nobody takes over its record and domains with a token. ` + "`fealty member replace`" + `
-bans the old machine's key and lets the new one in under the same name.`,
+bans the old machine's key and lets the new one in under the same name. A login has its name until its certificate ends.`,
 	},
 	{
 		Code:  JoinClone,
@@ -2725,7 +2726,7 @@ make one. Nothing was sent and nothing was changed.`,
 		Do:    "log in again: fealty login --token-file FILE; if that is refused too, an admin sees why: fealty member show {member|MEMBER}",
 		Exit:  ExitDenied, GRPC: codes.Unavailable,
 		Page: `
-A ban ends a login at once, everywhere, and so does a new seed, which has a new root. A banned person is told no
+A ban ends a login within seconds, at every coordinator, and so does a new seed, which has a new root. A banned person is told no
 more than that in the handshake; an admin sees the reason of a ban, and lifts it with ` + "`fealty member unban`" + `.
 A login that has ended by its own time has a code of its own, FE-C104.`,
 	},

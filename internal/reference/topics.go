@@ -50,7 +50,7 @@ connected or not); replacing (its name waits for a new machine); banned. People 
 			{"key_id", "The SHA-256 of its last certified key. Each renewal has a new one, and an older one is an " +
 				"alarm."},
 			{"svid_not_after", "When its certificate ends, unless it renews before."},
-			{"banned", "Whether the identity is forbidden, at once and everywhere."},
+			{"banned", "Whether the identity is forbidden, wherever a coordinator is reached."},
 			{"ban_reason", "Why."},
 			{"draining_since", "When it was marked to go, if it was. The mark stays when it restarts, rejoins or is " +
 				"replaced."},

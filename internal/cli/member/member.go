@@ -748,10 +748,10 @@ func replace(c *program.CLI) *cobra.Command {
 
 func ban(c *program.CLI) *cobra.Command {
 	return changeMember(c, memberChange{
-		use: "ban MEMBER", short: "forbid an identity and its keys, at once and everywhere",
-		long: "Forbid an identity and all keys that it had, at once and everywhere. A name that is no member yet can " +
-			"be banned too.",
-		risk: "%s is cut off at once, everywhere, and cannot come back under this name or with any key that it had",
+		use: "ban MEMBER", short: "forbid an identity and its keys, wherever a coordinator is reached",
+		long: `Forbid an identity and all keys that it had. Coordinators refuse it at once, and members when they hear of it, within
+seconds where they reach a coordinator. A name that is no member yet can be banned too.`,
+		risk: "%s is cut off within seconds, wherever a coordinator is reached, and cannot come back under this name or with any key that it had",
 		done: "banned", reason: true, reasonRequired: true,
 		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {

@@ -288,9 +288,19 @@ func tokenAdmits(c candidate, member record.Versioned[record.Member], now time.T
 	return nil
 }
 
+// nameTaken is the refusal of a name that another machine has, or another login of a person.
+func nameTaken(id identity.ID) *explain.Error {
+	name := string(id.Kind()) + "/" + id.Name()
+	do := "if the machine was replaced, an admin runs fealty member replace " + name + "; otherwise join under a free name"
+	if record.IsSession(id.Kind()) {
+		do = "go on with that login until it ends; if it is lost, an admin ends it: fealty member replace " + name
+	}
+	return explain.New(explain.JoinNameTaken, "identity", id.String(), "do", do)
+}
+
 // rejoins reports whether c proved that it is the member that old records.
 func rejoins(m match, c candidate, old record.Member, now time.Time) error {
-	taken := explain.New(explain.JoinNameTaken, "identity", m.id.String())
+	taken := nameTaken(m.id)
 	switch {
 	case c.proven.Type() == proof.TypeSVID:
 		// The verifier compared the key with the record, but with what it was then.
