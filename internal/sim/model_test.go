@@ -36,8 +36,9 @@ type model struct {
 
 type member struct {
 	*joined
-	acked  bool // else it may be one
-	banned tri
+	acked     bool // else it may be one
+	banned    tri
+	processes processes
 }
 
 // tri is what may be known of something.
