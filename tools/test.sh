@@ -69,20 +69,18 @@ tests() { go test "${options[@]}" "$@" | tee -a "$scratch/printed" || status=1; 
 
 tests "${IN:-./...}"
 
-# The race detector needs cgo. It makes everything up to six times as slow, and compiles the module
-# once more: in the quick lane it is for packages that start goroutines themselves and take no driver of a
-# store along.
+# Packages that start goroutines themselves, and whose tests take neither a coordinator nor a store along.
+start_goroutines() {
+  go list -test -f '{{if .ForTest}}{{.ForTest}} {{.Dir}} {{join .Deps " "}}{{end}}' "$@" |
+    grep -vE '/internal/(coordinator|store/etcd)|modernc.org/sqlite|jackc/pgx' | while read -r package dir _; do
+    if grep -qE --exclude='*_test.go' '^\s*go func|\.Go\(' "$dir"/*.go; then echo "$package"; fi
+  done | sort -u
+}
+# The race detector makes tests up to six times as slow, and what it looks at is compiled once more: the quick
+# lane has it for few packages, and finds a race elsewhere at night. It needs cgo.
 if command -v "$(go env CC | cut -d' ' -f1)" >/dev/null 2>&1; then
-  mapfile -t raced < <(
-    if [ "$lane" = nightly ]; then go list "${IN:-./...}"; else
-      go list -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}' "${IN:-./...}" |
-        grep -vE 'modernc.org/sqlite|jackc/pgx|etcd/client' | cut -d' ' -f1 | sort -u |
-        while read -r package; do
-          dir=$(go list -f '{{.Dir}}' "$package")
-          if ls "$dir"/*.go | grep -v '_test\.go$' | xargs grep -qE '^\s*go func|\.Go\('; then echo "$package"; fi
-        done
-    fi
-  )
+  raced=("${IN:-./...}")
+  if [ "$lane" != nightly ]; then mapfile -t raced < <(start_goroutines "${raced[@]}"); fi
   # A process waits this long for races when it ends; a second would be most of the time.
   if [ ${#raced[@]} -gt 0 ]; then CGO_ENABLED=1 GORACE="atexit_sleep_ms=100" tests -race "${raced[@]}"; fi
 else
@@ -98,6 +96,7 @@ awk -v seed="$seed" -v module="$(go list -m)" '
   $1 == "FAIL" && $2 != "" {
     sub(module, ".", $2)
     for (i = 1; i <= n; i++) print "test: FAILED; to run it again: make nightly IN=" $2 " TEST=\x27" failed[i] "\x27 SEED=" seed
+    if (n == 0) print "test: FAILED; to run it again: make nightly IN=" $2 " SEED=" seed
     n = 0
   }' "$scratch/printed" | sort -u
 held=$(sort -u "$FEALTY_HELD" | wc -l)
