@@ -25,7 +25,7 @@
 //
 // Epochs and ledgers begin in the same three ways: enrolled once ([EnrolEpoch],
 // [EnrolLedger]), opened at each start, and mended when somebody decided so ([MendEpoch],
-// [MendLedger]). Options say what is known beside the file, and their zero value is the strictest.
+// [MendLedger]). Options say what is known beside the file.
 package durable
 
 import (

@@ -101,6 +101,10 @@ func TestAlone(t *testing.T) {
 		if _, refused := errors.AsType[*guard.RefusedError](err); (err == nil) != (news.GetContent() != nil) || (err != nil) != (news.GetOver() != nil) || err != nil && !refused {
 			t.Errorf("%s: it may use it: %v, and its services are told %v", tc.name, err, news)
 		}
+		// Its policy does not let it report later: it tells nobody, and writes nothing down.
+		if got := m.node.Autonomy.Reportable(); len(got) > 0 || m.has(dir.DegradedName) {
+			t.Errorf("%s: to report %v, and kept: %v", tc.name, got, m.has(dir.DegradedName))
+		}
 		told := m.heard()
 		if (told["refused start_services "+"degraded"] > 0 || len(told) > 0) != (!tc.start || tc.degraded) {
 			t.Errorf("%s: told %v", tc.name, told)
@@ -335,6 +339,10 @@ func TestEmergency(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	elsewhere := m.Emergency(1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{1}} })
+	if got, err := m.node.ApplyEmergency(t.Context(), elsewhere, true); err != nil || !got.GetChanged() || len(got.GetDistrusted()) > 0 {
+		t.Errorf("what revokes no key that signed for this node: %v, %v", got, err)
+	}
 	one := revoking(1)
 	got, err := m.node.ApplyEmergency(t.Context(), one, true)
 	if err != nil || !got.GetChanged() || !slices.Contains(got.GetDistrusted(), string(runtimeScope)) || m.node.TrustState() != was || m.has(dir.EmergencyAName) {
@@ -361,6 +369,11 @@ func TestEmergency(t *testing.T) {
 	}
 	if raw, _, err := m.node.Store().ReadEmergencies(m.node.Self()); err != nil || len(raw) != 1 {
 		t.Errorf("%d on disk, %v", len(raw), err)
+	}
+	// Both are lost: it is handed in again, and outlives a restart.
+	m.Must(m.node.Store().Remove(dir.EmergencyAName, dir.EmergencyBName))
+	if got, err = m.node.ApplyEmergency(t.Context(), one, false); err != nil || got.GetChanged() || !m.has(dir.EmergencyAName) || !m.has(dir.EmergencyBName) {
+		t.Errorf("after both copies were lost: %v, %v", got, err)
 	}
 	m.restart(durabletest.Torn)
 	if m.version(runtimeScope) != 0 || len(m.node.TrustState().Emergencies) != 1 {

@@ -231,6 +231,20 @@ func TestClockResumes(t *testing.T) {
 	}
 }
 
+// Two starts whose other clock cannot be read are not one start: nothing is known of the time between them.
+func TestClockResumesWithoutAnother(t *testing.T) {
+	m := newMachine(t)
+	s := m.open()
+	at := m.lockedLoad(s).TrustState.Marks.SignedTime()
+	m.Must(s.WriteSealed(dir.ClockName, dir.ClockFile{AuthorityEpoch: 1, Floor: at.Add(2 * time.Hour)}))
+	w := &watch{wall: at.Add(-9 * time.Hour), since: 5 * time.Hour}
+	c := w.clock()
+	_, _ = s.Load(c)
+	if got := c.Now().Sub(at); got != 2*time.Hour {
+		t.Errorf("the time is %v after what was signed, want what was written down", got)
+	}
+}
+
 // Whatever becomes of the machine's clock, of its starts and of what is signed in an epoch: the
 // time never goes back below what it was by the clock that nobody can set, and is at most what
 // the machine says, or said when something was signed, with what passed since.

@@ -120,6 +120,12 @@ func TestVerifyGrant(t *testing.T) {
 			g.Chain = dir.RawChain(a.Issue(w.Key.Signer().Public(), id, a.SVIDTTL))
 			w.Kind, g.NodeBootstrap = identity.Admin, nil
 		}},
+		{"a reader's, without a bootstrap", "", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, w *state.Wanted) {
+			id, err := identity.New(authortest.Cluster, identity.Readonly, "bob")
+			a.Must(err)
+			g.Chain = dir.RawChain(a.Issue(w.Key.Signer().Public(), id, a.SVIDTTL))
+			w.Kind, g.NodeBootstrap = identity.Readonly, nil
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := author()

@@ -105,6 +105,18 @@ func TestReadyAndFresh(t *testing.T) {
 	if since, until := b.Without(runtimeScope).FreshSpan(); !since.Equal(bundle.IssuedAt) || !until.Equal(bundle.RefreshAfter) {
 		t.Errorf("without it from %v to %v, want %v to %v", since, until, bundle.IssuedAt, bundle.RefreshAfter)
 	}
+	// What ends first counts, in whatever place it stands, and of header and record the one that ends first.
+	ran := m.took(l.Me, l.TrustState, m.Gives(m.member, []snapshot.Scope{qosScope}))
+	first, _ := ran.Active[runtimeScope].Verified.Record()
+	longer := m.took(l.Me, ran, m.OfGroup(m.member, authortest.QoS(1), func(_ *header, r *record) { r.FreshUntil = r.FreshUntil.Add(time.Hour) }))
+	if since, until := longer.FreshSpan(); !since.Equal(first.IssuedAt) || !until.Equal(first.FreshUntil) {
+		t.Errorf("beside what is fresh longer: from %v to %v, want %v to %v", since, until, first.IssuedAt, first.FreshUntil)
+	}
+	shorter := m.took(l.Me, ran, m.OfGroup(m.member, authortest.QoS(1), func(h *header, _ *record) { h.RefreshAfter = h.IssuedAt.Add(time.Minute) }))
+	own := shorter.Active[qosScope].Verified.Header()
+	if since, until := shorter.FreshSpan(); !since.Equal(own.IssuedAt) || !until.Equal(own.RefreshAfter) {
+		t.Errorf("with a header that ends before its record: from %v to %v, want %v to %v", since, until, own.IssuedAt, own.RefreshAfter)
+	}
 	if since, until := (&state.TrustState{}).FreshSpan(); !since.IsZero() || !until.IsZero() {
 		t.Errorf("nothing is fresh from %v to %v", since, until)
 	}
@@ -262,6 +274,9 @@ func TestFacts(t *testing.T) {
 		{"a permission is revoked", stating(whole, func(e *cosigned.Emergency) {
 			e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "preserve_routes"}}
 		}), "degraded_mode_policy node_runtime qos_policy trust_bundle", "degraded_mode_policy qos_policy trust_bundle", "", time.Minute, "", true, true},
+		{"a permission is revoked, and there is no policy but that of its terms", stating(joined, func(e *cosigned.Emergency) {
+			e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
+		}), "node_bootstrap trust_bundle", "trust_bundle", "", 24 * time.Hour, "", false, false},
 	} {
 		f := tc.b.Facts()
 		if active(f) != tc.active || lists(f) != tc.lists {
@@ -297,6 +312,18 @@ func TestFacts(t *testing.T) {
 	if caught := m.took(l.Me, lagging, m.Gives(m.member, []snapshot.Scope{degradedScope, qosScope})); caught.Facts().Missing {
 		t.Error("an older record names revocations that the bundle does not have, and some are missing")
 	}
+	// The epoch comes first: a record of the next one counts, however low its generation is.
+	next := m.nextEpoch(l.Me, whole)
+	missing := m.took(l.Me, next, m.OfGroup(m.member, authortest.QoS(3), func(h *header, r *record) {
+		wrong(h, r)
+		r.Generation = 1
+	}))
+	for range 30 { // what is in use has no order
+		if !missing.Facts().Missing {
+			t.Fatal("a record of the epoch before hides that revocations are missing by one of this epoch")
+		}
+	}
+	m.Epoch--
 	// A record that names other revocations than the bundle in use: some are missing, until a bundle
 	// that is newer than the record comes.
 	other := m.took(l.Me, joined, m.Runtime(m.member, func(h *header, _ *runtime, r *record) {
@@ -398,6 +425,7 @@ func TestEmergenciesOnDisk(t *testing.T) {
 	}
 	one, two := ban(1, nil), ban(2, nil)
 	elsewhere := ban(3, func(e *cosigned.Emergency) { e.Root = identity.KeyID{9} })
+	foreign := ban(4, func(e *cosigned.Emergency) { e.ClusterID = "other.example" })
 	if raw, all, err := s.ReadEmergencies(me); raw != nil || all != nil || err != nil {
 		t.Errorf("none: %v, %v, %v", raw, all, err)
 	}
@@ -412,6 +440,7 @@ func TestEmergenciesOnDisk(t *testing.T) {
 		{"the second has more", [][]byte{one}, [][]byte{one, two}, 2, false},
 		{"they have different ones", [][]byte{one}, [][]byte{two}, 2, false},
 		{"one under another root", [][]byte{elsewhere, one}, nil, 1, false},
+		{"one of another cluster", [][]byte{foreign, one}, nil, 1, false},
 		{"one that is none", [][]byte{[]byte("x"), one}, nil, 1, true},
 	} {
 		seal := func(list [][]byte) []byte {
