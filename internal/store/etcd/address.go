@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,42 +181,36 @@ func (a *address) name() string {
 	return "etcd://" + strings.Join(a.endpoints, ",") + strings.TrimSuffix(a.prefix, "/")
 }
 
-// tlsConfig reads the files of a connection to endpoint; nil means no TLS. They
-// are read for each connection, so that renewed ones are used.
-func (a *address) tlsConfig(endpoint string) (*tls.Config, error) {
-	if a.plain {
+// roots reads those that verify the servers; nil means the system's.
+func (a *address) roots() (*x509.CertPool, error) {
+	if a.ca == "" {
 		return nil, nil
 	}
-	host, _, err := net.SplitHostPort(endpoint)
+	text, err := durable.OS().ReadFile(a.ca, maxPEMBytes)
 	if err != nil {
-		return nil, err
+		return nil, badAddress("names with ca= a file that cannot be read (%v)", err)
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, NextProtos: []string{"h2"}}
-	if a.serverName != "" {
-		c.ServerName = a.serverName
+	roots, _, err := pemfile.Certificates(text, pemLimits, pemfile.Nothing)
+	if err != nil {
+		return nil, badAddress("names with ca= the file %s, which cannot be used: %v", a.ca, err)
 	}
-	if a.ca != "" {
-		text, err := durable.OS().ReadFile(a.ca, maxPEMBytes)
-		if err != nil {
-			return nil, badAddress("names with ca= a file that cannot be read (%v)", err)
-		}
-		roots, _, err := pemfile.Certificates(text, pemLimits, pemfile.Nothing)
-		if err != nil {
-			return nil, badAddress("names with ca= the file %s, which cannot be used: %v", a.ca, err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		for _, root := range roots {
-			c.RootCAs.AddCert(root)
-		}
+	pool := x509.NewCertPool()
+	for _, root := range roots {
+		pool.AddCert(root)
 	}
-	if a.cert != "" {
-		pair, err := keyPair(a.cert, a.key)
-		if err != nil {
-			return nil, badAddress("names with cert= and key= what cannot be used (%v)", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
+	return pool, nil
+}
+
+// certificates reads the client's, with its key; nil means none.
+func (a *address) certificates() ([]tls.Certificate, error) {
+	if a.cert == "" {
+		return nil, nil
 	}
-	return c, nil
+	pair, err := keyPair(a.cert, a.key)
+	if err != nil {
+		return nil, badAddress("names with cert= and key= what cannot be used (%v)", err)
+	}
+	return []tls.Certificate{pair}, nil
 }
 
 // maxPEMBytes bounds a file of certificates or a key.
@@ -246,8 +239,11 @@ func keyPair(cert, key string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// password returns that of the user.
+// password returns that of the user; "" if there is no user.
 func (a *address) password() (string, error) {
+	if a.user == "" {
+		return "", nil
+	}
 	if a.passwordFile == "" {
 		if a.given != "" {
 			return a.given, nil
@@ -256,12 +252,12 @@ func (a *address) password() (string, error) {
 			"name its file with password-file=FILE, or set %s",
 			PasswordVariable)
 	}
-	text, err := os.ReadFile(a.passwordFile)
+	text, err := durable.OS().ReadFile(a.passwordFile, maxSecretFile)
 	if err != nil {
 		return "", badAddress("names with password-file= a file that cannot be read (%v)", err)
 	}
 	p := strings.TrimRight(string(text), "\r\n")
-	if p == "" || len(text) > maxSecretFile {
+	if p == "" {
 		return "", badAddress("names with password-file= the file %s, which holds no password", a.passwordFile)
 	}
 	return p, nil
@@ -300,7 +296,8 @@ type LoginError struct {
 }
 
 func (e *LoginError) Error() string {
-	return "the server does not let this user in: " + e.Problem + ": check user, password, and the roles of the user"
+	return "the server does not let this user in: " + e.Problem +
+		": check user, password, client certificate, and the roles of the user"
 }
 
 // OpenError says that the store Name was not opened. It wraps why: an
@@ -316,6 +313,9 @@ func (e *OpenError) Unwrap() error { return e.Err }
 
 // typed returns err with the type that says what to do about it.
 func typed(err error) error {
+	if refused, ok := errors.AsType[*certificateError](err); ok && refused.told {
+		return &LoginError{"it takes no connection with this client's certificate, or without one (" + refused.Error() + ")"}
+	}
 	switch st := status.Convert(err); {
 	case isAnswer(err, errAuthFailed), isAnswer(err, errUserEmpty), isAnswer(err, errInvalidToken):
 		return &LoginError{st.Message()}

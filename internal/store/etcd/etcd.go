@@ -194,16 +194,12 @@ func prepare(url string, opts Options) (*database, error) {
 		return nil, err
 	}
 	addr.given, opts.Password = opts.Password, ""
-	if _, err := addr.tlsConfig(addr.endpoints[0]); err != nil {
+	login, err := newLogin(addr, opts.Log)
+	if err != nil {
 		return nil, err
 	}
-	if addr.user != "" {
-		if _, err := addr.password(); err != nil {
-			return nil, err
-		}
-	}
 	return &database{
-		opts: opts, addr: addr, dialer: &dialer{address: addr, timeout: opts.Timeout}, hub: wake.NewHub(),
+		opts: opts, addr: addr, dialer: newDialer(login, addr.endpoints, opts.Timeout), hub: wake.NewHub(),
 	}, nil
 }
 

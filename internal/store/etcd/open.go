@@ -249,9 +249,7 @@ func (db *database) member(ctx context.Context, endpoint string, r *Report) Memb
 	m := Member{Endpoint: endpoint}
 	ctx, cancel := context.WithTimeout(ctx, db.opts.Timeout+time.Second)
 	defer cancel()
-	alone := db.addr
-	alone.endpoints = []string{endpoint}
-	d := &dialer{address: alone, timeout: db.opts.Timeout}
+	d := newDialer(db.dialer.login, []string{endpoint}, db.opts.Timeout)
 	defer d.close()
 	var answer *pb.StatusResponse
 	err := d.ask(ctx, func(ctx context.Context, x *session) (err error) {

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 )
@@ -19,8 +17,7 @@ import (
 // That they have no space is in TestFull.
 func TestOutages(t *testing.T) {
 	c := etcdtest.New(t, etcdtest.Options{})
-	file, conn := filepath.Join(t.TempDir(), "password"), c.Conn(t)
-	auth := pb.NewAuthClient(conn)
+	file := filepath.Join(t.TempDir(), "password")
 	do := func(_ any, err error) {
 		t.Helper()
 		if err != nil {
@@ -28,13 +25,7 @@ func TestOutages(t *testing.T) {
 		}
 	}
 	const secret = "hunter2-and-more"
-	for _, user := range []string{"root", "fealty"} {
-		do(auth.UserAdd(t.Context(), &pb.AuthUserAddRequest{Name: user, Password: secret}))
-		do(auth.RoleAdd(t.Context(), &pb.AuthRoleAddRequest{Name: user}))
-		do(auth.UserGrantRole(t.Context(), &pb.AuthUserGrantRoleRequest{User: user, Role: user}))
-	}
-	do(auth.RoleGrantPermission(t.Context(), &pb.AuthRoleGrantPermissionRequest{Name: "fealty", Perm: permission("/mine/")}))
-	do(auth.AuthEnable(t.Context(), &pb.AuthEnableRequest{}))
+	change := users(t, c, "/mine/", secret)
 	do(nil, os.WriteFile(file, []byte(secret), 0o600))
 	opts := impatient // servers make passwords slow to guess
 	opts.Timeout = 3 * time.Second
@@ -56,10 +47,9 @@ func TestOutages(t *testing.T) {
 	}
 	mustCommit(t, s, put("k", "v"))
 
-	do(nil, os.WriteFile(file, []byte("not that one"), 0o600))
-	again(t, c, c.Kill) // it forgets who is logged in
+	change("another one")
 	calls(store.LoginRefused, "authentication failed")
-	do(nil, os.WriteFile(file, []byte(secret), 0o600))
+	do(nil, os.WriteFile(file, []byte("another one"), 0o600))
 	waitFor(t, "another login", func() bool { _, err := s.Commit(t.Context(), put("k", "2")); return err == nil })
 
 	do(nil, c.Stop())

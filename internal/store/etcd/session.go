@@ -3,7 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -73,8 +74,9 @@ func call[A any](ctx context.Context, x *session, f func(context.Context) (A, er
 // it is given up. One connection at a time, chosen here: a balancer over all
 // members goes on asking one that swallows what it is asked.
 type dialer struct {
-	address address
-	timeout time.Duration
+	login     *login
+	endpoints []string // those of the URL, or one of them
+	timeout   time.Duration
 
 	mu      sync.Mutex
 	current *session // nil until it is needed; guarded by mu
@@ -82,10 +84,14 @@ type dialer struct {
 	closed  bool     // guarded by mu
 }
 
+func newDialer(l *login, endpoints []string, timeout time.Duration) *dialer {
+	return &dialer{login: l, endpoints: endpoints, timeout: timeout}
+}
+
 // session returns the current one, or makes one with the next member.
 func (d *dialer) session(ctx context.Context) (*session, error) {
 	d.mu.Lock()
-	x, endpoint, closed := d.current, d.address.endpoints[d.next%len(d.address.endpoints)], d.closed
+	x, endpoint, closed := d.current, d.endpoints[d.next%len(d.endpoints)], d.closed
 	d.mu.Unlock()
 	if x != nil {
 		return x, nil
@@ -98,7 +104,7 @@ func (d *dialer) session(ctx context.Context) (*session, error) {
 	defer d.mu.Unlock()
 	switch {
 	case err != nil:
-		if d.address.endpoints[d.next%len(d.address.endpoints)] == endpoint {
+		if d.endpoints[d.next%len(d.endpoints)] == endpoint {
 			d.next++
 		}
 		return nil, err
@@ -138,74 +144,178 @@ func (d *dialer) close() {
 
 // token shows a server who calls.
 type token struct {
-	text   string
+	text   string // "" until somebody logged in; then it stays
 	secure bool
 }
 
-func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+func (t *token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if t.text == "" {
+		return nil, nil
+	}
 	return map[string]string{rpctypes.TokenFieldNameGRPC: t.text}, nil
 }
 
-func (t token) RequireTransportSecurity() bool { return t.secure }
+func (t *token) RequireTransportSecurity() bool { return t.secure }
 
 // maxAnswer bounds what one answer of a server may hold: a page of records, each
 // of at most maxRequest.
 const maxAnswer = 96 << 20
 
+// dial connects to a member and logs in, with what the files hold now. If that is refused, it tries what
+// was let in before.
 func (d *dialer) dial(ctx context.Context, endpoint string) (*session, error) {
-	creds := insecure.NewCredentials()
-	config, err := d.address.tlsConfig(endpoint)
+	m := d.login.now()
+	for tries := 1; ; tries++ {
+		x, err := d.dialWith(ctx, endpoint, m)
+		if err == nil {
+			d.login.letIn(m.credential)
+			return x, nil
+		}
+		next, ok := d.login.instead(m, err)
+		if !ok || tries == trying || ctx.Err() != nil {
+			return nil, err
+		}
+		m = next
+	}
+}
+
+func (d *dialer) dialWith(ctx context.Context, endpoint string, m material) (_ *session, err error) {
+	config, err := d.login.tlsConfig(endpoint, m)
 	if err != nil {
 		return nil, err
 	}
+	creds := insecure.NewCredentials()
 	if config != nil {
 		creds = credentials.NewTLS(config)
 	}
-	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(creds),
+	made := &connection{TransportCredentials: creds}
+	t := &token{secure: config != nil}
+	conn, err := grpc.NewClient("passthrough:///"+endpoint,
+		grpc.WithTransportCredentials(made), grpc.WithContextDialer(made.dial), grpc.WithPerRPCCredentials(t),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: d.timeout}),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithNoProxy(),
-	}
-	target := "passthrough:///" + endpoint
-	if d.address.user != "" {
-		text, err := d.login(ctx, target, options)
-		if err != nil {
-			return nil, err
-		}
-		options = append(options, grpc.WithPerRPCCredentials(token{text, config != nil}))
-	}
-	conn, err := grpc.NewClient(target, options...)
+		grpc.WithDisableServiceConfig(), grpc.WithNoProxy())
 	if err != nil {
 		return nil, err
 	}
-	return &session{
+	defer func() {
+		if err != nil {
+			conn.Close()
+		}
+	}()
+	within, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	if err := made.ready(within, conn); err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case within.Err() != nil:
+			return nil, status.Errorf(codes.Unavailable, "%s did not answer within %v", endpoint, d.timeout)
+		}
+		return nil, notMade(err, config != nil)
+	}
+	x := &session{
 		endpoint, d.timeout, conn,
 		pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn), pb.NewMaintenanceClient(conn),
-	}, nil
+	}
+	if user := d.login.address.user; user != "" {
+		// A server forgets it after minutes without use, and when the password is replaced; then the session is given up,
+		// and the next one logs in again.
+		answer, err := call(ctx, x, func(ctx context.Context) (*pb.AuthenticateResponse, error) {
+			return pb.NewAuthClient(conn).Authenticate(ctx, &pb.AuthenticateRequest{Name: user, Password: m.password})
+		})
+		if err != nil {
+			return nil, err
+		}
+		t.text = answer.Token
+	}
+	return x, nil
 }
 
-// login returns a token for the user. A server forgets it after minutes without
-// use; then the session is given up, and the next one logs in again.
-func (d *dialer) login(ctx context.Context, target string, options []grpc.DialOption) (string, error) {
-	password, err := d.address.password()
-	if err != nil {
-		return "", err
+// connection is the one connection of a session. gRPC would make the next one with what it got for the first; so
+// it gets none, the session is given up, and another one reads the files again.
+type connection struct {
+	credentials.TransportCredentials
+
+	mu     sync.Mutex
+	dialed bool  // guarded by mu
+	err    error // the first; guarded by mu
+}
+
+var errEnded = errors.New("the connection to etcd has ended")
+
+// failed notes why it was not made, or ended.
+func (c *connection) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
 	}
-	conn, err := grpc.NewClient(target, options...)
-	if err != nil {
-		return "", err
+}
+
+func (c *connection) dial(ctx context.Context, address string) (net.Conn, error) {
+	c.mu.Lock()
+	again := c.dialed
+	c.dialed = true
+	c.mu.Unlock()
+	if again {
+		return nil, errEnded
 	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
-	defer cancel()
-	user := &pb.AuthenticateRequest{Name: d.address.user, Password: password}
-	answer, err := pb.NewAuthClient(conn).Authenticate(ctx, user)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return "", err
+		c.failed(err)
 	}
-	return answer.Token, nil
+	return conn, err
+}
+
+func (c *connection) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		c.failed(err)
+		return conn, info, err
+	}
+	return &noted{conn, c}, info, nil
+}
+
+// Clone is of no use to a connection that is made once.
+func (c *connection) Clone() credentials.TransportCredentials { return c }
+
+// noted notes why it ended: what a server says of a certificate may come after the handshake.
+type noted struct {
+	net.Conn
+	c *connection
+}
+
+func (n *noted) Read(b []byte) (int, error) {
+	read, err := n.Conn.Read(b)
+	if err != nil {
+		n.c.failed(err)
+	}
+	return read, err
+}
+
+// ready waits until the server has answered, and returns why it did not: ctx's error, or that of the connection.
+func (c *connection) ready(ctx context.Context, conn *grpc.ClientConn) error {
+	conn.Connect()
+	begun := false
+	for {
+		state := conn.GetState()
+		switch {
+		case state == connectivity.Ready:
+			return nil
+		case state == connectivity.TransientFailure, state == connectivity.Shutdown, state == connectivity.Idle && begun:
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.err == nil {
+				return errors.New("it does not speak as etcd does (is TLS on there, and does the URL say tls=off?)")
+			}
+			return c.err
+		}
+		begun = begun || state == connectivity.Connecting
+		if !conn.WaitForStateChange(ctx, state) {
+			return ctx.Err()
+		}
+	}
 }
 
 // unreachableError: no member answered.
@@ -244,7 +354,6 @@ func (d *dialer) outage(err error) error {
 	_, unreachable := errors.AsType[*unreachableError](err)
 	_, login := errors.AsType[*LoginError](err)
 	_, server := errors.AsType[*ServerError](err)
-	address, files := errors.AsType[*AddressError](err)
 	switch {
 	case login:
 		o = store.LoginRefused
@@ -256,27 +365,17 @@ func (d *dialer) outage(err error) error {
 		return err
 	case unreachable, status.Code(err) == codes.Unavailable:
 		o = store.Unreachable
-	case files: // what the URL names cannot be read any more
-		o, err = store.LoginRefused, fmt.Errorf("log in to etcd: %w", address)
 	default:
 		return err
 	}
+	said := err.Error()
 	if st, ok := status.FromError(err); ok {
-		return store.NewOutage(o, st.Message(), err, d.secrets()...)
+		said = st.Message()
 	}
-	return store.NewOutage(o, err.Error(), err, d.secrets()...)
-}
-
-// secrets returns what nobody may be told.
-func (d *dialer) secrets() []string {
-	if d.address.user == "" {
-		return nil
+	if problem := d.login.problem(); problem != nil && (o == store.LoginRefused || o == store.Unreachable) {
+		said += "; " + problem.Error()
 	}
-	password, err := d.address.password()
-	if err != nil {
-		return nil
-	}
-	return []string{password}
+	return store.NewOutage(o, said, err, d.login.secrets()...)
 }
 
 // ask calls f with a session until it gets an answer: f only reads, or does what
@@ -288,7 +387,7 @@ func (d *dialer) ask(ctx context.Context, f func(context.Context, *session) erro
 func (d *dialer) tryEach(ctx context.Context, f func(context.Context, *session) error) error {
 	var last error
 	moved, closed := 0, 0
-	for tries := 0; tries <= len(d.address.endpoints); tries++ {
+	for tries := 0; tries <= len(d.endpoints); tries++ {
 		x, err := d.session(ctx)
 		if err == nil {
 			if err = f(ctx, x); err == nil {

@@ -360,6 +360,9 @@ func (w *writer) swap(
 ) (bool, error) {
 	x, err := w.db.dialer.session(ctx)
 	if err != nil {
+		if ctx.Err() == nil && elsewhere(err) {
+			return false, nil // that member is gone since it was read: whoever reads again asks each
+		}
 		return false, err
 	}
 	raw := encodeHead(next)

@@ -5,17 +5,16 @@ import (
 	"crypto/subtle"
 	"crypto/tls"
 	"errors"
-	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // login is how a process logs in. The files that the URL and the environment lead to (passfile,
@@ -159,7 +158,7 @@ const trying = 3
 // was tried; nil if there is no other.
 func (l *login) instead(err error) *credential {
 	connect, ok := errors.AsType[*pgconn.ConnectError](err)
-	if !ok || !refusesLogin(err) && !hungUp(err) {
+	if !ok || !refusesLogin(err) && !store.HungUp(err) {
 		return nil
 	}
 	l.mu.Lock()
@@ -173,7 +172,7 @@ func (l *login) instead(err error) *credential {
 			return files
 		}
 		return nil
-	case hungUp(err) && l.worked.sameCertificates(files):
+	case store.HungUp(err) && l.worked.sameCertificates(files):
 		return nil
 	case used.equal(files):
 		l.refused = time.Now()
@@ -215,19 +214,5 @@ func refusesLogin(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return strings.HasPrefix(pg.Code, invalidAuthorization)
 	}
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "remote error" && slices.ContainsFunc(certificateAlerts, func(a tls.AlertError) bool {
-		return op.Err.Error() == a.Error() // the type of such an alert is not exported
-	})
-}
-
-// certificateAlerts are the alerts by which a server refuses a client's certificate (RFC 8446, section
-// 6.2): bad, unsupported, revoked, expired, unknown, of an unknown CA, denied, required.
-var certificateAlerts = []tls.AlertError{42, 43, 44, 45, 46, 48, 49, 116}
-
-// hungUp reports whether a server ended a connection that was being made, in the middle. In TLS 1.3 the
-// client's certificate is looked at when the client is done, and the alert may be lost with the connection.
-func hungUp(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF)
+	return store.RefusesCertificate(err)
 }

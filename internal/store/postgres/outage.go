@@ -54,7 +54,7 @@ func (db *database) outage(err error) error {
 			_, ok := errors.AsType[net.Error](err)
 			return ok && !errors.Is(err, context.DeadlineExceeded) // the caller's: ours are told as a silentError
 		},
-		func() bool { return hungUp(err) || errors.Is(err, net.ErrClosed) },
+		func() bool { return store.HungUp(err) || errors.Is(err, net.ErrClosed) },
 	} {
 		if lost() {
 			return store.NewOutage(store.Unreachable, said, err, secrets...)

@@ -68,6 +68,7 @@ type Cluster struct {
 	dir      string // all files
 	args     []string
 	tls      *tls.Config
+	issued   []Certificates
 	watcher  *exec.Cmd
 	watching io.Closer // the watcher's input: when it ends, the servers must
 	prefixes atomic.Int64
@@ -236,7 +237,7 @@ func (m *Member) launch() error {
 		"--unsafe-no-fsync",
 	}
 	if m.c.tls != nil {
-		args = append(args, "--client-cert-auth", "--trusted-ca-file="+m.c.RootFile,
+		args = append(args, "--client-cert-auth", "--trusted-ca-file="+filepath.Join(m.c.dir, "clients.pem"),
 			"--cert-file="+filepath.Join(m.c.dir, "server.pem"), "--key-file="+filepath.Join(m.c.dir, "server.key"))
 	}
 	cmd := exec.Command(m.c.bin, append(args, m.c.args...)...)
@@ -426,25 +427,65 @@ func (c *Cluster) URLVia(addrs, prefix string) string {
 // Prefix returns a prefix that nobody has used.
 func (c *Cluster) Prefix() string { return fmt.Sprintf("/test/%d", c.prefixes.Add(1)) }
 
-// certificates makes a root, and certificates of the servers and of a client.
+// Certificates are a root, and what it signed for the servers and for a client, as files hold them.
+type Certificates struct {
+	Root, Server, ServerKey, Client, ClientKey []byte
+
+	root *x509.Certificate
+	pair tls.Certificate // the client's
+}
+
+// certificates makes the first ones, and writes them where the servers and clients read them.
 func (c *Cluster) certificates() error {
-	rootKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c.tls = &tls.Config{
+		RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12,
+		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			for i := range c.issued {
+				if asked.SupportsCertificate(&c.issued[i].pair) == nil {
+					return &c.issued[i].pair, nil
+				}
+			}
+			return &tls.Certificate{}, nil
+		},
+	}
+	made, err := c.Issue()
 	if err != nil {
 		return err
 	}
+	at := func(name string) string { return filepath.Join(c.dir, name) }
+	c.RootFile, c.CertFile, c.KeyFile = at("root.pem"), at("client.pem"), at("client.key")
+	return errors.Join(c.Trust(made), c.Serve(made), os.WriteFile(c.RootFile, made.Root, 0o600),
+		os.WriteFile(c.CertFile, made.Client, 0o600), os.WriteFile(c.KeyFile, made.ClientKey, 0o600))
+}
+
+// Trust has the servers that are started from now on believe clients of made's root alone.
+func (c *Cluster) Trust(made Certificates) error {
+	return os.WriteFile(filepath.Join(c.dir, "clients.pem"), made.Root, 0o600)
+}
+
+// Serve has the servers show made's certificate in each connection that is made from now on.
+func (c *Cluster) Serve(made Certificates) error {
+	return errors.Join(os.WriteFile(filepath.Join(c.dir, "server.key"), made.ServerKey, 0o600),
+		os.WriteFile(filepath.Join(c.dir, "server.pem"), made.Server, 0o600))
+}
+
+// Issue makes a root, and certificates of the servers and of a client. They are in use nowhere yet, and [Member.Dial] knows
+// them.
+func (c *Cluster) Issue() (made Certificates, err error) {
+	rootKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return made, err
+	}
 	root := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: fmt.Sprintf("root %d", len(c.issued)+1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign,
 	}
-	file := func(name, kind string, der []byte) (string, error) {
-		name = filepath.Join(c.dir, name)
-		return name, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-	}
-	issue := func(serial int64, name string, usage x509.ExtKeyUsage) (cert, key string, err error) {
+	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+	issue := func(serial int64, name string, usage x509.ExtKeyUsage) (cert, key []byte, err error) {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
-			return "", "", err
+			return nil, nil, err
 		}
 		template := &x509.Certificate{
 			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -452,44 +493,35 @@ func (c *Cluster) certificates() error {
 		}
 		der, err := x509.CreateCertificate(rand.Reader, template, root, k.Public(), rootKey)
 		if err != nil {
-			return "", "", err
-		}
-		if cert, err = file(name+".pem", "CERTIFICATE", der); err != nil {
-			return "", "", err
+			return nil, nil, err
 		}
 		private, err := x509.MarshalPKCS8PrivateKey(k)
 		if err != nil {
-			return "", "", err
+			return nil, nil, err
 		}
-		key, err = file(name+".key", "PRIVATE KEY", private)
-		return cert, key, err
+		return encode("CERTIFICATE", der), encode("PRIVATE KEY", private), nil
 	}
 	der, err := x509.CreateCertificate(rand.Reader, root, root, rootKey.Public(), rootKey)
 	if err != nil {
-		return err
+		return made, err
 	}
-	if c.RootFile, err = file("root.pem", "CERTIFICATE", der); err != nil {
-		return err
-	}
+	made.Root = encode("CERTIFICATE", der)
 	// The server is its own client, too: its gateway connects to it.
-	if _, _, err = issue(2, "server", x509.ExtKeyUsageServerAuth); err != nil {
-		return err
+	if made.Server, made.ServerKey, err = issue(2, "server", x509.ExtKeyUsageServerAuth); err != nil {
+		return made, err
 	}
-	if c.CertFile, c.KeyFile, err = issue(3, "client", x509.ExtKeyUsageClientAuth); err != nil {
-		return err
+	if made.Client, made.ClientKey, err = issue(3, "client", x509.ExtKeyUsageClientAuth); err != nil {
+		return made, err
 	}
-	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-	if err != nil {
-		return err
+	if made.pair, err = tls.X509KeyPair(made.Client, made.ClientKey); err != nil {
+		return made, err
 	}
-	roots := x509.NewCertPool()
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		return err
+	if made.root, err = x509.ParseCertificate(der); err != nil {
+		return made, err
 	}
-	roots.AddCert(parsed)
-	c.tls = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	return nil
+	c.tls.RootCAs.AddCert(made.root)
+	c.issued = append(c.issued, made)
+	return made, nil
 }
 
 // Raise adds a flag for the servers that are started from now on; it takes the place
