@@ -34,9 +34,9 @@ type HTTPSConfig struct {
 	// URL is where the tree begins: https, a host, a path; nothing else.
 	URL string
 
-	// CA are the roots that the server's certificate leads to. Nil means those of the
-	// system.
-	CA *x509.CertPool
+	// CA returns the roots that the server's certificate leads to, and is asked for each connection. Nil, or nil from it,
+	// means those of the system.
+	CA func() *x509.CertPool
 
 	// Dial connects. Nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -78,11 +78,15 @@ func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: pace.Grace}).DialContext
 	}
+	roots := cfg.CA
+	if roots == nil {
+		roots = func() *x509.CertPool { return nil }
+	}
 	return &HTTPS{base: base, client: &http.Client{
 		Transport: &http.Transport{
-			DialContext:            dial,
-			TLSClientConfig:        &tls.Config{RootCAs: cfg.CA, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    pace.Grace,
+			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				return dialTLS(ctx, dial, network, address, roots())
+			},
 			ResponseHeaderTimeout:  pace.Grace,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // a small answer must not become a large one
@@ -99,6 +103,26 @@ func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
 			return nil
 		},
 	}}, nil
+}
+
+// dialTLS makes a connection to a server whose certificate leads to roots.
+func dialTLS(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error),
+	network, address string, roots *x509.CertPool) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pace.Grace)
+	defer cancel()
+	conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS12})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	return conn, nil
 }
 
 // Close ends idle connections. It does not fail.

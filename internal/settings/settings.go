@@ -318,7 +318,7 @@ var table = sync.OnceValue(func() []*Setting {
 		{Key: "snapshot_ca", Groups: []Group{Running, SnapshotGet}, Form: PathForm,
 			Help: "the CA certificates that the HTTPS servers of mirrors lead to, in PEM",
 			Zero: "those of the system",
-			More: "It is read once, when the agent starts."},
+			More: "An agent reads it again for each connection."},
 		{Key: "peer_listen", Groups: []Group{Running}, Form: AddressForm,
 			Help: "give other members of the cluster, on this address, what is signed for them as well as for " +
 				"this node",

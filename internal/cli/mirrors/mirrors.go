@@ -2,13 +2,10 @@
 package mirrors
 
 import (
-	"crypto/x509"
 	"fmt"
 	"path/filepath"
 
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/cli/cert"
-	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
@@ -17,7 +14,7 @@ import (
 
 // Named returns the mirrors that the settings name, and what opens others, which
 // are at https URLs alone: who compiles config names no files of this machine.
-func Named(c *program.CLI, cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error),
+func Named(cfg *settings.Values, roots *Roots) (named []mirror.Source, open func(string) (mirror.Source, error),
 	err error) {
 	places, v := cfg.List("snapshot_source"), cfg.Find("snapshot_source")
 	bad := func(value, problem, want string) error {
@@ -27,47 +24,26 @@ func Named(c *program.CLI, cfg *settings.Values) (named []mirror.Source, open fu
 		return nil, nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round",
 			fmt.Sprintf("%d at most", fetch.MaxMirrors))
 	}
-	ca, err := CA(c, cfg)
-	if err != nil {
-		return nil, nil, err
-	}
 	for _, place := range places {
-		source, err := Open(cfg, place, ca)
+		source, err := Open(cfg, place, roots)
 		if err != nil {
 			return nil, nil, bad(command.ShownArg(place), err.Error(), "https://HOST/PATH or a folder")
 		}
 		named = append(named, source)
 	}
 	return named, func(url string) (mirror.Source, error) {
-		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url, CA: ca})
+		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url, CA: roots.Pool})
 	}, nil
 }
 
 // Open returns the mirror at a place that was checked.
-func Open(cfg *settings.Values, place string, ca *x509.CertPool) (mirror.Source, error) {
+func Open(cfg *settings.Values, place string, roots *Roots) (mirror.Source, error) {
 	if settings.IsURL(place) {
-		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: place, CA: ca})
+		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: place, CA: roots.Pool})
 	}
 	path, err := filepath.Abs(cfg.Within(place))
 	if err != nil {
 		return nil, err
 	}
 	return mirror.NewDir(path)
-}
-
-// CA returns the roots for servers of mirrors; nil for those of the system.
-func CA(c *program.CLI, cfg *settings.Values) (*x509.CertPool, error) {
-	file := cfg.Text("snapshot_ca")
-	if file == "" {
-		return nil, nil
-	}
-	certs, err := cert.Read(c, cfg, file)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	for _, cert := range certs.Certs {
-		pool.AddCert(cert)
-	}
-	return pool, nil
 }

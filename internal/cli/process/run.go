@@ -334,7 +334,12 @@ func RunAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 }
 
 func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Values, r Running) error {
-	mirrors, open, err := mirrors.Named(c, cfg)
+	roots, err := mirrors.ReadRoots(c, cfg, r.Log)
+	if err != nil {
+		return err
+	}
+	r.Reload.Add(roots.Part())
+	mirrors, open, err := mirrors.Named(cfg, roots)
 	if err != nil {
 		return err
 	}

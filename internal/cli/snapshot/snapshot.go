@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -258,11 +259,11 @@ func mirrorSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, p
 		return nil, explain.New(explain.BadValue, "name", "--from", "value", command.ShownArg(place), "problem",
 			problem, "want", "https://HOST/PATH or a folder")
 	}
-	ca, err := mirrors.CA(c, cfg)
+	roots, err := mirrors.ReadRoots(c, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	source, err := mirrors.Open(cfg, place, ca)
+	source, err := mirrors.Open(cfg, place, roots)
 	if err != nil {
 		return nil, err
 	}
