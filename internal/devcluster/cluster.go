@@ -17,6 +17,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -104,7 +105,8 @@ type Options struct {
 type Cluster struct {
 	opts      Options
 	dir       string
-	temp      bool // dir is ours to remove
+	temp      bool      // dir is ours to remove
+	lock      io.Closer // of dir
 	id        string
 	signer    ed25519.PrivateKey
 	store     store.Store // that the coordinators share
@@ -203,6 +205,9 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 		return nil, err
 	}
 	c.dir = abs
+	if err := c.own(); err != nil {
+		return nil, err
+	}
 	c.shards = devshard.New(programsOf(c))
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
@@ -216,10 +221,19 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 	return c, nil
 }
 
-func (c *Cluster) prepare(ctx context.Context) error {
+// own makes the folder, and keeps every other dev cluster away from it before anything there is read or written.
+func (c *Cluster) own() (err error) {
 	if err := durable.OS().MkdirAll(c.dir); err != nil {
 		return fmt.Errorf("make %s: %w", c.dir, err)
 	}
+	c.lock, err = durable.OS().Lock(filepath.Join(c.dir, "dev.lock"))
+	if held, ok := errors.AsType[*durable.LockedError](err); ok {
+		return explain.Wrap(err, explain.NodeLocked, "dir", c.dir, "pid", held.PID)
+	}
+	return err
+}
+
+func (c *Cluster) prepare(ctx context.Context) error {
 	if err := c.oldLayout(); err != nil {
 		return err
 	}
@@ -317,6 +331,7 @@ func (c *Cluster) Close() error {
 	if c.temp {
 		errs = append(errs, os.RemoveAll(c.dir))
 	}
+	errs = append(errs, c.lock.Close())
 	return errors.Join(errs...)
 }
 

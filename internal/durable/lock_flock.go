@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // lockFile takes the flock(2) of name. The descriptor is a bare one: an os.File
@@ -29,6 +30,8 @@ func lockFile(name string) (io.Closer, error) {
 		_, err = retry(func() (int, error) { return 0, syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) })
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			locked := &LockedError{Name: name, PID: holder(fd)}
+			// The holder looks there, and says that somebody came: see TellNewcomers. A disk that is full keeps it from that.
+			_, _ = syscall.Pwrite(fd, line(syscall.Getpid()), lineBytes)
 			syscall.Close(fd)
 			return nil, locked
 		}
@@ -52,23 +55,51 @@ func lockFile(name string) (io.Closer, error) {
 		// The pid is for the message of those who come second. If it cannot be
 		// written (a full disk), the lock holds all the same.
 		if err := syscall.Ftruncate(fd, 0); err == nil {
-			syscall.Pwrite(fd, fmt.Appendf(nil, "%d\n", syscall.Getpid()), 0)
+			syscall.Pwrite(fd, line(syscall.Getpid()), 0)
 		}
-		return &flock{fd: fd}, nil
+		return hold(&flock{fd: fd, name: name, since: time.Now()}), nil
 	}
 }
 
+// A lock file has two lines of this length: the pid of its holder, and that of the last process that was refused it.
+const lineBytes = 32
+
+func line(pid int) []byte { return fmt.Appendf(nil, "%-*d\n", lineBytes-1, pid) }
+
 type flock struct {
-	once sync.Once
-	fd   int
+	name  string
+	since time.Time
+
+	mu     sync.Mutex
+	closed bool // guarded by mu
+	fd     int
 }
 
 // Close releases the lock. Closing again does nothing: the number of the
 // descriptor may belong to another file by then.
 func (l *flock) Close() error {
-	var err error
-	l.once.Do(func() { err = syscall.Close(l.fd) })
-	return err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	letGo(l)
+	return syscall.Close(l.fd)
+}
+
+// refused returns the pid of the last process that was refused the lock since it was asked before; 0 if there was none.
+func (l *flock) refused() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0
+	}
+	pid := pidAt(l.fd, lineBytes)
+	if pid != 0 {
+		_ = syscall.Ftruncate(l.fd, lineBytes) // who comes just now is not told of: told is that somebody comes, not how many
+	}
+	return pid
 }
 
 // Holder says who holds the lock of name; nil if nobody does. It makes no file and
@@ -95,14 +126,17 @@ func Holder(name string) (*LockedError, error) {
 	return nil, nil
 }
 
-// holder reads the pid in a lock file; 0 if there is none.
-func holder(fd int) int {
-	var buf [20]byte
-	n, err := syscall.Pread(fd, buf[:], 0)
+// holder reads the pid of the holder in a lock file; 0 if there is none.
+func holder(fd int) int { return pidAt(fd, 0) }
+
+func pidAt(fd int, offset int64) int {
+	var buf [lineBytes]byte
+	n, err := syscall.Pread(fd, buf[:], offset)
 	if err != nil {
 		return 0
 	}
-	pid, err := strconv.Atoi(string(bytes.TrimSpace(buf[:n])))
+	first, _, _ := bytes.Cut(buf[:n], []byte("\n"))
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(first)))
 	if err != nil || pid < 0 {
 		return 0
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"time"
 )
 
 func lockFile(name string) (io.Closer, error) {
@@ -16,3 +17,11 @@ func lockFile(name string) (io.Closer, error) {
 func Holder(name string) (*LockedError, error) {
 	return nil, &fs.PathError{Op: "look at the lock", Path: name, Err: errors.ErrUnsupported}
 }
+
+// flock is a lock; here there is none.
+type flock struct {
+	name  string
+	since time.Time
+}
+
+func (l *flock) refused() int { return 0 }

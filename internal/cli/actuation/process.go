@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -98,7 +99,7 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return explain.Wrap(err, explain.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
-			err.Error())
+			wording.Network(err))
 	}
 	defer listener.Close()
 	marks, err := f.marks(w, authority, profiles)

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
 	"github.com/fealty-io/fealty/internal/uplink"
+	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // shards are the flags of fealty shard.
@@ -136,7 +137,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return explain.Wrap(err, explain.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
-			err.Error())
+			wording.Network(err))
 	}
 	defer listener.Close()
 	metrics, err := w.Metrics()

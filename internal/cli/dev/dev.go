@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,27 @@ import (
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
+
+// logFileWriter says when the log is not written, as on a full disk, and when it is again. The handler of a log writes
+// one line at a time.
+type logFileWriter struct {
+	to      io.Writer
+	say     func(format string, args ...any) // continues "the log FILE"
+	failing bool
+}
+
+func (w *logFileWriter) Write(p []byte) (int, error) {
+	n, err := w.to.Write(p)
+	if failing := err != nil; failing != w.failing {
+		w.failing = failing
+		if failing {
+			w.say("is not written, and its lines are lost: %v", err)
+		} else {
+			w.say("is written again")
+		}
+	}
+	return n, err
+}
 
 func Command(c *program.CLI) *cobra.Command {
 	var story, exit bool
@@ -91,9 +113,16 @@ func dev(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) 
 			return fmt.Errorf("open the log of the dev cluster: %w", err)
 		}
 		defer f.Close()
-		opts.Log = slog.New(slog.NewTextHandler(f, nil))
+		opts.Log = slog.New(slog.NewTextHandler(&logFileWriter{to: f, say: func(format string, args ...any) {
+			c.Say("the log "+logFile+" "+format, args...)
+		}}, nil))
 	}
 	process.Harden(opts.Log)
+	telling, told := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { durable.TellNewcomers(telling, opts.Log) })
+	defer running.Wait()
+	defer told()
 	cluster, err := devcluster.Start(ctx, opts)
 	if err != nil {
 		return interruptedOr(ctx, err)

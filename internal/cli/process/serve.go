@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/logging"
 	"github.com/fealty-io/fealty/internal/reload"
 	"github.com/fealty-io/fealty/internal/settings"
@@ -26,7 +27,7 @@ type Running struct {
 }
 
 // Serve runs a command that goes on. While it runs, what it adds to [Running.Reload] is read again when the
-// process is told to, and so are the settings of the log.
+// process is told to, and so are the settings of the log. It says when another process wanted what this one has locked.
 func Serve(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	do func(ctx context.Context, r Running) error) error {
 	handler := LogHandler(c, c.Env.Stderr, cfg.Text("log_format"), logLevel(cfg))
@@ -36,6 +37,7 @@ func Serve(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { r.Reload.Run(ctx, c.Env.Hangups, r.Log) })
+	reading.Go(func() { durable.TellNewcomers(ctx, r.Log) })
 	defer reading.Wait()
 	defer cancel()
 	return do(ctx, r)
