@@ -73,6 +73,13 @@ func TestFollowsRoot(t *testing.T) {
 	if trusts() {
 		t.Error("connections trust the root before its bundle came")
 	}
+	// A bundle by who signs for the root that comes, and that does not name it, leads nowhere.
+	aside := next.Content()
+	aside.Roots = m.Content().Roots
+	m.mustTake(next.SignTrust(next.TrustHeader(), aside))
+	if cur, err := m.node.Source().Current(t.Context()); err != nil || cur.Bundle() != m.node.TrustState().Contact {
+		t.Errorf("connections trust a bundle that does not name the root that comes: %v", err)
+	}
 	m.heard()
 	m.mustTake(next.TrustBundle())
 	if !trusts() || m.version(bundleScope) == next.Version || m.heard()["rejected trust_bundle "+snapshotform.ReasonSignature] != 0 {

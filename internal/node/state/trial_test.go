@@ -3,6 +3,7 @@ package state_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,6 +100,17 @@ func TestProbation(t *testing.T) {
 	}
 	if got := x.b.WithLedger(x.b.Ledger.WithoutTrial(qosScope)); len(got.Trials) != 0 || len(x.b.Trials) != 1 {
 		t.Errorf("without it: %v, and before %v", got.Trials, x.b.Trials)
+	}
+	// Of two scopes on trial each has its own.
+	both := x.b.Ledger
+	second := both.Trials[0]
+	second.Scope, second.Attempts = snapshot.ScopeRoutePolicy, 2
+	both.Trials = append(slices.Clone(both.Trials), second)
+	if is, on := both.OnTrial(snapshot.ScopeRoutePolicy); !on || is.Attempts != 2 {
+		t.Errorf("of the second scope on trial %v: %+v", on, is)
+	}
+	if left := both.WithoutTrial(qosScope).Trials; len(left) != 1 || left[0].Scope != snapshot.ScopeRoutePolicy {
+		t.Errorf("when one ends %+v are left", left)
 	}
 	// The same content when it passed: it is on trial no more.
 	x.b = x.b.WithLedger(x.b.Ledger.WithoutTrial(qosScope))
@@ -205,11 +217,20 @@ func TestQuarantineIsBounded(t *testing.T) {
 		x.b, _ = x.s.Fail(x.b, x.me, qosScope, state.FailedVerdict, fmt.Sprint(n), x.Clock())
 		return content
 	}
+	// One of another scope, with the same content, is neither counted nor replaced.
+	other := fail(1)
+	l := x.b.Ledger
+	l.Quarantine = slices.Clone(l.Quarantine)
+	l.Quarantine[0].Scope = snapshot.ScopeRoutePolicy
+	x.b = x.b.WithLedger(l)
 	var contents []snapshot.Digest
 	for n := 1; n <= state.MaxQuarantined+1; n++ {
 		contents = append(contents, fail(n))
 	}
-	if n := len(x.b.Quarantine); n != state.MaxQuarantined {
+	if _, barred := x.b.Barred(snapshot.ScopeRoutePolicy, other); !barred {
+		t.Error("what failed in another scope is forgotten")
+	}
+	if n := len(x.b.Quarantine); n != state.MaxQuarantined+1 {
 		t.Errorf("%d are remembered", n)
 	}
 	for i, content := range contents {
