@@ -85,7 +85,16 @@ func TestOperatorRules(t *testing.T) {
 	}
 	nameless := pki.Root
 	nameless.Cert = forge(pki.Root.Cert, pki.Root, func(f *forged) { f.Subject, f.Issuer, f.Serial = noName, noName, new(big.Int) })
-	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert, nameless.Cert})
+	// A trust anchor is believed by its name and key: what else it says of itself is not looked at.
+	loose := pki.CA(t, "loose", nil, nil)
+	loose.Cert = forge(loose.Cert, loose, func(f *forged) {
+		f.set(oidBC, false, f.value(oidBC)...)
+		f.set(oidKU, false, f.value(oidKU)...)
+	})
+	// But for that it may not sign.
+	torn := pki.CA(t, "torn", nil, nil)
+	torn.Cert = forge(torn.Cert, torn, func(f *forged) { f.set(oidKU, true, 0x03, 0x02, 0x07, 0x80) }) // digitalSignature alone
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert, nameless.Cert, loose.Cert, torn.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +115,15 @@ func TestOperatorRules(t *testing.T) {
 			f.drop(oidSKI)
 			f.drop(oidAKI)
 		}), pki.Intermediate.Cert}, "", nil},
+		{"CAs without key identifiers", forgedCA(func(f *forged) {
+			f.drop(oidSKI)
+			f.drop(oidAKI)
+		}), "", nil},
+		{"no subject, and other names that are not critical", []*x509.Certificate{forge(
+			leaf(func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} })[0], pki.Intermediate,
+			func(f *forged) { f.set(oidSAN, false, f.value(oidSAN)...) }), pki.Intermediate.Cert}, "", nil},
+		{"a root whose extensions contradict: a CA that may not sign", pki.IssueBy(t, torn, key, nil)[:1], "path", identity.ErrUntrusted},
+		{"a root whose CA extensions are not critical", pki.IssueBy(t, loose, key, nil)[:1], "", nil},
 		{"a usage of somebody's", forgedLeaf(func(f *forged) { f.set(oidEKU, false, usages...) }), "", nil},
 		{"serial number 0", forgedLeaf(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ErrProfile},
 		{"serial number of 21 bytes", forgedLeaf(func(f *forged) { f.Serial = new(big.Int).Lsh(big.NewInt(1), 160) }), "serial-number", identity.ErrProfile},
