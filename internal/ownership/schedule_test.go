@@ -505,6 +505,9 @@ func (o *owner) ends() <-chan struct{} {
 // Invoke calls the coordinator, on a way that may be cut before it and after it.
 func (o *owner) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
 	lost := status.Error(codes.Unavailable, "the way is cut")
+	if _, lets := args.(*fealtyv1.ReleaseDomainRequest); lets && o.after == nil && o.p.chance(15) {
+		o.overtaken(o.p.chance(50)) // while its word that it let go is under way
+	}
 	if o.p.meanwhile(); o.cut {
 		return lost
 	}

@@ -212,12 +212,13 @@ func (d *Domains) member(ctx context.Context, s *authority.State, path string,
 	switch stands, err := d.standing(ctx, s, path); {
 	case err != nil:
 		return rec, err
+	case !rec.Value.Held():
+		// Before its key, which is banned then: no ban is to be lifted.
+		return unfit("no machine holds it now", another+kind+"; or let a machine join under its name")
 	case stands.gone != "":
 		return unfit(stands.gone, another+kind+stands.remedy)
 	case !rec.Value.Drain.At.IsZero():
 		return unfit("it drains", another+kind+"; or let it stay: fealty member undrain "+path)
-	case !rec.Value.Held():
-		return unfit("no machine holds it now", another+kind+"; or let a machine join under its name")
 	}
 	return rec, nil
 }

@@ -704,3 +704,102 @@ func TestFindings(t *testing.T) {
 	d.Lapse()
 	counts("one that does not lead", 0, 0, 0)
 }
+
+// What a change was decided on is so when it is made: nobody bans the next owner meanwhile, and
+// nobody lifts the ban because of which an owner is passed over.
+func TestStandingChangesMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	d.Joined("b")
+	d.Joined("c")
+	tries := 0
+	meanwhile := func(do func()) {
+		tries = 0
+		d.Store.Intercept(func(tx store.Tx) {
+			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == domains.KeyOf("eu") }) {
+				if tries++; tries == 1 {
+					do()
+				}
+			}
+		})
+	}
+	mustAssign(t, d, "eu", "data/a")
+	meanwhile(func() { ban(d, "b") })
+	_, err := assign(d, "eu", "data/b")
+	coordinatortest.WantOnly(t, "the next owner is banned meanwhile", err, explain.DomainUnfit)
+
+	d.Store.Intercept(nil)
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
+	ch.Put(record.BanIDKey(identity.Data, "a"), 0, record.Ban{Reason: "a test"})
+	if _, err := ch.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	meanwhile(func() { d.Store.Remove(record.BanIDKey(identity.Data, "a")) })
+	got, err := assign(d, "eu", "data/c")
+	if err != nil || tries != 2 || got.GetDomain().GetOwner() != "data/a" || got.GetPassedOver() != "" {
+		t.Errorf("the ban of the owner is lifted meanwhile: decided %d times: %v, %v", tries, got, err)
+	}
+	d.Store.Intercept(nil)
+}
+
+// Who is banned is told by the store, before the bans in force that members are told of say so; and
+// neither an owner that is no member any more nor a member whose name waits for its next machine is
+// taken for one that can be heard.
+func TestStandingIsOfTheStore(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	for _, name := range []string{"a", "b", "c", "e"} {
+		d.Joined(name)
+	}
+	if _, err := d.Members().ReplaceMember(t.Context(), &fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "e",
+		Reason: "it burned"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := assign(d, "ap", "data/e")
+	coordinatortest.WantOnly(t, "one whose name waits for a machine", err, explain.DomainUnfit)
+	if !strings.Contains(err.Error(), "no machine holds it now") || strings.Contains(err.Error(), "unban") {
+		t.Errorf("one whose name waits for a machine: %v", err)
+	}
+
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
+	ch.Put(record.BanIDKey(identity.Data, "a"), 0, record.Ban{Reason: "of another coordinator, just now"})
+	if _, err := ch.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = assign(d, "eu", "data/a")
+	coordinatortest.WantOnly(t, "one whose ban is in the store alone", err, explain.DomainUnfit)
+
+	mustAssign(t, d, "us", "data/b")
+	d.Store.Remove(record.MemberKey(identity.Data, "b"))
+	got, err := assign(d, "us", "data/c")
+	if err != nil || got.GetDomain().GetOwner() != "data/c" || !strings.Contains(got.GetPassedOver(), "a member no more") {
+		t.Errorf("the owner is no member any more: %v, %v", got, err)
+	}
+}
+
+// An owner whose certificate ended is told with when it did.
+func TestExpiredOwnerIsFound(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	mustAssign(t, d, "eu", "data/a")
+	end := d.Record(identity.Data, "a").Value.CertifiedUntil()
+	d.Advance(end.Sub(d.Clock()) - time.Second)
+	look(d)
+	gone := func() string {
+		for _, f := range d.C.Rooms().Fencing.Domains.Findings(t.Context(), d.State()) {
+			if f.GetCode() == string(explain.DomainOwnerGone) {
+				return f.GetSummary()
+			}
+		}
+		return ""
+	}
+	if got := gone(); got != "" {
+		t.Errorf("a second before its certificate ends: %s", got)
+	}
+	d.Advance(time.Second)
+	if got := gone(); !strings.Contains(got, "its certificate ended at "+end.UTC().Format(time.RFC3339)) {
+		t.Errorf("when its certificate ended: %q", got)
+	}
+}

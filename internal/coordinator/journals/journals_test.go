@@ -11,12 +11,14 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/journals"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // line is an entry as a shard wrote it.
@@ -429,4 +431,33 @@ func TestNoteStaysForWhatIsNew(t *testing.T) {
 	more := s.writes(1)
 	s.gives(6, more...)
 	wantKept(d, slices.Concat(first, next, more)...)
+}
+
+// A process that is overtaken while its entries are on their way to the store gives none of them:
+// the process in charge gives them, once.
+func TestJournalOfOneOvertakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	s := newShard(d, "a")
+	all := s.writes(3)
+	asks := func(life fence.Life) error {
+		_, err := coordinatortest.Served[fealtyv1.JournalServiceServer](d.C.Rooms().Fencing.Journals.RegisterServices).
+			KeepJournal(coordinatortest.Calls(s.Machine, life), request(all...))
+		return err
+	}
+	old, next := d.Process(s.Machine), fence.Life{}
+	d.Store.Intercept(func(tx store.Tx) {
+		if next.Grant == "" && slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == all[0].key }) {
+			next = d.Process(s.Machine)
+		}
+	})
+	coordinatortest.WantOnly(t, "one that is overtaken meanwhile", asks(old), explain.ProcessOvertaken)
+	d.Store.Intercept(nil)
+	if have := d.Store.Snapshot(); next.Grant == "" || len(have[all[0].key].Value) != 0 {
+		t.Errorf("an entry of it was kept: %s", have[all[0].key].Value)
+	}
+	if err := asks(next); err != nil {
+		t.Fatal(err)
+	}
+	wantKept(d, all...)
 }
