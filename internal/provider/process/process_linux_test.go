@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -358,7 +359,7 @@ func TestOthersAreTurnedAway(t *testing.T) {
 }
 
 // Whom a provider does not serve it counts, by why: a certificate of no shard, of nobody, or of two at once, none at
-// all, and one of another cluster.
+// all, one of another cluster, and what is no TLS.
 func TestThoseTurnedAwayAreCounted(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	foreign := identitytest.NewAuthority(t, cluster)
@@ -417,9 +418,25 @@ func TestThoseTurnedAwayAreCounted(t *testing.T) {
 			t.Errorf("%s: %v, want %v", row.name, err, row.want)
 		}
 	}
+	const garbage = 20
+	for range garbage {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn) // until it is closed
+		if err != nil {
+			t.Error(err)
+		}
+		conn.Close()
+	}
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	if n := counts.TurnedAway()["handshake"]; n < garbage {
+		t.Errorf("%v handshakes that failed were counted, after %d that were none", n, garbage)
 	}
 	// A client that is closed may connect again by itself, so that these are one or more.
 	got := counts.TurnedAway()
