@@ -69,10 +69,11 @@ tests() { go test "${options[@]}" "$@" | tee -a "$scratch/printed" || status=1; 
 
 tests "${IN:-./...}"
 
-# Packages that start goroutines themselves, and whose tests take neither a coordinator nor a store along.
+# Packages that start goroutines themselves, and whose tests take no agent, coordinator or
+# store along: to compile these once more takes longer than all of the tests here.
 start_goroutines() {
   go list -test -f '{{if .ForTest}}{{.ForTest}} {{.Dir}} {{join .Deps " "}}{{end}}' "$@" |
-    grep -vE '/internal/(coordinator|store/etcd)|modernc.org/sqlite|jackc/pgx' | while read -r package dir _; do
+    grep -vE '/internal/(agent|coordinator|store/etcd)|modernc.org/sqlite|jackc/pgx' | while read -r package dir _; do
     if grep -qE --exclude='*_test.go' '^\s*go func|\.Go\(' "$dir"/*.go; then echo "$package"; fi
   done | sort -u
 }
