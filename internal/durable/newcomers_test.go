@@ -10,12 +10,31 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/durable"
 )
+
+// logText is a log that is read while it is written.
+type logText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 // TestNewcomers: who holds a lock is told of processes that were refused it, by their number, and at most once a minute. Who is
 // refused is still told who holds it.
@@ -44,7 +63,7 @@ func TestNewcomers(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		var log strings.Builder
+		var log logText
 		go durable.TellNewcomers(ctx, slog.New(slog.NewTextHandler(&log, nil)))
 		told := func(want int, pid int) {
 			t.Helper()
