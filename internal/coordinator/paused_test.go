@@ -36,18 +36,22 @@ func TestShardPausedIsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := func(what string, paused bool) {
+	finds := func() (found string) {
 		t.Helper()
 		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := ""
 		for _, f := range st.GetFindings() {
 			if f.GetCode() == string(explain.ShardPaused) {
 				found = f.GetSummary() + "; " + f.GetRemedy()
 			}
 		}
+		return found
+	}
+	want := func(what string, paused bool) {
+		t.Helper()
+		found := finds()
 		if (found != "") != paused || paused && (!strings.Contains(found, "shard/eu-1 decides, and does nothing") ||
 			!strings.Contains(found, "fealty instruction give shard/eu-1 resume")) {
 			t.Errorf("%s: status finds %q", what, found)
@@ -96,6 +100,9 @@ func TestShardPausedIsFound(t *testing.T) {
 	if _, err := d.Members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "shard", Name: "eu-1",
 		Reason: "a test"}); err != nil {
 		t.Fatal(err)
+	}
+	if found := finds(); found != "" {
+		t.Errorf("banned just now: status finds %q", found)
 	}
 	d.Advance(replicas.SilentAfter + time.Second)
 	want("heard no more", false)
