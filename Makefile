@@ -38,7 +38,7 @@ CHAOS_TIME ?= 10m
 chaos:
 	@tools/postgres.sh
 	@tools/etcd.sh
-	FEALTY_LANE=nightly FEALTY_SEED=$(SEED) CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 4 -timeout 24h -v ./internal/chaos
+	FEALTY_LANE=nightly FEALTY_SEED=$(SEED) CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 4 -timeout 24h -v ./test/chaos
 
 conformance-machines:
 	@tools/conformance-machines.sh

@@ -24,7 +24,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -83,7 +83,7 @@ type end struct {
 	trust *x509bundle.Bundle
 }
 
-func newEnd(b *testing.B, pki *identitytest.PKI, id string) *end {
+func newEnd(b *testing.B, pki *pkitest.PKI, id string) *end {
 	b.Helper()
 	fail := func(err error) {
 		b.Helper()
@@ -95,17 +95,17 @@ func newEnd(b *testing.B, pki *identitytest.PKI, id string) *end {
 	var err error
 	e.id, err = identity.Parse(id)
 	fail(err)
-	key := identitytest.NewKey(b)
+	key := pkitest.NewKey(b)
 	e.chain = pki.Issue(b, key, func(c *x509.Certificate) {
 		c.URIs, c.DNSNames = append(c.URIs, e.id.URL()), []string{"end.example"}
 	})
-	e.cert = identitytest.TLS(e.chain, key)
+	e.cert = pkitest.TLS(e.chain, key)
 	e.roots.AddCert(pki.Root.Cert)
 	dir := b.TempDir()
 	paths := credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
 		CA: filepath.Join(dir, "ca.crt")}
-	for path, data := range map[string][]byte{paths.Cert: identitytest.PEM(e.chain...),
-		paths.Key: identitytest.KeyPEM(b, key), paths.CA: identitytest.PEM(pki.Root.Cert)} {
+	for path, data := range map[string][]byte{paths.Cert: pkitest.PEM(e.chain...),
+		paths.Key: pkitest.KeyPEM(b, key), paths.CA: pkitest.PEM(pki.Root.Cert)} {
 		fail(os.WriteFile(path, data, 0o600))
 		// Files that changed a moment ago are read each time; those here are older.
 		fail(os.Chtimes(path, time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)))
@@ -142,7 +142,7 @@ func plainTLS(server, client *end) (*tls.Config, *tls.Config) {
 // gives tickets.
 func BenchmarkEdgeHandshake(b *testing.B) {
 	const n = 100
-	pki := identitytest.NewPKI(b, "corp", nil)
+	pki := pkitest.NewPKI(b, "corp", nil)
 	server, client := newEnd(b, pki, "spiffe://prod.example/provider/aws"),
 		newEnd(b, pki, "spiffe://prod.example/shard/eu-1")
 	ours := credential.ServerTLS(server.files, credential.ServerOptions{})
@@ -182,7 +182,7 @@ func BenchmarkEdgeHandshake(b *testing.B) {
 // mesh costs; the third side is plain with as many, so that what the mesh itself costs shows too.
 func BenchmarkEdgeCalls(b *testing.B) {
 	const n, atOnce = 2000, 8
-	pki := identitytest.NewPKI(b, "corp", nil)
+	pki := pkitest.NewPKI(b, "corp", nil)
 	server, client := newEnd(b, pki, "spiffe://prod.example/provider/aws"),
 		newEnd(b, pki, "spiffe://prod.example/shard/eu-1")
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: server.files})

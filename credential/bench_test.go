@@ -10,7 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // BenchmarkHandshake measures a mutual handshake with the checks of this package
@@ -18,8 +18,8 @@ import (
 // busy machine slows both. "ratio" is the median of the first over the median of
 // the second. The chains are equal, and neither side hands out tickets.
 func BenchmarkHandshake(b *testing.B) {
-	a := identitytest.NewAuthority(b, cluster)
-	dns := identitytest.WithDNSNames("c1")
+	a := pkitest.NewAuthority(b, cluster)
+	dns := pkitest.WithDNSNames("c1")
 	server, client := material(b, a, identity.Coordinator, "c1", dns), material(b, a, identity.Data, "n1", dns)
 	src := credential.NewIssued(server)
 	serverTLS := credential.ServerTLS(src, credential.ServerOptions{})
@@ -29,9 +29,9 @@ func BenchmarkHandshake(b *testing.B) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(a.Root().Cert)
-	plainServer := &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(server.Chain(), server.Key())}, MinVersion: tls.VersionTLS13,
+	plainServer := &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(server.Chain(), server.Key())}, MinVersion: tls.VersionTLS13,
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, SessionTicketsDisabled: true}
-	plainClient := &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(client.Chain(), client.Key())}, MinVersion: tls.VersionTLS13,
+	plainClient := &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(client.Chain(), client.Key())}, MinVersion: tls.VersionTLS13,
 		RootCAs: pool, ServerName: "c1"}
 
 	once := func(server, client *tls.Config) time.Duration {

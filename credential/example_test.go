@@ -12,7 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // exampleTB lets an example, which has no testing.TB, use identitytest.
@@ -25,7 +25,7 @@ func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 // A source keeps what is good: material of somebody else does not take its place.
 func ExampleIssued() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	issue := func(name string) (*credential.Material, error) {
 		chain, key := authority.Issue(tb, authority.ID(tb, identity.Data, name))
 		return credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
@@ -59,7 +59,7 @@ func ExampleIssued() {
 // configuration.
 func ExampleClientTLS() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	chain, key := authority.Issue(tb, authority.ID(tb, identity.Data, "node-a"))
 	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
 	if err != nil {
@@ -85,7 +85,7 @@ func ExampleFiles() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	pki := identitytest.NewPKI(exampleTB{}, "corp", nil)
+	pki := pkitest.NewPKI(exampleTB{}, "corp", nil)
 	put := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -94,13 +94,13 @@ func ExampleFiles() {
 		return path
 	}
 	chain := func(key crypto.Signer) []byte {
-		return identitytest.PEM(pki.Issue(exampleTB{}, key, sans("spiffe://corp.example/workload/billing"))...)
+		return pkitest.PEM(pki.Issue(exampleTB{}, key, sans("spiffe://corp.example/workload/billing"))...)
 	}
-	old, fresh := identitytest.NewKey(exampleTB{}), identitytest.NewKey(exampleTB{})
+	old, fresh := pkitest.NewKey(exampleTB{}), pkitest.NewKey(exampleTB{})
 	files, err := credential.NewFiles(credential.FilesConfig{Log: slog.New(slog.DiscardHandler),
 		Paths: credential.FilePaths{Cert: put("tls.crt", chain(old)),
-			Key: put("tls.key", identitytest.KeyPEM(exampleTB{}, old)),
-			CA:  put("ca.crt", identitytest.PEM(pki.Root.Cert))}})
+			Key: put("tls.key", pkitest.KeyPEM(exampleTB{}, old)),
+			CA:  put("ca.crt", pkitest.PEM(pki.Root.Cert))}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -115,7 +115,7 @@ func ExampleFiles() {
 	show()
 	put("tls.crt", chain(fresh))
 	show()
-	put("tls.key", identitytest.KeyPEM(exampleTB{}, fresh))
+	put("tls.key", pkitest.KeyPEM(exampleTB{}, fresh))
 	show()
 	// Output:
 	// spiffe://corp.example/workload/billing has the fresh key: false
@@ -154,7 +154,7 @@ func ExampleNewIssued() {
 	fmt.Println(errors.Is(err, credential.ErrNoMaterial))
 
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	chain, key := authority.Issue(tb, authority.ID(tb, identity.Data, "node-a"))
 	go func() { // the join, which takes a while
 		m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})

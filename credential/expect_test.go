@@ -5,13 +5,13 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // Two expectations are the same exactly if whoever is expected by one is expected by the other: clients
 // that expect different peers share no connection. Nobody is expected by none.
 func TestExpectations(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	one, two, shard := a.ID(t, identity.Data, "n1"), a.ID(t, identity.Data, "n2"), a.ID(t, identity.Shard, "n1")
 	all := []struct {
 		name    string

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/identityform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // FilePaths names the three files of an operator's PKI, in PEM. They are given
@@ -420,7 +420,7 @@ func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err err
 }
 
 // maxPEMBlocks bounds the blocks of a file: certificates, a key and its parameters.
-const maxPEMBlocks = identityform.MaxOperatorRoots + 2
+const maxPEMBlocks = internalidentity.MaxOperatorRoots + 2
 
 // parseCertificates reads a file of certificates. The certificate's file may hold its key too.
 func parseCertificates(path string, data []byte, beside pemfile.Beside) ([]*x509.Certificate, error) {
@@ -428,8 +428,8 @@ func parseCertificates(path string, data []byte, beside pemfile.Beside) ([]*x509
 	if err != nil {
 		return nil, malformed(path, err)
 	}
-	if len(certs) > identityform.MaxOperatorRoots {
-		return nil, malformed(path, fmt.Errorf("it holds %d certificates, and at most %d are read", len(certs), identityform.MaxOperatorRoots))
+	if len(certs) > internalidentity.MaxOperatorRoots {
+		return nil, malformed(path, fmt.Errorf("it holds %d certificates, and at most %d are read", len(certs), internalidentity.MaxOperatorRoots))
 	}
 	return certs, nil
 }

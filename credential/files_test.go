@@ -25,15 +25,14 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/sourcetest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // folder is a folder with the three files of one process.
 type folder struct {
 	t     testing.TB
 	dir   string
-	pki   *identitytest.PKI
+	pki   *pkitest.PKI
 	paths credential.FilePaths
 
 	mu    sync.Mutex
@@ -45,7 +44,7 @@ type folder struct {
 func newFolder(t testing.TB) *folder {
 	t.Helper()
 	dir := t.TempDir()
-	return &folder{t: t, dir: dir, pki: identitytest.NewPKI(t, "corp", nil), paths: credential.FilePaths{
+	return &folder{t: t, dir: dir, pki: pkitest.NewPKI(t, "corp", nil), paths: credential.FilePaths{
 		Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt"),
 	}}
 }
@@ -89,13 +88,13 @@ func (d *folder) issue(edits ...func(*x509.Certificate)) pair {
 	if edits == nil {
 		edits = append(edits, sans(me))
 	}
-	key := identitytest.NewKey(d.t)
+	key := pkitest.NewKey(d.t)
 	chain := d.pki.Issue(d.t, key, func(c *x509.Certificate) {
 		for _, e := range edits {
 			e(c)
 		}
 	})
-	return pair{chain[0], key, identitytest.PEM(chain...), identitytest.KeyPEM(d.t, key), identitytest.PEM(d.pki.Root.Cert)}
+	return pair{chain[0], key, pkitest.PEM(chain...), pkitest.KeyPEM(d.t, key), pkitest.PEM(d.pki.Root.Cert)}
 }
 
 // put writes a file in place, as careless tools do.
@@ -226,7 +225,7 @@ func spoiledFiles(t testing.TB) []spoiled {
 		{"certificate cut in the leaf", credential.Malformed, cert(func(_ *folder, p pair) []byte { return p.cert[:200] })},
 		{"certificate cut in the intermediate", credential.Malformed, cert(func(_ *folder, p pair) []byte { return p.cert[:len(p.cert)-40] })},
 		{"certificate damaged", credential.Malformed, cert(func(*folder, pair) []byte { return block("CERTIFICATE", []byte{1, 2, 3}) })},
-		{"certificate without its intermediate", credential.Untrusted, cert(func(_ *folder, p pair) []byte { return identitytest.PEM(p.leaf) })},
+		{"certificate without its intermediate", credential.Untrusted, cert(func(_ *folder, p pair) []byte { return pkitest.PEM(p.leaf) })},
 		{"certificate is the key", credential.Malformed, cert(func(_ *folder, p pair) []byte { return p.pkey })},
 		{"new certificate with the old key", credential.KeyMismatch, cert(func(d *folder, _ pair) []byte { return d.issue().cert })},
 		{"new key with the old certificate", credential.KeyMismatch, keyFile(func(d *folder, _ pair) []byte { return d.issue().pkey })},
@@ -236,15 +235,15 @@ func spoiledFiles(t testing.TB) []spoiled {
 		{"key encrypted", credential.Malformed, keyFile(func(*folder, pair) []byte { return block("ENCRYPTED PRIVATE KEY", []byte{1}) })},
 		{"key is the certificate", credential.Malformed, keyFile(func(_ *folder, p pair) []byte { return p.cert })},
 		{"two keys", credential.Malformed, keyFile(func(_ *folder, p pair) []byte { return append(slices.Clone(p.pkey), p.pkey...) })},
-		{"key of another type", credential.KeyMismatch, keyFile(func(*folder, pair) []byte { return identitytest.KeyPEM(t, rsaKey) })},
+		{"key of another type", credential.KeyMismatch, keyFile(func(*folder, pair) []byte { return pkitest.KeyPEM(t, rsaKey) })},
 		{"CA empty", credential.Malformed, caFile(func(*folder, pair) []byte { return nil })},
 		{"CA cut", credential.Malformed, caFile(func(d *folder, p pair) []byte {
 			return append(slices.Clone(p.ca), p.ca[:len(p.ca)/2]...)
 		})},
 		{"CA file holds a key", credential.Malformed, caFile(func(_ *folder, p pair) []byte { return append(slices.Clone(p.ca), p.pkey...) })},
-		{"CA is none", credential.Incomplete, caFile(func(_ *folder, p pair) []byte { return identitytest.PEM(p.leaf) })},
+		{"CA is none", credential.Incomplete, caFile(func(_ *folder, p pair) []byte { return pkitest.PEM(p.leaf) })},
 		{"another CA of the same name", credential.Untrusted, caFile(func(d *folder, _ pair) []byte {
-			return identitytest.PEM(identitytest.NewPKI(t, "corp", nil).Root.Cert)
+			return pkitest.PEM(pkitest.NewPKI(t, "corp", nil).Root.Cert)
 		})},
 		{"expired", credential.Expired, whole(sans(me), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) })},
 		{"not yet valid", credential.Expired, whole(sans(me), func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) })},
@@ -489,7 +488,7 @@ func TestFilesRefuseEveryCut(t *testing.T) {
 	d := newFolder(t)
 	good := d.issue()
 	// Two roots, of which the first alone would verify.
-	good.ca = append(good.ca, identitytest.PEM(identitytest.NewPKI(t, "next", nil).Root.Cert)...)
+	good.ca = append(good.ca, pkitest.PEM(pkitest.NewPKI(t, "next", nil).Root.Cert)...)
 	d.write(good)
 	f := d.open()
 	before := current(t, f)
@@ -712,7 +711,7 @@ func TestFilesIdentity(t *testing.T) {
 // Keys as openssl writes them.
 func TestFilesKeyForms(t *testing.T) {
 	d := newFolder(t)
-	ec := identitytest.NewKey(t)
+	ec := pkitest.NewKey(t)
 	ecDER, err := x509.MarshalECPrivateKey(ec)
 	if err != nil {
 		t.Fatal(err)
@@ -734,18 +733,18 @@ func TestFilesKeyForms(t *testing.T) {
 		"SEC 1":              {ec, block("EC PRIVATE KEY", ecDER)},
 		"SEC 1 with a curve": {ec, append(params, block("EC PRIVATE KEY", ecDER)...)},
 		"PKCS #1":            {rsaKey, block("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsaKey))},
-		"PKCS #8 RSA":        {rsaKey, identitytest.KeyPEM(t, rsaKey)},
-		"PKCS #8 P-384":      {p384, identitytest.KeyPEM(t, p384)},
+		"PKCS #8 RSA":        {rsaKey, pkitest.KeyPEM(t, rsaKey)},
+		"PKCS #8 P-384":      {p384, pkitest.KeyPEM(t, p384)},
 		"PKCS #8 Ed25519":    {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.key == nil {
-				tc.key = identitytest.NewEd25519Key(t)
-				tc.file = identitytest.KeyPEM(t, tc.key)
+				tc.key = pkitest.NewEd25519Key(t)
+				tc.file = pkitest.KeyPEM(t, tc.key)
 			}
-			d.put(d.paths.Cert, identitytest.PEM(d.pki.Issue(t, tc.key, sans(me))...))
+			d.put(d.paths.Cert, pkitest.PEM(d.pki.Issue(t, tc.key, sans(me))...))
 			d.put(d.paths.Key, tc.file)
-			d.put(d.paths.CA, identitytest.PEM(d.pki.Root.Cert))
+			d.put(d.paths.CA, pkitest.PEM(d.pki.Root.Cert))
 			m := current(t, d.open())
 			// The key is good for a handshake with itself on both sides.
 			out := shake(t, credential.ServerTLS(credential.Static(m), credential.ServerOptions{}), clientTLS(t, m, credential.ExactID(m.ID())))
@@ -799,7 +798,7 @@ func TestFilesForAProof(t *testing.T) {
 	if out := shake(t, credential.ServerTLS(f, credential.ServerOptions{}), rawClient(first.leafAlone(), first.key)); out.server == nil || out.client == nil {
 		t.Errorf("a server was made of it: %v", out)
 	}
-	for _, issued := range []*credential.Issued{credential.NewIssued(nil), credential.NewIssued(material(t, identitytest.NewAuthority(t, cluster), identity.Data, "n1"))} {
+	for _, issued := range []*credential.Issued{credential.NewIssued(nil), credential.NewIssued(material(t, pkitest.NewAuthority(t, cluster), identity.Data, "n1"))} {
 		if err := issued.Adopt(m); err == nil {
 			t.Error("adopted as an issued identity")
 		}
@@ -885,12 +884,12 @@ func FuzzFiles(f *testing.F) {
 
 // Files keep what every source keeps.
 func TestFilesAreASource(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) *sourcetest.Subject {
+	pkitest.Run(t, func(t *testing.T) *pkitest.Subject {
 		d := newFolder(t)
 		good := d.issue()
 		d.write(good)
 		f := d.open()
-		s := &sourcetest.Subject{
+		s := &pkitest.Subject{
 			Source: f, Failure: f.Failure, Asks: true,
 			Rotate: func(testing.TB) *x509.Certificate {
 				os.Remove(d.paths.Key) // where it is a folder
@@ -911,7 +910,7 @@ func TestFilesAreASource(t *testing.T) {
 		s.Stop = func() { cancel(); <-ended }
 		t.Cleanup(s.Stop)
 		for _, bad := range append(spoiledFiles(t), noIdentity()...) {
-			s.Bad = append(s.Bad, sourcetest.Bad{Name: bad.name, Reason: bad.reason,
+			s.Bad = append(s.Bad, pkitest.Bad{Name: bad.name, Reason: bad.reason,
 				Put: func(testing.TB) { bad.write(d, good) }})
 		}
 		return s

@@ -8,8 +8,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"pgregory.net/rapid"
 )
 
@@ -17,13 +17,13 @@ import (
 // and at whatever time: what is good stays (I14), a process keeps its identity and cluster, and
 // a change is told exactly when there is one.
 func TestIssuedKeepsTheGood(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	b := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	b := pkitest.NewAuthority(t, "other.example")
 	start := time.Now()
 	now := start
 	clock := func() time.Time { return now }
 	offers := []*credential.Material{nil}
-	for _, auth := range []*identitytest.Authority{a, b} {
+	for _, auth := range []*pkitest.Authority{a, b} {
 		trust, err := credential.NewMaterial(credential.MaterialConfig{Bundle: auth.Bundle(), Now: clock})
 		if err != nil {
 			t.Fatal(err)
@@ -31,7 +31,7 @@ func TestIssuedKeepsTheGood(t *testing.T) {
 		offers = append(offers, trust)
 		for _, name := range []string{"n1", "n2"} {
 			for _, ttl := range []time.Duration{time.Hour, 10 * time.Hour} {
-				chain, key := auth.Issue(t, auth.ID(t, identity.Data, name), identitytest.WithTTL(ttl))
+				chain, key := auth.Issue(t, auth.ID(t, identity.Data, name), pkitest.WithTTL(ttl))
 				m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: auth.Bundle(), Now: clock})
 				if err != nil {
 					t.Fatal(err)
@@ -99,7 +99,7 @@ func TestIssuedKeepsTheGood(t *testing.T) {
 }
 
 // banning returns a's bundle with a ban of one data node.
-func banning(a *identitytest.Authority, name string) *identity.Bundle {
+func banning(a *pkitest.Authority, name string) *identity.Bundle {
 	return a.Bundle(func(c *identity.BundleConfig) {
 		id, err := identity.New(a.Cluster(), identity.Data, name)
 		if err != nil {

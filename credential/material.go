@@ -41,8 +41,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // ErrNoMaterial is what a [Source] answers that has no material yet, and what a
@@ -244,7 +244,7 @@ func newProof(cfg proofConfig, accepted bool, verify func(identityauthor.Operato
 	if found != nil {
 		newer = unfit(found)
 	}
-	if problem := identityform.CheckProofKey(cfg.Chain[0].PublicKey); problem != "" {
+	if problem := internalidentity.CheckProofKey(cfg.Chain[0].PublicKey); problem != "" {
 		err := &MaterialError{Reason: unfitKey, Detail: "the leaf certificate has " + problem}
 		if !accepted {
 			return nil, nil, err

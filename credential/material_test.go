@@ -20,19 +20,19 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // Every reason for which material is refused, with at least one way to earn it.
 // OtherIdentity belongs to Issued.
 func TestNewMaterialRefuses(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	id := a.ID(t, identity.Data, "n1")
 	chain, key := a.Issue(t, id)
-	expired, expiredKey := a.Issue(t, id, identitytest.Expired())
-	early, earlyKey := a.Issue(t, id, identitytest.NotYetValid())
+	expired, expiredKey := a.Issue(t, id, pkitest.Expired())
+	early, earlyKey := a.Issue(t, id, pkitest.NotYetValid())
 	stranger, strangerKey := foreign.Issue(t, foreign.ID(t, identity.Data, "n1"))
 	nobody, nobodyKey := a.IssueRaw(t, func(*x509.Certificate) {})
 	both, bothKey := a.IssueRaw(t, func(c *x509.Certificate) {
@@ -73,8 +73,8 @@ func TestNewMaterialRefuses(t *testing.T) {
 }
 
 func TestMaterialClock(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	chain, key := a.Issue(t, a.ID(t, identity.Data, "n1"), identitytest.WithTTL(time.Hour))
+	a := pkitest.NewAuthority(t, cluster)
+	chain, key := a.Issue(t, a.ID(t, identity.Data, "n1"), pkitest.WithTTL(time.Hour))
 	late := func() time.Time { return time.Now().Add(2 * time.Hour) }
 	_, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: a.Bundle(), Now: late})
 	if !errors.Is(err, identity.ErrExpired) {
@@ -83,15 +83,15 @@ func TestMaterialClock(t *testing.T) {
 }
 
 func TestFingerprint(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	b := identitytest.NewAuthority(t, cluster)
-	key := identitytest.NewKey(t)
+	a := pkitest.NewAuthority(t, cluster)
+	b := pkitest.NewAuthority(t, cluster)
+	key := pkitest.NewKey(t)
 	id := a.ID(t, identity.Data, "n1")
-	chain, _ := a.Issue(t, id, identitytest.WithKey(key))
+	chain, _ := a.Issue(t, id, pkitest.WithKey(key))
 	chain3 := append(slices.Clone(chain), a.Root().Cert)
-	again, _ := a.Issue(t, id, identitytest.WithKey(key)) // another serial number
-	other, _ := a.Issue(t, a.ID(t, identity.Data, "n2"), identitytest.WithKey(key))
-	kind, _ := a.Issue(t, a.ID(t, identity.Shard, "n1"), identitytest.WithKey(key))
+	again, _ := a.Issue(t, id, pkitest.WithKey(key)) // another serial number
+	other, _ := a.Issue(t, a.ID(t, identity.Data, "n2"), pkitest.WithKey(key))
+	kind, _ := a.Issue(t, a.ID(t, identity.Shard, "n1"), pkitest.WithKey(key))
 	banned := a.Bundle(func(c *identity.BundleConfig) { c.BannedIDs = []identity.ID{a.ID(t, identity.Data, "n9")} })
 	twoRoots := a.Bundle(func(c *identity.BundleConfig) { c.Roots = append(c.Roots, b.Root().Cert) })
 
@@ -139,7 +139,7 @@ func TestFingerprint(t *testing.T) {
 }
 
 func TestTrustOnly(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	m := material(t, a, identity.Data, "n1").TrustOnly()
 	if !m.ID().IsZero() || len(m.Chain()) != 0 || m.Key() != nil || m.Fingerprint() != trustOnly(t, a.Bundle()).Fingerprint() {
 		t.Fatalf("TrustOnly keeps more than the bundle: %v", m)
@@ -149,8 +149,8 @@ func TestTrustOnly(t *testing.T) {
 // Nothing that prints material or the configs made from it shows a key: for each
 // key type, verb and encoder.
 func TestNothingPrintsAKey(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	ed, ec := identitytest.NewEd25519Key(t), identitytest.NewKey(t)
+	a := pkitest.NewAuthority(t, cluster)
+	ed, ec := pkitest.NewEd25519Key(t), pkitest.NewKey(t)
 	ecBytes, err := ec.Bytes()
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestNothingPrintsAKey(t *testing.T) {
 		secret []byte
 	}{{"ed25519", ed, ed.Seed()}, {"ecdsa", ec, ecBytes}} {
 		t.Run(tc.name, func(t *testing.T) {
-			m := material(t, a, identity.Data, "n1", identitytest.WithKey(tc.key))
+			m := material(t, a, identity.Data, "n1", pkitest.WithKey(tc.key))
 			src := credential.NewIssued(m)
 			server := credential.ServerTLS(credential.Static(m), credential.ServerOptions{})
 			perConn, err := server.GetConfigForClient(&tls.ClientHelloInfo{})
@@ -203,11 +203,11 @@ func TestNothingPrintsAKey(t *testing.T) {
 }
 
 func TestIssued(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	now := time.Now()
 	clock := func() time.Time { return now }
-	issue := func(a *identitytest.Authority, kind identity.Kind, name string, opts ...identitytest.IssueOption) *credential.Material {
+	issue := func(a *pkitest.Authority, kind identity.Kind, name string, opts ...pkitest.IssueOption) *credential.Material {
 		chain, key := a.Issue(t, a.ID(t, kind, name), opts...)
 		m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: a.Bundle(), Now: clock})
 		if err != nil {
@@ -216,7 +216,7 @@ func TestIssued(t *testing.T) {
 		return m
 	}
 	good := issue(a, identity.Data, "n1")
-	brief := issue(a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+	brief := issue(a, identity.Data, "n1", pkitest.WithTTL(time.Hour))
 	eph, err := pinned.NewEphemeral(clock)
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +321,7 @@ func TestEphemeralEnds(t *testing.T) {
 
 // A bundle that bans ourselves, or drops our mesh CA, still takes effect here.
 func TestTrustOutlivesOwnChain(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	m := material(t, a, identity.Data, "n1")
 	src := credential.NewIssued(m)
 	ban := a.Bundle(func(c *identity.BundleConfig) { c.BannedIDs = []identity.ID{m.ID()}; c.MeshKeys = nil })
@@ -333,7 +333,7 @@ func TestTrustOutlivesOwnChain(t *testing.T) {
 	if cur.Bundle() != ban || cur.ID() != m.ID() || cur.Fingerprint() == m.Fingerprint() || !closed(changed) {
 		t.Fatalf("Current = %v", cur)
 	}
-	for _, b := range []*identity.Bundle{nil, identitytest.NewAuthority(t, "other.example").Bundle()} {
+	for _, b := range []*identity.Bundle{nil, pkitest.NewAuthority(t, "other.example").Bundle()} {
 		if err := src.Trust(b); err == nil || src.Failure() != err {
 			t.Fatalf("Trust(%v) = %v, Failure %v", b.Cluster(), err, src.Failure())
 		}
@@ -348,7 +348,7 @@ func TestTrustOutlivesOwnChain(t *testing.T) {
 
 // A source that cannot change gives the same each time, and says that it cannot.
 func TestStatic(t *testing.T) {
-	m := material(t, identitytest.NewAuthority(t, cluster), identity.Data, "n1")
+	m := material(t, pkitest.NewAuthority(t, cluster), identity.Data, "n1")
 	src := credential.Static(m)
 	for range 2 {
 		if got, err := src.Current(context.Background()); err != nil || got != m || src.Changed() != nil {

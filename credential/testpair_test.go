@@ -10,13 +10,13 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 const cluster = "prod.example"
 
 // material issues and checks material for one name, or fails the test.
-func material(tb testing.TB, a *identitytest.Authority, kind identity.Kind, name string, opts ...identitytest.IssueOption) *credential.Material {
+func material(tb testing.TB, a *pkitest.Authority, kind identity.Kind, name string, opts ...pkitest.IssueOption) *credential.Material {
 	tb.Helper()
 	chain, key := a.Issue(tb, a.ID(tb, kind, name), opts...)
 	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: a.Bundle()})

@@ -9,14 +9,14 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // A server answers each sort of client so.
 func TestServerTLS(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	id := a.ID(t, identity.Data, "n1")
 	banned := a.ID(t, identity.Data, "bad")
 	chain, key := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
@@ -26,7 +26,7 @@ func TestServerTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw := func(a *identitytest.Authority, edit func(*x509.Certificate), opts ...identitytest.IssueOption) *tls.Config {
+	raw := func(a *pkitest.Authority, edit func(*x509.Certificate), opts ...pkitest.IssueOption) *tls.Config {
 		chain, key := a.IssueRaw(t, edit, opts...)
 		return rawClient(chain, key)
 	}
@@ -52,7 +52,7 @@ func TestServerTLS(t *testing.T) {
 		{name: "foreign SAN", client: raw(a, san(foreign.ID(t, identity.Data, "n1"))), verified: true, idErr: identity.ErrNoIdentity},
 		{name: "https SAN", client: raw(a, func(c *x509.Certificate) { c.URIs = []*url.URL{{Scheme: "https", Host: cluster, Path: "/data/n1"}} }), verified: true, idErr: identity.ErrNoIdentity},
 		{name: "other root", client: raw(foreign, san(foreign.ID(t, identity.Data, "n1"))), fails: identity.ErrUntrusted},
-		{name: "expired", client: raw(a, san(id), identitytest.Expired()), fails: identity.ErrExpired},
+		{name: "expired", client: raw(a, san(id), pkitest.Expired()), fails: identity.ErrExpired},
 		{name: "banned", client: raw(a, san(banned)), fails: identity.ErrBanned},
 		{name: "CA as leaf", client: raw(a, func(c *x509.Certificate) { san(id)(c); c.IsCA = true; c.KeyUsage |= x509.KeyUsageCertSign }), fails: identity.ErrProfile},
 	} {
@@ -89,13 +89,13 @@ func TestServerTLS(t *testing.T) {
 
 // A client answers each sort of server so.
 func TestClientTLS(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	c1 := a.ID(t, identity.Coordinator, "c1")
 	me := material(t, a, identity.Data, "n1")
-	raw := func(a *identitytest.Authority, edit func(*x509.Certificate), opts ...identitytest.IssueOption) *tls.Config {
+	raw := func(a *pkitest.Authority, edit func(*x509.Certificate), opts ...pkitest.IssueOption) *tls.Config {
 		chain, key := a.IssueRaw(t, edit, opts...)
-		return &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, MinVersion: tls.VersionTLS13}
+		return &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, MinVersion: tls.VersionTLS13}
 	}
 	san := func(ids ...identity.ID) func(*x509.Certificate) {
 		return func(c *x509.Certificate) {
@@ -122,7 +122,7 @@ func TestClientTLS(t *testing.T) {
 		{"foreign SAN", raw(a, san(foreign.ID(t, identity.Coordinator, "c1"))), credential.AnyOfKind(identity.Coordinator), identity.ErrNoIdentity, false},
 		{"DNS name alone", raw(a, func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} }), credential.ExactID(c1), identity.ErrNoIdentity, false},
 		{"other root", raw(foreign, san(c1)), credential.ExactID(c1), identity.ErrUntrusted, false},
-		{"expired", raw(a, san(c1), identitytest.Expired()), credential.ExactID(c1), identity.ErrExpired, false},
+		{"expired", raw(a, san(c1), pkitest.Expired()), credential.ExactID(c1), identity.ErrExpired, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			out := shake(t, tc.server, clientTLS(t, me, tc.expect))
@@ -140,7 +140,7 @@ func TestClientTLS(t *testing.T) {
 }
 
 func TestNoExpectationNoClient(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	m := material(t, a, identity.Data, "n1")
 	other, err := identity.New("other.example", identity.Data, "n1")
 	if err != nil {
@@ -176,7 +176,7 @@ func TestNoExpectationNoClient(t *testing.T) {
 
 // Certificate and bundle are taken anew for each connection, with one config.
 func TestServerRotates(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	first := material(t, a, identity.Coordinator, "c1")
 	src := credential.NewIssued(first)
 	cfg := credential.ServerTLS(src, credential.ServerOptions{})
@@ -204,7 +204,7 @@ func TestServerRotates(t *testing.T) {
 // A peer that was banned after its first connection must not come back on a
 // ticket, with a client that tries.
 func TestNoTicketOutlivesABan(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	cfg := credential.ServerTLS(src, credential.ServerOptions{})
 	n1 := material(t, a, identity.Data, "n1")
@@ -243,21 +243,21 @@ func (c *countingCache) Put(key string, s *tls.ClientSessionState) {
 }
 
 func TestOnlyTLS13(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	m := material(t, a, identity.Coordinator, "c1")
 	old := clientTLS(t, m, credential.ExactID(m.ID()))
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	if out := shake(t, credential.ServerTLS(credential.Static(m), credential.ServerOptions{}), old); out.server == nil || out.client == nil {
 		t.Fatal("the server speaks TLS 1.2")
 	}
-	server := &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(m.Chain(), m.Key())}, MaxVersion: tls.VersionTLS12}
+	server := &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(m.Chain(), m.Key())}, MaxVersion: tls.VersionTLS12}
 	if out := shake(t, server, clientTLS(t, m, credential.ExactID(m.ID()))); out.server == nil || out.client == nil {
 		t.Fatal("the client speaks TLS 1.2")
 	}
 }
 
 func TestServerWithoutCertificate(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	client := clientTLS(t, trustOnly(t, a.Bundle()), credential.AnyOfKind(identity.Coordinator))
 	for name, src := range map[string]credential.Source{"empty": credential.NewIssued(nil), "trust alone": credential.Static(trustOnly(t, a.Bundle()))} {
 		if out := shake(t, credential.ServerTLS(src, credential.ServerOptions{}), client); !errors.Is(out.server, credential.ErrNoMaterial) || out.client == nil {
@@ -269,8 +269,8 @@ func TestServerWithoutCertificate(t *testing.T) {
 // A joiner knows one hash. Everything that is not the cluster's coordinator
 // under that root is refused.
 func TestRootPin(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	evil := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
+	evil := pkitest.NewAuthority(t, cluster)
 	serve := func(m *credential.Material, root bool) *tls.Config {
 		return credential.ServerTLS(credential.Static(m), credential.ServerOptions{SendRoot: root})
 	}
@@ -320,7 +320,7 @@ func TestRootPin(t *testing.T) {
 }
 
 func TestLeafPin(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	eph, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func TestLeafPin(t *testing.T) {
 		t.Fatalf("other key: %v", out.client)
 	}
 	// A client with a certificate is a stranger here: nobody could verify it.
-	if out := shake(t, server, rawClient(material(t, a, identity.Data, "n1").Chain(), identitytest.NewKey(t))); out.server != nil || len(out.serverState.PeerCertificates) != 0 {
+	if out := shake(t, server, rawClient(material(t, a, identity.Data, "n1").Chain(), pkitest.NewKey(t))); out.server != nil || len(out.serverState.PeerCertificates) != 0 {
 		t.Fatalf("server %v", out.server)
 	}
 	// The same server becomes a member of its cluster without a restart.
@@ -376,7 +376,7 @@ func TestBlankPins(t *testing.T) {
 // Both ends of one connection have one exporter value, and another connection
 // another: that is what a proof of join is bound to.
 func TestExporter(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	server := credential.ServerTLS(credential.Static(material(t, a, identity.Coordinator, "c1")), credential.ServerOptions{})
 	client := clientTLS(t, trustOnly(t, a.Bundle()), credential.AnyOfKind(identity.Coordinator))
 	var last string
@@ -403,10 +403,10 @@ func TestExporter(t *testing.T) {
 // crypto/tls goes on running VerifyConnection for a resumed session, which is why
 // the identity is checked there.
 func TestCanaryVerifyConnectionRunsOnResumption(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	chain, key := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
 	calls := 0
-	server := &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, MinVersion: tls.VersionTLS13,
+	server := &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, MinVersion: tls.VersionTLS13,
 		VerifyConnection: func(tls.ConnectionState) error { calls++; return nil }}
 	client := &tls.Config{InsecureSkipVerify: true, ServerName: "c1", ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 	shake(t, server, client)

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/mod/modfile"
 
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
-	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -125,9 +125,9 @@ func TestTablesAreWhole(t *testing.T) {
 // The page about trust names the interval of renewals that members are told.
 func TestTrustPageNamesTheRenewal(t *testing.T) {
 	t.Parallel()
-	ttl := manifestform.DefaultDegradedMax + manifestform.DefaultSVIDMargin
+	ttl := manifest.DefaultDegradedMax + manifest.DefaultSVIDMargin
 	want := fmt.Sprintf("%d hours unless the manifest says otherwise, renewed about every %d minutes",
-		int(ttl.Hours()), int(lifetimes.RenewEvery(ttl).Minutes()))
+		int(ttl.Hours()), int(record.RenewEvery(ttl).Minutes()))
 	for _, p := range pages(t) {
 		if p.path == "docs/explanation/trust.md" && !strings.Contains(strings.Join(p.prose(), " "), want) {
 			t.Errorf("%s does not say %q", p.path, want)
@@ -150,7 +150,7 @@ func TestStoreKeysAreListed(t *testing.T) {
 	families := make(map[string]bool)
 	for dir, files := range goSource(t).files {
 		if !strings.HasPrefix(dir, "internal/coordinator") && !slices.Contains(
-			[]string{"internal/history", "internal/auditlog", "internal/backup", "internal/sealed"}, dir) {
+			[]string{"internal/history", "internal/auditlog", "internal/backup", "internal/store/sealed"}, dir) {
 			continue
 		}
 		for name, f := range files {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // page is one Markdown file, by its path from the root of the module.
@@ -192,7 +192,7 @@ func TestCodes(t *testing.T) {
 	for _, p := range pages(t) {
 		for i, line := range p.lines {
 			for _, c := range code.FindAllString(line, -1) {
-				if _, ok := explain.Lookup(explain.Code(c)); !ok {
+				if _, ok := errcode.Lookup(errcode.Code(c)); !ok {
 					t.Errorf("%s:%d: there is no code %s", p.path, i+1, c)
 				}
 			}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -37,7 +37,7 @@ func TestTableOfRoles(t *testing.T) {
 		case roles == nil:
 			for _, role := range cells[2:] {
 				if role == "none" {
-					role = snapshotform.NoRole
+					role = internalsnapshot.NoRole
 				}
 				roles = append(roles, role)
 			}
@@ -47,12 +47,12 @@ func TestTableOfRoles(t *testing.T) {
 		}
 		scope, section := snapshot.Scope(cells[0]), cells[1]
 		if section == "all of it" {
-			section = snapshotform.SectionWhole
+			section = internalsnapshot.SectionWhole
 		}
 		seen[scope] = true
 		for i, role := range roles {
 			var has []string
-			if role != snapshotform.NoRole {
+			if role != internalsnapshot.NoRole {
 				has = []string{role}
 			}
 			if may, says := scope.MayHold(section, has), cells[2+i] == "yes"; may != says {

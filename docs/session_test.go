@@ -30,7 +30,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/test/testlane"

@@ -14,8 +14,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // built builds an example, which is as short as is promised and reads no PEM.
@@ -38,7 +38,7 @@ func built(t *testing.T, name string) string {
 func TestFilesProgram(t *testing.T) {
 	t.Parallel()
 	path := built(t, "grpc-files")
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	write := func(id string) (paths []string) {
 		t.Helper()
 		dir := filepath.Join(t.TempDir(), "tls")
@@ -49,10 +49,10 @@ func TestFilesProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key := identitytest.NewKey(t)
+		key := pkitest.NewKey(t)
 		chain := pki.Issue(t, key, func(c *x509.Certificate) { c.URIs = []*url.URL{uri} })
-		for name, content := range map[string][]byte{"tls.crt": identitytest.PEM(chain...),
-			"tls.key": identitytest.KeyPEM(t, key), "ca.crt": identitytest.PEM(pki.Root.Cert)} {
+		for name, content := range map[string][]byte{"tls.crt": pkitest.PEM(chain...),
+			"tls.key": pkitest.KeyPEM(t, key), "ca.crt": pkitest.PEM(pki.Root.Cert)} {
 			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // Epoch is one life of a holder's process. The upper 32 bits count the grants that the
@@ -99,10 +99,10 @@ func ParseLineage(s string) (Lineage, error) {
 		return nil, nil
 	}
 	const each = 2*len(Incarnation{}) + 1
-	if n := (len(s) + 1) / each; n > fenceform.MaxLineage || (len(s)+1)%each != 0 {
+	if n := (len(s) + 1) / each; n > signed.MaxLineage || (len(s)+1)%each != 0 {
 		return nil,
 			fmt.Errorf("fence: a lineage of %d bytes: want at most %d incarnations with a dot between them: %w",
-				len(s), fenceform.MaxLineage, ErrMalformed)
+				len(s), signed.MaxLineage, ErrMalformed)
 	}
 	l := make(Lineage, 0, (len(s)+1)/each)
 	for part := range strings.SplitSeq(s, ".") {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // Claim is one attempt to act on a resource, as its receiver knows it.
@@ -587,8 +587,8 @@ func (l *Ledger) checkProcess(c *Claim, v *view) (Reason, string) {
 		switch {
 		case between <= uint64(len(c.Lineage)) && c.Lineage[uint64(len(c.Lineage))-between] == newest.Incarnation:
 			return "", ""
-		case len(c.Lineage) == fenceform.MaxLineage && between > fenceform.MaxLineage:
-			return ReasonUngranted, fmt.Sprintf("it has had %d lives since process %v", fenceform.MaxLineage, newest.Incarnation)
+		case len(c.Lineage) == signed.MaxLineage && between > signed.MaxLineage:
+			return ReasonUngranted, fmt.Sprintf("it has had %d lives since process %v", signed.MaxLineage, newest.Incarnation)
 		}
 		return ReasonClone, fmt.Sprintf("process %v acted under the same grant, and is not among the lives before this one", newest.Incarnation)
 	}
@@ -695,8 +695,8 @@ func (c *Claim) Read(a Authority, token, lineage, grant []string) error {
 // looked at before.
 func (c *Claim) fault(known bool) string {
 	switch {
-	case len(c.Lineage) > fenceform.MaxLineage:
-		return fmt.Sprintf("a lineage of %d lives, limit %d", len(c.Lineage), fenceform.MaxLineage)
+	case len(c.Lineage) > signed.MaxLineage:
+		return fmt.Sprintf("a lineage of %d lives, limit %d", len(c.Lineage), signed.MaxLineage)
 	case slices.Contains(c.Lineage, c.Token.Incarnation):
 		return "a process among its own lives before"
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	internalsigned "github.com/fealty-io/fealty/internal/signed"
 )
 
 const cluster = "test.example"
@@ -129,8 +129,8 @@ func TestAdmit(t *testing.T) {
 	}
 	elsewhere := a
 	elsewhere.Cluster = "other.example"
-	many := life("s1", 0, fenceform.MaxLineage+2, 'z')
-	for i := range fenceform.MaxLineage {
+	many := life("s1", 0, internalsigned.MaxLineage+2, 'z')
+	for i := range internalsigned.MaxLineage {
 		many.lineage = append(many.lineage, fence.Incarnation{1, byte(i)})
 	}
 	s1, s1restarted := life("s1", 0, 1, 'a'), life("s1", 0, 2, 'b', 'a')
@@ -179,13 +179,13 @@ func TestAdmit(t *testing.T) {
 			{life("s1", 0, 1, 0).claim("m", 1), fence.ReasonMalformed}}},
 		{"no names, names with a blank, long names", believing, []step{
 			{s1.claim("", 1), fence.ReasonMalformed}, {s1.claim("m\n", 1), fence.ReasonMalformed},
-			{s1.claim("m n", 1), fence.ReasonMalformed}, {s1.claim(strings.Repeat("m", fenceform.MaxName), 1), ""},
-			{s1.claim(strings.Repeat("m", fenceform.MaxName+1), 1), fence.ReasonMalformed},
+			{s1.claim("m n", 1), fence.ReasonMalformed}, {s1.claim(strings.Repeat("m", internalsigned.MaxName), 1), ""},
+			{s1.claim(strings.Repeat("m", internalsigned.MaxName+1), 1), fence.ReasonMalformed},
 			{life("", 0, 1, 'a').claim("m", 1), fence.ReasonMalformed}, {in(s1.claim("m", 1), "d\x00"), fence.ReasonMalformed}}},
 		{"a lineage with the process itself, or too long", believing, []step{
 			{life("s1", 0, 2, 'a', 'a').claim("m", 1), fence.ReasonMalformed},
 			{fence.Claim{Holder: "s1", Resource: "m", Token: s1.claim("m", 1).Token,
-				Lineage: make(fence.Lineage, fenceform.MaxLineage+1)}, fence.ReasonMalformed}}},
+				Lineage: make(fence.Lineage, internalsigned.MaxLineage+1)}, fence.ReasonMalformed}}},
 		{"the last numbers there are", believing, []step{
 			{life("s1", math.MaxUint32, math.MaxUint32, 'a').claim("m", math.MaxUint64-1), ""},
 			{life("s1", math.MaxUint32, math.MaxUint32, 'a').claim("m", math.MaxUint64), ""},

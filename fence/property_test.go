@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	internalsigned "github.com/fealty-io/fealty/internal/signed"
 )
 
 // course is a receiver, the processes that send to it, and what they have on their way.
@@ -99,7 +99,7 @@ func (x *course) incarnation() (i fence.Incarnation) {
 func (x *course) restart(p *sending) {
 	lineage := append(p.lineage[:len(p.lineage):len(p.lineage)], p.me)
 	x.processes = append(x.processes, &sending{process: process{holder: p.holder, epoch: must(p.epoch.Next()), me: x.incarnation(),
-		lineage: lineage[max(0, len(lineage)-fenceform.MaxLineage):]}})
+		lineage: lineage[max(0, len(lineage)-internalsigned.MaxLineage):]}})
 }
 
 // image is a process that goes on twice, as from an image of its memory.

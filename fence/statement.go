@@ -5,7 +5,7 @@ import (
 	"crypto/ed25519"
 	"strconv"
 
-	"github.com/fealty-io/fealty/internal/statement"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // The types of what is signed. A signature over one never verifies as another.
@@ -17,7 +17,7 @@ const (
 
 // ErrUntrusted is matched by every refusal of a statement that is well formed, and that
 // the authority did not sign, or not for this cluster.
-var ErrUntrusted = statement.ErrUntrusted
+var ErrUntrusted = signed.ErrUntrusted
 
 // TermStatement says that a leader's term has begun: see [Term.Check].
 type TermStatement struct {
@@ -67,28 +67,28 @@ type Verified[T any] struct {
 func (v Verified[T]) Get() (T, bool) { return v.statement, v.ok }
 
 // KeyID returns the id of a public key: the first 8 bytes of its SHA-256 in hex.
-func KeyID(key ed25519.PublicKey) string { return statement.KeyID(key) }
+func KeyID(key ed25519.PublicKey) string { return signed.KeyID(key) }
 
 // Sign returns the statement as it travels, signed by an Ed25519 key (RFC 8032). It
 // refuses what no receiver would take; other errors are the signer's.
 func (s TermStatement) Sign(key crypto.Signer) (string, error) {
-	return statement.Sign(key, typeTerm, s.Cluster, s.form)
+	return signed.Sign(key, typeTerm, s.Cluster, s.form)
 }
 
 // Sign is [TermStatement.Sign].
 func (s Grant) Sign(key crypto.Signer) (string, error) {
-	return statement.Sign(key, typeGrant, s.Cluster, s.form)
+	return signed.Sign(key, typeGrant, s.Cluster, s.form)
 }
 
 // Sign is [TermStatement.Sign].
 func (s Assignment) Sign(key crypto.Signer) (string, error) {
-	return statement.Sign(key, typeAssignment, s.Cluster, s.form)
+	return signed.Sign(key, typeAssignment, s.Cluster, s.form)
 }
 
 // OpenTerm returns the statement in a text if a signed this. Errors match [ErrMalformed]
 // or [ErrUntrusted].
 func (a Authority) OpenTerm(text string) (Verified[TermStatement], error) {
-	return opened(statement.Open(statement.Authority(a), text, typeTerm, func(f *statement.Fields) (s TermStatement) {
+	return opened(signed.Open(signed.Authority(a), text, typeTerm, func(f *signed.Fields) (s TermStatement) {
 		s.Cluster, s.AuthorityEpoch = f.Head()
 		s.Term = int64(f.Number("term", 63))
 		return s
@@ -97,7 +97,7 @@ func (a Authority) OpenTerm(text string) (Verified[TermStatement], error) {
 
 // OpenGrant is [Authority.OpenTerm] of a grant.
 func (a Authority) OpenGrant(text string) (Verified[Grant], error) {
-	return opened(statement.Open(statement.Authority(a), text, typeGrant, func(f *statement.Fields) (s Grant) {
+	return opened(signed.Open(signed.Authority(a), text, typeGrant, func(f *signed.Fields) (s Grant) {
 		s.Cluster, s.AuthorityEpoch = f.Head()
 		s.Holder = f.Name("holder")
 		s.Number = uint32(f.Number("grant", 32))
@@ -107,7 +107,7 @@ func (a Authority) OpenGrant(text string) (Verified[Grant], error) {
 
 // OpenAssignment is [Authority.OpenTerm] of an assignment.
 func (a Authority) OpenAssignment(text string) (Verified[Assignment], error) {
-	return opened(statement.Open(statement.Authority(a), text, typeAssignment, func(f *statement.Fields) (s Assignment) {
+	return opened(signed.Open(signed.Authority(a), text, typeAssignment, func(f *signed.Fields) (s Assignment) {
 		s.Cluster, s.AuthorityEpoch = f.Head()
 		s.Domain, s.Holder = f.Name("domain"), f.Name("holder")
 		s.Ownership = f.Number("ownership", 64)
@@ -115,36 +115,36 @@ func (a Authority) OpenAssignment(text string) (Verified[Assignment], error) {
 	}, Assignment.form))
 }
 
-// opened is what statement.Open returned, as the type that only a verified statement has.
+// opened is what signed.Open returned, as the type that only a verified statement has.
 func opened[T any](said T, err error) (Verified[T], error) {
 	return Verified[T]{said, err == nil}, err
 }
 
 func (s TermStatement) form() (string, string) {
-	return statement.Head(s.Cluster, s.AuthorityEpoch) + "term " + strconv.FormatInt(s.Term, 10) + "\n",
-		statement.FirstFault(nameFault("cluster", s.Cluster, false),
-			statement.ZeroFault("authority epoch", s.AuthorityEpoch),
-			statement.ZeroFault("term", uint64(max(s.Term, 0))))
+	return signed.Head(s.Cluster, s.AuthorityEpoch) + "term " + strconv.FormatInt(s.Term, 10) + "\n",
+		signed.FirstFault(nameFault("cluster", s.Cluster, false),
+			signed.ZeroFault("authority epoch", s.AuthorityEpoch),
+			signed.ZeroFault("term", uint64(max(s.Term, 0))))
 }
 
 func (s Grant) form() (string, string) {
-	return statement.Head(s.Cluster, s.AuthorityEpoch) + "holder " + s.Holder + "\ngrant " +
+	return signed.Head(s.Cluster, s.AuthorityEpoch) + "holder " + s.Holder + "\ngrant " +
 			strconv.FormatUint(uint64(s.Number), 10) + "\n",
-		statement.FirstFault(nameFault("cluster", s.Cluster, false),
-			statement.ZeroFault("authority epoch", s.AuthorityEpoch),
-			nameFault("holder", s.Holder, false), statement.ZeroFault("grant", uint64(s.Number)))
+		signed.FirstFault(nameFault("cluster", s.Cluster, false),
+			signed.ZeroFault("authority epoch", s.AuthorityEpoch),
+			nameFault("holder", s.Holder, false), signed.ZeroFault("grant", uint64(s.Number)))
 }
 
 func (s Assignment) form() (string, string) {
-	return statement.Head(s.Cluster, s.AuthorityEpoch) + "domain " + s.Domain + "\nholder " + s.Holder + "\nownership " +
+	return signed.Head(s.Cluster, s.AuthorityEpoch) + "domain " + s.Domain + "\nholder " + s.Holder + "\nownership " +
 			strconv.FormatUint(s.Ownership, 10) + "\n",
-		statement.FirstFault(nameFault("cluster", s.Cluster, false),
-			statement.ZeroFault("authority epoch", s.AuthorityEpoch),
+		signed.FirstFault(nameFault("cluster", s.Cluster, false),
+			signed.ZeroFault("authority epoch", s.AuthorityEpoch),
 			nameFault("domain", s.Domain, false), nameFault("holder", s.Holder, true),
-			statement.ZeroFault("ownership", s.Ownership))
+			signed.ZeroFault("ownership", s.Ownership))
 }
 
 // nameFault says why s names nothing, or "".
 func nameFault(what, s string, mayBeEmpty bool) string {
-	return statement.NameFault(what, s, mayBeEmpty)
+	return signed.NameFault(what, s, mayBeEmpty)
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/orders"
+	internalsigned "github.com/fealty-io/fealty/internal/signed"
+	"github.com/fealty-io/fealty/internal/signed/order"
 )
 
 func termOf(cluster string, term int64, authorityEpoch uint64) fence.TermStatement {
@@ -34,8 +34,8 @@ func assignmentOf(cluster, domain, holder string, ownership, authorityEpoch uint
 // plan is the kind of the documents of these tests.
 const plan = "shard-plan"
 
-func documentOf(cluster, kind string, version, authorityEpoch uint64) orders.Document {
-	return orders.Document{Cluster: cluster, Kind: kind, Version: version, Digest: sha256.Sum256([]byte("a plan")),
+func documentOf(cluster, kind string, version, authorityEpoch uint64) order.Document {
+	return order.Document{Cluster: cluster, Kind: kind, Version: version, Digest: sha256.Sum256([]byte("a plan")),
 		AuthorityEpoch: authorityEpoch}
 }
 
@@ -60,10 +60,10 @@ func opened(t *testing.T, a fence.Authority, kind, text string) (any, error) {
 		s, err = a.OpenAssignment(text)
 		v, ok = s.Get()
 	case "instruction":
-		v, err = orders.OpenInstruction(a, text)
+		v, err = order.OpenInstruction(a, text)
 		ok = err == nil
 	case "document":
-		v, err = orders.OpenDocument(a, plan, text)
+		v, err = order.OpenDocument(a, plan, text)
 		ok = err == nil
 	}
 	if ok != (err == nil) {
@@ -85,7 +85,7 @@ func statements(t *testing.T, a authority) map[string]struct {
 		AuthorityEpoch: 4}
 	assignment := fence.Assignment{Cluster: cluster, Domain: "rack-1", Holder: "spiffe://test.example/shard/a",
 		Ownership: 1<<64 - 1, AuthorityEpoch: 4}
-	instruction := orders.Instruction{Cluster: cluster, Member: "spiffe://test.example/shard/a", ID: "one", Kind: "pause",
+	instruction := order.Instruction{Cluster: cluster, Member: "spiffe://test.example/shard/a", ID: "one", Kind: "pause",
 		Term: 1<<53 + 1, NotAfter: time.Unix(1<<34, 0).UTC(), AuthorityEpoch: 4}
 	document := documentOf(cluster, plan, 1<<64-1, 4)
 	return map[string]struct {
@@ -106,7 +106,7 @@ func TestStatements(t *testing.T) {
 		if got, err := opened(t, a.Authority, kind, s.text); err != nil || got != s.is {
 			t.Errorf("%s: %v, %v", kind, got, err)
 		}
-		if len(s.text) > fenceform.MaxStatement {
+		if len(s.text) > internalsigned.MaxStatement {
 			t.Errorf("%s: %d bytes", kind, len(s.text))
 		}
 		// No byte of it may be another one, and none may be missing.
@@ -166,7 +166,7 @@ func TestStatements(t *testing.T) {
 // not taken.
 func TestStatementsThatSayNothing(t *testing.T) {
 	a := newAuthority(t)
-	long := strings.Repeat("x", fenceform.MaxName+1)
+	long := strings.Repeat("x", internalsigned.MaxName+1)
 	for name, sign := range map[string]func() (string, error){
 		"no cluster":         func() (string, error) { return grantOf("", "s1", 1, 1).Sign(a.key) },
 		"no authority epoch": func() (string, error) { return grantOf(cluster, "s1", 1, 0).Sign(a.key) },
@@ -196,27 +196,27 @@ func TestStatementsThatSayNothing(t *testing.T) {
 				1).Sign(a.key)
 		},
 		"an instruction of nobody": func() (string, error) {
-			return orders.Instruction{Cluster: cluster, ID: "i", Kind: "k", Term: 1, NotAfter: time.Unix(1, 0),
+			return order.Instruction{Cluster: cluster, ID: "i", Kind: "k", Term: 1, NotAfter: time.Unix(1, 0),
 				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"an instruction without an id": func() (string, error) {
-			return orders.Instruction{Cluster: cluster, Member: "s1", Kind: "k", Term: 1, NotAfter: time.Unix(1, 0),
+			return order.Instruction{Cluster: cluster, Member: "s1", Kind: "k", Term: 1, NotAfter: time.Unix(1, 0),
 				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"an instruction to do nothing": func() (string, error) {
-			return orders.Instruction{Cluster: cluster, Member: "s1", ID: "i", Term: 1, NotAfter: time.Unix(1, 0),
+			return order.Instruction{Cluster: cluster, Member: "s1", ID: "i", Term: 1, NotAfter: time.Unix(1, 0),
 				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"an instruction of no term": func() (string, error) {
-			return orders.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", NotAfter: time.Unix(1, 0),
+			return order.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", NotAfter: time.Unix(1, 0),
 				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"an instruction without an end": func() (string, error) {
-			return orders.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", Term: 1,
+			return order.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", Term: 1,
 				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"an instruction that ends within a second": func() (string, error) {
-			return orders.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", Term: 1, NotAfter: time.Unix(1, 1),
+			return order.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", Term: 1, NotAfter: time.Unix(1, 1),
 				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"a holder that is no ASCII": func() (string, error) {
@@ -303,7 +303,7 @@ func FuzzOpen(f *testing.F) {
 			t.Errorf("%q reads as %v, %v", payload, grant, err)
 		}
 		const typ = "fealty/document/v1"
-		d, err := orders.OpenDocument(a.Authority, plan, signed(a.key, typ, payload))
+		d, err := order.OpenDocument(a.Authority, plan, signed(a.key, typ, payload))
 		if err == nil && must(d.Sign(a.key)) != signed(a.key, typ, payload) {
 			t.Errorf("%q reads as %v", payload, d)
 		}

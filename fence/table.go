@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // The check of a ledger with many pairs is mostly a wait for memory. So a resource is one line
@@ -111,7 +111,7 @@ func (h *hashing) want(w *wanted, name string) {
 	switch {
 	case n > inKey:
 		// One above MaxName is malformed, and is not read to its end.
-		k.a, k.c = maphash.String(h.long, name[:min(n, fenceform.MaxName)]), isLong|n
+		k.a, k.c = maphash.String(h.long, name[:min(n, signed.MaxName)]), isLong|n
 	case n >= 16:
 		k.a, k.b, k.c = word(name), word(name[8:]), word(name[n-8:])>>8|n<<56
 	case n >= 8:
@@ -246,7 +246,7 @@ func (s *shard) add(w *wanted, first mark) {
 func (s *shard) keep(name string) uint64 {
 	if free := cap(s.long) - len(s.long); free < len(name) {
 		// Append would take a quarter more.
-		s.long = append(make([]byte, 0, len(s.long)+len(s.long)/16+fenceform.MaxName), s.long...)
+		s.long = append(make([]byte, 0, len(s.long)+len(s.long)/16+signed.MaxName), s.long...)
 	}
 	s.long = append(s.long, name...)
 	return uint64(len(s.long) - len(name))

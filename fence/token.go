@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/statement"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // Token orders one attempt of a mutation among all others of its resource. It names no
@@ -42,7 +42,7 @@ func (t Token) Compare(other Token) int {
 
 // ErrMalformed is matched by every error about a text that is no token, lineage,
 // incarnation or statement.
-var ErrMalformed = statement.ErrMalformed
+var ErrMalformed = signed.ErrMalformed
 
 // tokenVersion begins every token, so that a later form is refused and not misread.
 const tokenVersion = "v1"
@@ -84,7 +84,7 @@ func parseToken(s string) (Token, error) {
 	var epoch uint64
 	for i, n := range []*uint64{&t.Ownership, &epoch, &t.Sequence} {
 		var ok bool
-		if *n, ok = statement.ParseNumber(parts[1+i], 64); !ok {
+		if *n, ok = signed.ParseNumber(parts[1+i], 64); !ok {
 			return bad("by its numbers")
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	internalsigned "github.com/fealty-io/fealty/internal/signed"
 )
 
 func TestEpoch(t *testing.T) {
@@ -111,7 +111,7 @@ func TestParseToken(t *testing.T) {
 
 func TestParseLineage(t *testing.T) {
 	other := strings.Replace(someIncarnation, "61", "62", 1)
-	most := make(fence.Lineage, fenceform.MaxLineage)
+	most := make(fence.Lineage, internalsigned.MaxLineage)
 	for i := range most {
 		most[i] = incarnation(byte(i + 1))
 	}
@@ -152,7 +152,7 @@ func FuzzParseLineage(f *testing.F) {
 	f.Add(someIncarnation)
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := fence.ParseLineage(text)
-		if err == nil && (l.String() != text || len(l) > fenceform.MaxLineage) {
+		if err == nil && (l.String() != text || len(l) > internalsigned.MaxLineage) {
 			t.Errorf("%q reads as %v", text, l)
 		}
 	})

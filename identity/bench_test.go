@@ -7,25 +7,25 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func BenchmarkVerify(b *testing.B) {
 	w := newWorld(b)
 	crowded := w.authority.Bundle(func(cfg *identity.BundleConfig) {
-		for len(cfg.Roots) < identityform.MaxRoots {
-			cfg.Roots = append(cfg.Roots, identitytest.NewAuthority(b, "prod.example").Root().Cert)
+		for len(cfg.Roots) < internalidentity.MaxRoots {
+			cfg.Roots = append(cfg.Roots, pkitest.NewAuthority(b, "prod.example").Root().Cert)
 		}
-		cfg.MeshKeys = append(cfg.MeshKeys, keyIDs(identityform.MaxMeshKeys-1)...)
-		cfg.BannedKeys = keyIDs(identityform.MaxBans)
+		cfg.MeshKeys = append(cfg.MeshKeys, keyIDs(internalidentity.MaxMeshKeys-1)...)
+		cfg.BannedKeys = keyIDs(internalidentity.MaxBans)
 	})
 	// The biggest leaf that is allowed, or nearly.
-	uris := slices.Repeat([]string{"spiffe://prod.example/workload/" + string(slices.Repeat([]byte("a"), 64))}, identityform.MaxAltNames)
+	uris := slices.Repeat([]string{"spiffe://prod.example/workload/" + string(slices.Repeat([]byte("a"), 64))}, internalidentity.MaxAltNames)
 	big, _ := w.authority.IssueRaw(b, func(c *x509.Certificate) {
-		c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames(uris...))
+		c.ExtraExtensions = append(c.ExtraExtensions, pkitest.AltNames(uris...))
 	})
-	stranger := identitytest.NewAuthority(b, "prod.example")
+	stranger := pkitest.NewAuthority(b, "prod.example")
 	strange, _ := stranger.Issue(b, w.authority.ID(b, identity.Shard, "eu-1"))
 	for _, bench := range []struct {
 		name     string

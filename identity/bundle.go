@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 
 	"slices"
 	"time"
@@ -79,10 +79,10 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 		field     string
 		got, most int
 	}{
-		{"Roots", len(cfg.Roots) + len(cfg.RetiredRoots), identityform.MaxRoots},
-		{"MeshKeys", len(cfg.MeshKeys), identityform.MaxMeshKeys},
-		{"BannedIDs", len(cfg.BannedIDs), identityform.MaxBans},
-		{"BannedKeys", len(cfg.BannedKeys), identityform.MaxBans},
+		{"Roots", len(cfg.Roots) + len(cfg.RetiredRoots), identity.MaxRoots},
+		{"MeshKeys", len(cfg.MeshKeys), identity.MaxMeshKeys},
+		{"BannedIDs", len(cfg.BannedIDs), identity.MaxBans},
+		{"BannedKeys", len(cfg.BannedKeys), identity.MaxBans},
 	} {
 		if limit.got > limit.most {
 			return nil, fmt.Errorf("identity: BundleConfig.%s has %d entries, at most %d are allowed: remove those that have expired", limit.field, limit.got, limit.most)

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func keyID(n byte) identity.KeyID { return identity.KeyID{31: n} }
@@ -24,8 +24,8 @@ func keyIDs(n int) []identity.KeyID {
 }
 
 func TestNewBundleRefuses(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
-	foreign := identitytest.NewAuthority(t, "dev.example").ID(t, identity.Shard, "s")
+	a := pkitest.NewAuthority(t, "prod.example")
+	foreign := pkitest.NewAuthority(t, "dev.example").ID(t, identity.Shard, "s")
 	leafOf, _ := a.Issue(t, a.ID(t, identity.Shard, "s"))
 	for name, edit := range map[string]func(*identity.BundleConfig){
 		"no cluster":          func(c *identity.BundleConfig) { c.Cluster = "" },
@@ -33,13 +33,13 @@ func TestNewBundleRefuses(t *testing.T) {
 		"nil root":            func(c *identity.BundleConfig) { c.Roots = []*x509.Certificate{nil} },
 		"mesh CA as root":     func(c *identity.BundleConfig) { c.Roots = append(c.Roots, a.MeshCA().Cert) },
 		"leaf as root":        func(c *identity.BundleConfig) { c.Roots = append(c.Roots, leafOf[0]) },
-		"too many roots":      func(c *identity.BundleConfig) { c.Roots = slices.Repeat(c.Roots, identityform.MaxRoots+1) },
+		"too many roots":      func(c *identity.BundleConfig) { c.Roots = slices.Repeat(c.Roots, internalidentity.MaxRoots+1) },
 		"blank mesh key":      func(c *identity.BundleConfig) { c.MeshKeys = append(c.MeshKeys, identity.KeyID{}) },
-		"too many mesh keys":  func(c *identity.BundleConfig) { c.MeshKeys = keyIDs(identityform.MaxMeshKeys + 1) },
+		"too many mesh keys":  func(c *identity.BundleConfig) { c.MeshKeys = keyIDs(internalidentity.MaxMeshKeys + 1) },
 		"blank banned id":     func(c *identity.BundleConfig) { c.BannedIDs = []identity.ID{{}} },
 		"foreign banned id":   func(c *identity.BundleConfig) { c.BannedIDs = []identity.ID{foreign} },
 		"blank banned key":    func(c *identity.BundleConfig) { c.BannedKeys = []identity.KeyID{{}} },
-		"too many bannedkeys": func(c *identity.BundleConfig) { c.BannedKeys = keyIDs(identityform.MaxBans + 1) },
+		"too many bannedkeys": func(c *identity.BundleConfig) { c.BannedKeys = keyIDs(internalidentity.MaxBans + 1) },
 	} {
 		cfg := a.BundleConfig()
 		edit(&cfg)
@@ -48,14 +48,14 @@ func TestNewBundleRefuses(t *testing.T) {
 		}
 	}
 	cfg := a.BundleConfig()
-	cfg.MeshKeys = keyIDs(identityform.MaxMeshKeys)
+	cfg.MeshKeys = keyIDs(internalidentity.MaxMeshKeys)
 	if _, err := identity.NewBundle(cfg); err != nil {
 		t.Errorf("the most mesh keys that are allowed: %v", err)
 	}
 }
 
 func TestBundleKeepsNothingOfItsConfig(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	id := a.ID(t, identity.Shard, "s")
 	chain, _ := a.Issue(t, id)
 	cfg := a.BundleConfig()
@@ -78,7 +78,7 @@ func TestBundleKeepsNothingOfItsConfig(t *testing.T) {
 }
 
 func TestBanned(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	bad, good := a.ID(t, identity.Shard, "bad"), a.ID(t, identity.Shard, "good")
 	b := a.Bundle(func(c *identity.BundleConfig) {
 		c.BannedIDs, c.BannedKeys = []identity.ID{bad}, []identity.KeyID{keyID(1)}
@@ -99,8 +99,8 @@ func TestBanned(t *testing.T) {
 
 // The fingerprint is that of what a bundle says: not of the order, and of everything.
 func TestBundleFingerprint(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
-	other := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
+	other := pkitest.NewAuthority(t, "prod.example")
 	base := func() identity.BundleConfig {
 		cfg := a.BundleConfig()
 		cfg.Roots = append(cfg.Roots, other.Root().Cert)
@@ -138,7 +138,7 @@ func TestBundleFingerprint(t *testing.T) {
 	seen := map[[32]byte]string{want: "unchanged"}
 	for name, edit := range map[string]func(*identity.BundleConfig){
 		"cluster":        func(c *identity.BundleConfig) { c.Cluster, c.BannedIDs = "dev.example", nil },
-		"another root":   func(c *identity.BundleConfig) { c.Roots[1] = identitytest.NewAuthority(t, "prod.example").Root().Cert },
+		"another root":   func(c *identity.BundleConfig) { c.Roots[1] = pkitest.NewAuthority(t, "prod.example").Root().Cert },
 		"another ban":    func(c *identity.BundleConfig) { c.BannedIDs[1] = a.ID(t, identity.Shard, "c") },
 		"another key":    func(c *identity.BundleConfig) { c.BannedKeys[1] = keyID(5) },
 		"a root less":    func(c *identity.BundleConfig) { c.Roots = c.Roots[:1] },
@@ -167,7 +167,7 @@ func TestBundleFingerprint(t *testing.T) {
 }
 
 func TestKeyID(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	chain, key := a.Issue(t, a.ID(t, identity.Shard, "s"))
 	of, err := identityauthor.KeyOfPublic(key.Public())
 	if err != nil || of != identity.KeyOf(chain[0]) || of.IsZero() {
@@ -187,7 +187,7 @@ func TestKeyID(t *testing.T) {
 		if _, err := identityauthor.KeyOfPublic(bad); err == nil {
 			t.Errorf("KeyOfPublic(%T): no error", bad)
 		}
-		if _, err := identityform.SubjectKeyID(bad); err == nil {
+		if _, err := internalidentity.SubjectKeyID(bad); err == nil {
 			t.Errorf("SubjectKeyID(%T): no error", bad)
 		}
 	}

@@ -14,23 +14,23 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	first := a.MeshCA()
 	a.AddMeshCA(t)
 	b := a.Bundle()
 	for _, kind := range identityauthor.Kinds() {
 		id := a.ID(t, kind, "eu-1")
-		for name, opts := range map[string][]identitytest.IssueOption{
+		for name, opts := range map[string][]pkitest.IssueOption{
 			"P-256":       nil,
-			"Ed25519":     {identitytest.WithKey(identitytest.NewEd25519Key(t))},
-			"DNS names":   {identitytest.WithDNSNames("a.example", "*.b.example")},
-			"old mesh CA": {identitytest.WithMeshCA(first)},
+			"Ed25519":     {pkitest.WithKey(pkitest.NewEd25519Key(t))},
+			"DNS names":   {pkitest.WithDNSNames("a.example", "*.b.example")},
+			"old mesh CA": {pkitest.WithMeshCA(first)},
 		} {
 			chain, _ := a.Issue(t, id, opts...)
 			for _, chain := range [][]*x509.Certificate{chain, append(chain, a.Root().Cert)} {
@@ -53,9 +53,9 @@ func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
 // A chain can be verified and identify nobody: a server must be able to tell that
 // caller why each call is refused.
 func TestVerifiedWithoutIdentity(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	b := a.Bundle()
-	foreign := identitytest.NewAuthority(t, "dev.example").ID(t, identity.Coordinator, "c1")
+	foreign := pkitest.NewAuthority(t, "dev.example").ID(t, identity.Coordinator, "c1")
 	for _, tc := range []struct {
 		name string
 		uris []string
@@ -81,7 +81,7 @@ func TestVerifiedWithoutIdentity(t *testing.T) {
 	} {
 		chain, _ := a.IssueRaw(t, func(c *x509.Certificate) {
 			if tc.uris != nil {
-				c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames(tc.uris...))
+				c.ExtraExtensions = append(c.ExtraExtensions, pkitest.AltNames(tc.uris...))
 			}
 		})
 		v, err := b.Verify(chain, time.Now())
@@ -117,9 +117,9 @@ func TestVerifiedWithoutIdentity(t *testing.T) {
 // Who meets a chain of another cluster learns which one it names, under whatever root; of
 // one of its own cluster, and of one that names none, nothing.
 func TestPresentedCluster(t *testing.T) {
-	b := identitytest.NewAuthority(t, "prod.example").Bundle()
+	b := pkitest.NewAuthority(t, "prod.example").Bundle()
 	for cluster, want := range map[string]string{"dev.example": "dev.example", "prod.example": ""} {
-		other := identitytest.NewAuthority(t, cluster)
+		other := pkitest.NewAuthority(t, cluster)
 		chain, _ := other.Issue(t, other.ID(t, identity.Coordinator, "c1"))
 		_, err := b.Verify(chain, time.Now())
 		if e, ok := errors.AsType[*identity.ChainError](err); !ok || e.Presented != want || e.Rule != "root-known" {
@@ -142,7 +142,7 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 	ban := func(keys ...identity.KeyID) func(*identity.BundleConfig) {
 		return func(cfg *identity.BundleConfig) { cfg.BannedKeys = keys }
 	}
-	stranger := identitytest.NewAuthority(t, a.Cluster())
+	stranger := pkitest.NewAuthority(t, a.Cluster())
 	strange, _ := stranger.Issue(t, leafID)
 	second := a.AddMeshCA(t)
 	resign := func(level string, edit func(f *forged)) *x509.Certificate {
@@ -154,14 +154,14 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 		}
 		return c
 	}
-	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", identityform.MaxCertificateBytes)) })
+	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", internalidentity.MaxCertificateBytes)) })
 
 	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
 	admin, _ := a.Issue(t, a.ID(t, identity.Admin, "alice"))
 	reader, _ := a.Issue(t, a.ID(t, identity.Readonly, "bob"))
 	vouched, _ := a.Issue(t, a.ID(t, identity.Workload, "billing/api"))
 	named := func(kind identity.Kind, name string) []*x509.Certificate {
-		chain, _ := a.Issue(t, a.ID(t, kind, "billing"), identitytest.WithTemplate(func(c *x509.Certificate) {
+		chain, _ := a.Issue(t, a.ID(t, kind, "billing"), pkitest.WithTemplate(func(c *x509.Certificate) {
 			c.Subject = pkix.Name{CommonName: name}
 		}))
 		return chain
@@ -266,7 +266,7 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 }
 
 func TestCoordinatorNeedsOnlyARoot(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
 	for _, kind := range identityauthor.Kinds() {
 		chain, _ := a.Issue(t, a.ID(t, kind, "x"))
@@ -347,9 +347,9 @@ func TestValidityIsCheckedAtEveryLevel(t *testing.T) {
 
 // An expired certificate that is banned too shows as banned: renewing it cannot help.
 func TestBanOutweighsExpiry(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	id := a.ID(t, identity.Shard, "eu-1")
-	chain, _ := a.Issue(t, id, identitytest.Expired())
+	chain, _ := a.Issue(t, id, pkitest.Expired())
 	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.BannedIDs = []identity.ID{id} })
 	if _, err := b.Verify(chain, time.Now()); !errors.Is(err, identity.ErrBanned) {
 		t.Fatalf("got %v, want ErrBanned", err)
@@ -389,7 +389,7 @@ func TestGeneratedChains(t *testing.T) {
 			}
 		}
 	}
-	stranger := identitytest.NewAuthority(t, "prod.example")
+	stranger := pkitest.NewAuthority(t, "prod.example")
 	strangers, _ := stranger.Issue(t, w.authority.ID(t, identity.Coordinator, "c1"))
 	strangers = append(strangers, stranger.Root().Cert)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -531,7 +531,7 @@ func TestReasons(t *testing.T) {
 // A retired root goes on to vouch for members whose mesh CA is listed, so that a
 // change of root cuts nobody, and for nothing else.
 func TestRetiredRoot(t *testing.T) {
-	old, now := identitytest.NewAuthority(t, "prod.example"), identitytest.NewAuthority(t, "prod.example")
+	old, now := pkitest.NewAuthority(t, "prod.example"), pkitest.NewAuthority(t, "prod.example")
 	cfg := identity.BundleConfig{
 		Cluster: "prod.example", Roots: []*x509.Certificate{now.Root().Cert}, RetiredRoots: []*x509.Certificate{old.Root().Cert},
 		MeshKeys: []identity.KeyID{old.MeshCA().KeyID()},
@@ -541,7 +541,7 @@ func TestRetiredRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range identityauthor.Kinds() {
-		for name, a := range map[string]*identitytest.Authority{"old": old, "new": now} {
+		for name, a := range map[string]*pkitest.Authority{"old": old, "new": now} {
 			chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 			for _, chain := range [][]*x509.Certificate{chain, append(slices.Clone(chain), a.Root().Cert)} {
 				_, err := b.Verify(chain, time.Now())

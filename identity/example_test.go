@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func ExampleParse() {
@@ -52,7 +52,7 @@ func ExampleFromContext() {
 // A bundle decides who is believed: a ban counts at once, whatever the certificate says.
 func ExampleBundle_Verify() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example") // who issues in a real cluster
+	authority := pkitest.NewAuthority(tb, "prod.example") // who issues in a real cluster
 	node := authority.ID(tb, identity.Data, "node-a")
 	chain, _ := authority.Issue(tb, node)
 
@@ -80,7 +80,7 @@ func ExampleBundle_Verify() {
 // Each certificate has one identity, or none: who reads it learns why.
 func ExampleFromCertificate() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	chain, _ := authority.Issue(tb, authority.ID(tb, identity.Workload, "billing/api"))
 	leaf, meshCA := chain[0], chain[1]
 
@@ -99,7 +99,7 @@ func ExampleFromCertificate() {
 // A refusal says which rule refused which certificate, and by its reason what to do about it.
 func ExampleChainError() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	node := authority.ID(tb, identity.Data, "node-a")
 	advise := func(chain []*x509.Certificate) {
 		_, err := authority.Bundle().Verify(chain, time.Now())
@@ -119,9 +119,9 @@ func ExampleChainError() {
 	chain, _ := authority.Issue(tb, node)
 	advise(chain)
 	advise(chain[:1])
-	chain, _ = authority.Issue(tb, node, identitytest.Expired())
+	chain, _ = authority.Issue(tb, node, pkitest.Expired())
 	advise(chain)
-	chain, _ = identitytest.NewAuthority(tb, "prod.example").Issue(tb, node)
+	chain, _ = pkitest.NewAuthority(tb, "prod.example").Issue(tb, node)
 	advise(chain)
 	// Output:
 	// believed

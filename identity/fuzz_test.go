@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 )
 
 // fuzzNow lies in the validity of everything in a fuzzWorld.
@@ -25,7 +25,7 @@ func fuzzWorld(f *testing.F) *world {
 	f.Helper()
 	rootKey, meshKey, leafKey := fixedKey(f, "root"), fixedKey(f, "mesh"), fixedKey(f, "leaf")
 	mint := func(name string, n int64, issuer *x509.Certificate, key, signer *ecdsa.PrivateKey, edit func(*x509.Certificate)) *x509.Certificate {
-		ski, err := identityform.SubjectKeyID(key.Public())
+		ski, err := internalidentity.SubjectKeyID(key.Public())
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -136,12 +136,12 @@ func FuzzVerifyMinted(f *testing.F) {
 			"serial number":                  c.SerialNumber.Sign() > 0 && len(c.SerialNumber.Bytes()) <= 20,
 			"key":                            isEd25519 || isECDSA && ec.Curve == p256,
 			"key ids":                        len(c.SubjectKeyId) == 20 && bytes.Equal(c.AuthorityKeyId, w.mesh.Cert.SubjectKeyId),
-			"lifetime":                       c.NotAfter.Sub(c.NotBefore) <= identityform.MaxLeafLifetime,
+			"lifetime":                       c.NotAfter.Sub(c.NotBefore) <= internalidentity.MaxLeafLifetime,
 			"in date":                        !fuzzNow.Before(c.NotBefore) && !fuzzNow.After(c.NotAfter),
 			"nothing critical":               len(c.UnhandledCriticalExtensions) == 0 && len(c.Extensions) <= 6,
 			"no constraints":                 len(c.PermittedDNSDomains) == 0 && len(c.PermittedURIDomains) == 0 && len(c.ExcludedDNSDomains) == 0,
 			"no email":                       len(c.EmailAddresses) == 0,
-			"bounded":                        len(c.Raw) <= identityform.MaxCertificateBytes && len(c.URIs)+len(c.DNSNames)+len(c.IPAddresses) <= identityform.MaxAltNames,
+			"bounded":                        len(c.Raw) <= internalidentity.MaxCertificateBytes && len(c.URIs)+len(c.DNSNames)+len(c.IPAddresses) <= internalidentity.MaxAltNames,
 			"an id, or an error, never both": (v.IDErr == nil) != v.ID.IsZero(),
 			"an id is the one URI":           v.IDErr != nil || len(c.URIs) == 1 && c.URIs[0].String() == v.ID.String() && v.ID.Cluster() == "prod.example",
 		} {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 const (
@@ -80,9 +80,9 @@ type ID struct {
 // New returns the identity of name as kind in cluster.
 //
 // A cluster is a SPIFFE trust domain: lowercase letters, digits, '.', '-' and '_', at
-// most identityform.MaxClusterBytes, without empty labels. A name is one SPIFFE path segment
+// most identity.MaxClusterBytes, without empty labels. A name is one SPIFFE path segment
 // (letters, digits, '.', '-', '_', not "." or ".."); that of a workload may be several,
-// separated by '/'. The whole id is at most identityform.MaxIDBytes.
+// separated by '/'. The whole id is at most identity.MaxIDBytes.
 //
 // Errors: they match [ErrInvalidID].
 func New(cluster string, kind Kind, name string) (ID, error) {
@@ -96,8 +96,8 @@ func New(cluster string, kind Kind, name string) (ID, error) {
 		return ID{}, err
 	}
 	uri := scheme + cluster + "/" + string(kind) + "/" + name
-	if len(uri) > identityform.MaxIDBytes {
-		return ID{}, &idError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed: choose a shorter name", len(uri), identityform.MaxIDBytes)}
+	if len(uri) > identity.MaxIDBytes {
+		return ID{}, &idError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed: choose a shorter name", len(uri), identity.MaxIDBytes)}
 	}
 	return ID{
 		uri:    uri,
@@ -129,9 +129,9 @@ func parseSlowly(uri string) (ID, error) {
 }
 
 // scan reads a well-formed id in one pass and without allocating: a trust bundle may hold
-// identityform.MaxBans of them. It may refuse what parseSlowly takes, and never the reverse.
+// identity.MaxBans of them. It may refuse what parseSlowly takes, and never the reverse.
 func scan(uri string) (ID, bool) {
-	if len(uri) > identityform.MaxIDBytes || !strings.HasPrefix(uri, scheme) {
+	if len(uri) > identity.MaxIDBytes || !strings.HasPrefix(uri, scheme) {
 		return ID{}, false
 	}
 	// The cluster: labels between dots.
@@ -148,7 +148,7 @@ func scan(uri string) (ID, bool) {
 			return ID{}, false
 		}
 	}
-	if i == len(uri) || i == label || i-label > maxLabelBytes || i-len(scheme) > identityform.MaxClusterBytes {
+	if i == len(uri) || i == label || i-label > maxLabelBytes || i-len(scheme) > identity.MaxClusterBytes {
 		return ID{}, false
 	}
 	kindAt := i + 1
@@ -188,8 +188,8 @@ func checkCluster(name string) error {
 	switch {
 	case name == "":
 		return refuse("it is blank: name the cluster, such as prod.example")
-	case len(name) > identityform.MaxClusterBytes:
-		return refuse(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(name), identityform.MaxClusterBytes))
+	case len(name) > identity.MaxClusterBytes:
+		return refuse(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(name), identity.MaxClusterBytes))
 	case strings.Contains(name, "/"):
 		// TrustDomainFromString would take a whole id for the name of its trust domain.
 		return refuse("it holds a '/': give the name alone, such as prod.example")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // warm has b accept chain, and remember its mesh CA.
@@ -88,7 +88,7 @@ func TestRememberedMeshCAIsItsBytes(t *testing.T) {
 func TestRememberedMeshCAIsNotTrustedBlindly(t *testing.T) {
 	w, k := newWorld(t), newKeys(t)
 	a := w.authority
-	stranger := identitytest.NewAuthority(t, a.Cluster())
+	stranger := pkitest.NewAuthority(t, a.Cluster())
 	resigned := func(key crypto.Signer) *x509.Certificate {
 		f := w.apart(t, leaf)
 		f.signWith(key, ecdsaSHA256, crypto.SHA256)
@@ -134,7 +134,7 @@ func TestRememberedMeshCAIsNotTrustedBlindly(t *testing.T) {
 
 // A coordinator's chain brings in a mesh CA that is not listed. It must not carry others.
 func TestRememberedMeshCAMustBeListed(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
 	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
 	warm(t, b, coordinator, time.Now())
@@ -247,7 +247,7 @@ func (c copied) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
 // However many mesh CAs a root signs, a bundle remembers the last few, and what it forgot
 // it accepts as before.
 func TestRememberedMeshCAsAreBounded(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	var chains [][]*x509.Certificate
 	for n := range identity.MaxCheckedMeshCAs + 8 {
 		if n > 0 {
@@ -299,8 +299,8 @@ func TestRememberedMeshCAsAreBounded(t *testing.T) {
 // Connections of all peers verify at once, some accepted, some not, and push one
 // another's mesh CAs out.
 func TestRememberingIsSafeForConcurrentUse(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
-	stranger := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
+	stranger := pkitest.NewAuthority(t, "prod.example")
 	strange, _ := stranger.Issue(t, a.ID(t, identity.Shard, "eu-1"))
 	var chains [][]*x509.Certificate
 	for range identity.MaxCheckedMeshCAs + 4 {

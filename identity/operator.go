@@ -11,7 +11,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 
 	"iter"
 	"slices"
@@ -34,8 +34,8 @@ func newOperatorRoots(certs []*x509.Certificate) (*operatorRoots, error) {
 	switch n := len(certs); {
 	case n == 0:
 		return nil, errors.New("identity: there is no root: without one nobody is trusted; add the CA's certificate")
-	case n > identityform.MaxOperatorRoots:
-		return nil, fmt.Errorf("identity: %d roots, at most %d are allowed: remove those that have expired", n, identityform.MaxOperatorRoots)
+	case n > identity.MaxOperatorRoots:
+		return nil, fmt.Errorf("identity: %d roots, at most %d are allowed: remove those that have expired", n, identity.MaxOperatorRoots)
 	}
 	for i, c := range certs {
 		if c == nil || len(c.Raw) == 0 {
@@ -129,8 +129,8 @@ func allOperatorRules() []rule {
 // building it costs.
 var operatorRules = []operatorRule{
 	{rule{"chain-length", "RFC 5280 §6.1"}, "chain", func(p *operatorPath) string {
-		if n := len(p.chain); n < 1 || n > identityform.MaxOperatorChain {
-			return fmt.Sprintf("%d certificates, want 1 to %d: the leaf, then its issuers", n, identityform.MaxOperatorChain)
+		if n := len(p.chain); n < 1 || n > identity.MaxOperatorChain {
+			return fmt.Sprintf("%d certificates, want 1 to %d: the leaf, then its issuers", n, identity.MaxOperatorChain)
 		}
 		return ""
 	}},
@@ -244,8 +244,8 @@ func checkOperatorKey(pub any) string {
 	case ed25519.PublicKey:
 		return ""
 	case *rsa.PublicKey:
-		if n := key.N.BitLen(); n < identityform.MinRSABits || n > identityform.MaxRSABits {
-			return fmt.Sprintf("an RSA key of %d bits, want %d to %d", n, identityform.MinRSABits, identityform.MaxRSABits)
+		if n := key.N.BitLen(); n < identity.MinRSABits || n > identity.MaxRSABits {
+			return fmt.Sprintf("an RSA key of %d bits, want %d to %d", n, identity.MinRSABits, identity.MaxRSABits)
 		}
 		return ""
 	}

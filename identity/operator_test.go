@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func generated[K crypto.Signer](t *testing.T) func(K, error) K {
@@ -34,9 +34,9 @@ func generated[K crypto.Signer](t *testing.T) func(K, error) K {
 
 // Each rule refuses a chain that all the others accept.
 func TestOperatorRules(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
-	stranger := identitytest.NewPKI(t, "corp", nil) // of the same names
-	key := identitytest.NewKey(t)
+	pki := pkitest.NewPKI(t, "corp", nil)
+	stranger := pkitest.NewPKI(t, "corp", nil) // of the same names
+	key := pkitest.NewKey(t)
 	rsa2048 := generated[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 2048))
 	p224 := generated[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P224(), rand.Reader))
 	leaf := func(edit func(*x509.Certificate)) []*x509.Certificate { return pki.Issue(t, key, edit) }
@@ -57,10 +57,10 @@ func TestOperatorRules(t *testing.T) {
 	below := pki.CA(t, "below", &last, nil)
 	old := pki.CA(t, "old", &pki.Root, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	template := *pki.Intermediate.Cert
-	template.SerialNumber = identitytest.NewSerial(t)
-	again := identitytest.Sign(t, &template, pki.Intermediate.Cert, pki.Intermediate.Key.Public(), pki.Intermediate.Key) // by itself
+	template.SerialNumber = pkitest.NewSerial(t)
+	again := pkitest.Sign(t, &template, pki.Intermediate.Cert, pki.Intermediate.Key.Public(), pki.Intermediate.Key) // by itself
 	// forge edits a certificate that by signed in a way in which no template can.
-	forge := func(c *x509.Certificate, by identitytest.CA, edit func(*forged)) *x509.Certificate {
+	forge := func(c *x509.Certificate, by pkitest.CA, edit func(*forged)) *x509.Certificate {
 		f := takeApart(t, c, by.Key)
 		edit(f)
 		out, err := x509.ParseCertificate(f.sign(t))
@@ -108,7 +108,7 @@ func TestOperatorRules(t *testing.T) {
 		{"leaf and intermediate", leaf(nil), "", nil},
 		{"with the root", append(leaf(nil), pki.Root.Cert), "", nil},
 		{"directly under the root", pki.IssueBy(t, pki.Root, key, nil)[:1], "", nil},
-		{"as long as allowed", long(identityform.MaxOperatorChain), "", nil},
+		{"as long as allowed", long(internalidentity.MaxOperatorChain), "", nil},
 		{"another type of key", pki.Issue(t, rsa2048, nil), "", nil},
 		{"within the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} }), "", nil},
 		{"without key identifiers", []*x509.Certificate{forge(leaf(nil)[0], pki.Intermediate, func(f *forged) {
@@ -134,9 +134,9 @@ func TestOperatorRules(t *testing.T) {
 		{"name constraints that are not critical", forgedCA(func(f *forged) { f.set(oidNC, false, constraints...) }), "name-constraints", identity.ErrProfile},
 		{"an unknown usage that is critical", forgedLeaf(func(f *forged) { f.set(oidEKU, true, usages...) }), "critical-usages", identity.ErrProfile},
 		{"nothing", nil, "chain-length", identity.ErrProfile},
-		{"too long", long(identityform.MaxOperatorChain + 1), "chain-length", identity.ErrProfile},
+		{"too long", long(internalidentity.MaxOperatorChain + 1), "chain-length", identity.ErrProfile},
 		{"too large", leaf(func(c *x509.Certificate) {
-			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, identityform.MaxCertificateBytes)}}
+			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, internalidentity.MaxCertificateBytes)}}
 		}), "parsed", identity.ErrProfile},
 		{"nil", []*x509.Certificate{nil}, "parsed", identity.ErrProfile},
 		{"foreign issuer", []*x509.Certificate{leaf(nil)[0], cramped.Cert}, "in-order", identity.ErrProfile},
@@ -189,24 +189,24 @@ func TestOperatorRules(t *testing.T) {
 }
 
 func TestOperatorRootsAreCAs(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
-	leaf := pki.Issue(t, identitytest.NewKey(t), nil)[0]
+	pki := pkitest.NewPKI(t, "corp", nil)
+	leaf := pki.Issue(t, pkitest.NewKey(t), nil)[0]
 	for name, certs := range map[string][]*x509.Certificate{
-		"none": nil, "a leaf": {leaf}, "nil": {nil}, "too many": slices.Repeat([]*x509.Certificate{pki.Root.Cert}, identityform.MaxOperatorRoots+1),
+		"none": nil, "a leaf": {leaf}, "nil": {nil}, "too many": slices.Repeat([]*x509.Certificate{pki.Root.Cert}, internalidentity.MaxOperatorRoots+1),
 	} {
 		if r, err := identity.NewOperatorRoots(certs); err == nil {
 			t.Errorf("%s: accepted as %v", name, r)
 		}
 	}
 	var none *identity.OperatorRoots
-	if err := none.Verify(pki.Issue(t, identitytest.NewKey(t), nil), time.Now()); !errors.Is(err, identity.ErrUntrusted) || none.Certificates() != nil {
+	if err := none.Verify(pki.Issue(t, pkitest.NewKey(t), nil), time.Now()); !errors.Is(err, identity.ErrUntrusted) || none.Certificates() != nil {
 		t.Errorf("without roots: %v", err)
 	}
 }
 
 // The identity of a chain of an operator's PKI is its one URI SAN of the cluster.
 func TestOperatorBundle(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	b, err := identity.NewOperatorBundle("prod.example", []*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestOperatorBundle(t *testing.T) {
 		{"another scheme", []*url.URL{id("https://prod.example/provider/aws")}, "", "malformed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v, err := b.Verify(pki.Issue(t, identitytest.NewKey(t), func(c *x509.Certificate) { c.URIs = tc.uris }), time.Now())
+			v, err := b.Verify(pki.Issue(t, pkitest.NewKey(t), func(c *x509.Certificate) { c.URIs = tc.uris }), time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,15 +241,15 @@ func TestOperatorBundle(t *testing.T) {
 			}
 		})
 	}
-	if _, err := b.Verify(identitytest.NewPKI(t, "corp", nil).Issue(t, identitytest.NewKey(t), nil), time.Now()); !errors.Is(err, identity.ErrUntrusted) {
+	if _, err := b.Verify(pkitest.NewPKI(t, "corp", nil).Issue(t, pkitest.NewKey(t), nil), time.Now()); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("another PKI of the same names: %v", err)
 	}
 	if _, err := b.Verify(nil, time.Now()); !errors.Is(err, identity.ErrProfile) {
 		t.Errorf("no chain: %v", err)
 	}
 	// The cluster's own bundle takes none of these, whatever its roots are.
-	a := identitytest.NewAuthority(t, "prod.example")
-	if _, err := a.Bundle().Verify(pki.Issue(t, identitytest.NewKey(t), nil), time.Now()); err == nil {
+	a := pkitest.NewAuthority(t, "prod.example")
+	if _, err := a.Bundle().Verify(pki.Issue(t, pkitest.NewKey(t), nil), time.Now()); err == nil {
 		t.Error("a cluster's bundle accepted an operator's certificate")
 	}
 	same, err := identity.NewOperatorBundle("prod.example", []*x509.Certificate{a.Root().Cert})
@@ -266,9 +266,9 @@ func TestOperatorBundle(t *testing.T) {
 }
 
 func TestURIsAreVerbatim(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
-	c := pki.Issue(t, identitytest.NewKey(t), func(c *x509.Certificate) {
-		c.ExtraExtensions = []pkix.Extension{identitytest.AltNames("SPIFFE://Corp.example/x#", "b:c")}
+	pki := pkitest.NewPKI(t, "corp", nil)
+	c := pki.Issue(t, pkitest.NewKey(t), func(c *x509.Certificate) {
+		c.ExtraExtensions = []pkix.Extension{pkitest.AltNames("SPIFFE://Corp.example/x#", "b:c")}
 	})[0]
 	if got, err := identityauthor.URIs(c); err != nil || !slices.Equal(got, []string{"SPIFFE://Corp.example/x#", "b:c"}) {
 		t.Errorf("URIs = %q, %v", got, err)

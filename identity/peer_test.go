@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func TestIdentified(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	id := a.ID(t, identity.Shard, "s")
 	chain, _ := a.Issue(t, id)
 	for _, tc := range []struct {
@@ -45,7 +45,7 @@ func TestIdentified(t *testing.T) {
 
 // A peer in a log line is short, and shows who it is and nothing of its certificate.
 func TestPeerInLog(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	chain, _ := a.Issue(t, a.ID(t, identity.Shard, "s"))
 	v, err := a.Bundle().Verify(chain, time.Now())
 	if err != nil {
@@ -67,10 +67,10 @@ func TestPeerInLog(t *testing.T) {
 
 // A peer's certificate cannot fill a log or forge a line in it.
 func TestErrorsAreClipped(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	w := newWorld(t)
 	uri := "https://evil.example/" + strings.Repeat("a", 6000)
-	chain, _ := a.IssueRaw(t, func(c *x509.Certificate) { c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames(uri)) })
+	chain, _ := a.IssueRaw(t, func(c *x509.Certificate) { c.ExtraExtensions = append(c.ExtraExtensions, pkitest.AltNames(uri)) })
 	v, err := a.Bundle().Verify(chain, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 
 	"golang.org/x/crypto/cryptobyte"
 	cbasn1 "golang.org/x/crypto/cryptobyte/asn1"
@@ -59,8 +59,8 @@ const leafName = "leaf"
 // leafProfile returns the profile of a leaf (an X509-SVID).
 //
 // To mint one, fill a template with: a positive serial of at most 20 octets; NotBefore
-// and NotAfter at most identityform.MaxLeafLifetime apart; KeyUsageDigitalSignature; ExtKeyUsage
-// server and client auth; BasicConstraintsValid; SubjectKeyId from identityform.SubjectKeyID; a
+// and NotAfter at most identity.MaxLeafLifetime apart; KeyUsageDigitalSignature; ExtKeyUsage
+// server and client auth; BasicConstraintsValid; SubjectKeyId from identity.SubjectKeyID; a
 // Subject that is empty or one common name; URIs, DNSNames and IPAddresses at will. The
 // mesh CA's AuthorityKeyId follows from the issuer.
 func leafProfile() profile {
@@ -200,7 +200,7 @@ func checkRoot(c *x509.Certificate, now time.Time) error {
 // The tables. Every rule sees a certificate that passed the rules above it.
 
 var leafRules = slices.Concat(commonRules, []certRule{
-	{rule{"lifetime", "CA/Browser Forum BR §6.3.2"}, lifetimeAtMost(identityform.MaxLeafLifetime)},
+	{rule{"lifetime", "CA/Browser Forum BR §6.3.2"}, lifetimeAtMost(identity.MaxLeafLifetime)},
 	{rule{"public-key", "RFC 5480 §2.1.1, RFC 8410 §3"}, leafKey},
 	{rule{"subject", "X509-SVID §2, RFC 5280 §4.1.2.6"}, subjectCommonNameAtMost},
 	{rule{"basic-constraints", "X509-SVID §4.1, RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:FALSE", 0x30, 0x00)},
@@ -212,7 +212,7 @@ var leafRules = slices.Concat(commonRules, []certRule{
 })
 
 var meshCARules = slices.Concat(commonRules, []certRule{
-	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identityform.MaxMeshCALifetime)},
+	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identity.MaxMeshCALifetime)},
 	{rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
 	{rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
 	{rule{"not-self-issued", "RFC 5280 §6.1"}, notSelfIssued},
@@ -223,7 +223,7 @@ var meshCARules = slices.Concat(commonRules, []certRule{
 })
 
 var rootRules = slices.Concat(commonRules, []certRule{
-	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identityform.MaxRootLifetime)},
+	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identity.MaxRootLifetime)},
 	{rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
 	{rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
 	{rule{"self-issued", "RFC 5280 §3.2"}, selfIssued},
@@ -288,8 +288,8 @@ func parsed(c *x509.Certificate, _ time.Time) string {
 	switch {
 	case c == nil || len(c.Raw) == 0 || c.SerialNumber == nil:
 		return "it does not come from a parser"
-	case len(c.Raw) > identityform.MaxCertificateBytes:
-		return fmt.Sprintf("%d bytes, at most %d are allowed", len(c.Raw), identityform.MaxCertificateBytes)
+	case len(c.Raw) > identity.MaxCertificateBytes:
+		return fmt.Sprintf("%d bytes, at most %d are allowed", len(c.Raw), identity.MaxCertificateBytes)
 	}
 	return ""
 }
@@ -417,7 +417,7 @@ func subjectKeyID(c *x509.Certificate, _ time.Time) string {
 	if ext == nil {
 		return "no subject key identifier"
 	}
-	want, err := identityform.SubjectKeyID(c.PublicKey)
+	want, err := identity.SubjectKeyID(c.PublicKey)
 	if err != nil {
 		return "the subject key identifier of its key is unknown"
 	}
@@ -563,8 +563,8 @@ func leafAltNames(c *x509.Certificate, _ time.Time) string {
 	switch {
 	case !ok || len(names) == 0:
 		return "the subject alternative name is malformed"
-	case len(names) > identityform.MaxAltNames:
-		return fmt.Sprintf("%d subject alternative names, at most %d are allowed", len(names), identityform.MaxAltNames)
+	case len(names) > identity.MaxAltNames:
+		return fmt.Sprintf("%d subject alternative names, at most %d are allowed", len(names), identity.MaxAltNames)
 	}
 	for _, name := range names {
 		if name.IsCompound || name.Tag != nameURI && name.Tag != nameDNS && name.Tag != nameIP {

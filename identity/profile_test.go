@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 var p256 = elliptic.P256()
@@ -43,7 +43,7 @@ func newKeys(t testing.TB) *keys {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &keys{identitytest.NewKey(t), identitytest.NewKey(t), p384, r, identitytest.NewEd25519Key(t)}
+	return &keys{pkitest.NewKey(t), pkitest.NewKey(t), p384, r, pkitest.NewEd25519Key(t)}
 }
 
 // flaw is one thing that can be wrong with a certificate of some level.
@@ -268,7 +268,7 @@ var flaws = []flaw{
 		f.set(oidSAN, false, append(f.value(oidSAN), 5, 0)...)
 	}},
 	{"65 names", leaf, "subject-alt-name", func(_ testing.TB, f *forged, _ *keys) {
-		f.set(oidSAN, false, identitytest.AltNames(strings.Split(strings.Repeat("spiffe://prod.example/shard/a ", 65), " ")[:65]...).Value...)
+		f.set(oidSAN, false, pkitest.AltNames(strings.Split(strings.Repeat("spiffe://prod.example/shard/a ", 65), " ")[:65]...).Value...)
 	}},
 	{"names of a CA", cas, "extensions", extend(oidSAN, false, san(0x86, "spiffe://prod.example")...)},
 
@@ -280,7 +280,7 @@ var flaws = []flaw{
 	{"certificate policies", all, "extensions", extend(asn1.ObjectIdentifier{2, 5, 29, 32}, false, 0x30, 0x08, 0x30, 0x06, 0x06, 0x04, 0x55, 0x1d, 0x20, 0x00)},
 	{"an extension twice", all, "parser", func(_ testing.TB, f *forged, _ *keys) { f.Extensions = append(f.Extensions, f.Extensions[0]) }},
 	{"too big", all, "parsed", func(t testing.TB, f *forged, _ *keys) {
-		f.set(asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 99999, 1}, false, make([]byte, identityform.MaxCertificateBytes)...)
+		f.set(asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 99999, 1}, false, make([]byte, internalidentity.MaxCertificateBytes)...)
 	}},
 }
 
@@ -459,7 +459,7 @@ func TestLintAgreesWithCheck(t *testing.T) {
 	id := w.authority.ID(t, identity.Data, "db-1")
 	base := func(level string) *x509.Certificate {
 		from := map[string]*x509.Certificate{leaf: w.leaf, mesh: w.mesh.Cert, root: w.root.Cert}[level]
-		ski, err := identityform.SubjectKeyID(k.p256.Public())
+		ski, err := internalidentity.SubjectKeyID(k.p256.Public())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -506,7 +506,7 @@ func TestLintAgreesWithCheck(t *testing.T) {
 				parent, signer = template, k.p256
 			}
 			lint := p.Lint(template, issuer, k.p256.Public(), now)
-			check := p.Check(identitytest.Sign(t, template, parent, k.p256.Public(), signer), now)
+			check := p.Check(pkitest.Sign(t, template, parent, k.p256.Public(), signer), now)
 			var l, c *identity.ChainError
 			errors.As(lint, &l)
 			errors.As(check, &c)

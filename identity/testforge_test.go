@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 var (
@@ -174,7 +174,7 @@ func (f *forged) rekey(t testing.TB, key crypto.Signer) {
 		t.Fatal(err)
 	}
 	f.PublicKey = asn1.RawValue{FullBytes: der}
-	ski, err := identityform.SubjectKeyID(key.Public())
+	ski, err := internalidentity.SubjectKeyID(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,18 +204,18 @@ func algorithmFor(key crypto.Signer) (asn1.ObjectIdentifier, crypto.Hash) {
 
 // world is a cluster whose certificates the tests edit.
 type world struct {
-	authority *identitytest.Authority
+	authority *pkitest.Authority
 	bundle    *identity.Bundle
 	now       time.Time
-	root      identitytest.CA
-	mesh      identitytest.CA
+	root      pkitest.CA
+	mesh      pkitest.CA
 	leaf      *x509.Certificate
 	leafKey   crypto.Signer
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	chain, key := a.Issue(t, a.ID(t, identity.Shard, "eu-1"))
 	return &world{
 		authority: a, bundle: a.Bundle(), now: time.Now(),

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 var errNoVoucher = errors.New("certificate names no member that vouches for it")
@@ -43,7 +43,7 @@ func voucherOf(leaf *x509.Certificate, id ID) (ID, KeyID, error) {
 		return ID{}, KeyID{}, fmt.Errorf("%w: common name %s: %w", errNoVoucher, clip(name), err)
 	}
 	// One spelling: nothing that two readers could take for two members.
-	if voucher.Kind() == Workload || identityform.VoucherName(path, hex) != name {
+	if voucher.Kind() == Workload || identity.VoucherName(path, hex) != name {
 		return ID{}, KeyID{}, fmt.Errorf("%w: common name %s", errNoVoucher, clip(name))
 	}
 	return voucher, key, nil

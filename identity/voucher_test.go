@@ -6,11 +6,11 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func TestVoucherOf(t *testing.T) {
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	chain, _ := a.Issue(t, a.ID(t, identity.Workload, "billing/api"))
 	member, key, err := identityauthor.VoucherOf(chain[0])
 	if want := a.ID(t, identity.Data, "voucher"); err != nil || member != want || key != (identity.KeyID{1}) {

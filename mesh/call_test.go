@@ -9,7 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,7 +30,7 @@ func TestContextOfACall(t *testing.T) {
 		for _, waits := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					a := identitytest.NewAuthority(t, cluster)
+					a := pkitest.NewAuthority(t, cluster)
 					ln, opts := inMemory()
 					src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 					s := serve(t, ln, mesh.GuardConfig{Source: src})
@@ -75,7 +75,7 @@ func TestContextOfACall(t *testing.T) {
 // A call that is over is not remembered, however its context was used: before its end or after it.
 func TestCallsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		c := dial(t, "passthrough:///c1", credential.Static(material(t, a, identity.Data, "n1")),

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -35,10 +35,10 @@ func (plaintext) OverrideServerName(string) error           { return nil }
 // shows as what it is. Each row is one connection: what the client's handshake
 // returned, its first read, and the server's handshake.
 func TestCanaryErrorTypes(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	id := a.ID(t, identity.Coordinator, "c1")
-	cert := func(opts ...identitytest.IssueOption) tls.Certificate {
-		return identitytest.TLS(a.Issue(t, id, append(opts, identitytest.WithDNSNames("c1"))...))
+	cert := func(opts ...pkitest.IssueOption) tls.Certificate {
+		return pkitest.TLS(a.Issue(t, id, append(opts, pkitest.WithDNSNames("c1"))...))
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(a.Root().Cert)
@@ -82,7 +82,7 @@ func TestCanaryErrorTypes(t *testing.T) {
 			&tls.Config{InsecureSkipVerify: true}, none, op("remote error"), func(err error) bool { return err != nil }},
 		{"unknown authority", tlsServer(good), &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "c1"},
 			certErr(func(err error) bool { _, ok := errors.AsType[x509.UnknownAuthorityError](err); return ok }), nil, op("remote error")},
-		{"expired", tlsServer(&tls.Config{Certificates: []tls.Certificate{cert(identitytest.Expired())}}), &tls.Config{RootCAs: pool, ServerName: "c1"},
+		{"expired", tlsServer(&tls.Config{Certificates: []tls.Certificate{cert(pkitest.Expired())}}), &tls.Config{RootCAs: pool, ServerName: "c1"},
 			certErr(func(err error) bool {
 				e, ok := errors.AsType[x509.CertificateInvalidError](err)
 				return ok && e.Reason == x509.Expired

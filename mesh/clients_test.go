@@ -15,7 +15,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -36,7 +36,7 @@ func (answers) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.H
 // A guard that is told whom to serve serves nobody else, over gRPC and over HTTP: not another kind or name, not a
 // certificate with no name or with two, and not who shows none. Each refusal is told to the server.
 func TestClients(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	issued := func(uris ...string) tls.Certificate {
 		chain, key := a.IssueRaw(t, func(c *x509.Certificate) {
 			for _, u := range uris {
@@ -47,7 +47,7 @@ func TestClients(t *testing.T) {
 				c.URIs = append(c.URIs, parsed)
 			}
 		})
-		return identitytest.TLS(chain, key)
+		return pkitest.TLS(chain, key)
 	}
 	member := func(path string) tls.Certificate { return issued("spiffe://" + cluster + "/" + path) }
 	clients := map[string]tls.Certificate{"data/web-1": member("data/web-1"), "data/db-1": member("data/db-1"),

@@ -31,8 +31,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/endpoints"
 	"github.com/fealty-io/fealty/internal/lately"
+	"github.com/fealty-io/fealty/internal/mesh/balancer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -84,11 +84,11 @@ func (o Options) complete() Options {
 }
 
 // journal returns what writes to Log; nil without one.
-func (o Options) journal() *endpoints.Journal {
+func (o Options) journal() *balancer.Journal {
 	if o.Log == nil {
 		return nil
 	}
-	return endpoints.NewJournal(o.Log)
+	return balancer.NewJournal(o.Log)
 }
 
 // ErrClosed is what calls get after [Conn.Close].
@@ -108,9 +108,9 @@ type Conn struct {
 	opts   Options
 	live   *liveSet
 
-	journal  *endpoints.Journal // of endpoints' rejections; nil: nobody reads one
-	balanced bool               // calls go to each endpoint that is ready; else to the first
-	shared   *Conn              // what runs the calls of one that a Pool gave out; else nil
+	journal  *balancer.Journal // of endpoints' rejections; nil: nobody reads one
+	balanced bool              // calls go to each endpoint that is ready; else to the first
+	shared   *Conn             // what runs the calls of one that a Pool gave out; else nil
 
 	roll chan struct{} // buffered, 1: held by who changes generations; a channel, because the source may do I/O
 
@@ -137,7 +137,7 @@ type generation struct {
 	c          *Conn
 	cc         *grpc.ClientConn
 	material   *credential.Material // nil if pinned
-	attempts   endpoints.Record
+	attempts   balancer.Record
 	superseded chan struct{} // closed when a fresher generation took over; nil: a client that has but this one
 
 	mark  atomic.Pointer[[32]byte] // the last fingerprint, of a client that has but this one
@@ -325,10 +325,10 @@ func (g *generation) options() []grpc.DialOption {
 		grpc.WithTransportCredentials(clientCredentials{g}),
 		// A dialer of our own also keeps gRPC from using a proxy of the environment.
 		grpc.WithContextDialer(g.dial),
-		grpc.WithResolvers(endpoints.Static{}),
+		grpc.WithResolvers(balancer.Static{}),
 	}
 	if g.c.balanced {
-		options = append(options, grpc.WithDefaultServiceConfig(endpoints.ServiceConfig))
+		options = append(options, grpc.WithDefaultServiceConfig(balancer.ServiceConfig))
 	}
 	return options
 }

@@ -19,8 +19,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -62,17 +62,17 @@ func tlsListener(tb testing.TB, cfg *tls.Config) string {
 	})
 }
 
-func serverCert(tb testing.TB, a *identitytest.Authority, edit func(*x509.Certificate), opts ...identitytest.IssueOption) *tls.Config {
+func serverCert(tb testing.TB, a *pkitest.Authority, edit func(*x509.Certificate), opts ...pkitest.IssueOption) *tls.Config {
 	tb.Helper()
 	chain, key := a.IssueRaw(tb, edit, opts...)
-	return &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, NextProtos: []string{"h2"}}
+	return &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, NextProtos: []string{"h2"}}
 }
 
 // Each reason that a client can meet, against real listeners, as a unary call
 // and as a stream.
 func TestHandshakeReasons(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	c1 := a.ID(t, identity.Coordinator, "c1")
 	me := material(t, a, identity.Data, "n1")
 	expect := credential.ExactID(c1)
@@ -120,8 +120,8 @@ func TestHandshakeReasons(t *testing.T) {
 		{"no SAN", with(serverCert(t, a, sans())), mesh.NoIdentity, "", identity.ErrNoIdentity},
 		{"two SANs", with(serverCert(t, a, sans(c1, c1))), mesh.NoIdentity, "", identity.ErrNoIdentity},
 		{"foreign SAN", with(serverCert(t, a, sans(foreign.ID(t, identity.Coordinator, "c1")))), mesh.NoIdentity, "", identity.ErrNoIdentity},
-		{"expired", with(serverCert(t, a, sans(c1), identitytest.Expired())), mesh.Expired, "", identity.ErrExpired},
-		{"not yet valid", with(serverCert(t, a, sans(c1), identitytest.NotYetValid())), mesh.Expired, "", identity.ErrExpired},
+		{"expired", with(serverCert(t, a, sans(c1), pkitest.Expired())), mesh.Expired, "", identity.ErrExpired},
+		{"not yet valid", with(serverCert(t, a, sans(c1), pkitest.NotYetValid())), mesh.Expired, "", identity.ErrExpired},
 		{"server refuses us", func(o mesh.Options) (*mesh.Conn, error) {
 			s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(refusing)})
 			return mesh.Dial(s.addr, credential.Static(me), expect, o)
@@ -219,8 +219,8 @@ func redacted(t *testing.T, err error) {
 
 // The name of the server's side of a failed handshake.
 func TestServerSideReasons(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 	client := func(cfg *tls.Config) func(net.Conn) {
 		cfg.NextProtos = []string{"h2"}
@@ -231,9 +231,9 @@ func TestServerSideReasons(t *testing.T) {
 			}
 		}
 	}
-	with := func(a *identitytest.Authority, id identity.ID, opts ...identitytest.IssueOption) *tls.Config {
+	with := func(a *pkitest.Authority, id identity.ID, opts ...pkitest.IssueOption) *tls.Config {
 		chain, key := a.IssueRaw(t, sans(id), opts...)
-		return &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, InsecureSkipVerify: true}
+		return &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, InsecureSkipVerify: true}
 	}
 	for _, tc := range []struct {
 		name   string
@@ -241,7 +241,7 @@ func TestServerSideReasons(t *testing.T) {
 		want   mesh.Reason
 	}{
 		{"other root", client(with(foreign, foreign.ID(t, identity.Data, "n1"))), mesh.PeerUntrusted},
-		{"expired", client(with(a, a.ID(t, identity.Data, "n1"), identitytest.Expired())), mesh.Expired},
+		{"expired", client(with(a, a.ID(t, identity.Data, "n1"), pkitest.Expired())), mesh.Expired},
 		{"client refuses us", client(&tls.Config{RootCAs: x509.NewCertPool(), ServerName: "c1"}), mesh.ServerRejected},
 		{"TLS 1.2", client(&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}), mesh.Protocol},
 		{"plaintext", func(c net.Conn) {
@@ -290,7 +290,7 @@ func TestServerSideReasons(t *testing.T) {
 // A plain network failure is never reported as a handshake failure, also where a
 // handshake failed at the same endpoint before.
 func TestNetworkFailureIsNoHandshakeFailure(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	me := credential.Static(material(t, a, identity.Data, "n1"))
 	expect := credential.AnyOfKind(identity.Coordinator)
 	gone := loopback(t)
@@ -334,8 +334,8 @@ func TestNetworkFailureIsNoHandshakeFailure(t *testing.T) {
 // right, and one that then goes away is a network failure again.
 func TestEndpointHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
-		other := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
+		other := pkitest.NewAuthority(t, cluster)
 		src := credential.NewIssued(material(t, other, identity.Coordinator, "c1"))
 		ln, opts := inMemory()
 		serve(t, ln, mesh.GuardConfig{Source: src})
@@ -372,7 +372,7 @@ func TestEndpointHeals(t *testing.T) {
 // where it is, is told, and its connection goes when it ends (I18).
 func TestClientRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		first, second := material(t, a, identity.Data, "n1"), material(t, a, identity.Data, "n1")
@@ -435,7 +435,7 @@ func TestClientRotation(t *testing.T) {
 
 // Equal material is the same material, and a failing source keeps what there was.
 func TestNoNeedlessConnections(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 	m := material(t, a, identity.Data, "n1")
 	src := &flaky{m: m}
@@ -482,7 +482,7 @@ func (f *flaky) Current(context.Context) (*credential.Material, error) {
 func TestClientCutsServer(t *testing.T) {
 	t.Run("banned", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := identitytest.NewAuthority(t, cluster)
+			a := pkitest.NewAuthority(t, cluster)
 			ln, opts := inMemory()
 			server := material(t, a, identity.Coordinator, "c1")
 			serve(t, ln, mesh.GuardConfig{Source: credential.Static(server)})
@@ -506,9 +506,9 @@ func TestClientCutsServer(t *testing.T) {
 	})
 	t.Run("expired", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := identitytest.NewAuthority(t, cluster)
+			a := pkitest.NewAuthority(t, cluster)
 			ln, opts := inMemory()
-			server := material(t, a, identity.Coordinator, "c1", identitytest.WithTTL(time.Hour))
+			server := material(t, a, identity.Coordinator, "c1", pkitest.WithTTL(time.Hour))
 			serve(t, ln, mesh.GuardConfig{Source: credential.Static(server)})
 			c := dial(t, "passthrough:///c1", credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), opts)
 			st, _, err := talk(t, c, talkMethod)
@@ -533,7 +533,7 @@ func TestClientCutsServer(t *testing.T) {
 // strikes the connection that comes of it, also beside another that stands.
 func TestBanDuringHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		goodLn, opts := inMemory()
 		badLn, badOpts := inMemory()
 		bad := material(t, a, identity.Coordinator, "bad")
@@ -586,7 +586,7 @@ func TestBanDuringHandshake(t *testing.T) {
 // newest material: what it started with is going away.
 func TestConnectsWithTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		gate := make(chan struct{})
@@ -612,8 +612,8 @@ func TestConnectsWithTheNewest(t *testing.T) {
 // Of several endpoints, the failure of one explains nothing about a call that
 // reached another, and is forgotten when it heals.
 func TestSeveralEndpoints(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	other := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
+	other := pkitest.NewAuthority(t, cluster)
 	src := credential.NewIssued(material(t, other, identity.Coordinator, "c1"))
 	heals := serve(t, loopback(t), mesh.GuardConfig{Source: src})
 	good := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c2"))})
@@ -683,7 +683,7 @@ func (c *gatedConn) Read(p []byte) (int, error) { <-c.gate; return c.Conn.Read(p
 // A coordinator serves an ephemeral key until it is initialized, then its
 // identity, on one listener; connections from before live on.
 func TestEphemeralBecomesIdentity(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	eph, err := pinned.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -718,7 +718,7 @@ func TestEphemeralBecomesIdentity(t *testing.T) {
 }
 
 func TestDialRefusesAtConstruction(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.Static(material(t, a, identity.Data, "n1"))
 	other, err := identity.New("other.example", identity.Coordinator, "c1")
 	if err != nil {
@@ -739,7 +739,7 @@ func TestDialRefusesAtConstruction(t *testing.T) {
 // Close ends calls and leaves no goroutine, which the bubble checks.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		src := credential.NewIssued(material(t, a, identity.Data, "n1"))
@@ -771,7 +771,7 @@ func TestClose(t *testing.T) {
 // end one connection stands.
 func TestRotationUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		serverSrc := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 		s := serve(t, ln, mesh.GuardConfig{Source: serverSrc})
@@ -819,7 +819,7 @@ func TestRotationUnderLoad(t *testing.T) {
 
 // An option of a caller's that fails a call before it starts keeps nothing open.
 func TestFailingInterceptor(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	refuse := errors.New("not now")
 	ln, opts := inMemory()
 	ln.Close()

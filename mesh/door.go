@@ -4,14 +4,14 @@ import (
 	"context"
 	"net"
 
+	"github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/meshdoor"
-	"github.com/fealty-io/fealty/internal/meshform"
 )
 
 // Joining needs more than what is public, and so do the servers of this module; nobody else does. See package meshdoor.
 func init() {
-	meshdoor.NewGate = func(g *Guard, l net.Listener, cfg meshform.GateConfig) (any, error) { return g.newGate(l, cfg) }
-	meshdoor.ListenMembers = func(ctx context.Context, g *Guard, l net.Listener, cfg meshform.GateConfig) (
+	meshdoor.NewGate = func(g *Guard, l net.Listener, cfg mesh.GateConfig) (any, error) { return g.newGate(l, cfg) }
+	meshdoor.ListenMembers = func(ctx context.Context, g *Guard, l net.Listener, cfg mesh.GateConfig) (
 		net.Listener, func() error, error) {
 		return g.listenMembers(ctx, l, cfg)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -30,7 +30,7 @@ import (
 // A client says whom it expects, and learns why it could not reach it.
 func ExampleDial() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	issued := func(kind identity.Kind, name string) credential.Source { // as an agent has it
 		chain, key := authority.Issue(tb, authority.ID(tb, kind, name))
 		m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
@@ -81,7 +81,7 @@ func ExampleDial() {
 // trust in it does.
 func ExampleGuard() {
 	tb := exampleTB{}
-	authority := identitytest.NewAuthority(tb, "prod.example")
+	authority := pkitest.NewAuthority(tb, "prod.example")
 	source := credential.NewIssued(exampleMaterial(authority, identity.Coordinator, "c0"))
 	cut := make(chan *mesh.CutError, 1)
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: source,
@@ -123,7 +123,7 @@ func ExampleGuard() {
 
 // A server that says whom it serves refuses others before its handlers, and hears of each of them.
 func ExampleDeniedError() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	denied := make(chan error, 1)
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Coordinator, "c0"),
 		Clients: credential.AnyNamed(identity.Data, "web-*"), OnRefused: func(err error) { denied <- err }})
@@ -174,7 +174,7 @@ func (exampleTB) Fatal(args ...any)         { panic(fmt.Sprint(args...)) }
 func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 
 // exampleServer is a server of coordinator/NAME that answers health checks.
-func exampleServer(authority *identitytest.Authority, name string) (addr string, stop func()) {
+func exampleServer(authority *pkitest.Authority, name string) (addr string, stop func()) {
 	tb := exampleTB{}
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Coordinator, name)})
 	if err != nil {
@@ -190,11 +190,11 @@ func exampleServer(authority *identitytest.Authority, name string) (addr string,
 	return listener.Addr().String(), server.Stop
 }
 
-func exampleSource(authority *identitytest.Authority, kind identity.Kind, name string) credential.Source {
+func exampleSource(authority *pkitest.Authority, kind identity.Kind, name string) credential.Source {
 	return credential.Static(exampleMaterial(authority, kind, name))
 }
 
-func exampleMaterial(authority *identitytest.Authority, kind identity.Kind, name string) *credential.Material {
+func exampleMaterial(authority *pkitest.Authority, kind identity.Kind, name string) *credential.Material {
 	tb := exampleTB{}
 	chain, key := authority.Issue(tb, authority.ID(tb, kind, name))
 	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
@@ -222,8 +222,8 @@ var quietLog = slog.New(slog.DiscardHandler)
 // Calls go to the endpoint that proves itself; why the other one is not used is in the log, and,
 // were there no other, in the error.
 func ExamplePool() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
-	foreign := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
+	foreign := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	good, stopGood := exampleServer(authority, "c0")
 	bad, stopBad := exampleServer(foreign, "c0")
 	defer stopBad()
@@ -256,7 +256,7 @@ func ExamplePool() {
 
 // A client of grpc.NewClient calls by identity too.
 func ExampleClientOptions() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	addr, stop := exampleServer(authority, "c0")
 	defer stop()
 
@@ -279,7 +279,7 @@ func ExampleClientOptions() {
 
 // A resolver of your own passes on what its registry says of TLS; what has none is not dialed.
 func ExampleMarkSecure() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	addr, stop := exampleServer(authority, "c0")
 	defer stop()
 	at := func(addr string) resolver.Endpoint {
@@ -305,7 +305,7 @@ func ExampleMarkSecure() {
 // The host of a URL may lead to several endpoints, of which one that proves itself answers. The
 // server has the guard as a middleware.
 func ExampleNewHTTPTransport() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	source := exampleSource(authority, identity.Coordinator, "c0")
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: source})
 	if err != nil {
@@ -325,7 +325,7 @@ func ExampleNewHTTPTransport() {
 	}
 	defer server.Close()
 	go server.ServeTLS(listener, "", "")
-	other, stop := exampleServer(identitytest.NewAuthority(exampleTB{}, "prod.example"), "c0")
+	other, stop := exampleServer(pkitest.NewAuthority(exampleTB{}, "prod.example"), "c0")
 	defer stop()
 
 	transport, err := mesh.NewHTTPTransport(exampleSource(authority, identity.Data, "node-a"),
@@ -351,7 +351,7 @@ func ExampleNewHTTPTransport() {
 
 // An http.Server serves as a member too, and its handlers find who is calling.
 func ExampleServeHTTP() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	listener, err1 := net.Listen("tcp", "127.0.0.1:0")
 	guard, err2 := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Data, "node-a")})
 	if err1 != nil || err2 != nil {
@@ -408,7 +408,7 @@ func ExampleDialLocal() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Data, "node-a"),
 		Local: func(p identity.Local) bool { return int(p.UID) == os.Getuid() }})
 	if err != nil {
@@ -453,7 +453,7 @@ func (localHealth) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*
 
 // A long call tells when it has to have moved to a fresh connection, and when it may.
 func ExampleFromContext() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	addr, stop := exampleServer(authority, "c0")
 	defer stop()
 	self := credential.NewIssued(exampleMaterial(authority, identity.Data, "node-a"))
@@ -483,10 +483,10 @@ func ExampleFromContext() {
 
 // A call that found no endpoint says of each why: somebody else is there, or nobody is.
 func ExampleHandshakeError() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	right, stop := exampleServer(authority, "c0")
 	defer stop()
-	foreign, stopForeign := exampleServer(identitytest.NewAuthority(exampleTB{}, "prod.example"), "c0")
+	foreign, stopForeign := exampleServer(pkitest.NewAuthority(exampleTB{}, "prod.example"), "c0")
 	defer stopForeign()
 	explain := func(err error) string {
 		if refused, ok := errors.AsType[*mesh.HandshakeError](err); ok {
@@ -531,7 +531,7 @@ func ExampleHandshakeError() {
 
 // A guard has so many places for each identity, and tells of whom it turned away.
 func ExampleFullError() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	refused := make(chan error, 1)
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Coordinator, "c0"),
 		MaxPerIdentity: 1, OnRefused: func(err error) {

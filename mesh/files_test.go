@@ -14,33 +14,33 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
 // machine is a process that runs on three files of an operator's PKI.
 type machine struct {
 	t     *testing.T
-	pki   *identitytest.PKI
+	pki   *pkitest.PKI
 	paths credential.FilePaths
 	uris  []string
 }
 
-func newMachine(t *testing.T, pki *identitytest.PKI, uris ...string) *machine {
+func newMachine(t *testing.T, pki *pkitest.PKI, uris ...string) *machine {
 	t.Helper()
 	dir := t.TempDir()
 	m := &machine{t, pki, credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}, uris}
 	cert, key := m.issue()
 	m.put(m.paths.Cert, cert)
 	m.put(m.paths.Key, key)
-	m.put(m.paths.CA, identitytest.PEM(pki.Root.Cert))
+	m.put(m.paths.CA, pkitest.PEM(pki.Root.Cert))
 	return m
 }
 
 // issue makes the machine's next certificate and key.
 func (m *machine) issue() (cert, key []byte) {
 	m.t.Helper()
-	k := identitytest.NewKey(m.t)
+	k := pkitest.NewKey(m.t)
 	chain := m.pki.Issue(m.t, k, func(c *x509.Certificate) {
 		for _, s := range m.uris {
 			u, err := url.Parse(s)
@@ -50,7 +50,7 @@ func (m *machine) issue() (cert, key []byte) {
 			c.URIs = append(c.URIs, u)
 		}
 	})
-	return identitytest.PEM(chain...), identitytest.KeyPEM(m.t, k)
+	return pkitest.PEM(chain...), pkitest.KeyPEM(m.t, k)
 }
 
 func (m *machine) put(path string, data []byte) {
@@ -100,7 +100,7 @@ func TestCallersOnCertificateFiles(t *testing.T) {
 		server = "spiffe://prod.example/provider/aws"
 		client = "spiffe://prod.example/shard/eu-1"
 	)
-	pki, foreign := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "corp", nil)
+	pki, foreign := pkitest.NewPKI(t, "corp", nil), pkitest.NewPKI(t, "corp", nil)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: newMachine(t, pki, server).source()})
 	for _, tc := range []struct {
 		name  string
@@ -165,7 +165,7 @@ func TestPlaintextCallerIsInsecure(t *testing.T) {
 // A rotation that is half written cuts and refuses nobody; once it is whole, new
 // connections see it and old streams go on.
 func TestHalfWrittenRotation(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	m := newMachine(t, pki, "spiffe://prod.example/provider/aws")
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: m.source()})
 	shard := newMachine(t, pki, "spiffe://prod.example/shard/eu-1").source()
@@ -207,7 +207,7 @@ func TestHalfWrittenRotation(t *testing.T) {
 // believed for all that.
 func TestWorkloadsOnCertificateFiles(t *testing.T) {
 	const me = "spiffe://prod.example/workload/billing"
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: newMachine(t, pki, me).source()})
 	id, err := identity.Parse(me)
 	if err != nil {

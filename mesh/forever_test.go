@@ -9,7 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -17,7 +17,7 @@ import (
 // watched without haste, at either end.
 func TestCertificatesWithoutAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pki := identitytest.NewPKI(t, "corp", nil)
+		pki := pkitest.NewPKI(t, "corp", nil)
 		never := func(c *x509.Certificate) { c.NotAfter = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 		root := pki.CA(t, "eternal", nil, never)
 		id, err := identity.New(cluster, identity.Workload, "billing")
@@ -28,7 +28,7 @@ func TestCertificatesWithoutAnEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key := identitytest.NewKey(t)
+		key := pkitest.NewKey(t)
 		chain := pki.IssueBy(t, root, key, func(c *x509.Certificate) { never(c); sans(id)(c) })
 		m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: bundle})
 		if err != nil {

@@ -12,13 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/begins"
-	"github.com/fealty-io/fealty/internal/connlimit"
-	"github.com/fealty-io/fealty/internal/meshform"
-	"github.com/fealty-io/fealty/internal/turns"
+	"github.com/fealty-io/fealty/internal/mesh"
 )
 
-// Limits that a meshform.GateConfig leaves at zero.
+// Limits that a mesh.GateConfig leaves at zero.
 const (
 	defaultMaxSockets        = 1024
 	defaultMaxHellos         = 1024
@@ -51,18 +48,18 @@ const (
 type gate struct {
 	guard    *Guard
 	listener net.Listener
-	cfg      meshform.GateConfig
+	cfg      mesh.GateConfig
 
-	sockets, hellos, handshakes, strangers *connlimit.Limiter
+	sockets, hellos, handshakes, strangers *mesh.Limiter
 
-	begins  *begins.Begins
-	turns   *turns.Turns
+	begins  *mesh.RateLimiter
+	turns   *mesh.FairQueue
 	members *handed
 	others  *handed
 }
 
 // newGate returns a gate before l. It starts nothing.
-func (g *Guard) newGate(l net.Listener, cfg meshform.GateConfig) (*gate, error) {
+func (g *Guard) newGate(l net.Listener, cfg mesh.GateConfig) (*gate, error) {
 	if min(int64(min(cfg.MaxSockets, cfg.MaxHellos, cfg.MaxHandshakes, cfg.HandshakeRate, cfg.HandshakeBurst, cfg.MaxStrangers)),
 		cfg.StrangerBytes, cfg.AllStrangersBytes) < 0 {
 		return nil, errors.New("mesh: a limit of GateConfig is negative; leave it at zero for the default")
@@ -79,13 +76,13 @@ func (g *Guard) newGate(l net.Listener, cfg meshform.GateConfig) (*gate, error) 
 	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, defaultStrangerBytes)
 	return &gate{
 		guard: g, listener: l, cfg: cfg,
-		sockets:    connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxSockets}),
-		hellos:     connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxHellos, Newest: true}),
-		handshakes: connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxHandshakes}),
-		strangers: connlimit.NewLimiter(connlimit.Limits{Slots: cfg.MaxStrangers,
+		sockets:    mesh.NewLimiter(mesh.Limits{Slots: cfg.MaxSockets}),
+		hellos:     mesh.NewLimiter(mesh.Limits{Slots: cfg.MaxHellos, Newest: true}),
+		handshakes: mesh.NewLimiter(mesh.Limits{Slots: cfg.MaxHandshakes}),
+		strangers: mesh.NewLimiter(mesh.Limits{Slots: cfg.MaxStrangers,
 			Bytes: cmp.Or(cfg.AllStrangersBytes, defaultAllStrangersBytes)}),
-		begins:  begins.New(cfg.HandshakeRate, cfg.HandshakeBurst, turnTime),
-		turns:   turns.New(turnsPerCPU * runtime.GOMAXPROCS(0)),
+		begins:  mesh.NewRateLimiter(cfg.HandshakeRate, cfg.HandshakeBurst, turnTime),
+		turns:   mesh.NewFairQueue(turnsPerCPU * runtime.GOMAXPROCS(0)),
 		members: newHanded(l.Addr()), others: newHanded(l.Addr()),
 	}, nil
 }
@@ -152,7 +149,7 @@ type coming struct {
 	gate *gate
 	raw  net.Conn
 	from net.Addr // who the client is
-	slot *connlimit.Slot
+	slot *mesh.Slot
 	gone chan struct{} // closed when it gave way
 	full *FullError    // why; written once, before gone is closed
 	once sync.Once
@@ -161,9 +158,9 @@ type coming struct {
 }
 
 // enter gives back the slot that the connection has, for one of another limiter.
-func (c *coming) enter(l *connlimit.Limiter, limit int, handshakes bool) error {
+func (c *coming) enter(l *mesh.Limiter, limit int, handshakes bool) error {
 	full := &FullError{Limit: limit, Handshakes: handshakes, Strangers: !handshakes}
-	slot, ok := l.Enter(connlimit.Address(c.from.String()), func() {
+	slot, ok := l.Enter(mesh.Address(c.from.String()), func() {
 		c.once.Do(func() {
 			c.full = full
 			close(c.gone)
@@ -299,7 +296,7 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 		return nil, err
 	}
 	c.slot.Spoke()
-	network := connlimit.Network(connlimit.Address(c.from.String()))
+	network := mesh.Network(mesh.Address(c.from.String()))
 	now := time.Now()
 	wait, ok := g.begins.Reserve(network, now)
 	if !ok {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/meshgate"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -33,7 +33,7 @@ type gated struct {
 }
 
 // serveGate runs a gate before ln, with its servers, until the test ends.
-func serveGate(t *testing.T, ln net.Listener, a *identitytest.Authority, cfg meshgate.Config) *gated {
+func serveGate(t *testing.T, ln net.Listener, a *pkitest.Authority, cfg meshgate.Config) *gated {
 	t.Helper()
 	s := &gated{members: newService(), strangers: newService(), failures: make(chan *mesh.HandshakeError, 64), refusals: make(chan error, 64)}
 	var err error
@@ -70,7 +70,7 @@ func serveGate(t *testing.T, ln net.Listener, a *identitytest.Authority, cfg mes
 
 // Each connection reaches the server that is for it, with all that is known about it.
 func TestGateHandsOver(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
 	s := serveGate(t, ln, a, meshgate.Config{})
 	member := ln.dial(t, "10.0.0.1", material(t, a, identity.Data, "n1"))
@@ -93,7 +93,7 @@ func TestGateHandsOver(t *testing.T) {
 // and run out of time.
 func TestHalfOpenConnectionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
 		s := serveGate(t, ln, a, meshgate.Config{MaxSockets: 4, MaxHandshakes: 3})
 		ended := make(chan time.Duration, 64)
@@ -182,7 +182,7 @@ func hello(t *testing.T) []byte {
 
 // Strangers who hold their slots give way to others, unless they are kept.
 func TestStrangersGiveWayToStrangers(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
 	s := serveGate(t, ln, a, meshgate.Config{MaxStrangers: 4})
 	kept := make(chan bool, 1)
@@ -218,7 +218,7 @@ func TestStrangersGiveWayToStrangers(t *testing.T) {
 
 // A stranger's open calls are bounded, and a member's are not.
 func TestStrangersSendLittle(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
 	serveGate(t, ln, a, meshgate.Config{StrangerBytes: 8 << 10})
 	large := string(bytes.Repeat([]byte("x"), 16<<10))
@@ -238,7 +238,7 @@ func TestStrangersSendLittle(t *testing.T) {
 
 // A proxy says whom it speaks for; nobody else may, and it has to.
 func TestProxies(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	from := func(version byte, source string) []byte {
 		h := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(source)), net.TCPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:7443")))
 		raw, err := h.Format()
@@ -297,7 +297,7 @@ func TestProxies(t *testing.T) {
 
 // Bytes that are no hello, or one without an end, are refused before anything is computed.
 func TestHellosAreBounded(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
 	s := serveGate(t, ln, a, meshgate.Config{})
 	for what, text := range map[string][]byte{
@@ -321,7 +321,7 @@ func TestHellosAreBounded(t *testing.T) {
 // Handshakes of one network begin at its rate, and those of others are not delayed.
 func TestHandshakesBeginAtARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
 		s := serveGate(t, ln, a, meshgate.Config{HandshakeRate: 1, HandshakeBurst: 2})
 		began := time.Now()

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/lately"
-	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -150,7 +150,7 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, meshform.HandshakeTimeout)
+	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, mesh.HandshakeTimeout)
 	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
 	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{

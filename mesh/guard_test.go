@@ -14,9 +14,9 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/meshform"
+	internalmesh "github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
@@ -30,13 +30,13 @@ import (
 // A server is told who calls: a stranger, a member, or somebody verified who
 // identifies nobody. All three connect.
 func TestStandings(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, "other.example")
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, "other.example")
 	id := a.ID(t, identity.Data, "n1")
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 	raw := func(edit func(*x509.Certificate)) *tls.Config {
 		chain, key := a.IssueRaw(t, edit)
-		return &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, InsecureSkipVerify: true}
+		return &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, InsecureSkipVerify: true}
 	}
 	for _, tc := range []struct {
 		name string
@@ -79,7 +79,7 @@ func TestStandings(t *testing.T) {
 // Behind a server without these credentials every caller is insecure, whatever
 // it claims, and has no channel to bind a proof to.
 func TestPlaintextIsInsecure(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestPlaintextIsInsecure(t *testing.T) {
 // Both ends of a stream find the same exporter value, of that very connection,
 // before the client has said anything.
 func TestChannelBinding(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	export := func(ctx context.Context) []byte {
 		cs, ok := proof.ConnectionState(ctx)
 		if !ok {
@@ -157,7 +157,7 @@ func TestChannelBinding(t *testing.T) {
 
 // A ban ends what the peer has open, and keeps it out; nobody else notices.
 func TestBanCutsAtOnce(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: src})
 	bad, good := material(t, a, identity.Data, "bad"), material(t, a, identity.Data, "good")
@@ -211,7 +211,7 @@ func TestBanCutsAtOnce(t *testing.T) {
 
 // A banned mesh CA key ends the connections of all it signed for.
 func TestBannedIssuerCuts(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	n1 := material(t, a, identity.Data, "n1") // by the first mesh CA
 	stolen := a.MeshCA().KeyID()
 	a.AddMeshCA(t)
@@ -231,7 +231,7 @@ func TestBannedIssuerCuts(t *testing.T) {
 }
 
 // trusting returns m with the authority's bundle of now.
-func trusting(tb testing.TB, a *identitytest.Authority, m *credential.Material) *credential.Material {
+func trusting(tb testing.TB, a *pkitest.Authority, m *credential.Material) *credential.Material {
 	tb.Helper()
 	n, err := credential.NewMaterial(credential.MaterialConfig{Chain: m.Chain(), Key: m.Key(), Bundle: a.Bundle()})
 	if err != nil {
@@ -243,8 +243,8 @@ func trusting(tb testing.TB, a *identitytest.Authority, m *credential.Material) 
 // Rotation of the server's own material, roots added, mesh keys withdrawn: none
 // of it ends a stream (I18).
 func TestServerRotationCutsNothing(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	other := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
+	other := pkitest.NewAuthority(t, cluster)
 	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: src})
 	c := dial(t, s.addr, credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
@@ -276,7 +276,7 @@ func TestExpiryCutsLiveStream(t *testing.T) {
 	for _, method := range []string{talkMethod, deafMethod} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := identitytest.NewAuthority(t, cluster)
+				a := pkitest.NewAuthority(t, cluster)
 				ln, opts := inMemory()
 				s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 				// Another connection, which ends much later, must not set the pace.
@@ -284,7 +284,7 @@ func TestExpiryCutsLiveStream(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute)
-				m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+				m := material(t, a, identity.Data, "n1", pkitest.WithTTL(time.Hour))
 				c := dial(t, "passthrough:///c1", credential.Static(m), credential.AnyOfKind(identity.Coordinator), opts)
 				st, _, err := talk(t, c, method)
 				if err != nil {
@@ -318,10 +318,10 @@ func TestExpiryCutsLiveStream(t *testing.T) {
 
 // A new call is refused by the clock alone, also where nobody runs the guard.
 func TestExpiredCallIsRefused(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	clock := newClock()
 	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
-	m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+	m := material(t, a, identity.Data, "n1", pkitest.WithTTL(time.Hour))
 	c := dial(t, s.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
 	clock.set(m.NotAfter())
 	if _, err := who(t, c); err != nil {
@@ -335,10 +335,10 @@ func TestExpiredCallIsRefused(t *testing.T) {
 
 // A stream that nobody sweeps carries nothing past the end of the certificate.
 func TestExpiredStreamCarriesNothing(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	clock := newClock()
 	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
-	m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+	m := material(t, a, identity.Data, "n1", pkitest.WithTTL(time.Hour))
 	expect := credential.AnyOfKind(identity.Coordinator)
 	heard, _, err := talk(t, dial(t, s.addr, credential.Static(m), expect, mesh.Options{}), talkMethod)
 	if err != nil {
@@ -361,7 +361,7 @@ func TestExpiredStreamCarriesNothing(t *testing.T) {
 // In the grace of a cut, a handler that does not look at its context can neither
 // send nor receive.
 func TestCutStreamCarriesNothing(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: src, Grace: time.Hour})
 	m := material(t, a, identity.Data, "n1")
@@ -397,7 +397,7 @@ func TestCutStreamCarriesNothing(t *testing.T) {
 // A connection that is cut stays cut, even if the ban is lifted while its calls
 // have their grace: it may be closed at any moment.
 func TestCutIsFinal(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: src, Grace: time.Hour})
 	m := material(t, a, identity.Data, "n1")
@@ -420,7 +420,7 @@ func TestCutIsFinal(t *testing.T) {
 // the connection ends after the grace of what runs on it.
 func TestFoundOutByACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		server := material(t, a, identity.Coordinator, "c1")
 		src := &flaky{m: server}
@@ -456,8 +456,8 @@ func TestFoundOutByACall(t *testing.T) {
 
 // replaced is the bundle after another root took the place of a's, which vouches for
 // members alone from then on.
-func replaced(tb testing.TB, a *identitytest.Authority) *identity.Bundle {
-	next := identitytest.NewAuthority(tb, cluster)
+func replaced(tb testing.TB, a *pkitest.Authority) *identity.Bundle {
+	next := pkitest.NewAuthority(tb, cluster)
 	return a.Bundle(func(c *identity.BundleConfig) {
 		c.RetiredRoots, c.Roots = c.Roots, []*x509.Certificate{next.Root().Cert}
 		c.MeshKeys = append(c.MeshKeys, next.MeshCA().KeyID())
@@ -477,7 +477,7 @@ func TestRootRetiredByACall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := identitytest.NewAuthority(t, cluster)
+				a := pkitest.NewAuthority(t, cluster)
 				ln, opts := inMemory()
 				src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 				s := serve(t, ln, mesh.GuardConfig{Source: src})
@@ -546,15 +546,15 @@ func (l *heldListener) Accept() (net.Conn, error) {
 // An answer that is on its way when the connection is cut arrives: the call is over, and
 // what it came to is not written yet.
 func TestAnswerOnItsWay(t *testing.T) {
-	for name, bundle := range map[string]func(testing.TB, *identitytest.Authority) *identity.Bundle{
+	for name, bundle := range map[string]func(testing.TB, *pkitest.Authority) *identity.Bundle{
 		"root": replaced,
-		"ban": func(tb testing.TB, a *identitytest.Authority) *identity.Bundle {
+		"ban": func(tb testing.TB, a *pkitest.Authority) *identity.Bundle {
 			return banning(a, a.ID(tb, identity.Admin, "me"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := identitytest.NewAuthority(t, cluster)
+				a := pkitest.NewAuthority(t, cluster)
 				ln, opts := inMemory()
 				held := &heldListener{Listener: ln}
 				src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
@@ -589,7 +589,7 @@ func TestAnswerOnItsWay(t *testing.T) {
 
 // While the source fails, the last bans it gave stay in force.
 func TestBansOutliveAFailingSource(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	issued := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	m := material(t, a, identity.Data, "n1")
 	now, err := issued.Current(t.Context())
@@ -620,7 +620,7 @@ func TestBansOutliveAFailingSource(t *testing.T) {
 }
 
 func TestMaxConns(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 2, MaxStrangers: 1})
 	expect := credential.AnyOfKind(identity.Coordinator)
 	stranger := func() *mesh.Conn {
@@ -673,7 +673,7 @@ func TestMaxConns(t *testing.T) {
 // handshake fails.
 func TestPlacesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 1, MaxStrangers: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -709,7 +709,7 @@ func TestPlacesComeBack(t *testing.T) {
 
 func TestHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		silent, err := opts.Dialer(t.Context(), "")
@@ -720,7 +720,7 @@ func TestHandshakeTimeout(t *testing.T) {
 		if _, err := silent.Read(make([]byte, 1)); err == nil {
 			t.Fatal("the server speaks first")
 		}
-		if took := time.Since(start); took != meshform.HandshakeTimeout {
+		if took := time.Since(start); took != internalmesh.HandshakeTimeout {
 			t.Fatalf("a silent client held its slot for %v", took)
 		}
 	})
@@ -732,16 +732,16 @@ func TestHandshakeTimeout(t *testing.T) {
 func TestRefusedClientReadsWhy(t *testing.T) {
 	for _, patient := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			a := identitytest.NewAuthority(t, cluster)
+			a := pkitest.NewAuthority(t, cluster)
 			inner, opts := inMemory()
 			ln := &halfListener{Listener: inner, conns: make(chan *halfConn, 1)}
 			s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
-			chain, key := a.IssueRaw(t, sans(a.ID(t, identity.Data, "n1")), identitytest.Expired())
+			chain, key := a.IssueRaw(t, sans(a.ID(t, identity.Data, "n1")), pkitest.Expired())
 			raw, err := opts.Dialer(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+			c := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 			if err := c.Handshake(); err != nil {
 				t.Fatal(err)
 			}

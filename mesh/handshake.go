@@ -15,7 +15,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/endpoints"
+	"github.com/fealty-io/fealty/internal/mesh/balancer"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -118,7 +118,7 @@ func (e *HandshakeError) detail() *errdetails.ErrorInfo {
 }
 
 // note has j say that the endpoint is rejected.
-func (e *HandshakeError) note(j *endpoints.Journal) {
+func (e *HandshakeError) note(j *balancer.Journal) {
 	details := []any{"expected", e.Expected}
 	if e.Rule != "" {
 		details = append(details, "rule", e.Rule)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -81,7 +81,7 @@ func fetch(t *testing.T, rt http.RoundTripper, url string) (status int, body str
 // A client and a server of net/http are held to the same as those of gRPC.
 func TestHTTPPeers(t *testing.T) {
 	t.Parallel()
-	a, foreign := identitytest.NewAuthority(t, cluster), identitytest.NewAuthority(t, cluster)
+	a, foreign := pkitest.NewAuthority(t, cluster), pkitest.NewAuthority(t, cluster)
 	c1 := material(t, a, identity.Coordinator, "c1")
 	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: credential.Static(c1)}, &http.Server{Handler: who200})
 	n1 := material(t, a, identity.Data, "n1")
@@ -142,7 +142,7 @@ func TestHTTPPeers(t *testing.T) {
 // A certificate that is not accepted is the client's to know, as its own fault.
 func TestHTTPClientRejected(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	c1, n1 := material(t, a, identity.Coordinator, "c1"), material(t, a, identity.Data, "n1")
 	src := credential.NewIssued(c1)
 	if err := src.Trust(a.Bundle(func(c *identity.BundleConfig) { c.BannedKeys = []identity.KeyID{n1.Pin()} })); err != nil {
@@ -159,7 +159,7 @@ func TestHTTPClientRejected(t *testing.T) {
 // client that has a connection to it: the request that runs says why.
 func TestHTTPServerCut(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	c1, n1 := material(t, a, identity.Coordinator, "c1"), material(t, a, identity.Data, "n1")
 	began, let := make(chan struct{}), make(chan struct{})
 	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: credential.Static(c1)},
@@ -192,7 +192,7 @@ func TestHTTPServerCut(t *testing.T) {
 // its connection like any other.
 func TestHTTPTwiceThroughAGuard(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	n1, src := material(t, a, identity.Data, "n1"), credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	ended := make(chan error, 1)
 	server := new(http.Server)
@@ -224,7 +224,7 @@ func TestHTTPTwiceThroughAGuard(t *testing.T) {
 // meanwhile, and no connection of before is used again.
 func TestHTTPFollowsItsSource(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	c1, first, second := material(t, a, identity.Coordinator, "c1"), material(t, a, identity.Data, "n1"), material(t, a, identity.Data, "n1")
 	began, let := make(chan struct{}), make(chan struct{})
 	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: credential.Static(c1)},
@@ -275,7 +275,7 @@ func TestHTTPFollowsItsSource(t *testing.T) {
 // that stands; with nobody watching it is the request itself that is refused.
 func TestHTTPExpired(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	clock := newClock()
 	g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
 	if err != nil {
@@ -301,7 +301,7 @@ func TestHTTPExpired(t *testing.T) {
 // Clients without a certificate have slots of their own, and handshakes are bounded.
 func TestHTTPPlaces(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	refused := make(chan error, 8)
 	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")),
 		MaxStrangers: 1, MaxHandshakes: 2, OnRefused: func(err error) { refused <- err }}, &http.Server{Handler: who200})
@@ -346,7 +346,7 @@ func TestHTTPPlaces(t *testing.T) {
 // A listener that fails ends the server, and so does who closes it.
 func TestHTTPEnds(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.Static(material(t, a, identity.Coordinator, "c1"))
 	g, err := mesh.NewGuard(mesh.GuardConfig{Source: src})
 	if err != nil {
@@ -380,7 +380,7 @@ func TestHTTPEnds(t *testing.T) {
 // More requests at once than a member may have connections wait for one.
 func TestHTTPManyAtOnce(t *testing.T) {
 	t.Parallel()
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))},
 		&http.Server{Handler: who200})
 	rt := transport(t, credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
@@ -402,7 +402,7 @@ func TestHTTPManyAtOnce(t *testing.T) {
 func TestHTTPRequests(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	clock := newClock()
 	g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
 	if err != nil {
@@ -459,7 +459,7 @@ func TestHTTPRequests(t *testing.T) {
 // A certificate's end is seen where only connections without one stood before.
 func TestCutBesideLocalConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		if err != nil {
 			t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/endpoints"
-	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/mesh"
+	"github.com/fealty-io/fealty/internal/mesh/balancer"
 	"google.golang.org/grpc/codes"
 )
 
@@ -24,8 +24,8 @@ type HTTPTransport struct {
 	opts   Options
 	live   *liveSet
 
-	journal *endpoints.Journal
-	order   endpoints.Order
+	journal *balancer.Journal
+	order   balancer.Order
 
 	mu   sync.Mutex
 	base *http.Transport      // whose connections were made with last; guarded by mu
@@ -57,7 +57,7 @@ func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Opti
 	t := &HTTPTransport{src: src, expect: expect, opts: opts.complete().told(), live: newLiveSet()}
 	t.journal = t.opts.journal()
 	if t.opts.Lookup == nil && opts.Dialer == nil {
-		t.opts.Lookup = endpoints.Lookup
+		t.opts.Lookup = balancer.Lookup
 	}
 	t.base = &http.Transport{
 		DialTLSContext:         t.dial,
@@ -77,7 +77,7 @@ var errPlain = errors.New("mesh: a request has to go to an https URL: over http 
 
 // RoundTrip sends a request. Its errors are said by [NewHTTPTransport].
 func (t *HTTPTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	tried, ctx := endpoints.NewAttempt(r.Context())
+	tried, ctx := balancer.NewAttempt(r.Context())
 	next := r.WithContext(ctx)
 	for {
 		base, err := t.current(r.Context())
@@ -163,14 +163,14 @@ func (t *HTTPTransport) dial(ctx context.Context, _, addr string) (net.Conn, err
 			failed[at] = &EndpointError{at, err}
 		}
 	}
-	return nil, &NoEndpointsError{Target: addr, Failures: endpoints.ByEndpoint(failed), code: codes.Unavailable}
+	return nil, &NoEndpointsError{Target: addr, Failures: balancer.ByEndpoint(failed), code: codes.Unavailable}
 }
 
 // connect makes a connection to one endpoint, with the freshest material.
 func (t *HTTPTransport) connect(ctx context.Context, addr string, others bool) (net.Conn, error) {
 	dialing, cancel := ctx, context.CancelFunc(func() {})
 	if others {
-		dialing, cancel = context.WithTimeout(ctx, endpoints.ReachTimeout)
+		dialing, cancel = context.WithTimeout(ctx, balancer.ReachTimeout)
 	}
 	defer cancel()
 	raw, err := t.opts.Dialer(dialing, addr)
@@ -203,7 +203,7 @@ func (t *HTTPTransport) secure(ctx context.Context, raw net.Conn, addr string) (
 	if err != nil {
 		return nil, err
 	}
-	shaking, cancel := context.WithTimeout(ctx, meshform.HandshakeTimeout)
+	shaking, cancel := context.WithTimeout(ctx, mesh.HandshakeTimeout)
 	defer cancel()
 	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(shaking); err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -72,12 +72,12 @@ func newWebSpot(t *testing.T, name string, cfg mesh.GuardConfig, want mesh.Reaso
 // A request whose host leads to several endpoints has one that proves itself, with its body, while
 // there is one; the others are named in a line each, tried again later, and used when mended.
 func TestHTTPSkipsAndHeals(t *testing.T) {
-	a, foreign := identitytest.NewAuthority(t, cluster), identitytest.NewAuthority(t, cluster)
+	a, foreign := pkitest.NewAuthority(t, cluster), pkitest.NewAuthority(t, cluster)
 	c1 := a.ID(t, identity.Coordinator, "c1")
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	me := material(t, a, identity.Data, "n1")
 	refuse := withRefusal(t, a, c1)
-	shows := func(by *identitytest.Authority, id identity.ID, opts ...identitytest.IssueOption) func(net.Conn) {
+	shows := func(by *pkitest.Authority, id identity.ID, opts ...pkitest.IssueOption) func(net.Conn) {
 		cfg := serverCert(t, by, sans(id), opts...)
 		cfg.NextProtos = nil
 		return withTLS(cfg)
@@ -85,7 +85,7 @@ func TestHTTPSkipsAndHeals(t *testing.T) {
 	bad := []*webSpot{
 		newWebSpot(t, "wrong CA", cfg, mesh.PeerUntrusted, shows(foreign, c1)),
 		newWebSpot(t, "wrong identity", cfg, mesh.IdentityMismatch, shows(a, a.ID(t, identity.Coordinator, "c2"))),
-		newWebSpot(t, "expired", cfg, mesh.Expired, shows(a, c1, identitytest.Expired())),
+		newWebSpot(t, "expired", cfg, mesh.Expired, shows(a, c1, pkitest.Expired())),
 		newWebSpot(t, "no TLS", cfg, mesh.Protocol, withoutTLS),
 		newWebSpot(t, "refuses us", cfg, mesh.ClientRejected, refuse),
 	}
@@ -176,7 +176,7 @@ func TestHTTPSkipsAndHeals(t *testing.T) {
 }
 
 // withRefusal proves to be id, and accepts nobody.
-func withRefusal(t *testing.T, a *identitytest.Authority, id identity.ID) func(net.Conn) {
+func withRefusal(t *testing.T, a *pkitest.Authority, id identity.ID) func(net.Conn) {
 	cfg := serverCert(t, a, sans(id))
 	cfg.NextProtos = nil
 	cfg.ClientAuth = tls.RequireAnyClientCert
@@ -191,7 +191,7 @@ func withRefusal(t *testing.T, a *identitytest.Authority, id identity.ID) func(n
 // A server that listens itself has the guard as a middleware: it learns who calls, and who is
 // banned or out of date is refused, amid a request too.
 func TestHandlerAsMiddleware(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	theirs := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	now := newClock()
 	g, err := mesh.NewGuard(mesh.GuardConfig{Source: theirs, Now: now.now})

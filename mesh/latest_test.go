@@ -9,7 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -28,7 +28,7 @@ func (c *counted) Current(ctx context.Context) (*credential.Material, error) {
 // used by the next call all the same: a ban at the server too.
 func TestCallsAskTheirSourcesNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		me := material(t, a, identity.Data, "n1")
 		issued, mine := credential.NewIssued(material(t, a, identity.Coordinator, "c1")), credential.NewIssued(me)
 		server, client := &counted{Source: issued}, &counted{Source: mine}

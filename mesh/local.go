@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )

@@ -10,8 +10,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
@@ -42,7 +42,7 @@ func listenUnix(tb testing.TB, path string) net.Listener {
 // The kernel says who is on a unix socket: this process. It is no identity, and
 // no channel to bind to.
 func TestLocal(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	path := socket(t)
 	s := serve(t, listenUnix(t, path), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Local: localsocket.OwnUser})
 	cc, err := mesh.DialLocal(path)
@@ -87,7 +87,7 @@ func TestLocalRefuses(t *testing.T) {
 // Without a policy for local processes a unix socket speaks TLS like any other,
 // and a TCP connection is never local.
 func TestLocalOnlyWhereAsked(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src := credential.Static(material(t, a, identity.Coordinator, "c1"))
 	path := socket(t)
 	serve(t, listenUnix(t, path), mesh.GuardConfig{Source: src})

@@ -14,8 +14,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/meshgate"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -32,7 +32,7 @@ func (answering) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb
 // certificate; it ends with its context, and when its listener fails.
 func TestListenMembers(t *testing.T) {
 	t.Parallel()
-	authority := identitytest.NewAuthority(t, "prod.example")
+	authority := pkitest.NewAuthority(t, "prod.example")
 	source := func(kind identity.Kind, name string) credential.Source {
 		chain, key := authority.Issue(t, authority.ID(t, kind, name))
 		m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})

@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/endpoints"
+	"github.com/fealty-io/fealty/internal/mesh/balancer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
@@ -175,7 +175,7 @@ func (o Options) told() Options {
 // MarkSecure returns e with what discovery says of it, for a resolver of your own: it speaks TLS,
 // or it does not. A client with credentials leaves out an endpoint that does not, and trusts neither.
 func MarkSecure(e resolver.Endpoint, secure bool) resolver.Endpoint {
-	return endpoints.MarkSecure(e, secure)
+	return balancer.MarkSecure(e, secure)
 }
 
 // ClientOptions returns what a client of grpc.NewClient needs to call servers that prove expect
@@ -215,14 +215,14 @@ func (g *generation) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc
 	return &clientStream{s, g, &k.peer, cc.Target()}, nil
 }
 
-var errAdvertisesPlain = errors.New(endpoints.Plain)
+var errAdvertisesPlain = errors.New(balancer.Plain)
 
 // Resolved takes note of the set that is balanced over.
-func (c clientCredentials) Resolved(addresses []string, left []endpoints.LeftOut) {
+func (c clientCredentials) Resolved(addresses []string, left []balancer.LeftOut) {
 	g := c.g
 	g.attempts.Keep(addresses)
 	for _, l := range left {
-		if l.Why == endpoints.Plain {
+		if l.Why == balancer.Plain {
 			g.attempts.Ended(l.Address, &EndpointError{l.Address, errAdvertisesPlain})
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/testlane"
 	"google.golang.org/grpc"
@@ -32,7 +32,7 @@ import (
 // heal when they are mended, without anybody being asked again where they are (I19). No call fails
 // meanwhile. It holds for a pool and for a client of grpc.NewClient.
 func TestSetSkipsAndHeals(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	me := credential.Static(material(t, a, identity.Data, "n1"))
 	expect := credential.ExactID(a.ID(t, identity.Coordinator, "c1"))
@@ -113,7 +113,7 @@ func plainClient(tb testing.TB, target string, src credential.Source, expect cre
 // When no endpoint is good the error says why of each: what cannot be reached was not rejected, and
 // what was rejected was asked once for the call.
 func TestNoEndpointOfASet(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	me := credential.Static(material(t, a, identity.Data, "n1"))
 	expect := credential.ExactID(a.ID(t, identity.Coordinator, "c1"))
@@ -174,7 +174,7 @@ func TestNoEndpointOfASet(t *testing.T) {
 // A set whose endpoints all fail keeps them: once one is mended calls go to it, and nobody was asked
 // again where it is.
 func TestDrainedSetHeals(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	bad := badSpots(t, a, cfg)[:3]
 	var told lines
@@ -204,7 +204,7 @@ func TestDrainedSetHeals(t *testing.T) {
 // An endpoint that advertises no TLS is left out, which one line says, and is not even dialed;
 // when discovery changes its mind it is used.
 func TestPlainEndpointsAreLeftOut(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	s, plain := newSpot(t, "says nothing", cfg, "", nil), newSpot(t, "plain", cfg, "", nil)
 	secure := newSpot(t, "secure", cfg, "", nil)
@@ -250,7 +250,7 @@ func TestPlainEndpointsAreLeftOut(t *testing.T) {
 // Two that ask for the same share the connection; it stands until the last one left and nothing runs.
 func TestPoolShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		pool := newPool(t, opts)
@@ -320,7 +320,7 @@ func (h *held) Current(ctx context.Context) (*credential.Material, error) {
 // A pool that was closed runs nothing any more, also of clients that were left before.
 func TestPoolCloseWaitsForThoseThatWereLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
 		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		mine := credential.NewIssued(material(t, a, identity.Data, "n1"))
@@ -352,7 +352,7 @@ func TestPoolCloseWaitsForThoseThatWereLeft(t *testing.T) {
 // A client that is asked for after the last one left has a fresh connection, and not one that
 // was left because its server could not be reached.
 func TestPoolAfterTheLastLeft(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	me := credential.Static(material(t, a, identity.Shard, "eu-1"))
 	l, options := inMemory()
 	var through atomic.Bool
@@ -382,7 +382,7 @@ func TestPoolAfterTheLastLeft(t *testing.T) {
 
 // A pool is bounded, and has room again when one leaves.
 func TestPoolIsBounded(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	src, expect := credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator)
 	pool := newPool(t, mesh.Options{})
 	var last *mesh.Conn
@@ -411,7 +411,7 @@ func TestPoolIsBounded(t *testing.T) {
 // again and again, and none fails; what nobody needs any more is closed.
 func TestCallsOutliveRotations(t *testing.T) {
 	rotations, each := testlane.Rounds(10, 100), testlane.Rounds(20, 100)
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	theirs := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
 	mine := credential.NewIssued(material(t, a, identity.Data, "n1"))
 	expect := credential.ExactID(a.ID(t, identity.Coordinator, "c1"))
@@ -501,7 +501,7 @@ func TestPoolKeys(t *testing.T) {
 		var failed error
 		synctest.Test(t, func(t *testing.T) {
 			failed = func() error {
-				a := identitytest.NewAuthority(t, cluster)
+				a := pkitest.NewAuthority(t, cluster)
 				ln, opts := inMemory()
 				s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxPerIdentity: 100})
 				var materials []*credential.Material
@@ -590,7 +590,7 @@ func TestPoolKeys(t *testing.T) {
 
 // A list that is none is refused, and says how to write one.
 func TestStaticTargets(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	pool := newPool(t, mesh.Options{})
 	for _, target := range []string{"static:///", "static:///127.0.0.1", "static:///127.0.0.1:1,,127.0.0.1:2", "static:///:1"} {
 		c := pooled(t, pool, target, credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator))
@@ -602,7 +602,7 @@ func TestStaticTargets(t *testing.T) {
 
 // A client of one target that is a list uses the first endpoint that proves itself.
 func TestDialOfAList(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	bad, first, second := badSpots(t, a, cfg)[:2], newSpot(t, "first", cfg, "", nil), newSpot(t, "second", cfg, "", nil)
 	c := dial(t, static(append(slices.Clone(bad), first, second)...), credential.Static(material(t, a, identity.Data, "n1")),
@@ -620,7 +620,7 @@ func TestDialOfAList(t *testing.T) {
 // A client of grpc.NewClient is told to move its streams when the material changes, its calls run on
 // the newest, and its connections end with the trust in their server.
 func TestClientOptionsFollowTheSource(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	c1 := material(t, a, identity.Coordinator, "c1")
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(c1)})
 	src := credential.NewIssued(material(t, a, identity.Data, "n1"))

@@ -26,8 +26,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/freeport"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -285,13 +285,13 @@ type folder struct {
 type set struct{ cert, key, ca []byte }
 
 // issue makes the next set: a certificate of by, and the roots that are believed.
-func (f *folder) issue(by *identitytest.PKI, edit func(*x509.Certificate), roots ...*identitytest.PKI) set {
+func (f *folder) issue(by *pkitest.PKI, edit func(*x509.Certificate), roots ...*pkitest.PKI) set {
 	f.t.Helper()
 	id, err := identity.Parse(f.id)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	key := identitytest.NewKey(f.t)
+	key := pkitest.NewKey(f.t)
 	chain := by.Issue(f.t, key, func(c *x509.Certificate) {
 		sans(id)(c)
 		if edit != nil {
@@ -300,14 +300,14 @@ func (f *folder) issue(by *identitytest.PKI, edit func(*x509.Certificate), roots
 	})
 	var ca []byte
 	for _, r := range roots {
-		ca = append(ca, identitytest.PEM(r.Root.Cert)...)
+		ca = append(ca, pkitest.PEM(r.Root.Cert)...)
 	}
 	f.key = identity.KeyOf(chain[0])
-	return set{identitytest.PEM(chain...), identitytest.KeyPEM(f.t, key), ca}
+	return set{pkitest.PEM(chain...), pkitest.KeyPEM(f.t, key), ca}
 }
 
 // rotate puts the next set into the folder.
-func (f *folder) rotate(by *identitytest.PKI, roots ...*identitytest.PKI) {
+func (f *folder) rotate(by *pkitest.PKI, roots ...*pkitest.PKI) {
 	f.t.Helper()
 	if f.put == nil {
 		f.link(f.issue(by, nil, roots...))
@@ -371,8 +371,8 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 	const server, client, another = "spiffe://prod.example/provider/aws", "spiffe://prod.example/shard/eu-1",
 		"spiffe://prod.example/provider/gcp"
 	// All CAs have one name.
-	corp, next, foreign := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "corp", nil),
-		identitytest.NewPKI(t, "corp", nil)
+	corp, next, foreign := pkitest.NewPKI(t, "corp", nil), pkitest.NewPKI(t, "corp", nil),
+		pkitest.NewPKI(t, "corp", nil)
 	at := make(map[*folder]string)
 	place := func(name, id string, put func(*folder, string, []byte)) *folder {
 		f := &folder{t: t, dir: t.TempDir(), name: name, id: id, put: put}
@@ -414,7 +414,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 
 	// fresh has the client connect anew until calls are answered by each with what is in its folder. A
 	// handshake may show the one before: it does not wait for files that are read at that moment.
-	fresh := func(by *identitytest.PKI, roots []*identitytest.PKI, of ...*folder) {
+	fresh := func(by *pkitest.PKI, roots []*pkitest.PKI, of ...*folder) {
 		t.Helper()
 		last := time.Time{}
 		for _, f := range of {
@@ -427,7 +427,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 			})
 		}
 	}
-	old := []*identitytest.PKI{corp}
+	old := []*pkitest.PKI{corp}
 	fresh(corp, old, good...)
 	for f, reason := range reasons {
 		calls.says(t, "log", "endpoint rejected", "endpoint="+at[f]+" ", "reason="+string(reason), "expected="+server)
@@ -474,10 +474,10 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 
 	// The CA changes: both are believed, then certificates are of the new one, then the old one goes.
 	fmt.Fprintln(calls.input, "hang up") // the stream would end with the root of its client
-	both := []*identitytest.PKI{corp, next}
+	both := []*pkitest.PKI{corp, next}
 	for _, by := range []struct {
-		pki   *identitytest.PKI
-		roots []*identitytest.PKI
+		pki   *pkitest.PKI
+		roots []*pkitest.PKI
 	}{{corp, both}, {next, both}, {next, both[1:]}} {
 		for _, f := range everyone {
 			f.rotate(by.pki, by.roots...)

@@ -7,8 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/fealty-io/fealty/internal/connlimit"
-	"github.com/fealty-io/fealty/internal/frames"
+	"github.com/fealty-io/fealty/internal/mesh"
 )
 
 // Calls that a client gives up, in a second and at once. Each costs it next to nothing,
@@ -28,13 +27,13 @@ var (
 
 // quota is what the client of one connection that came through a gate may send.
 type quota struct {
-	frames frames.Counter // owned by who reads
-	resets *rate.Limiter  // calls that it gives up
+	frames mesh.FrameCounter // owned by who reads
+	resets *rate.Limiter     // calls that it gives up
 
 	// Of a client without a certificate.
-	slot      *connlimit.Slot // nil: it has one
-	allowance atomic.Int64    // bytes that it may have sent of calls that are open
-	sent      atomic.Int64    // bytes that it did send of them
+	slot      *mesh.Slot   // nil: it has one
+	allowance atomic.Int64 // bytes that it may have sent of calls that are open
+	sent      atomic.Int64 // bytes that it did send of them
 }
 
 // memberQuota is of a client with a certificate.
@@ -43,7 +42,7 @@ func memberQuota() *quota {
 }
 
 // strangerQuota is of a client without one.
-func strangerQuota(slot *connlimit.Slot, bytes int64) *quota {
+func strangerQuota(slot *mesh.Slot, bytes int64) *quota {
 	q := &quota{resets: rate.NewLimiter(strangerResets, strangerResetBurst), slot: slot}
 	q.allowance.Store(bytes)
 	return q

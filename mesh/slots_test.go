@@ -13,8 +13,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/meshform"
+	internalmesh "github.com/fealty-io/fealty/internal/mesh"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -88,7 +88,7 @@ func (s *serving) wantTaken(t *testing.T, handshakes, conns, strangers int) {
 // all handshakes, for as long as a handshake may last; none of a member.
 func TestHalfOpenConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
 		s := serve(t, ln, mesh.GuardConfig{
 			Source:   credential.Static(material(t, a, identity.Coordinator, "c1")),
@@ -122,7 +122,7 @@ func TestHalfOpenConnections(t *testing.T) {
 		halfOpen("198.51.100.1")
 		s.wantFull(t, mesh.FullError{Limit: 7, Handshakes: true})
 		s.wantTaken(t, 7, 1, 1)
-		time.Sleep(meshform.HandshakeTimeout)
+		time.Sleep(internalmesh.HandshakeTimeout)
 		s.wantTaken(t, 0, 1, 1)
 		if _, err := who(t, ln.dial(t, "2001:db8::1", n1)); err != nil {
 			t.Fatalf("after the handshakes ended: %v", err)
@@ -134,7 +134,7 @@ func TestHalfOpenConnections(t *testing.T) {
 // only from the end of its last call.
 func TestIdleStrangersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
 		s := serve(t, ln, mesh.GuardConfig{
 			Source:       credential.Static(material(t, a, identity.Coordinator, "c1")),
@@ -196,7 +196,7 @@ func TestIdleStrangersMakeRoom(t *testing.T) {
 
 // Without a watch, Sweep closes idle strangers by the guard's clock.
 func TestSweepClosesIdleStrangers(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
 	clock := newClock()
 	s := serveUnswept(t, loopback(t), mesh.GuardConfig{
 		Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now, MaxStrangers: 1, StrangerIdle: time.Minute,
@@ -228,7 +228,7 @@ func TestSweepClosesIdleStrangers(t *testing.T) {
 // same goes for a certificate that identifies nobody.
 func TestSlotsOfOneIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := identitytest.NewAuthority(t, cluster)
+		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
 		s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		evil := material(t, a, identity.Data, "evil")
@@ -266,7 +266,7 @@ func TestSlotsOfOneIdentity(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer raw.Close()
-			c := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+			c := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{pkitest.TLS(chain, key)}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 			if err := c.Handshake(); err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -256,7 +256,7 @@ func echo(st grpc.ClientStream, text string) error {
 	return nil
 }
 
-func material(tb testing.TB, a *identitytest.Authority, kind identity.Kind, name string, opts ...identitytest.IssueOption) *credential.Material {
+func material(tb testing.TB, a *pkitest.Authority, kind identity.Kind, name string, opts ...pkitest.IssueOption) *credential.Material {
 	tb.Helper()
 	chain, key := a.Issue(tb, a.ID(tb, kind, name), opts...)
 	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: a.Bundle()})
@@ -275,7 +275,7 @@ func trustOnly(tb testing.TB, b *identity.Bundle) *credential.Material {
 	return m
 }
 
-func banning(a *identitytest.Authority, ids ...identity.ID) *identity.Bundle {
+func banning(a *pkitest.Authority, ids ...identity.ID) *identity.Bundle {
 	return a.Bundle(func(c *identity.BundleConfig) { c.BannedIDs = slices.Clone(ids) })
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -100,17 +100,17 @@ func newSpot(tb testing.TB, name string, cfg mesh.GuardConfig, want mesh.Reason,
 }
 
 // badSpots are endpoints of c1, one for each way to be wrong.
-func badSpots(tb testing.TB, a *identitytest.Authority, cfg mesh.GuardConfig) []*spot {
+func badSpots(tb testing.TB, a *pkitest.Authority, cfg mesh.GuardConfig) []*spot {
 	tb.Helper()
 	c1 := a.ID(tb, identity.Coordinator, "c1")
-	foreign := identitytest.NewAuthority(tb, cluster)
-	shows := func(by *identitytest.Authority, edit func(*x509.Certificate), opts ...identitytest.IssueOption) func(net.Conn) {
+	foreign := pkitest.NewAuthority(tb, cluster)
+	shows := func(by *pkitest.Authority, edit func(*x509.Certificate), opts ...pkitest.IssueOption) func(net.Conn) {
 		return withTLS(serverCert(tb, by, edit, opts...))
 	}
 	return []*spot{
 		newSpot(tb, "wrong CA", cfg, mesh.PeerUntrusted, shows(foreign, sans(c1))),
 		newSpot(tb, "wrong identity", cfg, mesh.IdentityMismatch, shows(a, sans(a.ID(tb, identity.Coordinator, "c2")))),
-		newSpot(tb, "expired", cfg, mesh.Expired, shows(a, sans(c1), identitytest.Expired())),
+		newSpot(tb, "expired", cfg, mesh.Expired, shows(a, sans(c1), pkitest.Expired())),
 		newSpot(tb, "no SAN", cfg, mesh.NoIdentity, shows(a, sans())),
 		newSpot(tb, "two SANs", cfg, mesh.NoIdentity, shows(a, sans(c1, c1))),
 		newSpot(tb, "no TLS", cfg, mesh.Protocol, withoutTLS),

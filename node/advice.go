@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // option finds an option of the commands of fealty in what an error advises.
@@ -13,7 +13,7 @@ var option = regexp.MustCompile(`(?:^|\s)--?[a-z]`)
 
 // advice is what a program on the member says of an error of the agent. The options of fealty's commands are
 // none of that program, so advice that names one is left to the page of the error.
-func advice(e *explain.Error) string {
+func advice(e *errcode.Error) string {
 	if option.MatchString(e.Do) {
 		return "fealty explain " + string(e.Code) + " says what to do"
 	}
@@ -31,7 +31,7 @@ func (e advised) Error() string { return e.text }
 func (e advised) Unwrap() error { return e.error }
 
 func advise(err error) error {
-	e, ok := errors.AsType[*explain.Error](err)
+	e, ok := errors.AsType[*errcode.Error](err)
 	if !ok {
 		return err
 	}

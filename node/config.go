@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -172,7 +172,7 @@ func (n *Node) stream(ctx context.Context, scope snapshot.Scope, w *watching) er
 func (n *Node) Permit(ctx context.Context, action Action) error {
 	if !slices.Contains(actions, action) {
 		// Also by an agent of an earlier release, which permits what it does not know while it is in contact.
-		return refused(explain.New(explain.ActionUnknown, "action", string(action)))
+		return refused(errcode.New(errcode.ActionUnknown, "action", string(action)))
 	}
 	if _, err := n.local().PermitAction(ctx, &fealtyv1.PermitActionRequest{Action: string(action)}); err != nil {
 		return n.failed(err)
@@ -201,7 +201,7 @@ func (n *Node) failed(err error) error {
 	if n.ctx.Err() != nil {
 		return ErrClosed
 	}
-	if e, ok := explain.FromStatus(err); ok {
+	if e, ok := errcode.FromStatus(err); ok {
 		return refused(e)
 	}
 	switch status.Code(err) {
@@ -216,7 +216,7 @@ func (n *Node) failed(err error) error {
 	return fmt.Errorf("node: ask the agent of %s: %w", n.dir, err)
 }
 
-func refused(e *explain.Error) error {
+func refused(e *errcode.Error) error {
 	return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: advice(e)}
 }
 

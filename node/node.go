@@ -37,10 +37,10 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/beside"
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -65,7 +65,7 @@ type Node struct {
 	dir    string
 	now    func() time.Time
 	log    *slog.Logger
-	beside *beside.Agent
+	beside *client.Agent
 	config *grpc.ClientConn
 	socket string
 
@@ -93,7 +93,7 @@ func Open(dir string, options Options) (*Node, error) {
 	if options.ConfigSocket == "" {
 		options.ConfigSocket = filepath.Join(dir, agent.ConfigSocketName)
 	}
-	who, err := beside.Open(beside.Config{Dir: dir, Now: options.Now, Log: options.Log})
+	who, err := client.Open(client.Config{Dir: dir, Now: options.Now, Log: options.Log})
 	if err != nil {
 		return nil, fmt.Errorf("node: open %s: %w", dir, advise(err))
 	}
@@ -101,7 +101,7 @@ func Open(dir string, options Options) (*Node, error) {
 		// An agent that was started again is asked at once.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second, Backoff: backoff.Config{
 			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshotform.MaxContent+64<<10)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(internalsnapshot.MaxContent+64<<10)))
 	if err != nil {
 		return nil, fmt.Errorf("node: open %s: %w", dir, err)
 	}

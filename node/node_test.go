@@ -27,13 +27,13 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 	"github.com/fealty-io/fealty/snapshot"
@@ -494,8 +494,8 @@ func TestErrorsNameNoOptions(t *testing.T) {
 		}
 	}
 	// The agent, asked by a program, answers with one of these.
-	for _, code := range explain.Codes() {
-		e := explain.New(code)
+	for _, code := range errcode.Codes() {
+		e := errcode.New(code)
 		if text := e.What + " " + e.Why; strings.HasPrefix(string(code), "FE-N") && option.MatchString(text) {
 			t.Errorf("%s: %s", code, text)
 		}
@@ -577,12 +577,12 @@ func (m *member) emergency(t *testing.T, banned identity.ID) {
 		t.Fatal(err)
 	}
 	bundle, _ := out.Trust.Bundle.TrustBundle()
-	e := cosigned.Emergency{ClusterID: m.ID().Cluster(), Root: m.f.Pin(), Number: 1,
+	e := trust.Emergency{ClusterID: m.ID().Cluster(), Root: m.f.Pin(), Number: 1,
 		IssuedAt: m.f.Clock().UTC().Truncate(time.Second), Reason: "stolen", Nodes: []identity.ID{banned}}
 	for _, k := range bundle.ConfigKeys {
 		e.ConfigKeys = append(e.ConfigKeys, snapshot.DigestOf(k.Key))
 	}
-	statement := &cosigned.SignedEmergency{}
+	statement := &trust.SignedEmergency{}
 	if statement.Statement, err = e.Encode(); err != nil {
 		t.Fatal(err)
 	}

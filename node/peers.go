@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/grpc/resolver"
 
-	"github.com/fealty-io/fealty/internal/endpoints"
+	"github.com/fealty-io/fealty/internal/mesh/balancer"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -26,7 +26,7 @@ import (
 // change when the directory does; those of before stay in use while it is not to be had. They are
 // hints: each peer has to prove whom the client expects.
 func (n *Node) PeerDirectory() resolver.Builder {
-	return endpoints.Directory{Name: "peers", Follow: n.peers}
+	return balancer.Directory{Name: "peers", Follow: n.peers}
 }
 
 // peers yields the endpoints of a target, and each change of them.

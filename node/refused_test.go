@@ -19,7 +19,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
@@ -49,12 +49,12 @@ func permitsUnder(t *testing.T, policy string) permits {
 }
 
 // refuses asks for an action, and wants it refused by a code and, where the code has several, a reason.
-func (p permits) refuses(when string, action guard.Action, code explain.Code, reason guard.RefusalReason) {
+func (p permits) refuses(when string, action guard.Action, code errcode.Code, reason guard.RefusalReason) {
 	p.t.Helper()
 	err := p.Permit(p.t.Context(), node.Action(action))
 	refused, ok := errors.AsType[*node.RefusedError](err)
 	if !ok || refused.Code != string(code) || refused.Remedy == "" ||
-		code != explain.ActionNotAllowed && code != explain.ActionUnknown && !strings.Contains(refused.Reason, "reason "+string(reason)+")") {
+		code != errcode.ActionNotAllowed && code != errcode.ActionUnknown && !strings.Contains(refused.Reason, "reason "+string(reason)+")") {
 		p.t.Errorf("%s, %s: %v, want %s for the reason %s", when, action, err, code, reason)
 	}
 }
@@ -88,22 +88,22 @@ func TestPermitRefuses(t *testing.T) {
 		for _, action := range []guard.Action{guard.StartServices, guard.ContinueServices, guard.IssueCertificates} {
 			a.allows(there, action)
 		}
-		a.refuses(there, "no_action", explain.ActionUnknown, guard.UnknownAction)
+		a.refuses(there, "no_action", errcode.ActionUnknown, guard.UnknownAction)
 		a.f.Stop()
 
 		a.f.Advance(90 * time.Minute)
 		const degraded = "its record is old"
 		a.allows(degraded, guard.ContinueServices)
-		a.refuses(degraded, guard.StartServices, explain.ActionNeedsContact, guard.NeedsRecord)
-		a.refuses(degraded, guard.ValidatePeers, explain.ActionNotAllowed, guard.NotAllowed)
-		a.refuses(degraded, guard.IssueCertificates, explain.ActionNeedsContact, guard.ForbiddenAction)
-		a.refuses(degraded, "no_action", explain.ActionUnknown, guard.UnknownAction)
+		a.refuses(degraded, guard.StartServices, errcode.ActionNeedsContact, guard.NeedsRecord)
+		a.refuses(degraded, guard.ValidatePeers, errcode.ActionNotAllowed, guard.NotAllowed)
+		a.refuses(degraded, guard.IssueCertificates, errcode.ActionNeedsContact, guard.ForbiddenAction)
+		a.refuses(degraded, "no_action", errcode.ActionUnknown, guard.UnknownAction)
 		a.f.Advance(2 * time.Hour)
-		a.refuses("the policy's time is over", guard.ContinueServices, explain.ActionBoundOver, guard.BoundOver)
+		a.refuses("the policy's time is over", guard.ContinueServices, errcode.ActionBoundOver, guard.BoundOver)
 		a.f.Advance(time.Hour)
-		a.refuses("its certificate ended", guard.ContinueServices, explain.ActionBoundOver, guard.IdentityOver)
+		a.refuses("its certificate ended", guard.ContinueServices, errcode.ActionBoundOver, guard.IdentityOver)
 		a.f.Advance(24 * time.Hour)
-		a.refuses("its scopes ended", guard.ContinueServices, explain.ActionBoundOver, guard.ScopeExpired)
+		a.refuses("its scopes ended", guard.ContinueServices, errcode.ActionBoundOver, guard.ScopeExpired)
 		a.allows("its scopes ended", guard.ReconnectPeers) // the way back stays
 	})
 	t.Run("revocations are unknown", func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestPermitRefuses(t *testing.T) {
 		a := permitsUnder(t, "{max: 5m}")
 		a.f.Stop()
 		a.f.Advance(45 * time.Minute) // the record is stale, and older than a node may be alone
-		a.refuses("alone for too long", guard.StartServices, explain.ActionNeedsContact, guard.RevocationsUnknown)
+		a.refuses("alone for too long", guard.StartServices, errcode.ActionNeedsContact, guard.RevocationsUnknown)
 		a.allows("alone for too long", guard.ReportLater)
 	})
 	t.Run("the signers banned the member", func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestPermitRefuses(t *testing.T) {
 		a.stop()
 		a.emergency(t, a.ID())
 		a.begin()
-		a.refuses("banned", guard.ContinueServices, explain.ActionBoundOver, guard.Withdrawn)
-		a.refuses("banned", guard.StartServices, explain.ActionBoundOver, guard.Withdrawn)
+		a.refuses("banned", guard.ContinueServices, errcode.ActionBoundOver, guard.Withdrawn)
+		a.refuses("banned", guard.StartServices, errcode.ActionBoundOver, guard.Withdrawn)
 	})
 	t.Run("a scope is lost", func(t *testing.T) {
 		t.Parallel()
@@ -133,7 +133,7 @@ func TestPermitRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.begin()
-		a.refuses("it is lost", guard.ContinueServices, explain.ActionBoundOver, guard.ScopeMissing)
+		a.refuses("it is lost", guard.ContinueServices, errcode.ActionBoundOver, guard.ScopeMissing)
 	})
 }
 

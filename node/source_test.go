@@ -13,9 +13,8 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/sourcetest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 )
@@ -55,7 +54,7 @@ func TestNodeIsASource(t *testing.T) {
 			return err == nil
 		})
 	}
-	sourcetest.Run(t, func(t *testing.T) *sourcetest.Subject {
+	pkitest.Run(t, func(t *testing.T) *pkitest.Subject {
 		renew(t) // after what the case before left
 		log := new(journal)
 		n, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -77,7 +76,7 @@ func TestNodeIsASource(t *testing.T) {
 			}
 			return text
 		}
-		return &sourcetest.Subject{
+		return &pkitest.Subject{
 			Source: n.Source(), Failure: n.Failure, Log: log.String, Stop: func() { looks = false; n.Close() },
 			Rotate: func(t testing.TB) *x509.Certificate {
 				renew(t)
@@ -96,19 +95,19 @@ func TestNodeIsASource(t *testing.T) {
 				return material.Chain()[0]
 			},
 			Restate: func(t testing.TB) { put(t, read(t)) },
-			Bad: []sourcetest.Bad{
+			Bad: []pkitest.Bad{
 				{Name: "no file", Reason: credential.Unreadable, Put: func(t testing.TB) { os.Remove(svid); n.Look() }},
 				{Name: "garbage", Reason: credential.Malformed, Put: func(t testing.TB) { put(t, []byte("no PEM at all")) }},
 				{Name: "one that is cut short", Reason: credential.Malformed,
 					Put: func(t testing.TB) { text := read(t); put(t, text[:len(text)/2]) }},
 				{Name: "a key of another certificate", Reason: credential.KeyMismatch, Put: func(t testing.TB) {
 					_, rest, _ := bytes.Cut(read(t), []byte("-----END PRIVATE KEY-----\n"))
-					put(t, append(identitytest.KeyPEM(t, identitytest.NewKey(t)), rest...))
+					put(t, append(pkitest.KeyPEM(t, pkitest.NewKey(t)), rest...))
 				}},
 				{Name: "one of another cluster", Reason: credential.Untrusted, Put: func(t testing.TB) {
-					a := identitytest.NewAuthority(t, n.ID().Cluster(), identitytest.WithClock(f.Clock))
+					a := pkitest.NewAuthority(t, n.ID().Cluster(), pkitest.WithClock(f.Clock))
 					chain, key := a.Issue(t, a.ID(t, identity.Data, "node-a"))
-					put(t, append(identitytest.KeyPEM(t, key), identitytest.PEM(chain...)...))
+					put(t, append(pkitest.KeyPEM(t, key), pkitest.PEM(chain...)...))
 				}},
 			},
 		}

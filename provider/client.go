@@ -21,8 +21,8 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
-	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/provider"
+	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -31,7 +31,7 @@ const (
 	attemptTime = 30 * time.Second // of a call whose context has no deadline
 	lateTries   = 4                // attempts while the fence takes them for copies of older ones
 	maxResponse = 4 << 20          // bytes
-	maxPages    = 4 * providerform.MaxMachines / providerform.MaxPage
+	maxPages    = 4 * provider.MaxMachines / provider.MaxPage
 )
 
 // ClientConfig is what [Dial] needs.
@@ -96,7 +96,7 @@ func Dial(cfg ClientConfig) (*Client, error) {
 	if cfg.Insecure {
 		host, _, err := net.SplitHostPort(cfg.Target)
 		if addr, problem := netip.ParseAddr(host); err != nil || problem != nil || !addr.IsLoopback() {
-			return nil, fmt.Errorf("provider: dial %s: %w", cfg.Target, providerform.ErrNotLoopback)
+			return nil, fmt.Errorf("provider: dial %s: %w", cfg.Target, provider.ErrNotLoopback)
 		}
 		conn, err := grpc.NewClient("passthrough:///"+cfg.Target, append(options,
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())...)
@@ -137,7 +137,7 @@ func promised(ctx context.Context, method string, request, response any, conn *g
 	if method != fealtyv1.ProviderService_PromiseDomain_FullMethodName || status.Code(err) != codes.FailedPrecondition {
 		return err
 	}
-	reason := fence.Reason(reasonOf(err, fenceform.ErrorDomain))
+	reason := fence.Reason(reasonOf(err, signed.ErrorDomain))
 	if !reason.Fenced() {
 		reason = fence.ReasonMoved
 	}
@@ -218,7 +218,7 @@ func (c *Client) List(ctx context.Context, revision string) (Listing, error) {
 		if err != nil {
 			return Listing{}, failed("list", "", err)
 		}
-		if len(resp.GetMachines())+len(resp.GetGone()) > providerform.MaxPage || len(resp.GetRevision()) > providerform.MaxOperation {
+		if len(resp.GetMachines())+len(resp.GetGone()) > provider.MaxPage || len(resp.GetRevision()) > provider.MaxOperation {
 			return Listing{}, &InvalidError{Field: "page", Problem: "it is larger than the contract allows"}
 		}
 		some := make([]Machine, len(resp.GetMachines()))
@@ -236,9 +236,9 @@ func (c *Client) List(ctx context.Context, revision string) (Listing, error) {
 			machines[m.ID] = m
 			delete(gone, m.ID)
 		}
-		if len(machines) > providerform.MaxMachines || len(gone) > providerform.MaxMachines {
+		if len(machines) > provider.MaxMachines || len(gone) > provider.MaxMachines {
 			return Listing{}, &InvalidError{Field: "list", Problem: fmt.Sprintf("it has more than %d machines",
-				providerform.MaxMachines)}
+				provider.MaxMachines)}
 		}
 		if !resp.GetMore() {
 			l := Listing{Revision: resp.GetRevision(), Gone: slices.Sorted(maps.Keys(gone))}

@@ -14,7 +14,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -115,7 +115,7 @@ func ExampleServe() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	source := exampleSource(authority, identity.Provider, "p1") // such as credential.NewFiles
 
 	// It is EnrolLedger once, when the provider is made, and OpenLedger at each start. Without
@@ -161,7 +161,7 @@ func ExampleClient() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	addr, stop := exampleProvider(authority)
 	defer stop()
 
@@ -203,7 +203,7 @@ func ExampleClient() {
 // A listing is whole, or what changed since one: with a revision that the provider does not know
 // any more, such as one of before its restart, it is asked anew.
 func ExampleClient_List() {
-	authority := identitytest.NewAuthority(exampleTB{}, "prod.example")
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
 	addr, stop := exampleProvider(authority)
 	defer stop()
 	client := exampleClient(authority, addr, fence.NewEpoch(0, 1))

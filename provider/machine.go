@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/provider"
 )
 
 // State says how far a machine is. The zero State is none.
@@ -139,15 +139,15 @@ var machineChecks = []struct {
 		return ""
 	}},
 	{"operation", func(m Machine) string {
-		if len(m.Operation) > providerform.MaxOperation {
-			return fmt.Sprintf("it has %d bytes, limit %d", len(m.Operation), providerform.MaxOperation)
+		if len(m.Operation) > provider.MaxOperation {
+			return fmt.Sprintf("it has %d bytes, limit %d", len(m.Operation), provider.MaxOperation)
 		}
 		return nameFault(m.Operation, true)
 	}},
 	{"last error", func(m Machine) string {
 		switch {
-		case len(m.LastError) > providerform.MaxLastError:
-			return fmt.Sprintf("it has %d bytes, limit %d", len(m.LastError), providerform.MaxLastError)
+		case len(m.LastError) > provider.MaxLastError:
+			return fmt.Sprintf("it has %d bytes, limit %d", len(m.LastError), provider.MaxLastError)
 		case !utf8.ValidString(m.LastError):
 			return "it is not UTF-8"
 		case m.LastError != "" && m.State != Failed:
@@ -175,8 +175,8 @@ func nameFault(s string, mayBeEmpty bool) string {
 	switch {
 	case s == "" && !mayBeEmpty:
 		return "it is empty"
-	case len(s) > providerform.MaxName:
-		return fmt.Sprintf("it has %d bytes, limit %d", len(s), providerform.MaxName)
+	case len(s) > provider.MaxName:
+		return fmt.Sprintf("it has %d bytes, limit %d", len(s), provider.MaxName)
 	case strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "it has a character that is not printable ASCII, or a blank"
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/providerform"
+	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -161,7 +161,7 @@ func TestValidate(t *testing.T) {
 	}
 	for field, bad := range map[string][]func(*provider.Machine){
 		"id": {func(m *provider.Machine) { m.ID = "" }, func(m *provider.Machine) { m.ID = "a b" },
-			func(m *provider.Machine) { m.ID = strings.Repeat("a", providerform.MaxName+1) },
+			func(m *provider.Machine) { m.ID = strings.Repeat("a", internalprovider.MaxName+1) },
 			func(m *provider.Machine) { m.ID = "ü" }},
 		"profile": {func(m *provider.Machine) { m.Profile = "" }},
 		"domain":  {func(m *provider.Machine) { m.Domain = "a\n" }},
@@ -170,9 +170,9 @@ func TestValidate(t *testing.T) {
 		"tenant": {func(m *provider.Machine) { m.Tenant = "t" },
 			func(m *provider.Machine) { m.State = provider.Configured },
 			func(m *provider.Machine) { m.State, m.Tenant = provider.Draining, "a b" }},
-		"operation": {func(m *provider.Machine) { m.Operation = strings.Repeat("a", providerform.MaxOperation+1) }},
+		"operation": {func(m *provider.Machine) { m.Operation = strings.Repeat("a", internalprovider.MaxOperation+1) }},
 		"last error": {func(m *provider.Machine) { m.LastError = "why" }, func(m *provider.Machine) {
-			m.State, m.LastError = provider.Failed, strings.Repeat("a", providerform.MaxLastError+1)
+			m.State, m.LastError = provider.Failed, strings.Repeat("a", internalprovider.MaxLastError+1)
 		}, func(m *provider.Machine) { m.State, m.LastError = provider.Failed, "\xff" }},
 		"price": {func(m *provider.Machine) { m.PricePerHour = -0.01 },
 			func(m *provider.Machine) { m.PricePerHour = math.NaN() },
@@ -272,7 +272,7 @@ func TestClientIngests(t *testing.T) {
 	dear := machine("c", idle)
 	dear.PricePerHour = math.Inf(1)
 	var many []*fealtyv1.ProviderMachine
-	for n := range providerform.MaxPage + 1 {
+	for n := range internalprovider.MaxPage + 1 {
 		many = append(many, machine(fmt.Sprint(n), idle))
 	}
 	for name, list := range map[string]*fealtyv1.ListMachinesResponse{
@@ -281,7 +281,7 @@ func TestClientIngests(t *testing.T) {
 		"one id twice":        {Machines: []*fealtyv1.ProviderMachine{machine("a", idle), machine("a", idle)}},
 		"an infinite price":   {Machines: []*fealtyv1.ProviderMachine{dear}},
 		"a page that is long": {Machines: many},
-		"a long revision":     {Revision: strings.Repeat("r", providerform.MaxOperation+1)},
+		"a long revision":     {Revision: strings.Repeat("r", internalprovider.MaxOperation+1)},
 	} {
 		c := dial(t, lie(t, &liar{list: list}), first())
 		if l, err := c.List(t.Context(), ""); !errors.Is(err, provider.ErrInvalid) || len(l.Machines) > 0 {
@@ -437,7 +437,7 @@ func TestMarksGoWithTheirMachines(t *testing.T) {
 		t.Error(err)
 	}
 	for id, want := range map[string]bool{"m-00": false, "m-01": true, "nobody": false} {
-		if got := ledger.Mark(fence.Pair{Holder: providerform.InsecureHolder,
+		if got := ledger.Mark(fence.Pair{Holder: internalprovider.InsecureHolder,
 			Resource: id}); (got != fence.Mark{}) != want {
 			t.Errorf("mark of %s: %+v", id, got)
 		}
@@ -499,7 +499,7 @@ func TestInsecureIsLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := provider.Config{Machines: newRack(1), Marks: inMemory(), Insecure: true, Log: quiet()}
-	if err := provider.Serve(t.Context(), elsewhere{l}, cfg); !errors.Is(err, providerform.ErrNotLoopback) {
+	if err := provider.Serve(t.Context(), elsewhere{l}, cfg); !errors.Is(err, internalprovider.ErrNotLoopback) {
 		t.Errorf("served on 192.0.2.1: %v, want ErrNotLoopback", err)
 	}
 	if _, err := l.Accept(); err == nil {
@@ -511,7 +511,7 @@ func TestInsecureIsLocal(t *testing.T) {
 	}
 	for _, target := range []string{"192.0.2.1:1", "p.example:1", "localhost:1", ":1", ""} {
 		if _, err := provider.Dial(provider.ClientConfig{Target: target, Sender: sender,
-			Insecure: true}); !errors.Is(err, providerform.ErrNotLoopback) {
+			Insecure: true}); !errors.Is(err, internalprovider.ErrNotLoopback) {
 			t.Errorf("dialed %q: %v, want ErrNotLoopback", target, err)
 		}
 	}

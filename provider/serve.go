@@ -17,9 +17,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/meshform"
+	internalmesh "github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/meshgate"
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -85,7 +85,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 		return errors.New("provider: Config needs either a Source, or Insecure")
 	case cfg.Insecure && !loopback(l.Addr()):
 		return fmt.Errorf("provider: serve on %s: %w: give it a certificate, or listen on 127.0.0.1", l.Addr(),
-			providerform.ErrNotLoopback)
+			provider.ErrNotLoopback)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -104,7 +104,7 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeader),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(meshform.HandshakeTimeout),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(internalmesh.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true})}

@@ -18,9 +18,9 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/provider"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // service is the server's side of the contract.
@@ -29,7 +29,7 @@ type service struct {
 	cfg  Config
 	gate *fence.Gate
 
-	noise pace.NoiseSampler // of handshakes that failed
+	noise ratelimit.NoiseSampler // of handshakes that failed
 
 	reading chan struct{} // buffered, 1: held by who lists; of two lists the older must not come second
 	gone    []string      // whose marks are to be forgotten; of who holds reading
@@ -77,7 +77,7 @@ func rules() map[string]fencegrpc.Rule {
 // holderOf returns who calls, as the certificate says.
 func (s *service) holderOf(ctx context.Context) (string, error) {
 	if s.cfg.Insecure {
-		return providerform.InsecureHolder, nil
+		return provider.InsecureHolder, nil
 	}
 	peer := identity.FromContext(ctx)
 	switch {
@@ -172,7 +172,7 @@ func (s *service) domainOf(ctx context.Context, m mutation) (string, error) {
 		// Under the ownership of another domain nothing is compared with this one's. Every
 		// caller can list machines, and learns nothing.
 		return "", detailed(codes.InvalidArgument, "refused by the fence: "+string(fence.ReasonDomain),
-			fenceform.ErrorDomain,
+			signed.ErrorDomain,
 			string(fence.ReasonDomain))
 	}
 	return is.Domain, nil
@@ -260,7 +260,7 @@ func (s *service) get(ctx context.Context, id string) (Machine, error) {
 
 // clipped bounds the one text that a provider has from elsewhere.
 func clipped(m Machine) Machine {
-	m.LastError = strings.ToValidUTF8(m.LastError[:min(len(m.LastError), providerform.MaxLastError)], "")
+	m.LastError = strings.ToValidUTF8(m.LastError[:min(len(m.LastError), provider.MaxLastError)], "")
 	return m
 }
 
@@ -276,9 +276,9 @@ func (s *service) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(machines) > providerform.MaxMachines {
+	if len(machines) > provider.MaxMachines {
 		return fmt.Errorf("provider: it has %d machines, limit %d: serve them with several providers", len(machines),
-			providerform.MaxMachines)
+			provider.MaxMachines)
 	}
 	checked := make([]Machine, len(machines))
 	for i, m := range machines {
@@ -324,7 +324,7 @@ func (s *service) PromiseDomain(ctx context.Context,
 		if refused.Reason.Fenced() {
 			code = codes.FailedPrecondition
 		}
-		return nil, detailed(code, "refused by the fence: "+string(refused.Reason), fenceform.ErrorDomain,
+		return nil, detailed(code, "refused by the fence: "+string(refused.Reason), signed.ErrorDomain,
 			string(refused.Reason))
 	}
 	switch {
@@ -391,7 +391,7 @@ func (s *service) ListMachines(ctx context.Context, r *fealtyv1.ListMachinesRequ
 		return nil, s.answer(ctx, err)
 	}
 	s.mu.Lock()
-	p, err := s.view.after(r.GetRevision(), int(min(r.GetLimit(), providerform.MaxPage)))
+	p, err := s.view.after(r.GetRevision(), int(min(r.GetLimit(), provider.MaxPage)))
 	s.mu.Unlock()
 	if err != nil {
 		return nil, s.answer(ctx, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -22,7 +22,7 @@ func (exampleTB) Fatal(args ...any)         { panic(fmt.Sprint(args...)) }
 func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 
 // exampleSource is who a process is, as an agent has it.
-func exampleSource(authority *identitytest.Authority, kind identity.Kind, name string) credential.Source {
+func exampleSource(authority *pkitest.Authority, kind identity.Kind, name string) credential.Source {
 	tb := exampleTB{}
 	chain, key := authority.Issue(tb, authority.ID(tb, kind, name))
 	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
@@ -52,7 +52,7 @@ func exampleServe(cfg provider.Config) (addr string, stop func()) {
 }
 
 // exampleProvider is provider/p1 with one machine.
-func exampleProvider(authority *identitytest.Authority) (addr string, stop func()) {
+func exampleProvider(authority *pkitest.Authority) (addr string, stop func()) {
 	source := exampleSource(authority, identity.Provider, "p1")
 	return exampleServe(provider.Config{Machines: new(oneMachine), Source: source})
 }
@@ -74,7 +74,7 @@ func exampleInsecure(machines provider.Machines) (client *provider.Client, stop 
 }
 
 // exampleClient is shard/eu-1 in a life of its own.
-func exampleClient(authority *identitytest.Authority, addr string, epoch fence.Epoch,
+func exampleClient(authority *pkitest.Authority, addr string, epoch fence.Epoch,
 	before ...fence.Incarnation) *provider.Client {
 	sender, err := fence.NewSender(fence.Life{Epoch: epoch, Incarnation: fence.NewIncarnation(), Lineage: before})
 	if err != nil {
@@ -89,7 +89,7 @@ func exampleClient(authority *identitytest.Authority, addr string, epoch fence.E
 }
 
 // exampleSuccessor takes over from a life of shard/eu-1.
-func exampleSuccessor(authority *identitytest.Authority, addr string, life fence.Life) {
+func exampleSuccessor(authority *pkitest.Authority, addr string, life fence.Life) {
 	client := exampleClient(authority, addr, life.Epoch+1, life.Incarnation)
 	defer client.Close()
 	_, _ = client.Drain(context.Background(), provider.Order{Machine: "web-1"})

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/provider"
 )
 
 // maxGone bounds the machines that are gone and still told of. A reader that missed more
@@ -112,8 +112,8 @@ func (v *view) after(revision string, limit int) (page, error) {
 		return page{}, fmt.Errorf("provider: too many machines are gone since this revision to tell which: %w",
 			ErrListAnew)
 	}
-	if limit <= 0 || limit > providerform.MaxPage {
-		limit = providerform.MaxPage
+	if limit <= 0 || limit > provider.MaxPage {
+		limit = provider.MaxPage
 	}
 	var p page
 	first := sort.Search(len(v.log), func(i int) bool { return v.log[i].number > at })

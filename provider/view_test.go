@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/provider"
 )
 
 // A reader that asks now and then, in pages of any size, knows what there is once it has
@@ -104,7 +104,7 @@ func TestGoneIsForgotten(t *testing.T) {
 	v := newView("life")
 	keep := []Machine{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 	v.update(keep)
-	p, err := v.after("", providerform.MaxPage)
+	p, err := v.after("", provider.MaxPage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestGoneIsForgotten(t *testing.T) {
 	if len(v.gone) != maxGone {
 		t.Errorf("%d machines that are gone are told of, want %d", len(v.gone), maxGone)
 	}
-	if _, err := v.after(old, providerform.MaxPage); !errors.Is(err, ErrListAnew) {
+	if _, err := v.after(old, provider.MaxPage); !errors.Is(err, ErrListAnew) {
 		t.Errorf("a reader of before: %v, want ErrListAnew", err)
 	}
 	first, err := v.after("", 1)

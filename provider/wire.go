@@ -11,7 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/provider"
 )
 
 // errorDomain is the domain of the ErrorInfo of what is not the fence's to refuse.
@@ -68,7 +68,7 @@ func statusOf(err error) (_ error, internal bool) {
 	default:
 		return status.Error(codes.Internal, "provider: it failed, and its log says why"), true
 	}
-	return status.Error(code, strings.ToValidUTF8(err.Error()[:min(len(err.Error()), providerform.MaxLastError)], "")), false
+	return status.Error(code, strings.ToValidUTF8(err.Error()[:min(len(err.Error()), provider.MaxLastError)], "")), false
 }
 
 func detailed(code codes.Code, text, domain, reason string) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -24,7 +24,7 @@ import (
 // on disk. A zombie is a process of shard a that others overtook.
 type stage struct {
 	t         *testing.T
-	ids       *identitytest.Authority
+	ids       *pkitest.Authority
 	key       ed25519.PrivateKey
 	authority fence.Authority
 	rack      *rack
@@ -44,7 +44,7 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, ids: identitytest.NewAuthority(t, "prod.example"), key: key, rack: newRack(0), ledger: t.TempDir(),
+	s := &stage{t: t, ids: pkitest.NewAuthority(t, "prod.example"), key: key, rack: newRack(0), ledger: t.TempDir(),
 		since: 1, ownership: make(map[string]uint64)}
 	s.authority = fence.Authority{Cluster: "prod.example", Key: func(id string) (ed25519.PublicKey, bool) {
 		return public, id == fence.KeyID(public)

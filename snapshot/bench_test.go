@@ -4,7 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"fmt"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"slices"
 	"strings"
 	"testing"
@@ -65,7 +65,7 @@ func BenchmarkVerify(b *testing.B) {
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
 			s, trust := c.signed, c.trust
-			message := snapshotform.PAE(snapshotform.TypePublication, testCluster, s.Publication.Record)
+			message := snapshot.PAE(snapshot.TypePublication, testCluster, s.Publication.Record)
 			what := []struct {
 				name string
 				run  func() bool
@@ -140,7 +140,7 @@ func BenchmarkIncrement(b *testing.B) {
 			must(decode(string(contentOf(ruleOf(scope), slices.Delete(parts, 1, 2))), less))
 			whole := l.publish(less)
 			sent := asPatch(b, scope, whole, base.Content)
-			message := snapshotform.PAE(snapshotform.TypePublication, testCluster, whole.Publication.Record)
+			message := snapshot.PAE(snapshot.TypePublication, testCluster, whole.Publication.Record)
 			what := []struct {
 				name string
 				run  func() bool
@@ -204,7 +204,7 @@ func BenchmarkPublish(b *testing.B) {
 		tree = min(tree, time.Since(start))
 		start = time.Now()
 		for range sample {
-			must(signAll(snapshotform.PAE(snapshotform.TypeSnapshot, testCluster, header), snapshotform.AlgorithmEd25519, signersOf(f.keys[0])))
+			must(signAll(snapshot.PAE(snapshot.TypeSnapshot, testCluster, header), snapshot.AlgorithmEd25519, signersOf(f.keys[0])))
 		}
 		each = min(each, time.Since(start)*n/sample)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Limits of a node bootstrap, beside its size.
@@ -81,9 +81,9 @@ func (b *NodeBootstrap) scope() Scope { return ScopeNodeBootstrap }
 func (b *NodeBootstrap) walk(c *codec) {
 	c.Begin()
 	c.Member("cluster_id")
-	c.Text(&b.ClusterID, identityform.MaxClusterBytes)
+	c.Text(&b.ClusterID, internalidentity.MaxClusterBytes)
 	c.Member("coordinators")
-	c.Names(&b.Coordinators, snapshotform.MaxCoordinators, maxAddress)
+	c.Names(&b.Coordinators, snapshot.MaxCoordinators, maxAddress)
 	c.Member("degraded")
 	b.Degraded.walk(c)
 	c.Member("entry")
@@ -91,7 +91,7 @@ func (b *NodeBootstrap) walk(c *codec) {
 	c.Member("kind")
 	c.Text((*string)(&b.Kind), maxName)
 	c.Member("members")
-	canonical.List(c, &b.Members, snapshotform.MaxMembers, func(c *codec, m *Member) {
+	canonical.List(c, &b.Members, snapshot.MaxMembers, func(c *codec, m *Member) {
 		c.Begin()
 		c.Member("id")
 		canonical.ID(c, &m.ID)
@@ -140,8 +140,8 @@ func (b *NodeBootstrap) grants(h *Header) string {
 	if msg := grantsOfNode(h, b.Kind, b.Roles, b.Organizations); msg != "" {
 		return msg
 	}
-	if len(b.Members) != 0 && !ScopeNodeBootstrap.MayHold(snapshotform.SectionMembers, h.Roles) {
-		return fmt.Sprintf("section %s, which roles %.200q may not hold", snapshotform.SectionMembers, h.Roles)
+	if len(b.Members) != 0 && !ScopeNodeBootstrap.MayHold(snapshot.SectionMembers, h.Roles) {
+		return fmt.Sprintf("section %s, which roles %.200q may not hold", snapshot.SectionMembers, h.Roles)
 	}
 	return ""
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Limits of a trust bundle, beside its size.
@@ -65,7 +65,7 @@ type ConfigKey struct {
 }
 
 // ID returns the key's id: the first 8 bytes of the SHA-256 of Key, in hex.
-func (k *ConfigKey) ID() string { return snapshotform.KeyIDOf(k.Key) }
+func (k *ConfigKey) ID() string { return snapshot.KeyIDOf(k.Key) }
 
 // Signers are the keys that may change the manifest.
 type Signers struct {
@@ -94,13 +94,13 @@ func (b *TrustBundle) walk(c *codec) {
 	c.Member("authority_epoch")
 	c.Number64(&b.AuthorityEpoch)
 	c.Member("banned_ids")
-	canonical.List(c, &b.BannedIDs, snapshotform.MaxBans, canonical.ID)
+	canonical.List(c, &b.BannedIDs, snapshot.MaxBans, canonical.ID)
 	c.Member("banned_keys")
-	canonical.List(c, &b.BannedKeys, snapshotform.MaxBans, walkKeyID)
+	canonical.List(c, &b.BannedKeys, snapshot.MaxBans, walkKeyID)
 	c.Member("cluster_id")
-	c.Text(&b.ClusterID, identityform.MaxClusterBytes)
+	c.Text(&b.ClusterID, internalidentity.MaxClusterBytes)
 	c.Member("config_keys")
-	canonical.List(c, &b.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
+	canonical.List(c, &b.ConfigKeys, snapshot.MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
 	c.Member("config_root_key")
 	c.Blob((*[]byte)(&b.ConfigRoot), ed25519.PublicKeySize)
 	c.Member("head")
@@ -111,22 +111,22 @@ func (b *TrustBundle) walk(c *codec) {
 	c.Number64(&b.Head.Index)
 	c.End()
 	c.Member("mesh_keys")
-	canonical.List(c, &b.MeshKeys, snapshotform.MaxMeshKeys, walkKeyID)
+	canonical.List(c, &b.MeshKeys, snapshot.MaxMeshKeys, walkKeyID)
 	// The member is there if the list is not empty: one content has one form.
 	if c.Has("retired_roots", len(b.RetiredRoots) > 0) {
 		c.Member("retired_roots")
-		canonical.List(c, &b.RetiredRoots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, identityform.MaxCertificateBytes) })
+		canonical.List(c, &b.RetiredRoots, snapshot.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, internalidentity.MaxCertificateBytes) })
 		if c.Err() == nil && len(b.RetiredRoots) == 0 {
 			c.Fail("retired_roots is empty: it is left out then")
 		}
 	}
 	walkRevoked(c, &b.Revoked)
 	c.Member("roots")
-	canonical.List(c, &b.Roots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, identityform.MaxCertificateBytes) })
+	canonical.List(c, &b.Roots, snapshot.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, internalidentity.MaxCertificateBytes) })
 	c.Member("signers")
 	c.Begin()
 	c.Member("keys")
-	canonical.List(c, &b.Signers.Keys, snapshotform.MaxSigners, func(c *codec, k *SignerKey) {
+	canonical.List(c, &b.Signers.Keys, snapshot.MaxSigners, func(c *codec, k *SignerKey) {
 		c.Begin()
 		c.Member("key")
 		c.Blob((*[]byte)(&k.Key), ed25519.PublicKeySize)
@@ -135,7 +135,7 @@ func (b *TrustBundle) walk(c *codec) {
 		c.End()
 	})
 	c.Member("threshold")
-	c.Number(&b.Signers.Threshold, snapshotform.MaxSigners)
+	c.Number(&b.Signers.Threshold, snapshot.MaxSigners)
 	c.End()
 	c.End()
 }
@@ -143,7 +143,7 @@ func (b *TrustBundle) walk(c *codec) {
 func (k *ConfigKey) walk(c *codec) {
 	c.Begin()
 	c.Member("algorithm")
-	c.Text(&k.Algorithm, snapshotform.MaxAlgorithm)
+	c.Text(&k.Algorithm, snapshot.MaxAlgorithm)
 	c.Member("key")
 	c.Blob(&k.Key, maxKeyBytes)
 	c.Member("not_after")
@@ -211,7 +211,7 @@ func (k *ConfigKey) fault(root ed25519.PublicKey) string {
 	switch {
 	case !validName(k.Algorithm):
 		return fmt.Sprintf("algorithm %.40q is no name", k.Algorithm)
-	case len(k.Key) == 0 || k.Algorithm == snapshotform.AlgorithmTree && len(k.Key) != ed25519.PublicKeySize:
+	case len(k.Key) == 0 || k.Algorithm == snapshot.AlgorithmTree && len(k.Key) != ed25519.PublicKeySize:
 		return fmt.Sprintf("a key of %d bytes", len(k.Key))
 	// A thief of a config signing key must not get at the bundle with it.
 	case bytes.Equal(k.Key, root):
@@ -238,7 +238,7 @@ func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
 		return "is revoked"
 	case !slices.Contains(k.Scopes, scope):
 		return fmt.Sprintf("may not sign %.40s", scope)
-	case now.Add(snapshotform.ClockTolerance).Before(k.NotBefore):
+	case now.Add(snapshot.ClockTolerance).Before(k.NotBefore):
 		return fmt.Sprintf("is not valid before %s", k.NotBefore.Format(canonical.TimeLayout))
 	case !now.Before(k.NotAfter):
 		return fmt.Sprintf("expired at %s", k.NotAfter.Format(canonical.TimeLayout))
@@ -311,7 +311,7 @@ func (b TrustBundle) FenceAuthority(now func() time.Time) fence.Authority {
 func (b TrustBundle) FenceAuthorityWith(r Revocations, now func() time.Time) fence.Authority {
 	keys := make(map[string]ConfigKey)
 	for _, k := range b.clone().ConfigKeys {
-		if k.Algorithm == snapshotform.AlgorithmTree && !r.revokesKey(k.Key) {
+		if k.Algorithm == snapshot.AlgorithmTree && !r.revokesKey(k.Key) {
 			keys[k.ID()] = k
 		}
 	}
@@ -357,12 +357,12 @@ func (r revocations) walk(c *codec) {
 	}
 	c.Begin()
 	c.Member("banned_ids")
-	canonical.List(c, &r.b.BannedIDs, snapshotform.MaxBans, canonical.ID)
+	canonical.List(c, &r.b.BannedIDs, snapshot.MaxBans, canonical.ID)
 	c.Member("banned_keys")
-	canonical.List(c, &r.b.BannedKeys, snapshotform.MaxBans, walkKeyID)
+	canonical.List(c, &r.b.BannedKeys, snapshot.MaxBans, walkKeyID)
 	walkRevoked(c, &r.b.Revoked)
 	c.Member("revoked_keys")
-	c.Names(&revoked, snapshotform.MaxConfigKeys, 64)
+	c.Names(&revoked, snapshot.MaxConfigKeys, 64)
 	c.End()
 }
 

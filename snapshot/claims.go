@@ -2,7 +2,7 @@ package snapshot
 
 import (
 	"fmt"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // claimed is what an envelope says of itself. Nothing of it is verified: it is for
@@ -37,8 +37,8 @@ func (s *Signed) claims() (claimed, error) {
 // ReadRecord reads a publication record without verifying it, as people who look at it want to see it: never act on it.
 func (p *Publication) ReadRecord() (Record, error) {
 	var r Record
-	if n := len(p.Record); n > snapshotform.MaxRecord {
-		return Record{}, fmt.Errorf("snapshot: a record of %d bytes, limit %d: %w", n, snapshotform.MaxRecord, ErrMalformed)
+	if n := len(p.Record); n > snapshot.MaxRecord {
+		return Record{}, fmt.Errorf("snapshot: a record of %d bytes, limit %d: %w", n, snapshot.MaxRecord, ErrMalformed)
 	}
 	if _, err := decode(string(p.Record), &r); err != nil {
 		return Record{}, fmt.Errorf("snapshot: publication record: %w: %w", err, ErrMalformed)

@@ -2,7 +2,7 @@ package snapshot
 
 import (
 	"errors"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"slices"
 	"testing"
 )
@@ -26,7 +26,7 @@ func TestReadClaims(t *testing.T) {
 		"header is not JSON":  func(s *Signed) { s.Header = []byte("x") },
 		"header has a space":  func(s *Signed) { s.Header = append(slices.Clone(s.Header), ' ') },
 		"record is not JSON":  func(s *Signed) { s.Publication.Record = []byte("{") },
-		"too many signatures": func(s *Signed) { s.Publication.Signatures = make([]Signature, snapshotform.MaxSignatures+1) },
+		"too many signatures": func(s *Signed) { s.Publication.Signatures = make([]Signature, snapshot.MaxSignatures+1) },
 	} {
 		s := f.signedBootstrap(t)
 		bend(s)

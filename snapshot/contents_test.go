@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // sample is a content of one scope with all of its sections, for one set of roles.
@@ -34,8 +34,8 @@ func (f *fleet) samples(tb testing.TB) []sample {
 	key := must(x509.MarshalPKIXPublicKey(public(keyOf("issuer"))))
 	db, web := Peer{"db-1", id("db-1"), []string{"db-1.prod.example:9000", "10.0.0.7:9000"}, MemberActive, "acme"}, Peer{"web-1", id("web-1"), []string{"10.0.0.8:9000"}, MemberDraining, ""}
 	return []sample{
-		{"peer_directory", []string{snapshotform.RoleCore}, &PeerDirectory{Active: []Peer{db, web}, Bootstrap: []Peer{web}, Warm: []Peer{db}}},
-		{"service_assignment", []string{snapshotform.RoleEgress}, &ServiceAssignment{
+		{"peer_directory", []string{snapshot.RoleCore}, &PeerDirectory{Active: []Peer{db, web}, Bootstrap: []Peer{web}, Warm: []Peer{db}}},
+		{"service_assignment", []string{snapshot.RoleEgress}, &ServiceAssignment{
 			Resources: []Resource{{"ledger", "acme", "postgres", "ledger.acme.example:5432", "pgwire", []Parameter{{"MaxConnections", "20"}}, []string{"ledger-login"}}},
 			Secrets:   []SecretRef{{"ledger-login", "acme", "vault", "kv/acme/ledger", "3"}, {"mail", "", "file", "/run/keys/mail", ""}},
 			Services: []Service{
@@ -43,23 +43,23 @@ func (f *fleet) samples(tb testing.TB) []sample {
 				{"probe", "", "http", []string{}, "", []string{}, []string{}, nil},
 			},
 		}},
-		{"service_assignment of an ingress", []string{snapshotform.RoleIngress}, &ServiceAssignment{
+		{"service_assignment of an ingress", []string{snapshot.RoleIngress}, &ServiceAssignment{
 			Endpoints: []Endpoint{{"billing", "acme", "10.0.0.8:8080", "http"}},
 			Entry:     &EntryPolicy{Issuers: []Issuer{{"acme", "https://login.acme.example", []string{"billing", "shop"}, [][]byte{key}}}, MaxSessions: 500},
 		}},
-		{"route_policy", []string{snapshotform.RoleCore}, &RoutePolicy{
+		{"route_policy", []string{snapshot.RoleCore}, &RoutePolicy{
 			Entry:  []Route{{"web-in", "acme", "billing", "host=billing.acme.example", []string{"web-1"}, []string{}, 5, time.Minute, false}},
 			Routes: []Route{{"to-db", "acme", "ledger", "", []string{"db-1", "db-0"}, []string{"web-1"}, 10, time.Hour, false}, {"to-nobody", "", "", "net=192.0.2.0/24", []string{}, []string{}, 0, 0, true}},
 		}},
-		{"qos_policy", []string{snapshotform.RoleCore}, &QoSPolicy{
+		{"qos_policy", []string{snapshot.RoleCore}, &QoSPolicy{
 			Classes:  []QoSClass{{"bulk", "acme", 1, 100, 20_000}, {"control", "", 9, 64, 0}},
 			Sessions: []SessionPolicy{{"core", "", 8 * time.Hour, 10 * time.Minute, 40}},
 		}},
-		{"storage_directory", []string{snapshotform.RoleStorage}, &StorageDirectory{
+		{"storage_directory", []string{snapshot.RoleStorage}, &StorageDirectory{
 			Endpoints: []StorageEndpoint{{"mirror-1", "", "https://mirror.prod.example/fealty", []Scope{ScopePeerDirectory, ScopeRoutePolicy}, 3}},
 			Shards:    []StorageShard{{"acme-0", "acme", []Scope{ScopeRoutePolicy}, []string{"db-1", "web-1"}, 2}},
 		}},
-		{"degraded_mode_policy", []string{snapshotform.RoleCore}, &DegradedModePolicy{
+		{"degraded_mode_policy", []string{snapshot.RoleCore}, &DegradedModePolicy{
 			Allow: []string{"continue_services", "preserve_routes"}, Max: 12 * time.Hour, RouteTTL: time.Hour, SessionTTL: 30 * time.Minute,
 			Trials: []Trial{{ScopePeerDirectory, time.Minute}, {ScopeRoutePolicy, 5 * time.Minute}},
 		}},
@@ -211,45 +211,45 @@ var scopeRefusals = []struct {
 	after  func(*Signed)
 	fatal  bool // what follows depends on the check: it cannot be left out
 }{
-	{check: checkLimits, name: "three signatures", reason: snapshotform.ReasonLimits, after: func(s *Signed) {
+	{check: checkLimits, name: "three signatures", reason: snapshot.ReasonLimits, after: func(s *Signed) {
 		s.Publication.Signatures = slices.Repeat(s.Publication.Signatures, 3)
 	}},
-	{check: checkLimits, name: "header above its limit", reason: snapshotform.ReasonLimits, fatal: true, after: func(s *Signed) {
-		s.Header = append(s.Header, bytes.Repeat([]byte(" "), snapshotform.MaxHeader)...)
+	{check: checkLimits, name: "header above its limit", reason: snapshot.ReasonLimits, fatal: true, after: func(s *Signed) {
+		s.Header = append(s.Header, bytes.Repeat([]byte(" "), snapshot.MaxHeader)...)
 	}},
-	{check: checkLimits, name: "content above the scope's limit", reason: snapshotform.ReasonLimits, fatal: true, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkLimits, name: "content above the scope's limit", reason: snapshot.ReasonLimits, fatal: true, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		limit := ruleOf(x.header.ScopeType).maxContent
 		x.raw, x.header.ContentSize = bytes.Repeat([]byte(" "), limit+1), limit
 	}},
-	{check: checkLimits, name: "a signed size above the scope's limit", reason: snapshotform.ReasonLimits, fatal: true, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkLimits, name: "a signed size above the scope's limit", reason: snapshot.ReasonLimits, fatal: true, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		// No header says more than the largest of all limits.
-		if x.header.ContentSize = ruleOf(x.header.ScopeType).maxContent + 1; x.header.ContentSize > snapshotform.MaxContent {
-			x.raw, x.header.ContentSize = make([]byte, snapshotform.MaxContent+1), snapshotform.MaxContent
+		if x.header.ContentSize = ruleOf(x.header.ScopeType).maxContent + 1; x.header.ContentSize > snapshot.MaxContent {
+			x.raw, x.header.ContentSize = make([]byte, snapshot.MaxContent+1), snapshot.MaxContent
 		}
 	}},
-	{check: checkSchema, name: "schema of tomorrow", reason: snapshotform.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSchema, name: "schema of tomorrow", reason: snapshot.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.SchemaVersion = 2
 	}},
-	{check: checkSchema, name: "a base that is no version", reason: snapshotform.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSchema, name: "a base that is no version", reason: snapshot.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Base = &Base{6, Digest{}}
 	}},
-	{check: checkSchema, name: "a base that comes later", reason: snapshotform.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSchema, name: "a base that comes later", reason: snapshot.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Base = &Base{8, Digest{1}}
 	}},
-	{check: checkCluster, name: "record of another cluster", reason: snapshotform.ReasonCluster, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkCluster, name: "record of another cluster", reason: snapshot.ReasonCluster, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.record.ClusterID = "test.example"
 	}},
-	{check: checkCluster, name: "another cluster", reason: snapshotform.ReasonCluster, fatal: true, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkCluster, name: "another cluster", reason: snapshot.ReasonCluster, fatal: true, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.ClusterID = "test.example"
 	}},
-	{check: checkSubject, name: "of somebody else", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSubject, name: "of somebody else", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, g *given, x *forge) {
 		if ruleOf(x.header.ScopeType).subjects == subjectNode {
 			x.header.Subject = nodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
 			return
 		}
 		g.trust.Organizations = []string{"acme", "umbrella"} // I serve more than the group that it is for
 	}},
-	{check: checkSubject, name: "of an earlier incarnation, or under the name of my group", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSubject, name: "of an earlier incarnation, or under the name of my group", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, g *given, x *forge) {
 		if ruleOf(x.header.ScopeType).subjects == subjectNode {
 			x.header.Subject = nodeSubject(f.me, identity.KeyID{8})
 			return
@@ -257,47 +257,47 @@ var scopeRefusals = []struct {
 		g.trust.Organizations = []string{"acme", "umbrella"}
 		x.header.Subject = groupSubject(g.trust.Roles, g.trust.Organizations)
 	}},
-	{check: checkSubject, name: "of everybody", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "of everybody", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Subject = clusterSubject()
 	}},
-	{check: checkSigner, name: "revoked key", reason: snapshotform.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSigner, name: "revoked key", reason: snapshot.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
 	}},
-	{check: checkSigner, name: "key of other scopes", reason: snapshotform.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSigner, name: "key of other scopes", reason: snapshot.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		others := slices.DeleteFunc(Scopes(), func(s Scope) bool { return s == ScopeTrustBundle || s == x.header.ScopeType })
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Scopes = others }), f.trust())
 	}},
-	{check: checkSigner, name: "config root key", reason: snapshotform.ReasonSigner, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkSigner, name: "config root key", reason: snapshot.ReasonSigner, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.root, x.keys = true, []crypto.Signer{f.root}
 	}},
-	{check: checkSignature, name: "unknown key", reason: snapshotform.ReasonSignature, bend: func(t *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSignature, name: "unknown key", reason: snapshot.ReasonSignature, bend: func(t *testing.T, _ *fleet, _ *given, x *forge) {
 		x.keys = []crypto.Signer{newKey(t)}
 	}},
-	{check: checkSignature, name: "a header that is not in the tree", reason: snapshotform.ReasonSignature, after: func(s *Signed) {
+	{check: checkSignature, name: "a header that is not in the tree", reason: snapshot.ReasonSignature, after: func(s *Signed) {
 		s.Header = bytes.Replace(s.Header, []byte(`"config_version":"7"`), []byte(`"config_version":"8"`), 1)
 	}},
-	{check: checkHash, name: "other content", reason: snapshotform.ReasonHash, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkHash, name: "other content", reason: snapshot.ReasonHash, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.ContentHash = Digest{1}
 	}},
-	{check: checkHash, name: "a part of the content", reason: snapshotform.ReasonHash, fatal: true, after: func(s *Signed) {
+	{check: checkHash, name: "a part of the content", reason: snapshot.ReasonHash, fatal: true, after: func(s *Signed) {
 		s.Content = s.Content[:len(s.Content)-1]
 	}},
-	{check: checkHash, name: "no content", reason: snapshotform.ReasonHash, fatal: true, after: func(s *Signed) { s.Content = nil }},
-	{check: checkHash, name: "a patch where the whole is asked for", reason: snapshotform.ReasonHash, fatal: true, after: func(s *Signed) {
+	{check: checkHash, name: "no content", reason: snapshot.ReasonHash, fatal: true, after: func(s *Signed) { s.Content = nil }},
+	{check: checkHash, name: "a patch where the whole is asked for", reason: snapshot.ReasonHash, fatal: true, after: func(s *Signed) {
 		s.Content, s.Patch = nil, []byte("{}")
 	}},
-	{check: checkValidity, name: "expired", reason: snapshotform.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkValidity, name: "expired", reason: snapshot.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.ExpiresAt, x.header.RefreshAfter = f.now, f.now.Add(-time.Hour)
 	}},
-	{check: checkValidity, name: "of tomorrow", reason: snapshotform.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
-		x.header.ValidFrom = f.now.Add(snapshotform.ClockTolerance + time.Second)
+	{check: checkValidity, name: "of tomorrow", reason: snapshot.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+		x.header.ValidFrom = f.now.Add(snapshot.ClockTolerance + time.Second)
 	}},
-	{check: checkEpoch, name: "an older epoch with a newer version", reason: snapshotform.ReasonEpoch, bend: func(t *testing.T, _ *fleet, g *given, x *forge) {
+	{check: checkEpoch, name: "an older epoch with a newer version", reason: snapshot.ReasonEpoch, bend: func(t *testing.T, _ *fleet, g *given, x *forge) {
 		g.acceptedAs(t, x, func(*Mark) {})
 		x.header.AuthorityEpoch, x.header.ConfigVersion = 2, 8
 		x.record.Generation++
 	}},
-	{check: checkEpoch, name: "an epoch ahead of the bundle", reason: snapshotform.ReasonEpoch, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkEpoch, name: "an epoch ahead of the bundle", reason: snapshot.ReasonEpoch, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.AuthorityEpoch, x.record.AuthorityEpoch = 4, 4
 	}},
 	{check: checkVersion, name: "an older version", reason: ReasonVersion, bend: func(t *testing.T, _ *fleet, g *given, x *forge) {
@@ -319,18 +319,18 @@ var scopeRefusals = []struct {
 		x.header.ConfigVersion = 8
 		x.record.Generation--
 	}},
-	{check: checkContent, name: "a byte behind", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a byte behind", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.raw = append(must(encode(x.content)), '\n')
 	}},
-	{check: checkContent, name: "an unknown member", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "an unknown member", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.raw = append([]byte(`{"aaa":{},`), must(encode(x.content))[1:]...)
 	}},
-	{check: checkContent, name: "deep nesting", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "deep nesting", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		raw := must(encode(x.content))
 		end := bytes.IndexByte(raw, ':') + 1
 		x.raw = append(raw[:end:end], bytes.Repeat([]byte("["), 400_000)...)
 	}},
-	{check: checkSecret, name: "a token in the header", reason: snapshotform.ReasonSecret, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSecret, name: "a token in the header", reason: snapshot.ReasonSecret, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.ScopeIDs = []string{"glpat-" + strings.Repeat("a", 20)}
 	}},
 }
@@ -434,7 +434,7 @@ func TestGrants(t *testing.T) {
 		t.Helper()
 		g := &given{trust: trust, now: f.now}
 		_, err := verify(checks, g.verification(signed))
-		wantRefused(t, err, checkGrants, snapshotform.ReasonGrants)
+		wantRefused(t, err, checkGrants, snapshot.ReasonGrants)
 		if _, err := verify(without(checkGrants), g.verification(signed)); err != nil {
 			t.Fatalf("without check 10 it is refused all the same: %v", err)
 		}
@@ -458,7 +458,7 @@ func TestGrants(t *testing.T) {
 				}
 				refused(t, f.trustOf(s), f.forgeOf(bent, func(*forge) {}))
 				_, err := compose(f.headerOf(bent), bent.content)
-				wantRefused(t, err, checkGrants, snapshotform.ReasonGrants)
+				wantRefused(t, err, checkGrants, snapshot.ReasonGrants)
 				// A node that serves it, and is told so, gets it.
 				trust := f.trustOf(s)
 				trust.Organizations = []string{"acme", "umbrella"}
@@ -475,7 +475,7 @@ func TestGrants(t *testing.T) {
 				v := reflect.ValueOf(alone.content).Elem()
 				is := false
 				for i := range v.NumField() {
-					if strings.ToLower(v.Type().Field(i).Name) == section.name || section.name == snapshotform.SectionWhole {
+					if strings.ToLower(v.Type().Field(i).Name) == section.name || section.name == snapshot.SectionWhole {
 						is = is || !v.Field(i).IsZero()
 					} else {
 						v.Field(i).SetZero()
@@ -511,7 +511,7 @@ func TestGrants(t *testing.T) {
 			}
 			// A node that has another role, too, may hold less than the header says.
 			trust := f.trustOf(s)
-			trust.Roles = append(slices.Clone(s.roles), snapshotform.RoleThin)
+			trust.Roles = append(slices.Clone(s.roles), snapshot.RoleThin)
 			refused(t, trust, f.forgeOf(s, func(*forge) {}))
 		})
 	}
@@ -594,7 +594,7 @@ var contentRefusals = []struct {
 	{"degraded_mode_policy", "actions out of order", func(c any) { slices.Reverse(c.(*DegradedModePolicy).Allow) }},
 	{"degraded_mode_policy", "trial of no scope", func(c any) { c.(*DegradedModePolicy).Trials[1].Scope = "user_directory" }},
 	{"degraded_mode_policy", "trial of no length", func(c any) { c.(*DegradedModePolicy).Trials[0].Duration = 0 }},
-	{"degraded_mode_policy", "trial of days", func(c any) { c.(*DegradedModePolicy).Trials[0].Duration = snapshotform.MaxTrial + time.Second }},
+	{"degraded_mode_policy", "trial of days", func(c any) { c.(*DegradedModePolicy).Trials[0].Duration = snapshot.MaxTrial + time.Second }},
 }
 
 func TestContentRefusals(t *testing.T) {
@@ -611,12 +611,12 @@ func TestContentRefusals(t *testing.T) {
 				g := &given{trust: f.trustOf(s), now: f.now}
 				signed := f.forgeOf(s, func(*forge) {})
 				_, err := verify(checks, g.verification(signed))
-				wantRefused(t, err, checkContent, snapshotform.ReasonContent)
+				wantRefused(t, err, checkContent, snapshot.ReasonContent)
 				if _, err := verify(without(checkContent), g.verification(signed)); err != nil {
 					t.Fatalf("without check 11 it is refused all the same: %v", err)
 				}
 				_, err = compose(f.headerOf(s), s.content)
-				wantRefused(t, err, checkContent, snapshotform.ReasonContent)
+				wantRefused(t, err, checkContent, snapshot.ReasonContent)
 			}
 		})
 	}
@@ -654,18 +654,18 @@ func TestDictionaries(t *testing.T) {
 	}
 	for name, routes := range map[string][]Route{
 		"double": {{Name: "a"}, {Name: "a"}}, "out of order": {{Name: "b"}, {Name: "a"}}, "no name": {{}}, "capitals": {{Name: "A"}},
-		"too many": make([]Route, snapshotform.MaxRecords+1),
+		"too many": make([]Route, snapshot.MaxRecords+1),
 	} {
 		if _, err := encode(&RoutePolicy{Routes: routes}); err == nil {
 			t.Errorf("%s was written", name)
 		}
 	}
 	many := new(RoutePolicy)
-	for i := range snapshotform.MaxRecords + 1 {
+	for i := range snapshot.MaxRecords + 1 {
 		many.Routes = append(many.Routes, Route{Name: fmt.Sprintf("r%06d", i)})
 	}
-	last := many.Routes[snapshotform.MaxRecords]
-	many.Routes = many.Routes[:snapshotform.MaxRecords]
+	last := many.Routes[snapshot.MaxRecords]
+	many.Routes = many.Routes[:snapshot.MaxRecords]
 	full := string(must(encode(many)))
 	if _, err := decode(full, new(RoutePolicy)); err != nil {
 		t.Fatal(err)
@@ -763,7 +763,7 @@ func TestSecretIn(t *testing.T) {
 		{"token_ttl", "60", false}, {"secret_name", "mail", false}, {"", "hunter2", false}, {"level", "info", false},
 		{"level", "Bearer " + strings.Repeat("ab1", 9), true}, {"", "postgres://app:" + "hunter2@db.example/app", true},
 	} {
-		if got := snapshotform.SecretIn(c.name, c.text); (got != "") != c.secret {
+		if got := snapshot.SecretIn(c.name, c.text); (got != "") != c.secret {
 			t.Errorf("%s=%s: %q", c.name, c.text, got)
 		} else if c.text != "" && strings.Contains(got, c.text) && len(c.text) > 1 {
 			t.Errorf("%s=%s: the kind shows it: %q", c.name, c.text, got)

@@ -2,7 +2,7 @@ package snapshot
 
 import (
 	"fmt"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"slices"
 	"time"
 )
@@ -60,8 +60,8 @@ func (p *DegradedModePolicy) fault(*Header) string {
 		switch {
 		case ruleOf(t.Scope) == nil:
 			return fmt.Sprintf("trials: %.40q is no scope", t.Scope)
-		case t.Duration <= 0 || t.Duration > snapshotform.MaxTrial:
-			return fmt.Sprintf("trials: %s for %v, want above 0 and at most %v", t.Scope, t.Duration, snapshotform.MaxTrial)
+		case t.Duration <= 0 || t.Duration > snapshot.MaxTrial:
+			return fmt.Sprintf("trials: %s for %v, want above 0 and at most %v", t.Scope, t.Duration, snapshot.MaxTrial)
 		}
 	}
 	return ""

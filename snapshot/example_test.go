@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -36,7 +36,7 @@ func Example() {
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{root},
 		ConfigRoot: configRoot.Public().(ed25519.PublicKey),
 		ConfigKeys: []snapshot.ConfigKey{{
-			Algorithm: snapshotform.AlgorithmTree, Key: configKey, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
+			Algorithm: internalsnapshot.AlgorithmTree, Key: configKey, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
 			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap},
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: signer}}},
@@ -89,7 +89,7 @@ func Example() {
 }
 
 func cluster(now time.Time) (root []byte, name string) {
-	a := identitytest.NewAuthority(exampleTB{}, "prod.example", identitytest.WithClock(func() time.Time { return now }))
+	a := pkitest.NewAuthority(exampleTB{}, "prod.example", pkitest.WithClock(func() time.Time { return now }))
 	return slices.Clone(a.Root().Cert.Raw), a.Cluster()
 }
 

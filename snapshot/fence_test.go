@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/cosigned"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -22,7 +22,7 @@ func TestFenceAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	good := snapshot.ConfigKey{Algorithm: snapshotform.AlgorithmTree, Key: public, NotBefore: begin,
+	good := snapshot.ConfigKey{Algorithm: internalsnapshot.AlgorithmTree, Key: public, NotBefore: begin,
 		NotAfter: begin.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}
 	text, err := fence.Grant{Cluster: "prod.example", Holder: "shard/a", Number: 7, AuthorityEpoch: 1}.Sign(private)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestFenceAuthority(t *testing.T) {
 		}
 	}
 	bundle := snapshot.TrustBundle{ClusterID: "prod.example", ConfigKeys: []snapshot.ConfigKey{good}}
-	stated := snapshotauthor.RevocationsIn(bundle, (&cosigned.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}}).Revocations())
+	stated := snapshotauthor.RevocationsIn(bundle, (&trust.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}}).Revocations())
 	now := func() time.Time { return begin.Add(time.Minute) }
 	if _, err := bundle.FenceAuthorityWith(stated, now).OpenGrant(text); !errors.Is(err, fence.ErrUntrusted) {
 		t.Errorf("revoked by a statement: %v", err)

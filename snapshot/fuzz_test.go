@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"errors"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"testing"
 )
 
@@ -59,7 +59,7 @@ func FuzzVerify(f *testing.F) {
 		s := g.signBytes(header, content)
 		if len(record) > 0 && !byRoot {
 			s.Publication.Record = record
-			s.Publication.Signatures = must(signAll(snapshotform.PAE(snapshotform.TypePublication, testCluster, record), snapshotform.AlgorithmTree, g.keys))
+			s.Publication.Signatures = must(signAll(snapshot.PAE(snapshot.TypePublication, testCluster, record), snapshot.AlgorithmTree, g.keys))
 		}
 		// A node of the roles that the header is for, as far as there is such a node.
 		if c, err := s.claims(); err == nil && !byRoot {

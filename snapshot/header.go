@@ -12,8 +12,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Scope is one kind of config that is given to a node. The set is closed.
@@ -44,7 +44,7 @@ func Scopes() []Scope {
 const (
 	maxNames   = 64  // roles, organizations, scope ids of one header
 	maxName    = 128 // bytes of one of them
-	maxID      = identityform.MaxIDBytes
+	maxID      = internalidentity.MaxIDBytes
 	maxSubject = maxID + 80
 )
 
@@ -120,13 +120,13 @@ func (h *Header) walk(c *codec) {
 		c.Fixed(h.Base.ContentHash[:])
 	}
 	c.Member("cluster_id")
-	c.Text(&h.ClusterID, identityform.MaxClusterBytes)
+	c.Text(&h.ClusterID, internalidentity.MaxClusterBytes)
 	c.Member("config_version")
 	c.Number64(&h.ConfigVersion)
 	c.Member("content_hash")
 	c.Fixed(h.ContentHash[:])
 	c.Member("content_size")
-	c.Number(&h.ContentSize, snapshotform.MaxContent)
+	c.Number(&h.ContentSize, snapshot.MaxContent)
 	c.Member("expires_at")
 	c.Instant(&h.ExpiresAt)
 	c.Member("issued_at")
@@ -392,29 +392,29 @@ type scopeRule struct {
 // scopeRules is the table of the scopes that can be verified. A new scope is a
 // row here, a type with the methods of Content, and an accessor of Verified.
 var scopeRules = []scopeRule{
-	{scope: ScopeNodeBootstrap, maxContent: snapshotform.DefaultContent, subjects: subjectNode, algorithm: snapshotform.AlgorithmTree, establishes: true,
+	{scope: ScopeNodeBootstrap, maxContent: snapshot.DefaultContent, subjects: subjectNode, algorithm: snapshot.AlgorithmTree, establishes: true,
 		content: func() Content { return new(NodeBootstrap) }},
-	{scope: ScopeNodeRuntime, maxContent: snapshotform.DefaultContent, subjects: subjectNode, algorithm: snapshotform.AlgorithmTree, establishes: true,
+	{scope: ScopeNodeRuntime, maxContent: snapshot.DefaultContent, subjects: subjectNode, algorithm: snapshot.AlgorithmTree, establishes: true,
 		content: func() Content { return new(NodeRuntime) }},
-	{scope: ScopeTrustBundle, maxContent: snapshotform.DefaultContent, subjects: subjectCluster, algorithm: snapshotform.AlgorithmEd25519,
+	{scope: ScopeTrustBundle, maxContent: snapshot.DefaultContent, subjects: subjectCluster, algorithm: snapshot.AlgorithmEd25519,
 		content: func() Content { return new(TrustBundle) }},
-	{scope: ScopePeerDirectory, maxContent: snapshotform.MaxContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
-		sections: []section{{snapshotform.SectionActive, true}, {snapshotform.SectionBootstrap, true}, {snapshotform.SectionWarm, true}},
+	{scope: ScopePeerDirectory, maxContent: snapshot.MaxContent, subjects: subjectGroup, algorithm: snapshot.AlgorithmTree, increments: true,
+		sections: []section{{snapshot.SectionActive, true}, {snapshot.SectionBootstrap, true}, {snapshot.SectionWarm, true}},
 		content:  func() Content { return new(PeerDirectory) }},
-	{scope: ScopeServiceAssignment, maxContent: snapshotform.DefaultContent, subjects: subjectNode, algorithm: snapshotform.AlgorithmTree, increments: true,
-		sections: []section{{snapshotform.SectionEndpoints, true}, {snapshotform.SectionEntry, false}, {snapshotform.SectionResources, true}, {snapshotform.SectionSecrets, true}, {snapshotform.SectionServices, true}},
+	{scope: ScopeServiceAssignment, maxContent: snapshot.DefaultContent, subjects: subjectNode, algorithm: snapshot.AlgorithmTree, increments: true,
+		sections: []section{{snapshot.SectionEndpoints, true}, {snapshot.SectionEntry, false}, {snapshot.SectionResources, true}, {snapshot.SectionSecrets, true}, {snapshot.SectionServices, true}},
 		content:  func() Content { return new(ServiceAssignment) }},
-	{scope: ScopeRoutePolicy, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
-		sections: []section{{snapshotform.SectionEntry, true}, {snapshotform.SectionRoutes, true}},
+	{scope: ScopeRoutePolicy, maxContent: snapshot.DefaultContent, subjects: subjectGroup, algorithm: snapshot.AlgorithmTree, increments: true,
+		sections: []section{{snapshot.SectionEntry, true}, {snapshot.SectionRoutes, true}},
 		content:  func() Content { return new(RoutePolicy) }},
-	{scope: ScopeQoSPolicy, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
-		sections: []section{{snapshotform.SectionClasses, true}, {snapshotform.SectionSessions, true}},
+	{scope: ScopeQoSPolicy, maxContent: snapshot.DefaultContent, subjects: subjectGroup, algorithm: snapshot.AlgorithmTree, increments: true,
+		sections: []section{{snapshot.SectionClasses, true}, {snapshot.SectionSessions, true}},
 		content:  func() Content { return new(QoSPolicy) }},
-	{scope: ScopeStorageDirectory, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
-		sections: []section{{snapshotform.SectionEndpoints, true}, {snapshotform.SectionShards, true}},
+	{scope: ScopeStorageDirectory, maxContent: snapshot.DefaultContent, subjects: subjectGroup, algorithm: snapshot.AlgorithmTree, increments: true,
+		sections: []section{{snapshot.SectionEndpoints, true}, {snapshot.SectionShards, true}},
 		content:  func() Content { return new(StorageDirectory) }},
-	{scope: ScopeDegradedModePolicy, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree,
-		sections: []section{{snapshotform.SectionWhole, false}},
+	{scope: ScopeDegradedModePolicy, maxContent: snapshot.DefaultContent, subjects: subjectGroup, algorithm: snapshot.AlgorithmTree,
+		sections: []section{{snapshot.SectionWhole, false}},
 		content:  func() Content { return new(DegradedModePolicy) }},
 }
 

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"maps"
 	"slices"
 	"strings"
@@ -118,7 +118,7 @@ func (f *marksFile) walk(c *codec) {
 	version := schemaVersion
 	c.Begin()
 	c.Member("marks")
-	canonical.List(c, &f.marks, snapshotform.MaxMarks, func(c *codec, m *Mark) { m.walk(c) })
+	canonical.List(c, &f.marks, snapshot.MaxMarks, func(c *codec, m *Mark) { m.walk(c) })
 	c.Member("schema_version")
 	c.Number(&version, 1<<15)
 	c.End()
@@ -149,7 +149,7 @@ func ParseMarks(data []byte) (Marks, error) {
 	}
 	m := Marks{m: make(map[markKey]Mark, len(f.marks))}
 	for _, mark := range f.marks {
-		if !inVersions(mark.AuthorityEpoch) || !inVersions(mark.ConfigVersion) || mark.PublicationEpoch > snapshotform.MaxVersion || mark.Generation > snapshotform.MaxVersion {
+		if !inVersions(mark.AuthorityEpoch) || !inVersions(mark.ConfigVersion) || mark.PublicationEpoch > snapshot.MaxVersion || mark.Generation > snapshot.MaxVersion {
 			return Marks{}, fmt.Errorf("snapshot: marks: a mark of %.40q beyond 2^53 or without a version: %w", mark.Scope, ErrMalformed)
 		}
 		m.m[markKey{mark.Scope, mark.Subject}] = mark
@@ -178,7 +178,7 @@ func Accept(marks Marks, v *Verified) (Marks, error) {
 	key := markKey{s.header.ScopeType, s.header.Subject}
 	old, was := marks.m[key]
 	var gone markKey // that key takes the place of
-	if !was && len(marks.m) >= snapshotform.MaxMarks {
+	if !was && len(marks.m) >= snapshot.MaxMarks {
 		var err *RejectedError
 		if gone, err = marks.placeFor(key, s.record); err != nil {
 			return marks, err
@@ -230,7 +230,7 @@ func (m Marks) placeFor(key markKey, r *Record) (markKey, *RejectedError) {
 		}
 	}
 	if oldest == nil {
-		return markKey{}, refuse(checkLimits, key.scope, fmt.Sprintf("%d marks, limit %d", len(m.m)+1, snapshotform.MaxMarks))
+		return markKey{}, refuse(checkLimits, key.scope, fmt.Sprintf("%d marks, limit %d", len(m.m)+1, snapshot.MaxMarks))
 	}
 	if key.subject.kind() == subjectGroup && (r == nil || cmp.Or(cmp.Compare(r.AuthorityEpoch, oldest.PublicationEpoch), cmp.Compare(r.Generation, oldest.Generation)) <= 0) {
 		err := refuse(checkVersion, key.scope, fmt.Sprintf("a group that is not known any more, under a record no newer than generation %d of epoch %d", oldest.Generation, oldest.PublicationEpoch))

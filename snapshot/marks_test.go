@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // step presents a snapshot to a node. Zero fields mean: epoch 3, the content and
@@ -54,8 +54,8 @@ func TestAccept(t *testing.T) {
 	}{
 		{"versions grow", []step{{version: 1, generation: 1}, {version: 2, generation: 2}, {version: 7, generation: 3}}},
 		{"rollback", []step{{version: 2, generation: 1}, {version: 1, generation: 2, want: ReasonVersion}}},
-		{"new epoch resets the version", []step{{version: 900, generation: 9}, {epoch: 4, version: 1, generation: 1}, {version: 901, generation: 10, want: snapshotform.ReasonEpoch}}},
-		{"poisoned version is repaired by an epoch", []step{{version: snapshotform.MaxVersion, generation: snapshotform.MaxVersion}, {version: 3, generation: 2, want: ReasonVersion}, {epoch: 4, version: 3, generation: 2}}},
+		{"new epoch resets the version", []step{{version: 900, generation: 9}, {epoch: 4, version: 1, generation: 1}, {version: 901, generation: 10, want: snapshot.ReasonEpoch}}},
+		{"poisoned version is repaired by an epoch", []step{{version: snapshot.MaxVersion, generation: snapshot.MaxVersion}, {version: 3, generation: 2, want: ReasonVersion}, {epoch: 4, version: 3, generation: 2}}},
 		{"renewal", []step{{version: 1, generation: 1}, {version: 1, generation: 2, issued: 5}, {version: 1, generation: 3, issued: 4, want: ReasonVersion}}},
 		{"renewed by a record alone", []step{{version: 1, generation: 1}, {version: 1, generation: 2}, {version: 1, generation: 2, want: ReasonUnchanged}, {version: 1, generation: 1, want: ReasonStaleRecord}}},
 		{"equivocation of content", []step{{version: 1, generation: 1}, {version: 1, generation: 2, content: 1, issued: 9, want: ReasonEquivocation}}},
@@ -82,7 +82,7 @@ func TestAccept(t *testing.T) {
 					continue
 				}
 				check := checkVersion
-				if s.want == snapshotform.ReasonEpoch {
+				if s.want == snapshot.ReasonEpoch {
 					check = checkEpoch
 				}
 				wantRefused(t, err, check, s.want)
@@ -118,14 +118,14 @@ func TestMarksAreBounded(t *testing.T) {
 		m = must(Accept(m, s.verified(f)))
 	}
 	accept(step{version: 1, generation: 1}) // its own: no group takes the place of that
-	const moves = 2 * snapshotform.MaxMarks
+	const moves = 2 * snapshot.MaxMarks
 	for i := range uint64(moves) {
 		accept(step{version: i + 2, generation: i + 2, subject: group(int(i))})
 	}
-	if n := len(m.All()); n != snapshotform.MaxMarks {
+	if n := len(m.All()); n != snapshot.MaxMarks {
 		t.Fatalf("%d marks", n)
 	}
-	if again := must(ParseMarks(must(m.Marshal()))); len(again.All()) != snapshotform.MaxMarks {
+	if again := must(ParseMarks(must(m.Marshal()))); len(again.All()) != snapshot.MaxMarks {
 		t.Fatal("a full set of marks does not survive the disk")
 	}
 	if _, ok := m.Get(ScopeNodeBootstrap, nodeSubject(f.me, f.incarnation)); !ok {
@@ -142,8 +142,8 @@ func TestMarksAreBounded(t *testing.T) {
 	accept(step{version: 2, generation: moves + 9, subject: group(0)})
 
 	// With poisoned generations everywhere an epoch is what mends it, as ever.
-	for i := range snapshotform.MaxMarks {
-		accept(step{version: snapshotform.MaxVersion, generation: snapshotform.MaxVersion - snapshotform.MaxMarks + uint64(i), subject: group(moves + i)})
+	for i := range snapshot.MaxMarks {
+		accept(step{version: snapshot.MaxVersion, generation: snapshot.MaxVersion - snapshot.MaxMarks + uint64(i), subject: group(moves + i)})
 	}
 	_, err = Accept(m, step{version: 3, generation: moves + 10, subject: group(1)}.verified(f))
 	wantRefused(t, err, checkVersion, ReasonStaleRecord)
@@ -230,15 +230,15 @@ func TestRecheck(t *testing.T) {
 
 	// The disk is not trusted: all other checks run.
 	_, err := Recheck(v3, f.trust(), m, f.now.Add(365*24*time.Hour))
-	wantRefused(t, err, checkSigner, snapshotform.ReasonSigner) // its bundle ended
+	wantRefused(t, err, checkSigner, snapshot.ReasonSigner) // its bundle ended
 	trust := f.trust()
 	trust.Incarnation[0]++
 	_, err = Recheck(v3, trust, m, f.now)
-	wantRefused(t, err, checkSubject, snapshotform.ReasonSubject)
+	wantRefused(t, err, checkSubject, snapshot.ReasonSubject)
 	cut := *v3
 	cut.Content = cut.Content[:len(cut.Content)-1]
 	_, err = Recheck(&cut, f.trust(), m, f.now)
-	wantRefused(t, err, checkHash, snapshotform.ReasonHash)
+	wantRefused(t, err, checkHash, snapshot.ReasonHash)
 
 	// The previous one may be of an epoch that ended, under a bundle of the new one.
 	next := f.trust()
@@ -254,7 +254,7 @@ func TestRecheck(t *testing.T) {
 		t.Fatal("under the bundle before: ", err)
 	}
 	_, err = Verify(v3, next, after, f.now)
-	wantRefused(t, err, checkEpoch, snapshotform.ReasonEpoch)
+	wantRefused(t, err, checkEpoch, snapshot.ReasonEpoch)
 
 	// An epoch that came with another snapshot does not undo what is active.
 	m = mustAccept(t, m, f.mustVerify(t, f.signedBundle(t, func(h *Header, b *TrustBundle) { h.AuthorityEpoch, b.AuthorityEpoch = 9, 9 }), f.trust()))
@@ -285,8 +285,8 @@ func TestParseMarks(t *testing.T) {
 		"out of order":              must(encode(&marksFile{[]Mark{all[1], all[0]}})),
 		"no version":                must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.ConfigVersion = 0; return m }(all[0])}})),
 		"no epoch":                  must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.AuthorityEpoch = 0; return m }(all[0])}})),
-		"record's epoch above 2^53": must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.PublicationEpoch = snapshotform.MaxVersion + 1; return m }(all[0])}})),
-		"above 2^53":                must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.Generation = snapshotform.MaxVersion + 1; return m }(all[0])}})),
+		"record's epoch above 2^53": must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.PublicationEpoch = snapshot.MaxVersion + 1; return m }(all[0])}})),
+		"above 2^53":                must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.Generation = snapshot.MaxVersion + 1; return m }(all[0])}})),
 	} {
 		if _, err := ParseMarks(bad); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %v", name, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -318,7 +318,7 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 				c.text = must(encode(&boot.record))
 				c.sign = func(text []byte) *Signed {
 					return &Signed{Header: header, Content: bootDraft.ContentBytes(), Publication: &Publication{Record: text,
-						Signatures: must(signAll(snapshotform.PAE(snapshotform.TypePublication, testCluster, text), snapshotform.AlgorithmTree, boot.keys))}}
+						Signatures: must(signAll(snapshot.PAE(snapshot.TypePublication, testCluster, text), snapshot.AlgorithmTree, boot.keys))}}
 				}
 			}
 			f.mustVerify(t, c.sign(c.text), trust)

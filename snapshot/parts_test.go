@@ -14,17 +14,17 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 func TestPAE(t *testing.T) {
-	if got, want := string(snapshotform.PAE("t", "prod.example", []byte("a b"))), "FealtyPAEv1 1 t 12 prod.example 3 a b"; got != want {
+	if got, want := string(snapshot.PAE("t", "prod.example", []byte("a b"))), "FealtyPAEv1 1 t 12 prod.example 3 a b"; got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 	seen := map[string]bool{}
 	for _, in := range [][3]string{{"a", "b", "c"}, {"a", "b ", "c"}, {"a b", "", "c"}, {"", "a b", "c"}, {"a", "b", " c"}, {"a", "b 1", "c"}, {"a", "b", "1 c"}} {
-		out := string(snapshotform.PAE(in[0], in[1], []byte(in[2])))
+		out := string(snapshot.PAE(in[0], in[1], []byte(in[2])))
 		if seen[out] {
 			t.Fatalf("%q is ambiguous", out)
 		}
@@ -45,7 +45,7 @@ func TestTree(t *testing.T) {
 	var leaves []Digest
 	for n := range 70 {
 		header := bytes.Repeat([]byte{byte(n)}, n)
-		add := must(tlog.StoredHashes(int64(n), snapshotform.PAE(snapshotform.TypeSnapshot, testCluster, header), read))
+		add := must(tlog.StoredHashes(int64(n), snapshot.PAE(snapshot.TypeSnapshot, testCluster, header), read))
 		stored = append(stored, add...)
 		leaves = append(leaves, leafOf(testCluster, header))
 		tree := newTree(leaves)
@@ -80,7 +80,7 @@ func TestTree(t *testing.T) {
 	if empty := newTree(nil); empty.Size() != 0 || !empty.Root().IsZero() {
 		t.Error("an empty tree has a root")
 	}
-	for _, r := range []Record{{}, {TreeSize: 1 << 63}, {TreeSize: 1<<snapshotform.MaxProof + 1}} {
+	for _, r := range []Record{{}, {TreeSize: 1 << 63}, {TreeSize: 1<<snapshot.MaxProof + 1}} {
 		if msg := (Proof{}).fault(leaves[0], &r); msg == "" {
 			t.Errorf("a proof in a tree of %d", r.TreeSize)
 		}
@@ -115,7 +115,7 @@ func TestSubject(t *testing.T) {
 func TestRootStatement(t *testing.T) {
 	f := newFleet(t)
 	root := f.ca.Root()
-	other := identitytest.NewAuthority(t, testCluster).Root()
+	other := pkitest.NewAuthority(t, testCluster).Root()
 	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 2, IssuedAt: f.now}
 	signed := must(st.Sign(root.Key))
 	data := must(signed.Marshal())
@@ -126,7 +126,7 @@ func TestRootStatement(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	raw := func(statement []byte, cluster, typ string) *signedRoot {
-		sum := DigestOf(snapshotform.PAE(typ, cluster, statement))
+		sum := DigestOf(snapshot.PAE(typ, cluster, statement))
 		return &signedRoot{statement, must(ecdsa.SignASN1(rand.Reader, root.Key, sum[:]))}
 	}
 	foreign := st
@@ -136,7 +136,7 @@ func TestRootStatement(t *testing.T) {
 	short := st
 	short.ConfigRoot = short.ConfigRoot[:31]
 	later := st
-	later.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
+	later.IssuedAt = f.now.Add(snapshot.ClockTolerance + time.Second)
 	for _, c := range []struct {
 		name   string
 		signed *signedRoot
@@ -144,15 +144,15 @@ func TestRootStatement(t *testing.T) {
 		check  int
 	}{
 		{"nothing", nil, nil, checkLimits},
-		{"too long", &signedRoot{make([]byte, snapshotform.MaxRecord+1), signed.Signature}, []*x509.Certificate{root.Cert}, checkLimits},
+		{"too long", &signedRoot{make([]byte, snapshot.MaxRecord+1), signed.Signature}, []*x509.Certificate{root.Cert}, checkLimits},
 		{"no pinned root", signed, nil, checkSignature},
 		{"another root", signed, []*x509.Certificate{other.Cert}, checkSignature},
-		{"signed as another type", raw(signed.Statement, testCluster, snapshotform.TypeSnapshot), []*x509.Certificate{root.Cert}, checkSignature},
+		{"signed as another type", raw(signed.Statement, testCluster, snapshot.TypeSnapshot), []*x509.Certificate{root.Cert}, checkSignature},
 		{"signed for another cluster", must(foreign.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkSignature},
-		{"of another cluster", raw(must(encode(&foreign)), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkCluster},
-		{"not canonical", raw(append(signed.Statement[:len(signed.Statement):len(signed.Statement)], ' '), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
-		{"no seed epoch", raw(must(encode(&noEpoch)), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
-		{"short key", raw(must(encode(&short)), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
+		{"of another cluster", raw(must(encode(&foreign)), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkCluster},
+		{"not canonical", raw(append(signed.Statement[:len(signed.Statement):len(signed.Statement)], ' '), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
+		{"no seed epoch", raw(must(encode(&noEpoch)), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
+		{"short key", raw(must(encode(&short)), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
 		{"of tomorrow", must(later.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkValidity},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestRootStatement(t *testing.T) {
 			if bent == nil || bytes.Equal(bent, signed.Statement) {
 				continue
 			}
-			if _, err := verifyRoot(raw(bent, testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, testCluster, f.now); !errors.Is(err, ErrRejected) {
+			if _, err := verifyRoot(raw(bent, testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, testCluster, f.now); !errors.Is(err, ErrRejected) {
 				t.Errorf("%s %s: %v", s.path, m.name, err)
 			}
 		}
@@ -201,7 +201,7 @@ func TestRootStatement(t *testing.T) {
 	if _, err := st.Sign(must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))); err == nil {
 		t.Error("signed with a P-384 key")
 	}
-	if _, err := (&signedRoot{make([]byte, snapshotform.MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
+	if _, err := (&signedRoot{make([]byte, snapshot.MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
 		t.Error("encoded above the limit")
 	}
 }
@@ -236,7 +236,7 @@ func TestFindSecret(t *testing.T) {
 		"hvs." + run, "SG." + run, "postgres://app:" + "hunter2@db.example/app", "Password=" + "x", "host=x passwd=" + "y",
 		"client_secret=" + "y", "AccountKey=" + "y", "api_key=" + "y", "é password=" + "x", "eyJ not yet, but eyJ" + "hbGciOiJFZERTQSJ9" + ".eyJzdWIiOiJ4In0.",
 	} {
-		if snapshotform.FindSecret(s, true) == "" {
+		if snapshot.FindSecret(s, true) == "" {
 			t.Errorf("%q: nothing found", s)
 		}
 		b := &NodeBootstrap{Entry: s}
@@ -260,7 +260,7 @@ func TestFindSecret(t *testing.T) {
 		"", "edge-pool", "spiffe://prod.example/data/node-c", "c1.prod.example:7443", "https://c1.prod.example:7443/a@b", "[2001:db8::1]:7443",
 		"role:ingress", "bearer of bad news", "basic plan", "eyJ", "password", "password=", "continue_services", "ref:vault/db#user", strings.Repeat("0a", 32),
 	} {
-		if got := snapshotform.FindSecret(s, true); got != "" {
+		if got := snapshot.FindSecret(s, true); got != "" {
 			t.Errorf("%q: taken for a %s", s, got)
 		}
 	}
@@ -270,7 +270,7 @@ func TestFindSecret(t *testing.T) {
 // has such a snapshot goes on.
 func TestCheckOfSecretsIsSettled(t *testing.T) {
 	for _, s := range []string{"sshpass -p hunter" + "2 ssh gw", "PrivateKey = " + strings.Repeat("aB3/", 10) + "abc=", `{"password":"` + `x"}`} {
-		if snapshotform.SecretIn("", s) == "" {
+		if snapshot.SecretIn("", s) == "" {
 			t.Errorf("%q can be put", s)
 		}
 		c, id := &codec{}, mustID(identity.New(testCluster, identity.Data, "a"))
@@ -294,11 +294,11 @@ func TestUnmarshalLimits(t *testing.T) {
 		"a patch and no publication": func(s *Signed) {
 			s.Content, s.Patch, s.Signatures, s.Publication = nil, []byte("{}"), s.Publication.Signatures, nil
 		},
-		"long patch":  func(s *Signed) { s.Content, s.Patch = nil, make([]byte, snapshotform.MaxContent+1) },
-		"long record": func(s *Signed) { s.Publication.Record = make([]byte, snapshotform.MaxRecord+1) },
-		"long key id": func(s *Signed) { s.Publication.Signatures[0].KeyID = strings.Repeat("a", snapshotform.MaxKeyID+1) },
+		"long patch":  func(s *Signed) { s.Content, s.Patch = nil, make([]byte, snapshot.MaxContent+1) },
+		"long record": func(s *Signed) { s.Publication.Record = make([]byte, snapshot.MaxRecord+1) },
+		"long key id": func(s *Signed) { s.Publication.Signatures[0].KeyID = strings.Repeat("a", snapshot.MaxKeyID+1) },
 		"long algorithm": func(s *Signed) {
-			s.Publication.Signatures[0].Algorithm = strings.Repeat("a", snapshotform.MaxAlgorithm+1)
+			s.Publication.Signatures[0].Algorithm = strings.Repeat("a", snapshot.MaxAlgorithm+1)
 		},
 		"two ways":         func(s *Signed) { s.Signatures = s.Publication.Signatures },
 		"proof of nothing": func(s *Signed) { s.Signatures, s.Publication, s.Proof.Index = s.Publication.Signatures, nil, 1 },
@@ -318,7 +318,7 @@ func TestUnmarshalLimits(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	data := must(s.Marshal())
-	if len(data) > snapshotform.MaxSigned {
+	if len(data) > snapshot.MaxSigned {
 		t.Error("above MaxSigned")
 	}
 	clearable := bytes.Clone(data)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"pgregory.net/rapid"
 )
 
@@ -129,14 +129,14 @@ func TestIncrement(t *testing.T) {
 				t.Fatalf("under record %+v", r)
 			}
 			_, err := checked.Complete([]byte(active.ContentJSON() + " "))
-			wantRefused(t, err, checkHash, snapshotform.ReasonHash)
+			wantRefused(t, err, checkHash, snapshot.ReasonHash)
 			v, err := checked.Complete([]byte(active.ContentJSON()))
 			if err != nil {
 				t.Fatal(err)
 			}
 			mustAccept(t, marks, v)
 			_, err = Verify(must(Unmarshal(data)), trust, marks, f.now)
-			wantRefused(t, err, checkHash, snapshotform.ReasonHash)
+			wantRefused(t, err, checkHash, snapshot.ReasonHash)
 		})
 	}
 }
@@ -183,71 +183,71 @@ var patchRefusals = []struct {
 	// bend changes what is sent, or what is active.
 	bend func(*testing.T, *increment)
 }{
-	{"nothing active", checkVersion, snapshotform.ReasonBase, func(_ *testing.T, x *increment) { x.active = nil }},
-	{"nothing verified", checkVersion, snapshotform.ReasonBase, func(_ *testing.T, x *increment) { x.active = new(Verified) }},
-	{"a version in between is missing", checkVersion, snapshotform.ReasonBase, func(_ *testing.T, x *increment) { x.active = x.before }},
-	{"what is active has another content", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
+	{"nothing active", checkVersion, snapshot.ReasonBase, func(_ *testing.T, x *increment) { x.active = nil }},
+	{"nothing verified", checkVersion, snapshot.ReasonBase, func(_ *testing.T, x *increment) { x.active = new(Verified) }},
+	{"a version in between is missing", checkVersion, snapshot.ReasonBase, func(_ *testing.T, x *increment) { x.active = x.before }},
+	{"what is active has another content", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) { r.Routes[0].Priority = 99 })
 	}},
-	{"what is active has the content under another version", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active has the content under another version", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) { h.ConfigVersion, h.Base.ConfigVersion = 7, 6 })
 	}},
-	{"what is active is of another epoch", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active is of another epoch", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) { h.AuthorityEpoch = 2 })
 	}},
-	{"what is active is another group's", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active is another group's", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) {
 			h.OrganizationIDs = []string{"acme", "umbrella"}
 			h.Subject = groupSubject(h.Roles, h.OrganizationIDs)
 		})
 	}},
-	{"what is active is of another scope", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
+	{"what is active is of another scope", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		v := *x.active
 		v.header.ScopeType = ScopeQoSPolicy
 		x.active = &v
 	}},
-	{"the header names no base", checkVersion, snapshotform.ReasonBase, func(t *testing.T, x *increment) {
+	{"the header names no base", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		x.header = func(h *Header) { h.Base = nil }
 	}},
-	{"empty", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "{}" }},
-	{"no bytes", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "" }},
-	{"no object", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "[]" }},
-	{"cut", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = x.patch[:len(x.patch)-1] }},
-	{"a byte behind", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch += " " }},
-	{"a space inside", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, ":", ": ", 1) }},
-	{"an escaped name", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, "routes/", `\u0072outes/`, 1) }},
-	{"half of it", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 2) }},
-	{"in another order", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 0, 2) }},
-	{"an entry twice", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(0, 0, 1, 2) }},
-	{"an entry that changes nothing", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) {
+	{"empty", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "{}" }},
+	{"no bytes", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "" }},
+	{"no object", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "[]" }},
+	{"cut", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = x.patch[:len(x.patch)-1] }},
+	{"a byte behind", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch += " " }},
+	{"a space inside", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, ":", ": ", 1) }},
+	{"an escaped name", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, "routes/", `\u0072outes/`, 1) }},
+	{"half of it", checkHash, snapshot.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 2) }},
+	{"in another order", checkHash, snapshot.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 0, 2) }},
+	{"an entry twice", checkHash, snapshot.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(0, 0, 1, 2) }},
+	{"an entry that changes nothing", checkHash, snapshot.ReasonHash, func(t *testing.T, x *increment) {
 		same := partsOf(t, ScopeRoutePolicy, []byte(x.active.text))[0] // the entry
 		x.patch = `{"entry/` + same.record + `":` + same.value + `,` + x.patch[1:]
 	}},
-	{"a removal of what is not there", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/nothing":null,` + x.patch[1:] }},
-	{"a section that is not known", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"admin/me":{},` + x.patch[1:] }},
-	{"a whole member", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry":{},` + x.patch[1:] }},
-	{"a record without a name", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/":{},` + x.patch[1:] }},
-	{"a part of a record", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/web-in/priority":1,` + x.patch[1:] }},
-	{"two members in one value", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":{}},"routes":{"b":{},` + x.patch[1:] }},
-	{"deep nesting", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
+	{"a removal of what is not there", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/nothing":null,` + x.patch[1:] }},
+	{"a section that is not known", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"admin/me":{},` + x.patch[1:] }},
+	{"a whole member", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry":{},` + x.patch[1:] }},
+	{"a record without a name", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/":{},` + x.patch[1:] }},
+	{"a part of a record", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/web-in/priority":1,` + x.patch[1:] }},
+	{"two members in one value", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":{}},"routes":{"b":{},` + x.patch[1:] }},
+	{"deep nesting", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) {
 		x.patch = `{"entry/a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`
 	}},
-	{"brackets without end", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":` + strings.Repeat("[", 200) }},
-	{"a string without end", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":"\"` }},
-	{"another result", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
+	{"brackets without end", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":` + strings.Repeat("[", 200) }},
+	{"a string without end", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":"\"` }},
+	{"another result", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) {
 		x.patch = strings.Replace(x.patch, `"priority":7`, `"priority":8`, 1)
 	}},
-	{"larger than the result", checkLimits, snapshotform.ReasonLimits, func(_ *testing.T, x *increment) {
+	{"larger than the result", checkLimits, snapshot.ReasonLimits, func(_ *testing.T, x *increment) {
 		x.patch = `{"entry/a":"` + strings.Repeat("x", len(x.whole.Content)) + `"}`
 	}},
 	// The base has most of what it may have, and the patch the rest.
-	{"a bomb", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
+	{"a bomb", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) {
 		x.patch = `{"entry/a":"` + strings.Repeat("x", len(x.whole.Content)/2) + `"}`
 	}},
-	{"a signed size that is too small", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
+	{"a signed size that is too small", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) {
 		x.header = func(h *Header) { h.ContentSize-- }
 	}},
-	{"a signed size that is too large", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
+	{"a signed size that is too large", checkHash, snapshot.ReasonHash, func(_ *testing.T, x *increment) {
 		x.header = func(h *Header) { h.ContentSize++ }
 	}},
 }
@@ -337,7 +337,7 @@ func TestIncrementRefusals(t *testing.T) {
 			if r.check == checkLimits {
 				s.Content, s.Patch = nil, []byte(x.patch)
 				_, err := verifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
-				wantRefused(t, err, checkLimits, snapshotform.ReasonLimits)
+				wantRefused(t, err, checkLimits, snapshot.ReasonLimits)
 			}
 			// The active content is as it was, and the whole still helps.
 			if string(active.ContentJSON()) != active.text || x.header == nil && must(checked.Complete(x.whole.Content)) == nil {
@@ -355,7 +355,7 @@ func TestIncrementRefusals(t *testing.T) {
 func TestBaseRefusals(t *testing.T) {
 	f := newFleet(t)
 	for _, s := range f.samples(t) {
-		for _, base := range []Base{{}, {ConfigVersion: 6}, {ContentHash: Digest{1}}, {7, Digest{1}}, {8, Digest{1}}, {snapshotform.MaxVersion + 1, Digest{1}}, {6, Digest{1}}} {
+		for _, base := range []Base{{}, {ConfigVersion: 6}, {ContentHash: Digest{1}}, {7, Digest{1}}, {8, Digest{1}}, {snapshot.MaxVersion + 1, Digest{1}}, {6, Digest{1}}} {
 			signed := f.forgeOf(s, func(x *forge) { x.header.Base = &base })
 			_, err := verifyHeader(signed, f.trustOf(s), Marks{}, f.now)
 			if base == (Base{6, Digest{1}}) && ruleOf(s.content.scope()).increments {
@@ -364,11 +364,11 @@ func TestBaseRefusals(t *testing.T) {
 				}
 				continue
 			}
-			wantRefused(t, err, checkSchema, snapshotform.ReasonSchema)
+			wantRefused(t, err, checkSchema, snapshot.ReasonSchema)
 			h := f.headerOf(s)
 			h.Base = &base
 			_, err = compose(h, s.content)
-			wantRefused(t, err, checkSchema, snapshotform.ReasonSchema)
+			wantRefused(t, err, checkSchema, snapshot.ReasonSchema)
 		}
 	}
 }
@@ -469,7 +469,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return int(after.TotalAlloc - before.TotalAlloc)
 	}
-	const size = snapshotform.DefaultContent
+	const size = snapshot.DefaultContent
 	for _, s := range f.samples(t) {
 		rule := ruleOf(s.content.scope())
 		full := string(must(encode(large(t, s, size/2))))
@@ -490,7 +490,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			continue
 		}
 		for _, patch := range []string{"{}", `{"x/y":1}`, `{"` + rule.sections[0].name + `/zzz":` + strings.Repeat("[", 100)} {
-			if n := cost(func() { rule.applied("{}", []byte(patch), snapshotform.MaxContent) }); n > 1<<16 {
+			if n := cost(func() { rule.applied("{}", []byte(patch), snapshot.MaxContent) }); n > 1<<16 {
 				t.Errorf("%s: %d bytes of memory for the patch %.40s", s.name, n, patch)
 			}
 		}
@@ -523,7 +523,7 @@ func TestAppliedIsCapped(t *testing.T) {
 		t.Error("there is a patch between equal contents")
 	}
 	_, _, err := f.checked(t, again, f.trustOf(x.s), Marks{}).CompletePatch(active, []byte("{}"))
-	wantRefused(t, err, checkHash, snapshotform.ReasonHash)
+	wantRefused(t, err, checkHash, snapshot.ReasonHash)
 }
 
 // A form that has a content or a patch has one that is not empty: without it, it

@@ -6,7 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // PeerDirectory is the content of scope peer_directory: the members that a group
@@ -30,12 +30,12 @@ func (d *PeerDirectory) scope() Scope { return ScopePeerDirectory }
 
 func (d *PeerDirectory) walk(c *codec) {
 	c.Begin()
-	c.Member(snapshotform.SectionActive)
-	dict(c, &d.Active, snapshotform.MaxPeers, validRecordName)
-	c.Member(snapshotform.SectionBootstrap)
-	dict(c, &d.Bootstrap, snapshotform.MaxPeers, validRecordName)
-	c.Member(snapshotform.SectionWarm)
-	dict(c, &d.Warm, snapshotform.MaxPeers, validRecordName)
+	c.Member(snapshot.SectionActive)
+	dict(c, &d.Active, snapshot.MaxPeers, validRecordName)
+	c.Member(snapshot.SectionBootstrap)
+	dict(c, &d.Bootstrap, snapshot.MaxPeers, validRecordName)
+	c.Member(snapshot.SectionWarm)
+	dict(c, &d.Warm, snapshot.MaxPeers, validRecordName)
 	c.End()
 }
 
@@ -45,7 +45,7 @@ func (p *Peer) owner() string { return p.Organization }
 func (p *Peer) walk(c *codec) {
 	c.Begin()
 	c.Member("addresses")
-	c.Names(&p.Addresses, snapshotform.MaxReferences, maxAddress)
+	c.Names(&p.Addresses, snapshot.MaxReferences, maxAddress)
 	c.Member("id")
 	canonical.ID(c, &p.ID)
 	c.Member("organization")
@@ -56,13 +56,13 @@ func (p *Peer) walk(c *codec) {
 }
 
 func (d *PeerDirectory) grants(h *Header) string {
-	if msg := grantsOf(h, snapshotform.SectionActive, d.Active); msg != "" {
+	if msg := grantsOf(h, snapshot.SectionActive, d.Active); msg != "" {
 		return msg
 	}
-	if msg := grantsOf(h, snapshotform.SectionBootstrap, d.Bootstrap); msg != "" {
+	if msg := grantsOf(h, snapshot.SectionBootstrap, d.Bootstrap); msg != "" {
 		return msg
 	}
-	return grantsOf(h, snapshotform.SectionWarm, d.Warm)
+	return grantsOf(h, snapshot.SectionWarm, d.Warm)
 }
 
 func (d *PeerDirectory) fault(h *Header) string {
@@ -79,7 +79,7 @@ func (d *PeerDirectory) fault(h *Header) string {
 // sections yields the lists in the order of their names.
 func (d *PeerDirectory) sections() func(yield func(string, []Peer) bool) {
 	return func(yield func(string, []Peer) bool) {
-		_ = yield(snapshotform.SectionActive, d.Active) && yield(snapshotform.SectionBootstrap, d.Bootstrap) && yield(snapshotform.SectionWarm, d.Warm)
+		_ = yield(snapshot.SectionActive, d.Active) && yield(snapshot.SectionBootstrap, d.Bootstrap) && yield(snapshot.SectionWarm, d.Warm)
 	}
 }
 

@@ -3,7 +3,7 @@ package snapshot
 import (
 	"errors"
 	"fmt"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Reason says why a snapshot was refused, in one word: a metric label. Each check has one: limits, schema, cluster,
@@ -52,19 +52,19 @@ var checkTexts = [...]struct {
 	reason Reason
 	do     string
 }{
-	checkLimits:    {snapshotform.ReasonLimits, "get it from another source"},
-	checkSchema:    {snapshotform.ReasonSchema, "upgrade this program, or have the snapshot compiled for its version"},
-	checkCluster:   {snapshotform.ReasonCluster, "get a snapshot of this cluster"},
-	checkSubject:   {snapshotform.ReasonSubject, "get the snapshot of this node; after enrolling again, a new one"},
-	checkSigner:    {snapshotform.ReasonSigner, "get the newest trust bundle, then a snapshot signed by one of its keys"},
-	checkSignature: {snapshotform.ReasonSignature, "get it from another source; if all give the same, get the newest trust bundle"},
-	checkHash:      {snapshotform.ReasonHash, "get the whole content again, from another source"},
-	checkValidity:  {snapshotform.ReasonValidity, "compare the clocks; then ask for a newer snapshot"},
-	checkEpoch:     {snapshotform.ReasonEpoch, "get the current snapshot from a coordinator"},
+	checkLimits:    {snapshot.ReasonLimits, "get it from another source"},
+	checkSchema:    {snapshot.ReasonSchema, "upgrade this program, or have the snapshot compiled for its version"},
+	checkCluster:   {snapshot.ReasonCluster, "get a snapshot of this cluster"},
+	checkSubject:   {snapshot.ReasonSubject, "get the snapshot of this node; after enrolling again, a new one"},
+	checkSigner:    {snapshot.ReasonSigner, "get the newest trust bundle, then a snapshot signed by one of its keys"},
+	checkSignature: {snapshot.ReasonSignature, "get it from another source; if all give the same, get the newest trust bundle"},
+	checkHash:      {snapshot.ReasonHash, "get the whole content again, from another source"},
+	checkValidity:  {snapshot.ReasonValidity, "compare the clocks; then ask for a newer snapshot"},
+	checkEpoch:     {snapshot.ReasonEpoch, "get the current snapshot from a coordinator"},
 	checkVersion:   {ReasonVersion, "get the current snapshot from a coordinator"},
-	checkGrants:    {snapshotform.ReasonGrants, "report it: the compiler gave this node what it may not have"},
-	checkContent:   {snapshotform.ReasonContent, "report it: the compiler made content that is not valid"},
-	checkSecret:    {snapshotform.ReasonSecret, "remove the secret from the config, replace it, and put a reference in its place"},
+	checkGrants:    {snapshot.ReasonGrants, "report it: the compiler gave this node what it may not have"},
+	checkContent:   {snapshot.ReasonContent, "report it: the compiler made content that is not valid"},
+	checkSecret:    {snapshot.ReasonSecret, "remove the secret from the config, replace it, and put a reference in its place"},
 }
 
 // ErrRejected is matched by every refusal of a snapshot.
@@ -100,7 +100,7 @@ func (e *RejectedError) Error() string {
 		do = "nothing to do"
 	case ReasonStaleRecord:
 		do = "get it from another source, this one lags"
-	case snapshotform.ReasonBase:
+	case snapshot.ReasonBase:
 		do = "get the whole content"
 	case ReasonEquivocation:
 		do = "keep both, and find out who else holds the signing key"

@@ -9,12 +9,12 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // revokedKinds returns the kinds, sorted.
 func revokedKinds() []string {
-	return []string{snapshotform.RevokedCoordinator, snapshotform.RevokedPeer, snapshotform.RevokedPermission, snapshotform.RevokedRole, snapshotform.RevokedService, snapshotform.RevokedStorage}
+	return []string{snapshot.RevokedCoordinator, snapshot.RevokedPeer, snapshot.RevokedPermission, snapshot.RevokedRole, snapshot.RevokedService, snapshot.RevokedStorage}
 }
 
 // Revoked names one thing that nobody may rely on any more, whatever a snapshot
@@ -53,8 +53,8 @@ func (r Revoked) fault(cluster string) string {
 	if !validName(r.Kind) {
 		return "the kind is no name"
 	}
-	if r.Name == "" || len(r.Name) > snapshotform.MaxRevokedName {
-		return fmt.Sprintf("a name of %d bytes, want 1 to %d", len(r.Name), snapshotform.MaxRevokedName)
+	if r.Name == "" || len(r.Name) > snapshot.MaxRevokedName {
+		return fmt.Sprintf("a name of %d bytes, want 1 to %d", len(r.Name), snapshot.MaxRevokedName)
 	}
 	for _, b := range []byte(r.Name) {
 		if b <= ' ' || b > '~' {
@@ -62,25 +62,25 @@ func (r Revoked) fault(cluster string) string {
 		}
 	}
 	switch r.Kind {
-	case snapshotform.RevokedRole:
+	case snapshot.RevokedRole:
 		member, role, ok := cutLast(r.Name)
 		if !ok || !validName(role) || !isMember(cluster, member) {
 			return "want KIND/NAME/ROLE of a member"
 		}
-	case snapshotform.RevokedService:
+	case snapshot.RevokedService:
 		member, service, ok := cutLast(r.Name)
 		if ok && !isMember(cluster, member) || !validName(service) {
 			return "want a service, or KIND/NAME/SERVICE"
 		}
-	case snapshotform.RevokedPeer:
+	case snapshot.RevokedPeer:
 		if strings.Contains(r.Name, "/") && !isMember(cluster, r.Name) || !validName(r.Name) {
 			return "want a record of the peer directory, or KIND/NAME of a member"
 		}
-	case snapshotform.RevokedCoordinator:
+	case snapshot.RevokedCoordinator:
 		if msg := faultOfAddress(r.Name); msg != "" {
 			return msg
 		}
-	case snapshotform.RevokedPermission:
+	case snapshot.RevokedPermission:
 		if !validName(r.Name) {
 			return "want the name of an action"
 		}
@@ -112,7 +112,7 @@ func (r *Revoked) walk(c *codec) {
 	c.Member("kind")
 	c.Text(&r.Kind, maxName)
 	c.Member("name")
-	c.Text(&r.Name, snapshotform.MaxRevokedName)
+	c.Text(&r.Name, snapshot.MaxRevokedName)
 	c.End()
 }
 
@@ -123,7 +123,7 @@ func walkRevoked(c *codec, v *[]Revoked) {
 		return
 	}
 	c.Member("revoked")
-	canonical.List(c, v, snapshotform.MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
+	canonical.List(c, v, snapshot.MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
 	if c.Err() == nil && len(*v) == 0 {
 		c.Fail("revoked is empty: it is left out then")
 	}
@@ -234,25 +234,25 @@ func (b TrustBundle) IdentityWith(r Revocations) (*identity.Bundle, error) {
 
 // RevokesRole reports whether the member may not act in role any more.
 func (r Revocations) RevokesRole(member identity.ID, role string) bool {
-	return r.Revokes(snapshotform.RevokedRole, memberPath(member)+"/"+role)
+	return r.Revokes(snapshot.RevokedRole, memberPath(member)+"/"+role)
 }
 
 // RevokesService reports whether the service is revoked, for all or for the member.
 func (r Revocations) RevokesService(member identity.ID, service string) bool {
-	return r.Revokes(snapshotform.RevokedService, service) || r.Revokes(snapshotform.RevokedService, memberPath(member)+"/"+service)
+	return r.Revokes(snapshot.RevokedService, service) || r.Revokes(snapshot.RevokedService, memberPath(member)+"/"+service)
 }
 
 // RevokesPeer reports whether the peer that a record named so stands for is revoked:
 // the record, the member, or its identity. record may be empty.
 func (r Revocations) RevokesPeer(record string, member identity.ID) bool {
 	_, banned := slices.BinarySearchFunc(r.ids, member, identity.ID.Compare)
-	return banned || r.Revokes(snapshotform.RevokedPeer, record) || r.Revokes(snapshotform.RevokedPeer, memberPath(member))
+	return banned || r.Revokes(snapshot.RevokedPeer, record) || r.Revokes(snapshot.RevokedPeer, memberPath(member))
 }
 
 // RevokesStorage reports whether a storage endpoint is revoked, by its record's name
 // or its URL.
 func (r Revocations) RevokesStorage(record, url string) bool {
-	return r.Revokes(snapshotform.RevokedStorage, record) || r.Revokes(snapshotform.RevokedStorage, url)
+	return r.Revokes(snapshot.RevokedStorage, record) || r.Revokes(snapshot.RevokedStorage, url)
 }
 
 func memberPath(id identity.ID) string {
@@ -346,7 +346,7 @@ func (a *ServiceAssignment) without(r Revocations, me identity.ID) Content {
 // that is revoked goes: neither may let through more than was signed.
 func (p *RoutePolicy) without(r Revocations, me identity.ID) Content {
 	n := p.clone()
-	peer := func(name string) bool { return r.Revokes(snapshotform.RevokedPeer, name) }
+	peer := func(name string) bool { return r.Revokes(snapshot.RevokedPeer, name) }
 	left := func(routes []Route) []Route {
 		return slices.DeleteFunc(routes, func(route Route) bool {
 			return !route.Deny && (r.RevokesService(me, route.Service) || slices.ContainsFunc(route.Via, peer) ||
@@ -366,7 +366,7 @@ func (d *StorageDirectory) without(r Revocations, _ identity.ID) Content {
 	n := d.clone()
 	n.Endpoints = slices.DeleteFunc(n.Endpoints, func(e StorageEndpoint) bool { return r.RevokesStorage(e.Name, e.URL) })
 	for i := range n.Shards {
-		n.Shards[i].Replicas = slices.DeleteFunc(n.Shards[i].Replicas, func(peer string) bool { return r.Revokes(snapshotform.RevokedPeer, peer) })
+		n.Shards[i].Replicas = slices.DeleteFunc(n.Shards[i].Replicas, func(peer string) bool { return r.Revokes(snapshot.RevokedPeer, peer) })
 	}
 	return &n
 }
@@ -391,9 +391,9 @@ func withoutRoles(roles []string, r Revocations, me identity.ID) []string {
 }
 
 func withoutCoordinators(addresses []string, r Revocations) []string {
-	return slices.DeleteFunc(addresses, func(a string) bool { return r.Revokes(snapshotform.RevokedCoordinator, a) })
+	return slices.DeleteFunc(addresses, func(a string) bool { return r.Revokes(snapshot.RevokedCoordinator, a) })
 }
 
 func withoutPermissions(actions []string, r Revocations) []string {
-	return slices.DeleteFunc(actions, func(a string) bool { return r.Revokes(snapshotform.RevokedPermission, a) })
+	return slices.DeleteFunc(actions, func(a string) bool { return r.Revokes(snapshot.RevokedPermission, a) })
 }

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/canonical"
+	"github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // rootStatement says which config root key a cluster has. A node that pins the
@@ -38,7 +38,7 @@ func (s *rootStatement) walk(c *codec) {
 	version := schemaVersion
 	c.Begin()
 	c.Member("cluster_id")
-	c.Text(&s.ClusterID, identityform.MaxClusterBytes)
+	c.Text(&s.ClusterID, identity.MaxClusterBytes)
 	c.Member("config_root_key")
 	c.Blob((*[]byte)(&s.ConfigRoot), ed25519.PublicKeySize)
 	c.Member("issued_at")
@@ -77,7 +77,7 @@ func (s rootStatement) Sign(root crypto.Signer) (*signedRoot, error) {
 	if public, ok := root.Public().(*ecdsa.PublicKey); !ok || public.Curve != elliptic.P256() {
 		return nil, fmt.Errorf("snapshot: root statement: a key of type %T, want that of the root CA, ECDSA P-256", root.Public())
 	}
-	sum := sha256.Sum256(snapshotform.PAE(snapshotform.TypeRoot, s.ClusterID, encoded))
+	sum := sha256.Sum256(snapshot.PAE(snapshot.TypeRoot, s.ClusterID, encoded))
 	sig, err := root.Sign(rand.Reader, sum[:], crypto.SHA256)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing the root statement: %w", err)
@@ -88,11 +88,11 @@ func (s rootStatement) Sign(root crypto.Signer) (*signedRoot, error) {
 // Marshal returns the encoding of r for disk and for the wire. It fails with
 // ErrMalformed if a part exceeds its limit.
 func (r *signedRoot) Marshal() ([]byte, error) {
-	if len(r.Statement) > snapshotform.MaxRecord || len(r.Signature) > snapshotform.MaxSignature {
+	if len(r.Statement) > snapshot.MaxRecord || len(r.Signature) > snapshot.MaxSignature {
 		return nil, fmt.Errorf("snapshot: a root statement of %d and a signature of %d bytes, limits %d and %d: %w",
-			len(r.Statement), len(r.Signature), snapshotform.MaxRecord, snapshotform.MaxSignature, ErrMalformed)
+			len(r.Statement), len(r.Signature), snapshot.MaxRecord, snapshot.MaxSignature, ErrMalformed)
 	}
-	out := []byte(snapshotform.RootMagic)
+	out := []byte(snapshot.RootMagic)
 	out = append(binary.BigEndian.AppendUint16(out, uint16(len(r.Statement))), r.Statement...)
 	return append(binary.BigEndian.AppendUint16(out, uint16(len(r.Signature))), r.Signature...), nil
 }
@@ -100,10 +100,10 @@ func (r *signedRoot) Marshal() ([]byte, error) {
 // unmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
 func unmarshalRoot(data []byte) (*signedRoot, error) {
 	r := canonical.NewParts(data)
-	if r.Take(len(snapshotform.RootMagic)) != snapshotform.RootMagic {
-		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", snapshotform.RootMagic, ErrMalformed)
+	if r.Take(len(snapshot.RootMagic)) != snapshot.RootMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", snapshot.RootMagic, ErrMalformed)
 	}
-	s := &signedRoot{Statement: r.Bytes(2, snapshotform.MaxRecord), Signature: r.Bytes(2, snapshotform.MaxSignature)}
+	s := &signedRoot{Statement: r.Bytes(2, snapshot.MaxRecord), Signature: r.Bytes(2, snapshot.MaxSignature)}
 	r.Finish()
 	if r.Fault() != "" {
 		return nil, fmt.Errorf("snapshot: an encoded root statement with %s: %w", r.Fault(), ErrMalformed)
@@ -129,10 +129,10 @@ func VerifyRoot(encoded []byte, roots []*x509.Certificate, cluster string, now t
 
 // verifyRoot is VerifyRoot of what was read, with all that it says.
 func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now time.Time) (rootStatement, error) {
-	if r == nil || len(r.Statement) == 0 || len(r.Statement) > snapshotform.MaxRecord || len(r.Signature) > snapshotform.MaxSignature || len(roots) > snapshotform.MaxRoots {
+	if r == nil || len(r.Statement) == 0 || len(r.Statement) > snapshot.MaxRecord || len(r.Signature) > snapshot.MaxSignature || len(roots) > snapshot.MaxRoots {
 		return rootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
 	}
-	sum := sha256.Sum256(snapshotform.PAE(snapshotform.TypeRoot, cluster, r.Statement))
+	sum := sha256.Sum256(snapshot.PAE(snapshot.TypeRoot, cluster, r.Statement))
 	signed := false
 	for _, root := range roots {
 		public, ok := root.PublicKey.(*ecdsa.PublicKey)
@@ -154,7 +154,7 @@ func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now ti
 	if s.ClusterID != cluster {
 		return rootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
 	}
-	if s.IssuedAt.After(now.Add(snapshotform.ClockTolerance)) {
+	if s.IssuedAt.After(now.Add(snapshot.ClockTolerance)) {
 		return rootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
 			s.IssuedAt.Format(canonical.TimeLayout), now.UTC().Format(canonical.TimeLayout)))
 	}

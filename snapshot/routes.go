@@ -3,7 +3,7 @@ package snapshot
 import (
 	"fmt"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"slices"
 	"time"
 )
@@ -33,10 +33,10 @@ func (r *RoutePolicy) scope() Scope { return ScopeRoutePolicy }
 
 func (r *RoutePolicy) walk(c *codec) {
 	c.Begin()
-	c.Member(snapshotform.SectionEntry)
-	dict(c, &r.Entry, snapshotform.MaxRecords, validRecordName)
-	c.Member(snapshotform.SectionRoutes)
-	dict(c, &r.Routes, snapshotform.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionEntry)
+	dict(c, &r.Entry, snapshot.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionRoutes)
+	dict(c, &r.Routes, snapshot.MaxRecords, validRecordName)
 	c.End()
 }
 
@@ -48,7 +48,7 @@ func (r *Route) walk(c *codec) {
 	c.Member("deny")
 	c.Boolean(&r.Deny)
 	c.Member("match")
-	c.Text(&r.Match, snapshotform.MaxText)
+	c.Text(&r.Match, snapshot.MaxText)
 	c.Member("organization")
 	c.Text(&r.Organization, maxName)
 	c.Member("priority")
@@ -56,30 +56,30 @@ func (r *Route) walk(c *codec) {
 	c.Member("service")
 	c.Text(&r.Service, maxRecordName)
 	c.Member("to")
-	c.Names(&r.To, snapshotform.MaxReferences, maxRecordName)
+	c.Names(&r.To, snapshot.MaxReferences, maxRecordName)
 	c.Member("ttl_seconds")
 	c.Seconds(&r.TTL)
 	c.Member("via")
-	c.Names(&r.Via, snapshotform.MaxReferences, maxRecordName)
+	c.Names(&r.Via, snapshot.MaxReferences, maxRecordName)
 	c.End()
 }
 
 func (r *RoutePolicy) grants(h *Header) string {
-	if msg := grantsOf(h, snapshotform.SectionEntry, r.Entry); msg != "" {
+	if msg := grantsOf(h, snapshot.SectionEntry, r.Entry); msg != "" {
 		return msg
 	}
-	return grantsOf(h, snapshotform.SectionRoutes, r.Routes)
+	return grantsOf(h, snapshot.SectionRoutes, r.Routes)
 }
 
 func (r *RoutePolicy) fault(*Header) string {
 	for i := range r.Entry {
 		if msg := r.Entry[i].fault(); msg != "" {
-			return about(snapshotform.SectionEntry, r.Entry[i].Name, msg)
+			return about(snapshot.SectionEntry, r.Entry[i].Name, msg)
 		}
 	}
 	for i := range r.Routes {
 		if msg := r.Routes[i].fault(); msg != "" {
-			return about(snapshotform.SectionRoutes, r.Routes[i].Name, msg)
+			return about(snapshot.SectionRoutes, r.Routes[i].Name, msg)
 		}
 	}
 	return ""
@@ -142,10 +142,10 @@ func (q *QoSPolicy) scope() Scope { return ScopeQoSPolicy }
 
 func (q *QoSPolicy) walk(c *codec) {
 	c.Begin()
-	c.Member(snapshotform.SectionClasses)
-	dict(c, &q.Classes, snapshotform.MaxRecords, validRecordName)
-	c.Member(snapshotform.SectionSessions)
-	dict(c, &q.Sessions, snapshotform.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionClasses)
+	dict(c, &q.Classes, snapshot.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionSessions)
+	dict(c, &q.Sessions, snapshot.MaxRecords, validRecordName)
 	c.End()
 }
 
@@ -182,16 +182,16 @@ func (s *SessionPolicy) walk(c *codec) {
 }
 
 func (q *QoSPolicy) grants(h *Header) string {
-	if msg := grantsOf(h, snapshotform.SectionClasses, q.Classes); msg != "" {
+	if msg := grantsOf(h, snapshot.SectionClasses, q.Classes); msg != "" {
 		return msg
 	}
-	return grantsOf(h, snapshotform.SectionSessions, q.Sessions)
+	return grantsOf(h, snapshot.SectionSessions, q.Sessions)
 }
 
 func (q *QoSPolicy) fault(*Header) string {
 	for i := range q.Classes {
 		if class := &q.Classes[i]; class.MaxKbps != 0 && class.MaxKbps < class.MinKbps {
-			return about(snapshotform.SectionClasses, class.Name, fmt.Sprintf("at most %d kbps, and at least %d", class.MaxKbps, class.MinKbps))
+			return about(snapshot.SectionClasses, class.Name, fmt.Sprintf("at most %d kbps, and at least %d", class.MaxKbps, class.MinKbps))
 		}
 	}
 	return ""

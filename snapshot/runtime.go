@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // NodeRuntime is the content of scope node_runtime: what a node is in its
@@ -47,7 +47,7 @@ func (r *NodeRuntime) scope() Scope { return ScopeNodeRuntime }
 func (r *NodeRuntime) walk(c *codec) {
 	c.Begin()
 	c.Member("cluster_id")
-	c.Text(&r.ClusterID, identityform.MaxClusterBytes)
+	c.Text(&r.ClusterID, internalidentity.MaxClusterBytes)
 	// The member is there if the list is not empty: one content has one form.
 	if c.Has("companions", len(r.Companions) > 0) {
 		c.Member("companions")
@@ -57,7 +57,7 @@ func (r *NodeRuntime) walk(c *codec) {
 		}
 	}
 	c.Member("coordinators")
-	c.Names(&r.Coordinators, snapshotform.MaxCoordinators, maxAddress)
+	c.Names(&r.Coordinators, snapshot.MaxCoordinators, maxAddress)
 	if c.Has("degraded", r.Degraded != nil) {
 		if c.Reading() {
 			r.Degraded = new(DegradedPolicy)
@@ -86,11 +86,11 @@ func (r *NodeRuntime) grants(h *Header) string {
 	if msg := grantsOfNode(h, r.Kind, r.Roles, r.Organizations); msg != "" {
 		return msg
 	}
-	if r.Degraded != nil && !ScopeNodeRuntime.MayHold(snapshotform.SectionDegraded, h.Roles) {
-		return fmt.Sprintf("section %s, which roles %.200q may not hold", snapshotform.SectionDegraded, h.Roles)
+	if r.Degraded != nil && !ScopeNodeRuntime.MayHold(snapshot.SectionDegraded, h.Roles) {
+		return fmt.Sprintf("section %s, which roles %.200q may not hold", snapshot.SectionDegraded, h.Roles)
 	}
 	for _, scope := range r.Companions {
-		if !scope.MayHold(snapshotform.SectionWhole, h.Roles) {
+		if !scope.MayHold(snapshot.SectionWhole, h.Roles) {
 			return fmt.Sprintf("companion %.40q, which roles %.200q may not hold", scope, h.Roles)
 		}
 	}
@@ -147,23 +147,23 @@ type roleRule struct {
 // an ingress learns what it forwards to, and not who serves it; who works for
 // services learns neither the ways in nor how storage is laid out.
 var roleRules = []roleRule{
-	{ScopeNodeBootstrap, snapshotform.SectionMembers, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage}},
-	{ScopeNodeRuntime, snapshotform.SectionDegraded, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage}},
-	{ScopePeerDirectory, snapshotform.SectionActive, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress, snapshotform.RoleStorage}},
-	{ScopePeerDirectory, snapshotform.SectionBootstrap, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage, snapshotform.RoleThin}},
-	{ScopePeerDirectory, snapshotform.SectionWarm, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress, snapshotform.RoleStorage}},
-	{ScopeServiceAssignment, snapshotform.SectionEndpoints, []string{snapshotform.RoleIngress}},
-	{ScopeServiceAssignment, snapshotform.SectionEntry, []string{snapshotform.RoleIngress}},
-	{ScopeServiceAssignment, snapshotform.SectionResources, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
-	{ScopeServiceAssignment, snapshotform.SectionSecrets, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
-	{ScopeServiceAssignment, snapshotform.SectionServices, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
-	{ScopeRoutePolicy, snapshotform.SectionEntry, []string{snapshotform.RoleCore, snapshotform.RoleIngress}},
-	{ScopeRoutePolicy, snapshotform.SectionRoutes, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
-	{ScopeQoSPolicy, snapshotform.SectionClasses, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
-	{ScopeQoSPolicy, snapshotform.SectionSessions, []string{snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleThin}},
-	{ScopeStorageDirectory, snapshotform.SectionEndpoints, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage, snapshotform.RoleThin}},
-	{ScopeStorageDirectory, snapshotform.SectionShards, []string{snapshotform.RoleStorage}},
-	{ScopeDegradedModePolicy, snapshotform.SectionWhole, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage}},
+	{ScopeNodeBootstrap, snapshot.SectionMembers, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleIngress, snapshot.RoleEgress, snapshot.RoleStorage}},
+	{ScopeNodeRuntime, snapshot.SectionDegraded, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleIngress, snapshot.RoleEgress, snapshot.RoleStorage}},
+	{ScopePeerDirectory, snapshot.SectionActive, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress, snapshot.RoleStorage}},
+	{ScopePeerDirectory, snapshot.SectionBootstrap, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleIngress, snapshot.RoleEgress, snapshot.RoleStorage, snapshot.RoleThin}},
+	{ScopePeerDirectory, snapshot.SectionWarm, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress, snapshot.RoleStorage}},
+	{ScopeServiceAssignment, snapshot.SectionEndpoints, []string{snapshot.RoleIngress}},
+	{ScopeServiceAssignment, snapshot.SectionEntry, []string{snapshot.RoleIngress}},
+	{ScopeServiceAssignment, snapshot.SectionResources, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress}},
+	{ScopeServiceAssignment, snapshot.SectionSecrets, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress}},
+	{ScopeServiceAssignment, snapshot.SectionServices, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress}},
+	{ScopeRoutePolicy, snapshot.SectionEntry, []string{snapshot.RoleCore, snapshot.RoleIngress}},
+	{ScopeRoutePolicy, snapshot.SectionRoutes, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress}},
+	{ScopeQoSPolicy, snapshot.SectionClasses, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleEgress}},
+	{ScopeQoSPolicy, snapshot.SectionSessions, []string{snapshot.RoleCore, snapshot.RoleIngress, snapshot.RoleThin}},
+	{ScopeStorageDirectory, snapshot.SectionEndpoints, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleIngress, snapshot.RoleEgress, snapshot.RoleStorage, snapshot.RoleThin}},
+	{ScopeStorageDirectory, snapshot.SectionShards, []string{snapshot.RoleStorage}},
+	{ScopeDegradedModePolicy, snapshot.SectionWhole, []string{snapshot.NoRole, snapshot.RoleCore, snapshot.RoleIngress, snapshot.RoleEgress, snapshot.RoleStorage}},
 }
 
 // MayHold reports whether a node that has roles may hold a section of the scope:
@@ -172,7 +172,7 @@ var roleRules = []roleRule{
 // all, which they may if they may hold one of its sections.
 func (s Scope) MayHold(part string, roles []string) bool {
 	rule := ruleOf(s)
-	if part == snapshotform.SectionWhole && rule != nil && rule.sections != nil {
+	if part == snapshot.SectionWhole && rule != nil && rule.sections != nil {
 		return slices.ContainsFunc(rule.sections, func(part section) bool { return mayHold(s, part.name, roles) })
 	}
 	return mayHold(s, part, roles)
@@ -184,10 +184,10 @@ func mayHold(scope Scope, section string, roles []string) bool {
 			continue
 		}
 		if len(roles) == 0 {
-			return slices.Contains(rule.roles, snapshotform.NoRole)
+			return slices.Contains(rule.roles, snapshot.NoRole)
 		}
 		for _, role := range roles {
-			if role == snapshotform.NoRole || !slices.Contains(rule.roles, role) {
+			if role == snapshot.NoRole || !slices.Contains(rule.roles, role) {
 				return false
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // runtimeRefusals are node_runtime snapshots with one thing wrong: at least one
@@ -22,49 +22,49 @@ var runtimeRefusals = []struct {
 	bend   func(*testing.T, *fleet, *given, *forge)
 	after  func(*Signed)
 }{
-	{check: checkLimits, name: "three signatures", reason: snapshotform.ReasonLimits, after: func(s *Signed) {
+	{check: checkLimits, name: "three signatures", reason: snapshot.ReasonLimits, after: func(s *Signed) {
 		s.Publication.Signatures = slices.Repeat(s.Publication.Signatures, 3)
 	}},
-	{check: checkLimits, name: "content above the limit", reason: snapshotform.ReasonLimits, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
-		x.raw = bytes.Repeat([]byte(" "), snapshotform.DefaultContent+1)
+	{check: checkLimits, name: "content above the limit", reason: snapshot.ReasonLimits, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		x.raw = bytes.Repeat([]byte(" "), snapshot.DefaultContent+1)
 	}},
-	{check: checkSchema, name: "schema of tomorrow", reason: snapshotform.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSchema, name: "schema of tomorrow", reason: snapshot.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.SchemaVersion = 2
 	}},
-	{check: checkCluster, name: "another cluster", reason: snapshotform.ReasonCluster, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkCluster, name: "another cluster", reason: snapshot.ReasonCluster, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.ClusterID, x.content.(*NodeRuntime).ClusterID = "test.example", "test.example"
 	}},
-	{check: checkSubject, name: "another node of the same content", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "another node of the same content", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.Subject = nodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
 	}},
-	{check: checkSubject, name: "an earlier incarnation", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "an earlier incarnation", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.Subject = nodeSubject(f.me, identity.KeyID{8})
 	}},
-	{check: checkSubject, name: "a group", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "a group", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Subject = groupSubject(x.header.Roles, x.header.OrganizationIDs)
 	}},
-	{check: checkSigner, name: "a key for other scopes", reason: snapshotform.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSigner, name: "a key for other scopes", reason: snapshot.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Scopes = []Scope{ScopeNodeBootstrap} }), f.trust())
 	}},
-	{check: checkSigner, name: "a revoked key", reason: snapshotform.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSigner, name: "a revoked key", reason: snapshot.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
 	}},
-	{check: checkSignature, name: "an unknown key", reason: snapshotform.ReasonSignature, bend: func(t *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSignature, name: "an unknown key", reason: snapshot.ReasonSignature, bend: func(t *testing.T, _ *fleet, _ *given, x *forge) {
 		x.keys = []crypto.Signer{newKey(t)}
 	}},
-	{check: checkSignature, name: "a header that is not in the tree", reason: snapshotform.ReasonSignature, after: func(s *Signed) {
+	{check: checkSignature, name: "a header that is not in the tree", reason: snapshot.ReasonSignature, after: func(s *Signed) {
 		s.Header = bytes.Replace(s.Header, []byte(`"config_version":"7"`), []byte(`"config_version":"8"`), 1)
 	}},
-	{check: checkHash, name: "other content", reason: snapshotform.ReasonHash, after: func(s *Signed) {
+	{check: checkHash, name: "other content", reason: snapshot.ReasonHash, after: func(s *Signed) {
 		s.Content = bytes.Replace(s.Content, []byte(`"state":"active"`), []byte(`"state":"actiwe"`), 1)
 	}},
-	{check: checkValidity, name: "expired", reason: snapshotform.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkValidity, name: "expired", reason: snapshot.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.ExpiresAt, x.header.RefreshAfter = f.now, f.now.Add(-time.Hour)
 	}},
-	{check: checkValidity, name: "a record of tomorrow", reason: snapshotform.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
-		x.record.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
+	{check: checkValidity, name: "a record of tomorrow", reason: snapshot.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+		x.record.IssuedAt = f.now.Add(snapshot.ClockTolerance + time.Second)
 	}},
-	{check: checkEpoch, name: "an older epoch", reason: snapshotform.ReasonEpoch, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkEpoch, name: "an older epoch", reason: snapshot.ReasonEpoch, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.accepted(t, f.forgeRuntime(func(*forge) {}))
 		x.header.AuthorityEpoch, x.header.ConfigVersion = 2, 8
 		x.record.Generation++
@@ -84,61 +84,61 @@ var runtimeRefusals = []struct {
 		g.accepted(t, f.forgeRuntime(func(*forge) {}))
 		x.header.ConfigVersion = 8
 	}},
-	{check: checkGrants, name: "roles beyond the header", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "roles beyond the header", reason: snapshot.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Roles = []string{"ingress", "storage"}
 	}},
-	{check: checkGrants, name: "organizations beyond the header", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "organizations beyond the header", reason: snapshot.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Organizations = []string{"acme", "umbrella"}
 	}},
-	{check: checkGrants, name: "another kind", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "another kind", reason: snapshot.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Kind = identity.Shard
 	}},
-	{check: checkGrants, name: "degraded mode for a thin node", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "degraded mode for a thin node", reason: snapshot.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Roles, x.content.(*NodeRuntime).Roles, x.content.(*NodeRuntime).Companions = []string{"thin"}, []string{"thin"}, nil
 	}},
-	{check: checkContent, name: "an unknown member", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "an unknown member", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`{"cluster_id"`), []byte(`{"admin":true,"cluster_id"`), 1)
 	}},
-	{check: checkContent, name: "a degraded policy of null", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a degraded policy of null", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Degraded = nil
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`"entry"`), []byte(`"degraded":null,"entry"`), 1)
 	}},
-	{check: checkGrants, name: "a companion that its roles may not hold", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, g *given, x *forge) {
+	{check: checkGrants, name: "a companion that its roles may not hold", reason: snapshot.ReasonGrants, bend: func(_ *testing.T, _ *fleet, g *given, x *forge) {
 		x.header.Roles, x.content.(*NodeRuntime).Roles = []string{"storage"}, []string{"storage"}
 		x.content.(*NodeRuntime).Companions = []Scope{ScopeRoutePolicy}
 	}},
-	{check: checkContent, name: "companions out of order", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "companions out of order", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		slices.Reverse(x.content.(*NodeRuntime).Companions)
 	}},
-	{check: checkContent, name: "a companion twice", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a companion twice", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = []Scope{ScopePeerDirectory, ScopePeerDirectory}
 	}},
-	{check: checkContent, name: "a companion of no scope", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a companion of no scope", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = []Scope{"user_directory"}
 	}},
-	{check: checkContent, name: "a companion that is held in any case", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a companion that is held in any case", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = []Scope{ScopeTrustBundle}
 	}},
-	{check: checkContent, name: "no companions, in a list", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "no companions, in a list", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = nil
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`"coordinators"`), []byte(`"companions":[],"coordinators"`), 1)
 	}},
-	{check: checkContent, name: "another cluster inside", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "another cluster inside", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).ClusterID = "test.example"
 	}},
-	{check: checkContent, name: "no state", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "no state", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).State = "gone"
 	}},
-	{check: checkContent, name: "no coordinators", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "no coordinators", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Coordinators = nil
 	}},
-	{check: checkContent, name: "renewal after expiry", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "renewal after expiry", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).RenewEvery = 25 * time.Hour
 	}},
-	{check: checkContent, name: "degraded beyond the identity", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "degraded beyond the identity", reason: snapshot.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Degraded.Max = 25 * time.Hour
 	}},
-	{check: checkSecret, name: "a token", reason: snapshotform.ReasonSecret, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSecret, name: "a token", reason: snapshot.ReasonSecret, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Entry = "fealty1_" + strings.Repeat("a", 20)
 	}},
 }
@@ -194,7 +194,7 @@ func TestRuntime(t *testing.T) {
 	}
 	// A thin node holds the rest without the section that it may not hold.
 	h, c := f.bootstrapHeader(), f.runtimeContent()
-	h.Roles, c.Roles, c.Degraded, c.Companions = []string{snapshotform.RoleThin}, []string{snapshotform.RoleThin}, nil, []Scope{ScopePeerDirectory}
+	h.Roles, c.Roles, c.Degraded, c.Companions = []string{snapshot.RoleThin}, []string{snapshot.RoleThin}, nil, []Scope{ScopePeerDirectory}
 	thin := f.mustVerify(t, f.publishAmong(must(compose(h, c)), 1), f.trust())
 	if r, _ := thin.NodeRuntime(); r.Degraded != nil {
 		t.Fatal("degraded mode from nowhere")
@@ -211,26 +211,26 @@ var mayHoldTable = []struct {
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/routes",
 		"qos_policy/classes", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{snapshotform.RoleCore}, []string{
+	{[]string{snapshot.RoleCore}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/entry", "route_policy/routes",
 		"qos_policy/classes", "qos_policy/sessions", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{snapshotform.RoleIngress}, []string{
+	{[]string{snapshot.RoleIngress}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/bootstrap", "service_assignment/endpoints", "service_assignment/entry",
 		"route_policy/entry", "qos_policy/sessions", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{snapshotform.RoleEgress}, []string{
+	{[]string{snapshot.RoleEgress}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/routes",
 		"qos_policy/classes", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{snapshotform.RoleStorage}, []string{
+	{[]string{snapshot.RoleStorage}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"storage_directory/endpoints", "storage_directory/shards", "degraded_mode_policy/"}},
-	{[]string{snapshotform.RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
+	{[]string{snapshot.RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
 	// Each role must allow it.
-	{[]string{snapshotform.RoleCore, snapshotform.RoleIngress}, []string{
+	{[]string{snapshot.RoleCore, snapshot.RoleIngress}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/bootstrap", "route_policy/entry", "qos_policy/sessions",
 		"storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{snapshotform.RoleCore, snapshotform.RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
+	{[]string{snapshot.RoleCore, snapshot.RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
 	{[]string{"relay"}, nil}, // of tomorrow
 	{[]string{""}, nil},
 }
@@ -250,7 +250,7 @@ func TestMayHold(t *testing.T) {
 		}
 		for _, rule := range scopeRules {
 			want := whole[rule.scope] || rule.sections == nil
-			if rule.scope.MayHold(snapshotform.SectionWhole, row.roles) != want {
+			if rule.scope.MayHold(snapshot.SectionWhole, row.roles) != want {
 				t.Errorf("roles %q, all of %s: want %v", row.roles, rule.scope, want)
 			}
 		}
@@ -263,7 +263,7 @@ func TestMayHold(t *testing.T) {
 			}
 		}
 	}
-	if !ScopeNodeRuntime.MayHold("state", []string{snapshotform.RoleThin}) {
+	if !ScopeNodeRuntime.MayHold("state", []string{snapshot.RoleThin}) {
 		t.Error("a section without a row is for everybody")
 	}
 }

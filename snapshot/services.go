@@ -8,7 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"slices"
 	"strings"
 )
@@ -97,21 +97,21 @@ func (a *ServiceAssignment) scope() Scope { return ScopeServiceAssignment }
 
 func (a *ServiceAssignment) walk(c *codec) {
 	c.Begin()
-	c.Member(snapshotform.SectionEndpoints)
-	dict(c, &a.Endpoints, snapshotform.MaxRecords, validRecordName)
-	if c.Has(snapshotform.SectionEntry, a.Entry != nil) {
+	c.Member(snapshot.SectionEndpoints)
+	dict(c, &a.Endpoints, snapshot.MaxRecords, validRecordName)
+	if c.Has(snapshot.SectionEntry, a.Entry != nil) {
 		if c.Reading() {
 			a.Entry = new(EntryPolicy)
 		}
-		c.Member(snapshotform.SectionEntry)
+		c.Member(snapshot.SectionEntry)
 		a.Entry.walk(c)
 	}
-	c.Member(snapshotform.SectionResources)
-	dict(c, &a.Resources, snapshotform.MaxRecords, validRecordName)
-	c.Member(snapshotform.SectionSecrets)
-	dict(c, &a.Secrets, snapshotform.MaxRecords, validRecordName)
-	c.Member(snapshotform.SectionServices)
-	dict(c, &a.Services, snapshotform.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionResources)
+	dict(c, &a.Resources, snapshot.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionSecrets)
+	dict(c, &a.Secrets, snapshot.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionServices)
+	dict(c, &a.Services, snapshot.MaxRecords, validRecordName)
 	c.End()
 }
 
@@ -121,17 +121,17 @@ func (s *Service) owner() string { return s.Organization }
 func (s *Service) walk(c *codec) {
 	c.Begin()
 	c.Member("addresses")
-	c.Names(&s.Addresses, snapshotform.MaxReferences, maxAddress)
+	c.Names(&s.Addresses, snapshot.MaxReferences, maxAddress)
 	c.Member("organization")
 	c.Text(&s.Organization, maxName)
 	c.Member("parameters")
-	dict(c, &s.Parameters, snapshotform.MaxReferences, validName)
+	dict(c, &s.Parameters, snapshot.MaxReferences, validName)
 	c.Member("qos")
 	c.Text(&s.QoS, maxRecordName)
 	c.Member("resources")
-	c.Names(&s.Resources, snapshotform.MaxReferences, maxRecordName)
+	c.Names(&s.Resources, snapshot.MaxReferences, maxRecordName)
 	c.Member("secrets")
-	c.Names(&s.Secrets, snapshotform.MaxReferences, maxRecordName)
+	c.Names(&s.Secrets, snapshot.MaxReferences, maxRecordName)
 	c.Member("type")
 	c.Text(&s.Type, maxName)
 	c.End()
@@ -140,9 +140,9 @@ func (s *Service) walk(c *codec) {
 func (p *Parameter) key() *string { return &p.Name }
 
 func (p *Parameter) walk(c *codec) {
-	c.Text(&p.Value, snapshotform.MaxText)
+	c.Text(&p.Value, snapshot.MaxText)
 	if c.Err() == nil && p.Value != "" {
-		c.Notice(snapshotform.SecretName(p.Name))
+		c.Notice(snapshot.SecretName(p.Name))
 	}
 }
 
@@ -158,9 +158,9 @@ func (r *Resource) walk(c *codec) {
 	c.Member("organization")
 	c.Text(&r.Organization, maxName)
 	c.Member("parameters")
-	dict(c, &r.Parameters, snapshotform.MaxReferences, validName)
+	dict(c, &r.Parameters, snapshot.MaxReferences, validName)
 	c.Member("secrets")
-	c.Names(&r.Secrets, snapshotform.MaxReferences, maxRecordName)
+	c.Names(&r.Secrets, snapshot.MaxReferences, maxRecordName)
 	c.Member("type")
 	c.Text(&r.Type, maxName)
 	c.End()
@@ -174,7 +174,7 @@ func (s *SecretRef) walk(c *codec) {
 	c.Member("organization")
 	c.Text(&s.Organization, maxName)
 	c.Member("path")
-	c.Text(&s.Path, snapshotform.MaxText)
+	c.Text(&s.Path, snapshot.MaxText)
 	c.Member("resolver")
 	c.Text(&s.Resolver, maxName)
 	c.Member("version")
@@ -185,7 +185,7 @@ func (s *SecretRef) walk(c *codec) {
 func (e *EntryPolicy) walk(c *codec) {
 	c.Begin()
 	c.Member("issuers")
-	dict(c, &e.Issuers, snapshotform.MaxReferences, validRecordName)
+	dict(c, &e.Issuers, snapshot.MaxReferences, validRecordName)
 	c.Member("max_sessions")
 	c.Number(&e.MaxSessions, canonical.MaxSeconds)
 	c.End()
@@ -196,9 +196,9 @@ func (i *Issuer) key() *string { return &i.Name }
 func (i *Issuer) walk(c *codec) {
 	c.Begin()
 	c.Member("audiences")
-	c.Names(&i.Audiences, snapshotform.MaxReferences, maxAddress)
+	c.Names(&i.Audiences, snapshot.MaxReferences, maxAddress)
 	c.Member("keys")
-	canonical.List(c, &i.Keys, snapshotform.MaxReferences, func(c *codec, key *[]byte) { c.Blob(key, maxKeyBytes) })
+	canonical.List(c, &i.Keys, snapshot.MaxReferences, func(c *codec, key *[]byte) { c.Blob(key, maxKeyBytes) })
 	c.Member("url")
 	c.Text(&i.URL, maxAddress)
 	c.End()
@@ -219,18 +219,18 @@ func (e *Endpoint) walk(c *codec) {
 }
 
 func (a *ServiceAssignment) grants(h *Header) string {
-	msg := grantsOf(h, snapshotform.SectionEndpoints, a.Endpoints)
+	msg := grantsOf(h, snapshot.SectionEndpoints, a.Endpoints)
 	if msg == "" && a.Entry != nil {
-		msg = grantsOfSection(h, snapshotform.SectionEntry)
+		msg = grantsOfSection(h, snapshot.SectionEntry)
 	}
 	if msg == "" {
-		msg = grantsOf(h, snapshotform.SectionResources, a.Resources)
+		msg = grantsOf(h, snapshot.SectionResources, a.Resources)
 	}
 	if msg == "" {
-		msg = grantsOf(h, snapshotform.SectionSecrets, a.Secrets)
+		msg = grantsOf(h, snapshot.SectionSecrets, a.Secrets)
 	}
 	if msg == "" {
-		msg = grantsOf(h, snapshotform.SectionServices, a.Services)
+		msg = grantsOf(h, snapshot.SectionServices, a.Services)
 	}
 	return msg
 }
@@ -239,7 +239,7 @@ func (a *ServiceAssignment) fault(*Header) string {
 	for i := range a.Endpoints {
 		e := &a.Endpoints[i]
 		if !validLine(e.Address, maxAddress) || !validName(e.Protocol) {
-			return about(snapshotform.SectionEndpoints, e.Name, fmt.Sprintf("address %.80q of protocol %.40q", e.Address, e.Protocol))
+			return about(snapshot.SectionEndpoints, e.Name, fmt.Sprintf("address %.80q of protocol %.40q", e.Address, e.Protocol))
 		}
 	}
 	if a.Entry != nil {
@@ -251,18 +251,18 @@ func (a *ServiceAssignment) fault(*Header) string {
 	}
 	for i := range a.Resources {
 		if msg := a.Resources[i].fault(a); msg != "" {
-			return about(snapshotform.SectionResources, a.Resources[i].Name, msg)
+			return about(snapshot.SectionResources, a.Resources[i].Name, msg)
 		}
 	}
 	for i := range a.Secrets {
 		s := &a.Secrets[i]
-		if !validName(s.Resolver) || !validLine(s.Path, snapshotform.MaxText) || s.Version != "" && !validName(s.Version) {
-			return about(snapshotform.SectionSecrets, s.Name, fmt.Sprintf("resolver %.40q, path %.80q, version %.40q", s.Resolver, s.Path, s.Version))
+		if !validName(s.Resolver) || !validLine(s.Path, snapshot.MaxText) || s.Version != "" && !validName(s.Version) {
+			return about(snapshot.SectionSecrets, s.Name, fmt.Sprintf("resolver %.40q, path %.80q, version %.40q", s.Resolver, s.Path, s.Version))
 		}
 	}
 	for i := range a.Services {
 		if msg := a.Services[i].fault(a); msg != "" {
-			return about(snapshotform.SectionServices, a.Services[i].Name, msg)
+			return about(snapshot.SectionServices, a.Services[i].Name, msg)
 		}
 	}
 	return ""

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Signature is one signature. The key id and the algorithm only help to find the
@@ -94,8 +94,8 @@ func (s *Signed) fault() string {
 			return "signatures over the header, and a publication too"
 		}
 		signatures = s.Publication.Signatures
-		if n := len(s.Publication.Record); n == 0 || n > snapshotform.MaxRecord {
-			return fmt.Sprintf("a record of %d bytes, limit %d", n, snapshotform.MaxRecord)
+		if n := len(s.Publication.Record); n == 0 || n > snapshot.MaxRecord {
+			return fmt.Sprintf("a record of %d bytes, limit %d", n, snapshot.MaxRecord)
 		}
 	}
 	switch {
@@ -107,19 +107,19 @@ func (s *Signed) fault() string {
 		return "a patch without a publication"
 	case len(s.Content) != 0 && len(s.Patch) != 0:
 		return "content, and a patch too"
-	case len(s.Header) == 0 || len(s.Header) > snapshotform.MaxHeader:
-		return fmt.Sprintf("a header of %d bytes, limit %d", len(s.Header), snapshotform.MaxHeader)
-	case max(len(s.Content), len(s.Patch)) > snapshotform.MaxContent:
-		return fmt.Sprintf("content of %d bytes, limit %d", max(len(s.Content), len(s.Patch)), snapshotform.MaxContent)
-	case len(signatures) == 0 || len(signatures) > snapshotform.MaxSignatures:
-		return fmt.Sprintf("%d signatures, want 1 to %d", len(signatures), snapshotform.MaxSignatures)
-	case len(s.Proof.Hashes) > snapshotform.MaxProof:
-		return fmt.Sprintf("a proof of %d hashes, limit %d", len(s.Proof.Hashes), snapshotform.MaxProof)
+	case len(s.Header) == 0 || len(s.Header) > snapshot.MaxHeader:
+		return fmt.Sprintf("a header of %d bytes, limit %d", len(s.Header), snapshot.MaxHeader)
+	case max(len(s.Content), len(s.Patch)) > snapshot.MaxContent:
+		return fmt.Sprintf("content of %d bytes, limit %d", max(len(s.Content), len(s.Patch)), snapshot.MaxContent)
+	case len(signatures) == 0 || len(signatures) > snapshot.MaxSignatures:
+		return fmt.Sprintf("%d signatures, want 1 to %d", len(signatures), snapshot.MaxSignatures)
+	case len(s.Proof.Hashes) > snapshot.MaxProof:
+		return fmt.Sprintf("a proof of %d hashes, limit %d", len(s.Proof.Hashes), snapshot.MaxProof)
 	}
 	for _, sig := range signatures {
-		if len(sig.KeyID) > snapshotform.MaxKeyID || len(sig.Algorithm) > snapshotform.MaxAlgorithm || len(sig.Bytes) > snapshotform.MaxSignature {
+		if len(sig.KeyID) > snapshot.MaxKeyID || len(sig.Algorithm) > snapshot.MaxAlgorithm || len(sig.Bytes) > snapshot.MaxSignature {
 			return fmt.Sprintf("a signature with a key id of %d, an algorithm of %d, a value of %d bytes; limits %d, %d, %d",
-				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), snapshotform.MaxKeyID, snapshotform.MaxAlgorithm, snapshotform.MaxSignature)
+				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), snapshot.MaxKeyID, snapshot.MaxAlgorithm, snapshot.MaxSignature)
 		}
 	}
 	return ""
@@ -181,14 +181,14 @@ func Unmarshal(data []byte) (*Signed, error) {
 		return nil, fmt.Errorf("snapshot: not an encoded snapshot (want %q first): %w", signedMagic, ErrMalformed)
 	}
 	form := r.Number(1)
-	s := &Signed{Header: r.Bytes(4, snapshotform.MaxHeader)}
+	s := &Signed{Header: r.Bytes(4, snapshot.MaxHeader)}
 	switch form {
 	case formPlain, formTree:
-		if s.Content = r.Bytes(4, snapshotform.MaxContent); len(s.Content) == 0 {
+		if s.Content = r.Bytes(4, snapshot.MaxContent); len(s.Content) == 0 {
 			r.Fail("no content, in a form that has it")
 		}
 	case formPatch:
-		if s.Patch = r.Bytes(4, snapshotform.MaxContent); len(s.Patch) == 0 {
+		if s.Patch = r.Bytes(4, snapshot.MaxContent); len(s.Patch) == 0 {
 			r.Fail("no patch, in a form that has it")
 		}
 	}
@@ -196,9 +196,9 @@ func Unmarshal(data []byte) (*Signed, error) {
 	case formPlain:
 		s.Signatures = readSignatures(r)
 	case formTree, formDetached, formPatch:
-		s.Publication = &Publication{Record: r.Bytes(4, snapshotform.MaxRecord), Signatures: readSignatures(r)}
+		s.Publication = &Publication{Record: r.Bytes(4, snapshot.MaxRecord), Signatures: readSignatures(r)}
 		s.Proof.Index = r.Number(8)
-		s.Proof.Hashes = make([]Digest, r.Count(snapshotform.MaxProof))
+		s.Proof.Hashes = make([]Digest, r.Count(snapshot.MaxProof))
 		for i := range s.Proof.Hashes {
 			copy(s.Proof.Hashes[i][:], r.Take(sha256.Size))
 		}
@@ -219,12 +219,12 @@ func Unmarshal(data []byte) (*Signed, error) {
 }
 
 func readSignatures(r *canonical.Parts) []Signature {
-	sigs := make([]Signature, r.Count(snapshotform.MaxSignatures))
+	sigs := make([]Signature, r.Count(snapshot.MaxSignatures))
 	for i := range sigs {
 		sigs[i] = Signature{
-			KeyID:     string(r.Bytes(2, snapshotform.MaxKeyID)),
-			Algorithm: string(r.Bytes(2, snapshotform.MaxAlgorithm)),
-			Bytes:     r.Bytes(2, snapshotform.MaxSignature),
+			KeyID:     string(r.Bytes(2, snapshot.MaxKeyID)),
+			Algorithm: string(r.Bytes(2, snapshot.MaxAlgorithm)),
+			Bytes:     r.Bytes(2, snapshot.MaxSignature),
 		}
 	}
 	return sigs
@@ -277,7 +277,7 @@ func compose(h Header, content Content) (*draft, error) {
 		check int
 		msg   string
 	}{
-		{checkLimits, limitOf("header", len(d.encoded), snapshotform.MaxHeader) + limitOf("content", len(d.content), v.rule.maxContent)},
+		{checkLimits, limitOf("header", len(d.encoded), snapshot.MaxHeader) + limitOf("content", len(d.content), v.rule.maxContent)},
 		{checkSchema, v.schemaFault()},
 		{checkCluster, faultIf(!me.IsZero() && me.Cluster() != h.ClusterID, "the subject is of another cluster")},
 		{checkSubject, v.subjectFormFault()},
@@ -307,7 +307,7 @@ func limitOf(what string, n, limit int) string {
 	return faultIf(n > limit, fmt.Sprintf("%s of %d bytes, limit %d", what, n, limit))
 }
 
-func inVersions(n uint64) bool { return n >= 1 && n <= snapshotform.MaxVersion }
+func inVersions(n uint64) bool { return n >= 1 && n <= snapshot.MaxVersion }
 
 // Header returns the header, with what compose filled in.
 func (d *draft) Header() Header { return d.header.clone() }
@@ -324,10 +324,10 @@ func (d *draft) Leaf() Digest { return leafOf(d.header.ClusterID, d.encoded) }
 // Sign signs the header of a trust bundle itself, with one or, during a
 // rotation, two Ed25519 keys. Other scopes are signed by publication.
 func (d *draft) Sign(keys ...crypto.Signer) (*Signed, error) {
-	if rule := ruleOf(d.header.ScopeType); rule.algorithm != snapshotform.AlgorithmEd25519 {
+	if rule := ruleOf(d.header.ScopeType); rule.algorithm != snapshot.AlgorithmEd25519 {
 		return nil, fmt.Errorf("snapshot: a %s is not signed by itself: put its Leaf into a Tree and sign that tree's Record", d.header.ScopeType)
 	}
-	signatures, err := signAll(snapshotform.PAE(snapshotform.TypeSnapshot, d.header.ClusterID, d.encoded), snapshotform.AlgorithmEd25519, keys)
+	signatures, err := signAll(snapshot.PAE(snapshot.TypeSnapshot, d.header.ClusterID, d.encoded), snapshot.AlgorithmEd25519, keys)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing %s: %w", d.header.SnapshotID, err)
 	}
@@ -353,8 +353,8 @@ func (d *draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
 
 // signAll signs message with each key.
 func signAll(message []byte, algorithm string, keys []crypto.Signer) ([]Signature, error) {
-	if len(keys) == 0 || len(keys) > snapshotform.MaxSignatures {
-		return nil, fmt.Errorf("%d keys, want 1 to %d", len(keys), snapshotform.MaxSignatures)
+	if len(keys) == 0 || len(keys) > snapshot.MaxSignatures {
+		return nil, fmt.Errorf("%d keys, want 1 to %d", len(keys), snapshot.MaxSignatures)
 	}
 	out := make([]Signature, len(keys))
 	for i, key := range keys {
@@ -364,9 +364,9 @@ func signAll(message []byte, algorithm string, keys []crypto.Signer) ([]Signatur
 		}
 		sig, err := key.Sign(nil, message, crypto.Hash(0))
 		if err != nil {
-			return nil, fmt.Errorf("key %s: %w", snapshotform.KeyIDOf(public), err)
+			return nil, fmt.Errorf("key %s: %w", snapshot.KeyIDOf(public), err)
 		}
-		out[i] = Signature{KeyID: snapshotform.KeyIDOf(public), Algorithm: algorithm, Bytes: sig}
+		out[i] = Signature{KeyID: snapshot.KeyIDOf(public), Algorithm: algorithm, Bytes: sig}
 	}
 	return out, nil
 }
@@ -400,7 +400,7 @@ func (r *Record) walk(c *codec) {
 	c.Member("authority_epoch")
 	c.Number64(&r.AuthorityEpoch)
 	c.Member("cluster_id")
-	c.Text(&r.ClusterID, identityform.MaxClusterBytes)
+	c.Text(&r.ClusterID, identity.MaxClusterBytes)
 	c.Member("fresh_until")
 	c.Instant(&r.FreshUntil)
 	c.Member("generation")
@@ -432,10 +432,10 @@ func (r Record) Sign(keys ...crypto.Signer) (*Publication, error) {
 		return nil, fmt.Errorf("snapshot: publication record: epoch %d and generation %d, want both within 1 and 2^53", r.AuthorityEpoch, r.Generation)
 	case !r.FreshUntil.After(r.IssuedAt):
 		return nil, fmt.Errorf("snapshot: publication record: fresh until %v, which is not after its issue at %v", r.FreshUntil, r.IssuedAt)
-	case r.TreeSize == 0 || r.TreeSize > 1<<snapshotform.MaxProof:
-		return nil, fmt.Errorf("snapshot: publication record: a tree of %d, want 1 to 2^%d", r.TreeSize, snapshotform.MaxProof)
+	case r.TreeSize == 0 || r.TreeSize > 1<<snapshot.MaxProof:
+		return nil, fmt.Errorf("snapshot: publication record: a tree of %d, want 1 to 2^%d", r.TreeSize, snapshot.MaxProof)
 	}
-	signatures, err := signAll(snapshotform.PAE(snapshotform.TypePublication, r.ClusterID, encoded), snapshotform.AlgorithmTree, keys)
+	signatures, err := signAll(snapshot.PAE(snapshot.TypePublication, r.ClusterID, encoded), snapshot.AlgorithmTree, keys)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing generation %d: %w", r.Generation, err)
 	}

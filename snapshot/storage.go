@@ -3,7 +3,7 @@ package snapshot
 import (
 	"fmt"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"slices"
 )
 
@@ -38,10 +38,10 @@ func (d *StorageDirectory) scope() Scope { return ScopeStorageDirectory }
 
 func (d *StorageDirectory) walk(c *codec) {
 	c.Begin()
-	c.Member(snapshotform.SectionEndpoints)
-	dict(c, &d.Endpoints, snapshotform.MaxRecords, validRecordName)
-	c.Member(snapshotform.SectionShards)
-	dict(c, &d.Shards, snapshotform.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionEndpoints)
+	dict(c, &d.Endpoints, snapshot.MaxRecords, validRecordName)
+	c.Member(snapshot.SectionShards)
+	dict(c, &d.Shards, snapshot.MaxRecords, validRecordName)
 	c.End()
 }
 
@@ -57,7 +57,7 @@ func (e *StorageEndpoint) walk(c *codec) {
 	c.Member("priority")
 	c.Number(&e.Priority, canonical.MaxSeconds)
 	c.Member("url")
-	c.Text(&e.URL, snapshotform.MaxText)
+	c.Text(&e.URL, snapshot.MaxText)
 	c.End()
 }
 
@@ -67,32 +67,32 @@ func (s *StorageShard) owner() string { return s.Organization }
 func (s *StorageShard) walk(c *codec) {
 	c.Begin()
 	c.Member("factor")
-	c.Number(&s.Factor, snapshotform.MaxReferences)
+	c.Number(&s.Factor, snapshot.MaxReferences)
 	c.Member("families")
 	walkScopes(c, &s.Families)
 	c.Member("organization")
 	c.Text(&s.Organization, maxName)
 	c.Member("replicas")
-	c.Names(&s.Replicas, snapshotform.MaxReferences, maxRecordName)
+	c.Names(&s.Replicas, snapshot.MaxReferences, maxRecordName)
 	c.End()
 }
 
 func (d *StorageDirectory) grants(h *Header) string {
-	if msg := grantsOf(h, snapshotform.SectionEndpoints, d.Endpoints); msg != "" {
+	if msg := grantsOf(h, snapshot.SectionEndpoints, d.Endpoints); msg != "" {
 		return msg
 	}
-	return grantsOf(h, snapshotform.SectionShards, d.Shards)
+	return grantsOf(h, snapshot.SectionShards, d.Shards)
 }
 
 func (d *StorageDirectory) fault(*Header) string {
 	for i := range d.Endpoints {
 		e := &d.Endpoints[i]
 		msg := faultOfFamilies(e.Families)
-		if !validLine(e.URL, snapshotform.MaxText) {
+		if !validLine(e.URL, snapshot.MaxText) {
 			msg = fmt.Sprintf("%.80q is no URL", e.URL)
 		}
 		if msg != "" {
-			return about(snapshotform.SectionEndpoints, e.Name, msg)
+			return about(snapshot.SectionEndpoints, e.Name, msg)
 		}
 	}
 	for i := range d.Shards {
@@ -105,7 +105,7 @@ func (d *StorageDirectory) fault(*Header) string {
 			msg = "a factor of 0"
 		}
 		if msg != "" {
-			return about(snapshotform.SectionShards, s.Name, msg)
+			return about(snapshot.SectionShards, s.Name, msg)
 		}
 	}
 	return ""

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -17,7 +17,7 @@ import (
 // exampleCluster is who signs for examples, and the node data/node-c that verifies.
 type exampleCluster struct {
 	now         time.Time
-	ca          *identitytest.Authority
+	ca          *pkitest.Authority
 	me          identity.ID
 	incarnation identity.KeyID
 	root, key   ed25519.PrivateKey // the config root key, and a config signing key
@@ -31,8 +31,8 @@ type exampleCluster struct {
 func newExampleCluster(roles ...string) *exampleCluster {
 	c := &exampleCluster{now: time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC), roles: roles,
 		incarnation: identity.KeyID{7}}
-	clock := identitytest.WithClock(func() time.Time { return c.now })
-	c.ca = identitytest.NewAuthority(exampleTB{}, "prod.example", clock)
+	clock := pkitest.WithClock(func() time.Time { return c.now })
+	c.ca = pkitest.NewAuthority(exampleTB{}, "prod.example", clock)
 	c.me = c.ca.ID(exampleTB{}, identity.Data, "node-c")
 	c.banned = []identity.ID{c.ca.ID(exampleTB{}, identity.Data, "node-x")}
 	c.revoked = []snapshot.Revoked{{Kind: "service", Name: "shop"}}
@@ -66,7 +66,7 @@ func (c *exampleCluster) signedBundle() *snapshot.Signed {
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{c.ca.Root().Cert.Raw},
 		MeshKeys: []identity.KeyID{c.ca.MeshCA().KeyID()}, BannedIDs: c.banned, Revoked: c.revoked,
 		ConfigRoot: c.root.Public().(ed25519.PublicKey),
-		ConfigKeys: []snapshot.ConfigKey{{Algorithm: snapshotform.AlgorithmTree,
+		ConfigKeys: []snapshot.ConfigKey{{Algorithm: internalsnapshot.AlgorithmTree,
 			Key: c.key.Public().(ed25519.PublicKey), Scopes: scopes,
 			NotBefore: c.now, NotAfter: c.now.Add(2000 * time.Hour)}},
 		Signers: snapshot.Signers{Threshold: 1,

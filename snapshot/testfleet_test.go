@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // fleet is a small cluster: its keys, one node, and valid snapshots for it. Everything that it makes is valid; tests bend one thing at a time.
 type fleet struct {
 	now         time.Time
-	ca          *identitytest.Authority
+	ca          *pkitest.Authority
 	root        ed25519.PrivateKey   // config root key
 	keys        []ed25519.PrivateKey // config signing keys, sorted by public key
 	signers     []ed25519.PublicKey
@@ -50,7 +50,7 @@ func public(k ed25519.PrivateKey) ed25519.PublicKey { return k.Public().(ed25519
 func newFleet(tb testing.TB) *fleet {
 	tb.Helper()
 	f := &fleet{now: time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)}
-	f.ca = identitytest.NewAuthority(tb, testCluster, identitytest.WithClock(func() time.Time { return f.now }))
+	f.ca = pkitest.NewAuthority(tb, testCluster, pkitest.WithClock(func() time.Time { return f.now }))
 	f.root = keyOf("config root")
 	f.keys = []ed25519.PrivateKey{keyOf("config 0"), keyOf("config 1")}
 	slices.SortFunc(f.keys, func(a, b ed25519.PrivateKey) int { return bytes.Compare(public(a), public(b)) })
@@ -95,7 +95,7 @@ func (f *fleet) bundleContent() *TrustBundle {
 	}
 	for _, k := range f.keys {
 		b.ConfigKeys = append(b.ConfigKeys, ConfigKey{
-			Algorithm: snapshotform.AlgorithmTree, Key: public(k), NotBefore: f.now.Add(-time.Hour), NotAfter: f.now.Add(90 * 24 * time.Hour),
+			Algorithm: snapshot.AlgorithmTree, Key: public(k), NotBefore: f.now.Add(-time.Hour), NotAfter: f.now.Add(90 * 24 * time.Hour),
 			Scopes: slices.DeleteFunc(Scopes(), func(s Scope) bool { return s == ScopeTrustBundle }),
 		})
 	}
@@ -230,13 +230,13 @@ func (g *forge) sign(edit func(*forge)) *Signed {
 
 func (g *forge) signBytes(header, content []byte) *Signed {
 	if g.root {
-		return &Signed{Header: header, Content: content, Signatures: must(signAll(snapshotform.PAE(snapshotform.TypeSnapshot, g.cluster, header), snapshotform.AlgorithmEd25519, g.keys))}
+		return &Signed{Header: header, Content: content, Signatures: must(signAll(snapshot.PAE(snapshot.TypeSnapshot, g.cluster, header), snapshot.AlgorithmEd25519, g.keys))}
 	}
 	r := g.record
 	r.Root, r.TreeSize = leafOf(g.cluster, header), 1
 	record := must(encode(&r))
 	return &Signed{Header: header, Content: content, Publication: &Publication{
-		Record: record, Signatures: must(signAll(snapshotform.PAE(snapshotform.TypePublication, g.cluster, record), snapshotform.AlgorithmTree, g.keys)),
+		Record: record, Signatures: must(signAll(snapshot.PAE(snapshot.TypePublication, g.cluster, record), snapshot.AlgorithmTree, g.keys)),
 	}}
 }
 

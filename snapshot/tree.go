@@ -3,14 +3,14 @@ package snapshot
 import (
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
 // leafOf returns the leaf of a header's exact bytes: the RFC 6962 leaf hash of
-// snapshotform.PAE(snapshotform.TypeSnapshot, cluster, header).
+// snapshot.PAE(snapshot.TypeSnapshot, cluster, header).
 func leafOf(cluster string, header []byte) Digest {
-	return Digest(tlog.RecordHash(snapshotform.PAE(snapshotform.TypeSnapshot, cluster, header)))
+	return Digest(tlog.RecordHash(snapshot.PAE(snapshot.TypeSnapshot, cluster, header)))
 }
 
 // merkleTree is an RFC 6962 Merkle tree over leaves. It is immutable.
@@ -83,7 +83,7 @@ func (t *merkleTree) AppendProof(dst []Digest, i int) ([]Digest, error) {
 
 // fault says why p does not show that leaf is in the tree of r, or "".
 func (p Proof) fault(leaf Digest, r *Record) string {
-	if r.TreeSize == 0 || r.TreeSize > 1<<snapshotform.MaxProof || p.Index >= r.TreeSize {
+	if r.TreeSize == 0 || r.TreeSize > 1<<snapshot.MaxProof || p.Index >= r.TreeSize {
 		return fmt.Sprintf("index %d in a tree of %d", p.Index, r.TreeSize)
 	}
 	path := make(tlog.RecordProof, len(p.Hashes))

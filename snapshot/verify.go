@@ -8,7 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Trust is what a node believes when it verifies.
@@ -200,12 +200,12 @@ func (c *checked) Complete(content []byte) (*Verified, error) {
 
 // CompletePatch is Complete with the content that patch makes of what is active,
 // which it returns too, to be kept. A patch to anything else but the base that the
-// header names is refused with snapshotform.ReasonBase, and nothing but the whole helps then.
+// header names is refused with snapshot.ReasonBase, and nothing but the whole helps then.
 func (c *checked) CompletePatch(active *Verified, patch []byte) (*Verified, []byte, error) {
 	h := &c.v.header
 	if msg := c.v.baseFault(active); msg != "" {
 		err := refuse(checkVersion, h.ScopeType, msg)
-		err.Reason = snapshotform.ReasonBase
+		err.Reason = snapshot.ReasonBase
 		return nil, nil, err
 	}
 	if msg := c.v.patchLimitFault(len(patch)); msg != "" {
@@ -384,9 +384,9 @@ func (v *verification) signatureFault() string {
 	cluster := v.trust.Me.Cluster()
 	p := v.signed.Publication
 	if p == nil {
-		message := snapshotform.PAE(snapshotform.TypeSnapshot, cluster, v.signed.Header)
+		message := snapshot.PAE(snapshot.TypeSnapshot, cluster, v.signed.Header)
 		for _, sig := range v.signed.Signatures {
-			if v.trust.ConfigRoot == nil || sig.Algorithm != snapshotform.AlgorithmEd25519 || sig.KeyID != snapshotform.KeyIDOf(v.trust.ConfigRoot) {
+			if v.trust.ConfigRoot == nil || sig.Algorithm != snapshot.AlgorithmEd25519 || sig.KeyID != snapshot.KeyIDOf(v.trust.ConfigRoot) {
 				continue // not ours: one valid signature is enough
 			}
 			if ed25519.Verify(v.trust.ConfigRoot, message, sig.Bytes) {
@@ -400,15 +400,15 @@ func (v *verification) signatureFault() string {
 	if bundle == nil {
 		return "there is no trust bundle yet to take keys from"
 	}
-	message := snapshotform.PAE(snapshotform.TypePublication, cluster, p.Record)
+	message := snapshot.PAE(snapshot.TypePublication, cluster, p.Record)
 	for _, sig := range p.Signatures {
-		if sig.Algorithm != snapshotform.AlgorithmTree {
+		if sig.Algorithm != snapshot.AlgorithmTree {
 			continue
 		}
 		for i := range bundle.ConfigKeys {
 			k := &bundle.ConfigKeys[i]
 			// The id is a hint that saves verifying with every key; a wrong one finds none.
-			if k.Algorithm == snapshotform.AlgorithmTree && k.ID() == sig.KeyID && ed25519.Verify(k.Key, message, sig.Bytes) {
+			if k.Algorithm == snapshot.AlgorithmTree && k.ID() == sig.KeyID && ed25519.Verify(k.Key, message, sig.Bytes) {
 				v.keys = append(v.keys, k)
 			}
 		}
@@ -516,13 +516,13 @@ func (v *verification) subjectFormFault() string {
 // signerFault is check 4.
 func (v *verification) signerFault() string {
 	if v.byRoot {
-		if v.rule.algorithm != snapshotform.AlgorithmEd25519 {
+		if v.rule.algorithm != snapshot.AlgorithmEd25519 {
 			return fmt.Sprintf("the config root key may not sign %s", v.header.ScopeType)
 		}
-		v.trusted = []string{snapshotform.KeyIDOf(v.trust.ConfigRoot)}
+		v.trusted = []string{snapshot.KeyIDOf(v.trust.ConfigRoot)}
 		return ""
 	}
-	if v.rule.algorithm != snapshotform.AlgorithmTree {
+	if v.rule.algorithm != snapshot.AlgorithmTree {
 		return fmt.Sprintf("no config key may sign %s", v.header.ScopeType)
 	}
 	if end := v.trust.Bundle.header.ExpiresAt; !v.now.Before(end) {
@@ -581,7 +581,7 @@ func (v *verification) versionFault() string {
 
 // validityFault is check 7.
 func (v *verification) validityFault() string {
-	h, soon := &v.header, v.now.Add(snapshotform.ClockTolerance)
+	h, soon := &v.header, v.now.Add(snapshot.ClockTolerance)
 	clock := " (it is " + v.now.UTC().Format(canonical.TimeLayout) + " here)"
 	switch {
 	case h.ValidFrom.After(soon):

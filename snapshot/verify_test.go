@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // refusal is a snapshot with one thing wrong. Everything else about it is right,
@@ -56,252 +56,252 @@ func (g *given) accepted(t *testing.T, s *Signed) {
 }
 
 var refusals = []refusal{
-	{check: checkLimits, name: "three signatures", reason: snapshotform.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "three signatures", reason: snapshot.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBundle(t)
 		g.trust.Bundle = nil
 		s.Signatures = append(s.Signatures, s.Signatures[0], s.Signatures[0])
 		return s
 	}},
-	{check: checkLimits, name: "content above the scope's limit", reason: snapshotform.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Members = members(snapshotform.MaxMembers) })
+	{check: checkLimits, name: "content above the scope's limit", reason: snapshot.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Members = members(snapshot.MaxMembers) })
 	}},
-	{check: checkLimits, name: "nil", reason: snapshotform.ReasonLimits, fatal: true, make: func(*testing.T, *fleet, *given) *Signed { return nil }},
-	{check: checkLimits, name: "no signature", reason: snapshotform.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "nil", reason: snapshot.ReasonLimits, fatal: true, make: func(*testing.T, *fleet, *given) *Signed { return nil }},
+	{check: checkLimits, name: "no signature", reason: snapshot.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Publication.Signatures = nil
 		return s
 	}, fatal: true},
-	{check: checkLimits, name: "header above its limit", reason: snapshotform.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "header above its limit", reason: snapshot.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
-		s.Header = append(s.Header, bytes.Repeat([]byte(" "), snapshotform.MaxHeader)...)
+		s.Header = append(s.Header, bytes.Repeat([]byte(" "), snapshot.MaxHeader)...)
 		return s
 	}},
-	{check: checkLimits, name: "content above any limit", reason: snapshotform.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "content above any limit", reason: snapshot.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
-		s.Content = make([]byte, snapshotform.MaxContent+1)
+		s.Content = make([]byte, snapshot.MaxContent+1)
 		return s
 	}},
-	{check: checkLimits, name: "long signature", reason: snapshotform.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "long signature", reason: snapshot.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
-		s.Publication.Signatures[0].Bytes = make([]byte, snapshotform.MaxSignature+1)
+		s.Publication.Signatures[0].Bytes = make([]byte, snapshot.MaxSignature+1)
 		return s
 	}},
-	{check: checkLimits, name: "long proof", reason: snapshotform.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "long proof", reason: snapshot.ReasonLimits, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
-		s.Proof.Hashes = make([]Digest, snapshotform.MaxProof+1)
+		s.Proof.Hashes = make([]Digest, snapshot.MaxProof+1)
 		return s
 	}},
-	{check: checkLimits, name: "signed in two ways", reason: snapshotform.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkLimits, name: "signed in two ways", reason: snapshot.ReasonLimits, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Signatures = f.signedBundle(t).Signatures
 		return s
 	}},
 
-	{check: checkSchema, name: "schema of tomorrow", reason: snapshotform.ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSchema, name: "schema of tomorrow", reason: snapshot.ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.SchemaVersion = 2 })
 	}},
-	{check: checkSchema, name: "scope not supported", reason: snapshotform.ReasonSchema, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSchema, name: "scope not supported", reason: snapshot.ReasonSchema, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.ScopeType = "user_directory" })
 	}},
-	{check: checkSchema, name: "increment", reason: snapshotform.ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSchema, name: "increment", reason: snapshot.ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.Base = &Base{ConfigVersion: 6, ContentHash: Digest{1}} })
 	}},
-	{check: checkSchema, name: "roles out of order", reason: snapshotform.ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSchema, name: "roles out of order", reason: snapshot.ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.header.Roles = []string{"ingress", "egress"}
 			x.content.(*NodeBootstrap).Roles = x.header.Roles
 		})
 	}},
 
-	{check: checkCluster, name: "another cluster", reason: snapshotform.ReasonCluster, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkCluster, name: "another cluster", reason: snapshot.ReasonCluster, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.header.ClusterID = "test.example"
 			x.content.(*NodeBootstrap).ClusterID = "test.example"
 			x.content.(*NodeBootstrap).Members = nil
 		})
 	}},
-	{check: checkCluster, name: "record of another cluster", reason: snapshotform.ReasonCluster, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkCluster, name: "record of another cluster", reason: snapshot.ReasonCluster, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.record.ClusterID = "test.example" })
 	}},
 
-	{check: checkSubject, name: "another node", reason: snapshotform.ReasonSubject, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSubject, name: "another node", reason: snapshot.ReasonSubject, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		g.trust.Me = mustID(identity.New(testCluster, identity.Data, "node-d"))
 		return s
 	}},
-	{check: checkSubject, name: "another incarnation", reason: snapshotform.ReasonSubject, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSubject, name: "another incarnation", reason: snapshot.ReasonSubject, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		g.trust.Incarnation[0]++
 		return s
 	}},
-	{check: checkSubject, name: "a group where the scope allows none", reason: snapshotform.ReasonSubject, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSubject, name: "a group where the scope allows none", reason: snapshot.ReasonSubject, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.Subject = clusterSubject() })
 	}},
 
-	{check: checkSigner, name: "revoked key", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "revoked key", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
 		return f.signedBootstrap(t)
 	}},
-	{check: checkSigner, name: "expired key", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "expired key", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].NotAfter = f.now }), f.trust())
 		return f.signedBootstrap(t)
 	}},
-	{check: checkSigner, name: "key of tomorrow", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "key of tomorrow", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].NotBefore = f.now.Add(time.Hour) }), f.trust())
 		return f.signedBootstrap(t)
 	}},
-	{check: checkSigner, name: "key of another scope", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "key of another scope", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Scopes = []Scope{ScopeNodeRuntime} }), f.trust())
 		return f.signedBootstrap(t)
 	}},
-	{check: checkSigner, name: "expired bundle", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "expired bundle", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.ExpiresAt = f.now.Add(2 * time.Hour) }), f.trust())
 		g.now = f.now.Add(2 * time.Hour)
 		return f.signedBootstrap(t)
 	}},
-	{check: checkSigner, name: "config root key for another scope", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "config root key for another scope", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.root, x.keys = true, []crypto.Signer{f.root} })
 	}},
-	{check: checkSigner, name: "config key for the trust bundle", reason: snapshotform.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSigner, name: "config key for the trust bundle", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forgeBundle(func(x *forge) { x.root, x.keys, x.record = false, []crypto.Signer{f.keys[0]}, f.record() })
 	}},
 
-	{check: checkSignature, name: "unknown key", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "unknown key", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.keys = []crypto.Signer{newKey(t)} })
 	}},
-	{check: checkSignature, name: "unknown root key", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "unknown root key", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forgeBundle(func(x *forge) { x.keys = []crypto.Signer{newKey(t)} })
 	}},
-	{check: checkSignature, name: "known key id, another key", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "known key id, another key", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.forge(func(x *forge) { x.keys = []crypto.Signer{newKey(t)} })
-		s.Publication.Signatures[0].KeyID = snapshotform.KeyIDOf(public(f.keys[0]))
+		s.Publication.Signatures[0].KeyID = snapshot.KeyIDOf(public(f.keys[0]))
 		return s
 	}},
-	{check: checkSignature, name: "signed for another cluster", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "signed for another cluster", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.cluster = "test.example" })
 	}},
-	{check: checkSignature, name: "header signed as a record", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "header signed as a record", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBundle(t)
-		s.Signatures = must(signAll(snapshotform.PAE(snapshotform.TypePublication, testCluster, s.Header), snapshotform.AlgorithmEd25519, []crypto.Signer{f.root}))
+		s.Signatures = must(signAll(snapshot.PAE(snapshot.TypePublication, testCluster, s.Header), snapshot.AlgorithmEd25519, []crypto.Signer{f.root}))
 		return s
 	}},
-	{check: checkSignature, name: "header of another tree", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "header of another tree", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Publication = f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, _ *Record) { h.ConfigVersion++ }).Publication
 		return s
 	}},
-	{check: checkSignature, name: "proof with a hash too many", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "proof with a hash too many", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Proof.Hashes = []Digest{{1}}
 		return s
 	}},
-	{check: checkSignature, name: "another algorithm", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "another algorithm", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Publication.Signatures[0].Algorithm = "rsa-pss"
 		return s
 	}},
-	{check: checkSignature, name: "plain algorithm in a publication", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "plain algorithm in a publication", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
-		s.Publication.Signatures[0].Algorithm = snapshotform.AlgorithmEd25519
+		s.Publication.Signatures[0].Algorithm = snapshot.AlgorithmEd25519
 		return s
 	}},
-	{check: checkSignature, name: "no bundle yet", reason: snapshotform.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "no bundle yet", reason: snapshot.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.Bundle = nil
 		return f.signedBootstrap(t)
 	}},
-	{check: checkSignature, name: "no config root key", reason: snapshotform.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "no config root key", reason: snapshot.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.ConfigRoot = nil
 		return f.signedBundle(t)
 	}},
-	{check: checkSignature, name: "no config root key, and a hint at none", reason: snapshotform.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "no config root key, and a hint at none", reason: snapshot.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.trust.ConfigRoot = nil
 		s := f.signedBundle(t)
-		s.Signatures[0].KeyID = snapshotform.KeyIDOf(nil)
+		s.Signatures[0].KeyID = snapshot.KeyIDOf(nil)
 		return s
 	}},
-	{check: checkSignature, name: "hint at another key", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "hint at another key", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBundle(t)
-		s.Signatures[0].KeyID = snapshotform.KeyIDOf(nil)
+		s.Signatures[0].KeyID = snapshot.KeyIDOf(nil)
 		return s
 	}},
-	{check: checkSignature, name: "tree algorithm over a header", reason: snapshotform.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "tree algorithm over a header", reason: snapshot.ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBundle(t)
-		s.Signatures[0].Algorithm = snapshotform.AlgorithmTree
+		s.Signatures[0].Algorithm = snapshot.AlgorithmTree
 		return s
 	}},
-	{check: checkSignature, name: "signed record of tomorrow", reason: snapshotform.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSignature, name: "signed record of tomorrow", reason: snapshot.ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Publication.Record = bytes.Replace(s.Publication.Record, []byte(`"schema_version":1`), []byte(`"schema_version":2`), 1)
-		s.Publication.Signatures = must(signAll(snapshotform.PAE(snapshotform.TypePublication, testCluster, s.Publication.Record), snapshotform.AlgorithmTree, []crypto.Signer{f.keys[0]}))
+		s.Publication.Signatures = must(signAll(snapshot.PAE(snapshot.TypePublication, testCluster, s.Publication.Record), snapshot.AlgorithmTree, []crypto.Signer{f.keys[0]}))
 		return s
 	}},
 
-	{check: checkHash, name: "other content", reason: snapshotform.ReasonHash, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkHash, name: "other content", reason: snapshot.ReasonHash, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Content = bytes.Replace(s.Content, []byte("draining"), []byte(`active`), 1)
 		s.Content = bytes.Replace(s.Content, []byte("edge-pool"), []byte(`edge-pool-1`), 1) // the same size
 		return s
 	}},
-	{check: checkHash, name: "wrong size", reason: snapshotform.ReasonHash, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkHash, name: "wrong size", reason: snapshot.ReasonHash, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.ContentSize = 5 })
 	}},
 
-	{check: checkValidity, name: "of tomorrow", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "of tomorrow", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, _ *Record) {
-			h.ValidFrom = f.now.Add(snapshotform.ClockTolerance + time.Second)
+			h.ValidFrom = f.now.Add(snapshot.ClockTolerance + time.Second)
 		})
 	}},
-	{check: checkValidity, name: "issued tomorrow", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "issued tomorrow", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, _ *Record) {
-			h.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
+			h.IssuedAt = f.now.Add(snapshot.ClockTolerance + time.Second)
 		})
 	}},
-	{check: checkValidity, name: "record of tomorrow", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "record of tomorrow", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(_ *Header, _ *NodeBootstrap, r *Record) {
-			r.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
+			r.IssuedAt = f.now.Add(snapshot.ClockTolerance + time.Second)
 		})
 	}},
-	{check: checkValidity, name: "record never fresh", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "record never fresh", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.record.FreshUntil = x.record.IssuedAt })
 	}},
-	{check: checkValidity, name: "expired", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "expired", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, _ *Record) {
 			h.ExpiresAt, h.RefreshAfter = f.now, f.now.Add(-time.Hour)
 		})
 	}},
-	{check: checkValidity, name: "refresh at the end", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "refresh at the end", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.RefreshAfter = x.header.ExpiresAt })
 	}},
-	{check: checkValidity, name: "an empty interval within the tolerance", reason: snapshotform.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkValidity, name: "an empty interval within the tolerance", reason: snapshot.ReasonValidity, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.header.ValidFrom, x.header.ExpiresAt, x.header.RefreshAfter = f.now.Add(time.Minute), f.now.Add(time.Minute), f.now
 		})
 	}},
 
-	{check: checkEpoch, name: "older epoch, newer version", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "older epoch, newer version", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		g.accepted(t, f.signedBootstrap(t))
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { h.AuthorityEpoch--; h.ConfigVersion++; r.Generation++ })
 	}},
-	{check: checkEpoch, name: "header of a later epoch than its record", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "header of a later epoch than its record", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { r.AuthorityEpoch-- })
 	}},
-	{check: checkEpoch, name: "epoch ahead of the trust bundle", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "epoch ahead of the trust bundle", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { h.AuthorityEpoch, r.AuthorityEpoch = 4, 4 })
 	}},
-	{check: checkEpoch, name: "record ahead of the trust bundle", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "record ahead of the trust bundle", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(_ *Header, _ *NodeBootstrap, r *Record) { r.AuthorityEpoch = 4 })
 	}},
-	{check: checkEpoch, name: "bundle above 2^53", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "bundle above 2^53", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forgeBundle(func(x *forge) {
-			x.header.AuthorityEpoch, x.content.(*TrustBundle).AuthorityEpoch = snapshotform.MaxVersion+1, snapshotform.MaxVersion+1
+			x.header.AuthorityEpoch, x.content.(*TrustBundle).AuthorityEpoch = snapshot.MaxVersion+1, snapshot.MaxVersion+1
 		})
 	}},
-	{check: checkEpoch, name: "epoch above 2^53", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "epoch above 2^53", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
-			x.header.AuthorityEpoch, x.record.AuthorityEpoch = snapshotform.MaxVersion+1, snapshotform.MaxVersion+1
+			x.header.AuthorityEpoch, x.record.AuthorityEpoch = snapshot.MaxVersion+1, snapshot.MaxVersion+1
 		})
 	}},
-	{check: checkEpoch, name: "no epoch", reason: snapshotform.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkEpoch, name: "no epoch", reason: snapshot.ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.AuthorityEpoch = 0 })
 	}},
 
@@ -310,13 +310,13 @@ var refusals = []refusal{
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { h.ConfigVersion--; r.Generation++ })
 	}},
 	{check: checkVersion, name: "version above 2^53", reason: ReasonVersion, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.forge(func(x *forge) { x.header.ConfigVersion = snapshotform.MaxVersion + 1 })
+		return f.forge(func(x *forge) { x.header.ConfigVersion = snapshot.MaxVersion + 1 })
 	}},
 	{check: checkVersion, name: "no version", reason: ReasonVersion, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.ConfigVersion = 0 })
 	}},
 	{check: checkVersion, name: "generation above 2^53", reason: ReasonVersion, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.forge(func(x *forge) { x.record.Generation = snapshotform.MaxVersion + 1 })
+		return f.forge(func(x *forge) { x.record.Generation = snapshot.MaxVersion + 1 })
 	}},
 	{check: checkVersion, name: "the same again", reason: ReasonUnchanged, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
@@ -358,106 +358,106 @@ var refusals = []refusal{
 		return f.signedBootstrap(t, func(h *Header, b *NodeBootstrap, r *Record) { h.ConfigVersion++ })
 	}},
 
-	{check: checkGrants, name: "a role that is not mine", reason: snapshotform.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkGrants, name: "a role that is not mine", reason: snapshot.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.Roles = []string{"storage"} })
 	}},
-	{check: checkGrants, name: "an organization that is not mine", reason: snapshotform.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkGrants, name: "an organization that is not mine", reason: snapshot.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.OrganizationIDs = []string{"acme", "umbrella"} })
 	}},
-	{check: checkGrants, name: "roles beyond the header", reason: snapshotform.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkGrants, name: "roles beyond the header", reason: snapshot.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Roles = []string{"ingress", "storage"} })
 	}},
-	{check: checkGrants, name: "organizations beyond the header", reason: snapshotform.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkGrants, name: "organizations beyond the header", reason: snapshot.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Organizations = []string{"acme", "umbrella"} })
 	}},
-	{check: checkGrants, name: "another kind", reason: snapshotform.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkGrants, name: "another kind", reason: snapshot.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Kind = identity.Shard })
 	}},
-	{check: checkGrants, name: "membership for a thin node", reason: snapshotform.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkGrants, name: "membership for a thin node", reason: snapshot.ReasonGrants, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.header.Roles = []string{"thin"}
 			x.content.(*NodeBootstrap).Roles = x.header.Roles
 		})
 	}},
 
-	{check: checkContent, name: "older bundle, and no marks", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "older bundle, and no marks", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.ConfigVersion-- })
 	}},
-	{check: checkContent, name: "bundle of an older epoch, and no marks", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "bundle of an older epoch, and no marks", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBundle(t, func(h *Header, b *TrustBundle) {
 			h.ConfigVersion++
 			h.AuthorityEpoch--
 			b.AuthorityEpoch--
 		})
 	}},
-	{check: checkContent, name: "unknown member", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "unknown member", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.raw = bytes.Replace(must(encode(x.content)), []byte(`{"cluster_id"`), []byte(`{"admin":true,"cluster_id"`), 1)
 		})
 	}},
-	{check: checkContent, name: "duplicate member", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "duplicate member", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.raw = bytes.Replace(must(encode(x.content)), []byte(`"entry"`), []byte(`"entry":"x","entry"`), 1)
 		})
 	}},
-	{check: checkContent, name: "white space", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "white space", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.raw = append(must(encode(x.content)), '\n') })
 	}},
-	{check: checkContent, name: "another node", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "another node", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.content.(*NodeBootstrap).Node = mustID(identity.New(testCluster, identity.Data, "node-d"))
 		})
 	}},
-	{check: checkContent, name: "another cluster", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "another cluster", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.content.(*NodeBootstrap).ClusterID = "test.example"
 		})
 	}},
-	{check: checkContent, name: "another cluster without members", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "another cluster without members", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.content.(*NodeBootstrap).ClusterID, x.content.(*NodeBootstrap).Members = "test.example", nil
 		})
 	}},
-	{check: checkContent, name: "member of another cluster", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "member of another cluster", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.content.(*NodeBootstrap).Members = []Member{{mustID(identity.New("test.example", identity.Data, "node-d")), MemberActive}}
 		})
 	}},
-	{check: checkContent, name: "member in no state", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "member in no state", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Members[0].State = "gone" })
 	}},
-	{check: checkContent, name: "member twice", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "member twice", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			b := x.content.(*NodeBootstrap)
 			b.Members[1].ID = b.Members[0].ID
 		})
 	}},
-	{check: checkContent, name: "no coordinators", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "no coordinators", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Coordinators = nil })
 	}},
-	{check: checkContent, name: "coordinator without a port", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "coordinator without a port", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Coordinators = []string{"c1.prod.example"} })
 	}},
-	{check: checkContent, name: "coordinator on port 0", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "coordinator on port 0", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Coordinators = []string{"c1.prod.example:0"} })
 	}},
-	{check: checkContent, name: "renewal after expiry", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "renewal after expiry", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).RenewEvery = 25 * time.Hour })
 	}},
-	{check: checkContent, name: "degraded beyond the identity", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "degraded beyond the identity", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Degraded.Max = 25 * time.Hour })
 	}},
-	{check: checkContent, name: "degraded actions out of order", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "degraded actions out of order", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { slices.Reverse(x.content.(*NodeBootstrap).Degraded.Allow) })
 	}},
-	{check: checkContent, name: "no entry", reason: snapshotform.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "no entry", reason: snapshot.ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Entry = "" })
 	}},
 
-	{check: checkSecret, name: "token in the content", reason: snapshotform.ReasonSecret, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSecret, name: "token in the content", reason: snapshot.ReasonSecret, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.content.(*NodeBootstrap).Entry = "fealty1_" + strings.Repeat("a", 20) })
 	}},
-	{check: checkSecret, name: "token in the header", reason: snapshotform.ReasonSecret, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkSecret, name: "token in the header", reason: snapshot.ReasonSecret, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.ScopeIDs = []string{"glpat-" + strings.Repeat("a", 20)} })
 	}},
 }
@@ -509,12 +509,12 @@ var bundleRefusals = []struct {
 	{"signer with a short key", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Signers.Keys[0].Key = b.Signers.Keys[0].Key[:31] }},
 	{"no head", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head.Hash = Digest{} }},
 	{"revoked twice", func(_ *testing.T, _ *fleet, b *TrustBundle) {
-		b.Revoked = []Revoked{{snapshotform.RevokedService, "web"}, {snapshotform.RevokedService, "web"}}
+		b.Revoked = []Revoked{{snapshot.RevokedService, "web"}, {snapshot.RevokedService, "web"}}
 	}},
 	{"revoked out of order", func(_ *testing.T, _ *fleet, b *TrustBundle) {
-		b.Revoked = []Revoked{{snapshotform.RevokedService, "web"}, {snapshotform.RevokedPeer, "db-1"}}
+		b.Revoked = []Revoked{{snapshot.RevokedService, "web"}, {snapshot.RevokedPeer, "db-1"}}
 	}},
-	{"revoked without a name", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Revoked = []Revoked{{snapshotform.RevokedService, ""}} }},
+	{"revoked without a name", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Revoked = []Revoked{{snapshot.RevokedService, ""}} }},
 	{"another cluster, and no bans", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ClusterID, b.BannedIDs = "test.example", nil }},
 	{"no hash of a newer head", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head = Head{Index: 9} }},
 	// Against the active bundle:
@@ -552,7 +552,7 @@ func TestRefusals(t *testing.T) {
 			g := f.given()
 			s := f.forgeBundle(func(x *forge) { b.bend(t, f, x.content.(*TrustBundle)) })
 			_, err := verify(checks, g.verification(s))
-			wantRefused(t, err, checkContent, snapshotform.ReasonContent)
+			wantRefused(t, err, checkContent, snapshot.ReasonContent)
 			if _, err := verify(without(checkContent), g.verification(s)); err != nil {
 				t.Fatalf("without check 11 it is refused all the same: %v", err)
 			}
@@ -740,8 +740,8 @@ func TestClockTolerance(t *testing.T) {
 		at time.Duration
 		ok bool
 	}{
-		{-snapshotform.ClockTolerance - time.Nanosecond, false},
-		{-snapshotform.ClockTolerance, true},
+		{-snapshot.ClockTolerance - time.Nanosecond, false},
+		{-snapshot.ClockTolerance, true},
 		{0, true},
 		{30 * time.Minute, true}, // stale is not refused
 		{time.Hour - time.Nanosecond, true},
@@ -754,13 +754,13 @@ func TestClockTolerance(t *testing.T) {
 			t.Errorf("at %v: %v", c.at, err)
 		}
 		if !c.ok {
-			wantRefused(t, err, checkValidity, snapshotform.ReasonValidity)
+			wantRefused(t, err, checkValidity, snapshot.ReasonValidity)
 		}
 	}
 	// The same edges for a signing key.
 	key := ConfigKey{Scopes: []Scope{ScopeNodeRuntime}, NotBefore: f.now, NotAfter: f.now.Add(time.Hour)}
 	for at, ok := range map[time.Duration]bool{
-		-snapshotform.ClockTolerance - 1: false, -snapshotform.ClockTolerance: true, time.Hour - 1: true, time.Hour: false,
+		-snapshot.ClockTolerance - 1: false, -snapshot.ClockTolerance: true, time.Hour - 1: true, time.Hour: false,
 	} {
 		if msg := key.trusts(ScopeNodeRuntime, f.now.Add(at)); (msg == "") != ok {
 			t.Errorf("a key at %v: %q", at, msg)
@@ -815,7 +815,7 @@ func TestDualSignatures(t *testing.T) {
 			v := f.mustVerify(t, c.signed, trust)
 			var want []string
 			for _, i := range c.keys {
-				want = append(want, snapshotform.KeyIDOf(public(f.keys[i])))
+				want = append(want, snapshot.KeyIDOf(public(f.keys[i])))
 			}
 			if got := v.SignerKeyIDs(); !slices.Equal(got, want) {
 				t.Fatalf("trusted signers %v, want %v", got, want)
@@ -824,7 +824,7 @@ func TestDualSignatures(t *testing.T) {
 	}
 	t.Run("neither", func(t *testing.T) {
 		_, err := Verify(spoil(spoil(both, 0), 1), f.trust(), Marks{}, f.now)
-		wantRefused(t, err, checkSignature, snapshotform.ReasonSignature)
+		wantRefused(t, err, checkSignature, snapshot.ReasonSignature)
 	})
 	// A revoked key that signs twice, under two ids, is still one revoked key.
 	t.Run("revoked key twice", func(t *testing.T) {
@@ -832,7 +832,7 @@ func TestDualSignatures(t *testing.T) {
 		trust := f.trust()
 		trust.Bundle = revoke(0)
 		_, err := Verify(s, trust, Marks{}, f.now)
-		wantRefused(t, err, checkSigner, snapshotform.ReasonSigner)
+		wantRefused(t, err, checkSigner, snapshot.ReasonSigner)
 	})
 	t.Run("bundle", func(t *testing.T) {
 		d := must(compose(f.bundleHeader(), f.bundleContent()))
@@ -850,10 +850,10 @@ func TestRevocationsAccumulate(t *testing.T) {
 	trust := f.trust()
 	trust.Bundle = revoked
 	_, err := Verify(f.signedBundle(t), trust, Marks{}, f.now)
-	wantRefused(t, err, checkContent, snapshotform.ReasonContent)
+	wantRefused(t, err, checkContent, snapshot.ReasonContent)
 	dropped := func(_ *Header, b *TrustBundle) { b.ConfigKeys = b.ConfigKeys[1:] }
 	_, err = Verify(f.signedBundle(t, dropped), trust, Marks{}, f.now)
-	wantRefused(t, err, checkContent, snapshotform.ReasonContent)
+	wantRefused(t, err, checkContent, snapshot.ReasonContent)
 	over := f.bundleContent().ConfigKeys[0].NotAfter
 	later := f.signedBundle(t, dropped, func(h *Header, _ *TrustBundle) {
 		h.IssuedAt, h.ValidFrom, h.ExpiresAt, h.RefreshAfter = over, over, over.Add(time.Hour), over.Add(time.Minute)
@@ -865,7 +865,7 @@ func TestRevocationsAccumulate(t *testing.T) {
 	named := func(names ...string) func(*Header, *TrustBundle) {
 		return func(_ *Header, b *TrustBundle) {
 			for _, n := range names {
-				b.Revoked = append(b.Revoked, Revoked{snapshotform.RevokedService, n})
+				b.Revoked = append(b.Revoked, Revoked{snapshot.RevokedService, n})
 			}
 		}
 	}
@@ -873,7 +873,7 @@ func TestRevocationsAccumulate(t *testing.T) {
 	f.mustVerify(t, f.signedBundle(t, named("db", "web")), trust)
 	for _, names := range [][]string{nil, {"db"}} {
 		_, err := Verify(f.signedBundle(t, named(names...)), trust, Marks{}, f.now)
-		wantRefused(t, err, checkContent, snapshotform.ReasonContent)
+		wantRefused(t, err, checkContent, snapshot.ReasonContent)
 	}
 	was, _ := trust.Bundle.TrustBundle()
 	if must(was.Revocations()) == must(f.bundleContent().Revocations()) {
@@ -934,13 +934,13 @@ func TestComposeRefuses(t *testing.T) {
 		{"fraction of a second", checkSchema, func(h *Header, _ *NodeBootstrap) { h.IssuedAt = h.IssuedAt.Add(1) }},
 		{"increment", checkSchema, func(h *Header, _ *NodeBootstrap) { h.Base = new(Base) }},
 		{"no epoch", checkEpoch, func(h *Header, _ *NodeBootstrap) { h.AuthorityEpoch = 0 }},
-		{"version above 2^53", checkVersion, func(h *Header, _ *NodeBootstrap) { h.ConfigVersion = snapshotform.MaxVersion + 1 }},
+		{"version above 2^53", checkVersion, func(h *Header, _ *NodeBootstrap) { h.ConfigVersion = snapshot.MaxVersion + 1 }},
 		{"refresh at the end", checkValidity, func(h *Header, _ *NodeBootstrap) { h.RefreshAfter = h.ExpiresAt }},
 		{"roles beyond the header", checkGrants, func(_ *Header, b *NodeBootstrap) { b.Roles = []string{"egress"} }},
 		{"no coordinators", checkContent, func(_ *Header, b *NodeBootstrap) { b.Coordinators = nil }},
 		{"fraction of a second of life", checkContent, func(_ *Header, b *NodeBootstrap) { b.SVIDTTL++ }},
-		{"too many members", checkContent, func(_ *Header, b *NodeBootstrap) { b.Members = members(snapshotform.MaxMembers + 1) }},
-		{"content above the limit", checkLimits, func(_ *Header, b *NodeBootstrap) { b.Members = members(snapshotform.MaxMembers) }},
+		{"too many members", checkContent, func(_ *Header, b *NodeBootstrap) { b.Members = members(snapshot.MaxMembers + 1) }},
+		{"content above the limit", checkLimits, func(_ *Header, b *NodeBootstrap) { b.Members = members(snapshot.MaxMembers) }},
 		{"secret", checkSecret, func(_ *Header, b *NodeBootstrap) { b.Entry = "fealty1_x" }},
 		{"secret in the header", checkSecret, func(h *Header, _ *NodeBootstrap) { h.ScopeIDs = []string{"fealty1_x"} }},
 	} {
@@ -967,7 +967,7 @@ func TestComposeRefuses(t *testing.T) {
 	for name, bend := range map[string]func(*Record){
 		"never fresh": func(r *Record) { r.FreshUntil = r.IssuedAt },
 		"no epoch":    func(r *Record) { r.AuthorityEpoch = 0 },
-		"generation":  func(r *Record) { r.Generation = snapshotform.MaxVersion + 1 },
+		"generation":  func(r *Record) { r.Generation = snapshot.MaxVersion + 1 },
 		"no time":     func(r *Record) { r.IssuedAt = time.Time{} },
 	} {
 		r := f.record()

@@ -90,10 +90,10 @@ budget() {
 }
 
 # Public packages promise what docs/reference/api.txt says. After a change that is meant:
-#   go test ./internal/layers -run TestPublicNames -update
+#   go test ./test/layout -run TestPublicNames -update
 promised() {
   local out status=0
-  out=$(go test -count=1 -run '^TestPublicNames$' -v ./internal/layers 2>&1) || status=1
+  out=$(go test -count=1 -run '^TestPublicNames$' -v ./test/layout 2>&1) || status=1
   if [ $status = 1 ]; then echo "$out" >&2; else grep -o '[^ ]* *[0-9]* top-level names$' <<<"$out"; fi
   return $status
 }

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/beside"
-	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/node/client"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -83,7 +83,7 @@ func TestDomainMove(t *testing.T) {
 	t.Parallel()
 	f, a := startActuation(t)
 	socket := f.socket("coordinator-1")
-	operator, err := beside.Open(beside.Config{Dir: filepath.Join(f.dir, "acme"), Log: slog.New(slog.DiscardHandler)})
+	operator, err := client.Open(client.Config{Dir: filepath.Join(f.dir, "acme"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
 // The first manifest is set as on Kubernetes: coordinators advertise an address that nobody

@@ -31,9 +31,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/devcluster"
-	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -60,7 +60,7 @@ type flooded struct {
 	cmd    *exec.Cmd
 	ended  chan struct{}   // closed when cmd ended
 	token  proof.JoinToken // admits everybody
-	member *devcluster.Candidate
+	member *cluster.Candidate
 	chain  [][]byte // its certificates
 }
 
@@ -209,10 +209,10 @@ func from(address string) dialer {
 
 // join has a machine at an address join, which tries again for as long as an agent that
 // is in a hurry.
-func (f *flooded) join(address string) (*devcluster.Candidate, [][]byte, error) {
+func (f *flooded) join(address string) (*cluster.Candidate, [][]byte, error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
-	n, err := devcluster.NewCandidate(f.token)
+	n, err := cluster.NewCandidate(f.token)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -230,7 +230,7 @@ func (f *flooded) join(address string) (*devcluster.Candidate, [][]byte, error) 
 	}
 }
 
-func (f *flooded) joinOnce(ctx context.Context, n *devcluster.Candidate, dial dialer, within time.Duration) ([][]byte, error) {
+func (f *flooded) joinOnce(ctx context.Context, n *cluster.Candidate, dial dialer, within time.Duration) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	conn, err := pinned.Dial(f.addr, pinned.Root(f.token.Cluster, f.token.Pin), mesh.Options{Dialer: dial})
@@ -668,7 +668,7 @@ func TestJoinsAtOnceFromOneAddress(t *testing.T) {
 
 // joinInTheEnd has a machine join, which tries until it is a member.
 func (f *flooded) joinInTheEnd(address string, tries *atomic.Int64) error {
-	n, err := devcluster.NewCandidate(f.token)
+	n, err := cluster.NewCandidate(f.token)
 	if err != nil {
 		return err
 	}
@@ -694,7 +694,7 @@ var joining = make(chan struct{}, 64)
 
 // joinInTurn connects, and joins when it is its turn to compute. If the other end has closed
 // the connection by then it connects again.
-func (f *flooded) joinInTurn(n *devcluster.Candidate, address string) error {
+func (f *flooded) joinInTurn(n *cluster.Candidate, address string) error {
 	first, err := from(address)(f.t.Context(), f.addr)
 	if err != nil {
 		return err

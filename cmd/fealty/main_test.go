@@ -22,9 +22,9 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/cli"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/freeport"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -63,7 +63,7 @@ func TestSignalAfterTheEnd(t *testing.T) {
 	for _, row := range []struct {
 		args []string
 		want int
-	}{{[]string{"help"}, 0}, {[]string{"no-such-command"}, int(explain.ExitUsage)}} {
+	}{{[]string{"help"}, 0}, {[]string{"no-such-command"}, int(errcode.ExitUsage)}} {
 		t.Run(row.args[0], func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], row.args...)
 			cmd.Env = append(os.Environ(), lingers+"=1")
@@ -310,12 +310,12 @@ func (s *servers) command(ts *testscript.TestScript, neg bool, args []string) {
 
 // certificates returns PEM files of a cluster prod.example, made for this run.
 func certificates(t *testing.T) map[string][]byte {
-	a, other := identitytest.NewAuthority(t, "prod.example"), identitytest.NewAuthority(t, "prod.example")
+	a, other := pkitest.NewAuthority(t, "prod.example"), pkitest.NewAuthority(t, "prod.example")
 	id := a.ID(t, identity.Data, "node-c")
 	chain, key := a.Issue(t, id)
-	expired, _ := a.Issue(t, id, identitytest.Expired())
+	expired, _ := a.Issue(t, id, pkitest.Expired())
 	two, _ := a.IssueRaw(t, func(c *x509.Certificate) {
-		c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames("spiffe://prod.example/data/a", "spiffe://prod.example/data/b"))
+		c.ExtraExtensions = append(c.ExtraExtensions, pkitest.AltNames("spiffe://prod.example/data/a", "spiffe://prod.example/data/b"))
 	})
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {

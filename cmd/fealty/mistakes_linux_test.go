@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
 // A mistake is a command that somebody gets wrong, and what the answer has to tell them so

@@ -17,7 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -25,21 +25,21 @@ import (
 type operators struct {
 	t    *testing.T
 	mu   sync.Mutex
-	made map[string]*identitytest.PKI // guarded by mu
+	made map[string]*pkitest.PKI // guarded by mu
 }
 
 func newOperators(t *testing.T) *operators {
-	return &operators{t: t, made: make(map[string]*identitytest.PKI)}
+	return &operators{t: t, made: make(map[string]*pkitest.PKI)}
 }
 
 // pki returns the PKI name of the script; the one called aged has a root that ended.
-func (o *operators) pki(ts *testscript.TestScript, name string) *identitytest.PKI {
+func (o *operators) pki(ts *testscript.TestScript, name string) *pkitest.PKI {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := ts.Getenv("WORK") + "/" + name
 	p := o.made[key]
 	if p == nil {
-		p = identitytest.NewPKI(o.t, name, nil)
+		p = pkitest.NewPKI(o.t, name, nil)
 		if name == "aged" {
 			p.Root = p.CA(o.t, name+" root", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 			p.Intermediate = p.CA(o.t, name+" intermediate", &p.Root, nil)
@@ -56,7 +56,7 @@ func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args) > 4 {
 		ts.Fatalf("usage: pki PKI NAME DIR [expired|early|server|many-names|alone|p521|SPIFFE-ID]")
 	}
-	p, key, how := o.pki(ts, args[0]), identitytest.NewKey(o.t), strings.Join(args[3:], "")
+	p, key, how := o.pki(ts, args[0]), pkitest.NewKey(o.t), strings.Join(args[3:], "")
 	if how == "p521" {
 		var err error
 		key, err = ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
@@ -90,8 +90,8 @@ func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
 	dir := ts.MkAbs(args[2])
 	ts.Check(os.MkdirAll(dir, 0o700))
 	for name, data := range map[string][]byte{
-		"tls.crt": identitytest.PEM(chain...), "tls.key": identitytest.KeyPEM(o.t, key), "ca.crt": identitytest.PEM(p.Root.Cert),
-		"root.crt": identitytest.PEM(p.Root.Cert), "intermediate.crt": identitytest.PEM(p.Intermediate.Cert),
+		"tls.crt": pkitest.PEM(chain...), "tls.key": pkitest.KeyPEM(o.t, key), "ca.crt": pkitest.PEM(p.Root.Cert),
+		"root.crt": pkitest.PEM(p.Root.Cert), "intermediate.crt": pkitest.PEM(p.Intermediate.Cert),
 	} {
 		ts.Check(os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}

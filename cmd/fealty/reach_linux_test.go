@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/workload/callertest"
+	"github.com/fealty-io/fealty/internal/workload/workloadtest"
 )
 
 // BenchmarkOneWorkload measures how long a change of the config takes from the call that makes it to a
@@ -62,7 +62,7 @@ func BenchmarkOneWorkload(b *testing.B) {
 	}
 	answers := make(chan answer, workloads)
 	for n := range workloads {
-		client, ctx := callertest.Over(b, callertest.As(b, firstUID+n, socket))
+		client, ctx := workloadtest.Over(b, workloadtest.As(b, firstUID+n, socket))
 		go func() {
 			for listen(ctx, client, func(identities int) { answers <- answer{n, identities, time.Now()} }) {
 				time.Sleep(10 * time.Millisecond) // nothing was assigned yet

@@ -23,9 +23,9 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/freeport"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -36,7 +36,7 @@ type actuation struct {
 	t       *testing.T
 	program string
 	dir     string
-	pki     *identitytest.PKI
+	pki     *pkitest.PKI
 	at      map[string]string // addresses, by the names of programs
 	runs    map[string]*exec.Cmd
 }
@@ -47,7 +47,7 @@ func newActuation(t *testing.T) *actuation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &actuation{t: t, program: name, dir: t.TempDir(), pki: identitytest.NewPKI(t, "corp", nil),
+	a := &actuation{t: t, program: name, dir: t.TempDir(), pki: pkitest.NewPKI(t, "corp", nil),
 		at: make(map[string]string), runs: make(map[string]*exec.Cmd)}
 	for _, id := range []string{"provider/laptop", "shard/eu-1", "operator/acme"} {
 		a.certify(id)
@@ -71,11 +71,11 @@ func (a *actuation) certify(path string) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	key := identitytest.NewKey(a.t)
+	key := pkitest.NewKey(a.t)
 	chain := a.pki.Issue(a.t, key, func(c *x509.Certificate) { c.URIs = []*url.URL{id.URL()} })
-	a.write(path+"/tls.crt", identitytest.PEM(chain...))
-	a.write(path+"/tls.key", identitytest.KeyPEM(a.t, key))
-	a.write(path+"/ca.crt", identitytest.PEM(a.pki.Root.Cert))
+	a.write(path+"/tls.crt", pkitest.PEM(chain...))
+	a.write(path+"/tls.key", pkitest.KeyPEM(a.t, key))
+	a.write(path+"/ca.crt", pkitest.PEM(a.pki.Root.Cert))
 }
 
 func (a *actuation) write(name string, data []byte) {

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -33,7 +33,7 @@ func snapshots(t *testing.T) map[string][]byte {
 	}
 	public := func(k ed25519.PrivateKey) ed25519.PublicKey { return k.Public().(ed25519.PublicKey) }
 	now := time.Now().UTC().Truncate(time.Second)
-	a := identitytest.NewAuthority(t, "prod.example")
+	a := pkitest.NewAuthority(t, "prod.example")
 	root, signing, signer := key(), key(), key()
 	header := snapshot.Header{
 		ClusterID: "prod.example", AuthorityEpoch: 1, ConfigVersion: 3, IssuedAt: now.Add(-time.Minute), ValidFrom: now.Add(-time.Minute),
@@ -50,7 +50,7 @@ func snapshots(t *testing.T) map[string][]byte {
 	draft, err := snapshotauthor.Compose(h, &snapshot.TrustBundle{
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{a.Root().Cert.Raw}, MeshKeys: []identity.KeyID{a.MeshCA().KeyID()},
 		ConfigRoot: public(root), Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: public(signer)}}}, Head: snapshot.Head{Index: 1, Hash: snapshot.Digest{1}},
-		ConfigKeys: []snapshot.ConfigKey{{Algorithm: snapshotform.AlgorithmTree, Key: public(signing), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}},
+		ConfigKeys: []snapshot.ConfigKey{{Algorithm: internalsnapshot.AlgorithmTree, Key: public(signing), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}},
 	})
 	must(err)
 	bundle, err := draft.Sign(root)
@@ -88,7 +88,7 @@ func snapshots(t *testing.T) map[string][]byte {
 		"long.snap":      append(bytes.Clone(one), 0),
 		"magic.snap":     append([]byte("FLTYSNP9"), one[8:]...),
 		"empty.snap":     nil,
-		"huge.snap":      make([]byte, snapshotform.MaxSigned+1),
+		"huge.snap":      make([]byte, internalsnapshot.MaxSigned+1),
 		"root.statement": signedRoot,
 		"root.pin":       []byte(a.Root().KeyID().String()),
 		"config.root":    []byte(hex.EncodeToString(public(root))),

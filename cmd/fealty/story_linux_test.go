@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/devcluster"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
-	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -83,7 +83,7 @@ func TestStoryWithProcesses(t *testing.T) {
 	}
 	step := func(id string) {
 		t.Helper()
-		if !slices.Contains(devcluster.Steps(), id) {
+		if !slices.Contains(cluster.Steps(), id) {
 			t.Errorf("the story has no step %s", id)
 		}
 	}

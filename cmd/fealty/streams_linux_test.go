@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
 // A stream is what a process has for standard output and standard error.
@@ -261,7 +261,7 @@ func (f *streams) works(row, problem string) {
 	name := strings.ReplaceAll(row, " ", "-")
 	f.join("data", name)
 	f.must("member", "ban", "data/"+name, "--reason", "a test", "--yes", "--socket", socket)
-	local, err := line.Dial(filepath.Join(f.dir, "eu-1", "agent.sock"), patience)
+	local, err := client.Dial(filepath.Join(f.dir, "eu-1", "agent.sock"), patience)
 	if err != nil {
 		f.t.Fatal(err)
 	}

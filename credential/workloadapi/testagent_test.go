@@ -22,7 +22,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/credential/workloadapi"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 const me = "spiffe://prod.example/workload/billing/api"
@@ -31,7 +31,7 @@ const me = "spiffe://prod.example/workload/billing/api"
 type agent struct {
 	pb.UnimplementedSpiffeWorkloadAPIServer
 	t       testing.TB
-	pki     *identitytest.PKI
+	pki     *pkitest.PKI
 	address string
 	server  *grpc.Server
 
@@ -52,7 +52,7 @@ func newAgent(t testing.TB) *agent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(short) })
-	a := &agent{t: t, pki: identitytest.NewPKI(t, "corp", nil), address: "unix://" + filepath.Join(short, "s"),
+	a := &agent{t: t, pki: pkitest.NewPKI(t, "corp", nil), address: "unix://" + filepath.Join(short, "s"),
 		changed: make(chan struct{})}
 	a.start()
 	t.Cleanup(func() { a.stop() })
@@ -146,7 +146,7 @@ func (a *agent) issue(edits ...func(*x509.Certificate)) (*pb.X509SVID, *x509.Cer
 	if edits == nil {
 		edits = append(edits, uris(me))
 	}
-	key := identitytest.NewKey(a.t)
+	key := pkitest.NewKey(a.t)
 	chain := a.pki.Issue(a.t, key, func(c *x509.Certificate) {
 		for _, e := range edits {
 			e(c)

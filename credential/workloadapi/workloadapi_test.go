@@ -25,14 +25,13 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/credential/workloadapi"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/sourcetest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bad is what an agent can say that no source puts in use.
-func (a *agent) bad(t testing.TB) []sourcetest.Bad {
+func (a *agent) bad(t testing.TB) []pkitest.Bad {
 	edited := func(edit func(*pb.X509SVID)) func(testing.TB) {
 		return func(testing.TB) {
 			svid, _ := a.issue()
@@ -46,8 +45,8 @@ func (a *agent) bad(t testing.TB) []sourcetest.Bad {
 	says := func(err error) func(testing.TB) {
 		return func(testing.TB) { a.say(func(stream) error { return err }) }
 	}
-	stranger := identitytest.NewPKI(t, "stranger", nil)
-	return []sourcetest.Bad{
+	stranger := pkitest.NewPKI(t, "stranger", nil)
+	return []pkitest.Bad{
 		{Name: "no identity", Reason: credential.Incomplete, Put: func(testing.TB) { a.send() }},
 		{Name: "an empty identity", Reason: credential.OtherIdentity, Put: func(testing.TB) { a.send(new(pb.X509SVID)) }},
 		{Name: "garbage for a certificate", Reason: credential.Malformed,
@@ -65,7 +64,7 @@ func (a *agent) bad(t testing.TB) []sourcetest.Bad {
 		{Name: "a huge key", Reason: credential.Malformed,
 			Put: edited(func(s *pb.X509SVID) { s.X509SvidKey = make([]byte, 1<<20) })},
 		{Name: "a key of another certificate", Reason: credential.KeyMismatch,
-			Put: edited(func(s *pb.X509SVID) { s.X509SvidKey = pkcs8(t, identitytest.NewKey(t)) })},
+			Put: edited(func(s *pb.X509SVID) { s.X509SvidKey = pkcs8(t, pkitest.NewKey(t)) })},
 		{Name: "a key of another kind", Reason: credential.KeyMismatch, Put: edited(func(s *pb.X509SVID) {
 			key, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 			if err != nil {
@@ -116,12 +115,12 @@ func (a *agent) bad(t testing.TB) []sourcetest.Bad {
 // The source keeps what every source keeps, of an agent that says whatever it likes.
 func TestWorkloadAPIIsASource(t *testing.T) {
 	t.Parallel()
-	sourcetest.Run(t, func(t *testing.T) *sourcetest.Subject {
+	pkitest.Run(t, func(t *testing.T) *pkitest.Subject {
 		a := newAgent(t)
 		a.rotate()
 		source := a.open(a.config())
 		down := false
-		s := &sourcetest.Subject{
+		s := &pkitest.Subject{
 			Source: source, Failure: source.Failure, Log: a.logged, Stop: func() { source.Close() },
 			Rotate: func(testing.TB) *x509.Certificate {
 				leaf := a.rotate()
@@ -403,7 +402,7 @@ func TestALongLife(t *testing.T) {
 	a := newAgent(t)
 	never := func(c *x509.Certificate) { c.NotAfter = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 	root := a.pki.CA(t, "eternal", nil, never)
-	key := identitytest.NewKey(t)
+	key := pkitest.NewKey(t)
 	chain := a.pki.IssueBy(t, root, key, func(c *x509.Certificate) { never(c); uris(me)(c) })
 	a.send(&pb.X509SVID{SpiffeId: me, X509Svid: der(chain...), X509SvidKey: pkcs8(t, key), Bundle: der(root.Cert)})
 	cfg := a.config()

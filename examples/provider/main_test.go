@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
-	"github.com/fealty-io/fealty/internal/providerform"
 )
 
 // The example keeps the contract, over restarts too, and is short.
@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 	}
 	defer conn.Close()
 	kept := 0
-	err = conformance.Check(t.Context(), conformance.Target{Conn: conn, Holder: providerform.InsecureHolder,
+	err = conformance.Check(t.Context(), conformance.Target{Conn: conn, Holder: provider.InsecureHolder,
 		Restart: func(context.Context) error {
 			end()
 			err := <-done

@@ -31,7 +31,7 @@ package durable
 import (
 	"errors"
 
-	files "github.com/fealty-io/fealty/internal/durable"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 var (

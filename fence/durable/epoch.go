@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/fealty-io/fealty/fence"
-	files "github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // The names of the files in a holder's directory.
@@ -227,7 +227,7 @@ func (o EpochOptions) next(name string, last fence.Life) (fence.Life, error) {
 	}
 	lineage := append(last.Lineage[:len(last.Lineage):len(last.Lineage)], last.Incarnation)
 	// The newest are kept. A receiver that saw this holder longer ago wants a new grant.
-	lineage = lineage[max(0, len(lineage)-fenceform.MaxLineage):]
+	lineage = lineage[max(0, len(lineage)-signed.MaxLineage):]
 	return fence.Life{Epoch: epoch, Incarnation: o.incarnation, Lineage: lineage, Grant: grantText}, nil
 }
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
-	files "github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 const (
@@ -171,12 +171,12 @@ func TestManyLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all fence.Lineage
-	for i := range fenceform.MaxLineage + 10 {
+	for i := range signed.MaxLineage + 10 {
 		e, err := enrolling(disk, "/h", durable.EpochOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := all[max(0, len(all)-fenceform.MaxLineage):]; e.Life().Lineage.String() != want.String() ||
+		if want := all[max(0, len(all)-signed.MaxLineage):]; e.Life().Lineage.String() != want.String() ||
 			e.Life().Epoch != fence.NewEpoch(0, uint32(i+1)) {
 			t.Fatalf("life %d: %v with %d before it", i+1, e.Life().Epoch, len(e.Life().Lineage))
 		}

@@ -8,7 +8,7 @@ import (
 	"io"
 
 	"github.com/fealty-io/fealty/fence"
-	files "github.com/fealty-io/fealty/internal/durable"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // Functions that end in On are on a disk of a test, OpenTermOn with true is [EnrolTerm];

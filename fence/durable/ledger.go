@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/fence"
-	files "github.com/fealty-io/fealty/internal/durable"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // The names of the files in a receiver's directory.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 )
 
 // course is a receiver whose disk fails, and the same receiver without a disk, which never

@@ -20,9 +20,9 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
-	files "github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 var (
@@ -371,7 +371,7 @@ func image(t *testing.T, disk *durabletest.Disk, long ...int) (file []byte, fram
 // been acknowledged. So is one of which a frame is missing, is there twice, or has moved.
 func TestLedgerDamaged(t *testing.T) {
 	disk := newDisk(t)
-	whole, frames := image(t, disk, 8, fenceform.MaxName, 9)
+	whole, frames := image(t, disk, 8, signed.MaxName, 9)
 	refused := func(text []byte, how string) {
 		t.Helper()
 		disk.Put("/r/ledger", text)
@@ -450,8 +450,8 @@ func TestLedgerRecords(t *testing.T) {
 		{"a mark", "p" + text("s3") + text("m") + text("") + one + one + digest, false},
 		{"a mark of life 0", "p" + text("s3") + text("m") + text("") + number(0) + one + digest, true},
 		{"a mark of sequence 0", "p" + text("s3") + text("m") + text("") + one + number(0) + digest, true},
-		{"the longest name", "f" + text(strings.Repeat("n", fenceform.MaxName)), false},
-		{"a longer name", "f" + text(strings.Repeat("n", fenceform.MaxName+1)), true},
+		{"the longest name", "f" + text(strings.Repeat("n", signed.MaxName)), false},
+		{"a longer name", "f" + text(strings.Repeat("n", signed.MaxName+1)), true},
 		{"a name that is not printable", "f" + text("m\n"), true},
 		{"a record of another kind", "x", true},
 		{"a record that is cut", "f\x00\x09m", true},
@@ -497,7 +497,7 @@ func tears(at int, frame []byte) map[string][]byte {
 // what was acknowledged is there, and the ledger opens.
 func TestLedgerTorn(t *testing.T) {
 	// Short, and over three sectors.
-	for _, long := range []int{8, fenceform.MaxName} {
+	for _, long := range []int{8, signed.MaxName} {
 		disk := newDisk(t)
 		whole, frames := image(t, disk, long)
 		last := frames[len(frames)-1]

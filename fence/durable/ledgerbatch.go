@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/fence"
-	files "github.com/fealty-io/fealty/internal/durable"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // request is one call that waits to be saved. Its caller has it again once it was answered,

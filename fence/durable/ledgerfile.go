@@ -11,7 +11,7 @@ import (
 	"io"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // A ledger's file is frames, one for each time that it was synced. All numbers are big
@@ -402,7 +402,7 @@ func decodeHeader(body []byte) (ledgerHeader, error) {
 	if d.fault == "" && kind[0] == recordHeader && version != ledgerVersion {
 		return ledgerHeader{}, fmt.Errorf("its header says %q, and this release reads %q: %w", version, ledgerVersion, errVersion)
 	}
-	h := ledgerHeader{cluster: d.text(fenceform.MaxName, true)}
+	h := ledgerHeader{cluster: d.text(signed.MaxName, true)}
 	copy(h.id[:], d.bytes(len(h.id)))
 	h.since = d.number()
 	if d.fault != "" || kind[0] != recordHeader || len(d.rest) > 0 {
@@ -429,13 +429,13 @@ func (d *decoder) record(memory *fence.Ledger, made *bool) {
 		}
 	case recordPair:
 		c.Pair.Holder = d.interned(false)
-		c.Pair.Resource = d.text(fenceform.MaxName, false)
+		c.Pair.Resource = d.text(signed.MaxName, false)
 		c.Domain = d.interned(true)
 		c.Mark.Epoch = d.epoch()
 		c.Mark.Sequence = d.counted("a sequence of 0")
 		copy(c.Mark.Digest[:], d.bytes(len(c.Mark.Digest)))
 	case recordForget:
-		if resource := d.text(fenceform.MaxName, false); d.fault == "" {
+		if resource := d.text(signed.MaxName, false); d.fault == "" {
 			memory.Forget(resource)
 		}
 		return
@@ -504,7 +504,7 @@ func (d *decoder) text(limit int, mayBeEmpty bool) string { return string(d.name
 
 // interned is text of a name that stands in many records.
 func (d *decoder) interned(mayBeEmpty bool) string {
-	b := d.name(fenceform.MaxName, mayBeEmpty)
+	b := d.name(signed.MaxName, mayBeEmpty)
 	if s, ok := d.names[string(b)]; ok {
 		return s
 	}

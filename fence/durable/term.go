@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/fence"
-	files "github.com/fealty-io/fealty/internal/durable"
+	files "github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 )
 
 // A deposed leader is refused after a restart, too.

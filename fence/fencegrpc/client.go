@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // Client stamps the mutating calls of one process, each attempt with a token of its own.
@@ -65,7 +65,7 @@ func (c *Client) Unary(ctx context.Context, method string, request, response any
 	// In place of what was there: a service may pass on what came to itself.
 	md, _ := metadata.FromOutgoingContext(ctx)
 	md = md.Copy()
-	for key, value := range map[string]string{fenceform.TokenKey: token.String(), fenceform.LineageKey: life.Lineage.String(), fenceform.GrantKey: life.Grant} {
+	for key, value := range map[string]string{signed.TokenKey: token.String(), signed.LineageKey: life.Lineage.String(), signed.GrantKey: life.Grant} {
 		md.Delete(key)
 		if value != "" {
 			md.Set(key, value)

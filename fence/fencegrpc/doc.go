@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // codeOf is the status of a refusal. A reason that the sender is not in charge, or that it has
@@ -38,7 +38,7 @@ func codeOf(r fence.Reason) codes.Code {
 // refusal is what a sender hears: the reason, and no mark.
 func refusal(reason fence.Reason) error {
 	s := status.New(codeOf(reason), "refused by the fence: "+string(reason))
-	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: fenceform.ErrorDomain}); err == nil {
+	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: signed.ErrorDomain}); err == nil {
 		s = detailed
 	}
 	return s.Err()
@@ -72,7 +72,7 @@ func heard(err error) error {
 	}
 	for _, detail := range s.Details() {
 		// One under another code is not the fence's own.
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == fenceform.ErrorDomain &&
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain &&
 			s.Code() == codeOf(fence.Reason(info.GetReason())) {
 			return &RefusedError{Reason: fence.Reason(info.GetReason()), err: err}
 		}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // machines is a service of the tests: Check acts on the machine that it names, List and
@@ -132,7 +132,7 @@ func machine(name string) *grpc_health_v1.HealthCheckRequest {
 // reasonOf returns the reason in a status, as any client sees it.
 func reasonOf(err error) fence.Reason {
 	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == fenceform.ErrorDomain {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain {
 			return fence.Reason(info.GetReason())
 		}
 	}
@@ -246,14 +246,14 @@ func TestWhatIsNoClaim(t *testing.T) {
 		on    string
 	}{
 		"no token":        {nil, "m"},
-		"two tokens":      {[]string{fenceform.TokenKey, token, fenceform.TokenKey, token}, "m"},
-		"a bad token":     {[]string{fenceform.TokenKey, token + "0"}, "m"},
-		"a bad lineage":   {[]string{fenceform.TokenKey, token, fenceform.LineageKey, "x"}, "m"},
-		"two lineages":    {[]string{fenceform.TokenKey, token, fenceform.LineageKey, "", fenceform.LineageKey, ""}, "m"},
-		"two grants":      {[]string{fenceform.TokenKey, token, fenceform.GrantKey, "a", fenceform.GrantKey, "b"}, "m"},
-		"no resource":     {[]string{fenceform.TokenKey, token}, ""},
-		"an odd resource": {[]string{fenceform.TokenKey, token}, "m\n"},
-		"a huge resource": {[]string{fenceform.TokenKey, token}, strings.Repeat("m", fenceform.MaxName+1)},
+		"two tokens":      {[]string{signed.TokenKey, token, signed.TokenKey, token}, "m"},
+		"a bad token":     {[]string{signed.TokenKey, token + "0"}, "m"},
+		"a bad lineage":   {[]string{signed.TokenKey, token, signed.LineageKey, "x"}, "m"},
+		"two lineages":    {[]string{signed.TokenKey, token, signed.LineageKey, "", signed.LineageKey, ""}, "m"},
+		"two grants":      {[]string{signed.TokenKey, token, signed.GrantKey, "a", signed.GrantKey, "b"}, "m"},
+		"no resource":     {[]string{signed.TokenKey, token}, ""},
+		"an odd resource": {[]string{signed.TokenKey, token}, "m\n"},
+		"a huge resource": {[]string{signed.TokenKey, token}, strings.Repeat("m", signed.MaxName+1)},
 	} {
 		_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), test.pairs...), machine(test.on))
 		if status.Code(err) != codes.InvalidArgument || reasonOf(err) != fence.ReasonMalformed {
@@ -264,7 +264,7 @@ func TestWhatIsNoClaim(t *testing.T) {
 		t.Errorf("%d effects, %v", n, refused())
 	}
 	// The same token is good.
-	if _, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), fenceform.TokenKey, token), machine("m")); err != nil {
+	if _, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), signed.TokenKey, token), machine("m")); err != nil {
 		t.Error(err)
 	}
 }
@@ -316,7 +316,7 @@ func TestCodes(t *testing.T) {
 	}
 	// Nor does one that passes on what another fenced service told it.
 	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Aborted, codes.Internal} {
-		told, err := status.New(code, "told").WithDetails(&errdetails.ErrorInfo{Reason: "stale", Domain: fenceform.ErrorDomain},
+		told, err := status.New(code, "told").WithDetails(&errdetails.ErrorInfo{Reason: "stale", Domain: signed.ErrorDomain},
 			&errdetails.ErrorInfo{Reason: "other", Domain: "example"})
 		if err != nil {
 			t.Fatal(err)
@@ -357,7 +357,7 @@ func TestPassedOnAndRemoved(t *testing.T) {
 		s.Rules[grpc_health_v1.Health_Check_FullMethodName] = rule
 	})
 	client, _ := holder(t, addr, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
-	ctx := metadata.AppendToOutgoingContext(t.Context(), fenceform.TokenKey, "another", fenceform.LineageKey, "another", "else", "kept")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), signed.TokenKey, "another", signed.LineageKey, "another", "else", "kept")
 	pair := fence.Pair{Holder: "shard-a", Resource: "m"}
 	m.answer = status.Error(codes.Internal, "failed")
 	if _, err := client.Check(ctx, machine("m")); status.Code(err) != codes.Internal || ledger.Mark(pair).Sequence != 1 {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // Rule says how the calls of one method are fenced.
@@ -121,7 +121,7 @@ func (s *Server) claim(ctx context.Context, holder string, rule Rule, request an
 		c.Domain = rule.Domain(request)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	err := c.Read(s.Authority, md.Get(fenceform.TokenKey), md.Get(fenceform.LineageKey), md.Get(fenceform.GrantKey))
+	err := c.Read(s.Authority, md.Get(signed.TokenKey), md.Get(signed.LineageKey), md.Get(signed.GrantKey))
 	return c, err
 }
 
@@ -143,7 +143,7 @@ func answered(err error) error {
 	p := proto.CloneOf(s.Proto())
 	p.Details = slices.DeleteFunc(p.Details, func(d *anypb.Any) bool {
 		var info errdetails.ErrorInfo
-		return d.MessageIs(&info) && (d.UnmarshalTo(&info) != nil || info.GetDomain() == fenceform.ErrorDomain)
+		return d.MessageIs(&info) && (d.UnmarshalTo(&info) != nil || info.GetDomain() == signed.ErrorDomain)
 	})
 	if s.Code() == codes.FailedPrecondition {
 		p.Code = int32(codes.Internal)

@@ -17,13 +17,13 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -35,7 +35,7 @@ func (n *node) take(a *agent.Agent, s *fealtyv1.SignedSnapshot) error {
 // A power cut at any point of an activation leaves the old snapshot or the new
 // one, whole, and the coordinator's sending it again puts the new one into use.
 func TestActivationCrash(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := newNode(f)
 	joined.MustJoin()
 	// Twice, so that there is a previous one to mix up.
@@ -47,7 +47,7 @@ func TestActivationCrash(t *testing.T) {
 	next := f.TrustBundle()
 
 	var n *node
-	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+	nodetest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = joined.clone()
 		a := n.mustOpen()
 		return n.Disk, func() error { return n.take(a, next) }
@@ -73,12 +73,12 @@ func TestActivationCrash(t *testing.T) {
 // The next start uses what the marks know, without anybody's help; so any
 // number of crashes in a row, each amid another activation, loses nothing.
 func TestActivationCrashesInARow(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	for range 5 {
-		points := new(fault.Points)
-		a, err := agent.Open(t.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
+		points := new(failpoint.Points)
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: nodetest.Quiet(),
 			Dial: f.Dial, Faults: points})
 		f.Must(err)
 		was := trustVersion(a)
@@ -108,11 +108,11 @@ func TestActivationCrashesInARow(t *testing.T) {
 // says; and after the disk failed, which is what the marks are for, it is not.
 func TestTermsWhileActivating(t *testing.T) {
 	for _, disk := range []error{nil, durabletest.ErrPowerCut} {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
-		points := new(fault.Points)
-		a, err := agent.Open(t.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(),
+		points := new(failpoint.Points)
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: nodetest.Quiet(),
 			Dial: f.Dial, Faults: points})
 		f.Must(err)
 		defer a.Close()
@@ -141,7 +141,7 @@ func TestTermsWhileActivating(t *testing.T) {
 
 // An accepted mark does not come down, even if the disk failed right after.
 func TestAcceptedInMemoryToo(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -172,7 +172,7 @@ func TestAcceptedInMemoryToo(t *testing.T) {
 // A disk error at any point keeps what was in use, and lets the same snapshot in
 // when it is over.
 func TestActivationDiskErrors(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := newNode(f)
 	joined.MustJoin()
 	f.TrustChanged(func() {})
@@ -208,7 +208,7 @@ func TestActivationDiskErrors(t *testing.T) {
 
 // A ban takes effect although the disk is full.
 func TestBanOnAFullDisk(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -233,82 +233,82 @@ var refusedSnapshots = []struct {
 	name   string
 	scope  snapshot.Scope
 	reason snapshot.Reason
-	make   func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot
+	make   func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot
 }{
 	{"garbage", snapshot.ScopeTrustBundle, "malformed",
-		func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
+		func(*nodetest.Fleet, *signedtest.Member) *fealtyv1.SignedSnapshot {
 			return &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
 		}},
 	{"nothing", snapshot.ScopeTrustBundle, "malformed",
-		func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
+		func(*nodetest.Fleet, *signedtest.Member) *fealtyv1.SignedSnapshot {
 			return &fealtyv1.SignedSnapshot{Scope: "trust_bundle"}
 		}},
-	{"an unknown scope", "other", "malformed", func(*fleettest.Fleet, *authortest.Member) *fealtyv1.SignedSnapshot {
+	{"an unknown scope", "other", "malformed", func(*nodetest.Fleet, *signedtest.Member) *fealtyv1.SignedSnapshot {
 		return &fealtyv1.SignedSnapshot{Scope: "made up\x00", Envelope: []byte{1}}
 	}},
-	{"another cluster's", snapshot.ScopeTrustBundle, snapshotform.ReasonSignature,
-		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
-			return fleettest.New(f.TB).TrustBundle()
+	{"another cluster's", snapshot.ScopeTrustBundle, internalsnapshot.ReasonSignature,
+		func(f *nodetest.Fleet, _ *signedtest.Member) *fealtyv1.SignedSnapshot {
+			return nodetest.New(f.TB).TrustBundle()
 		}},
 	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion,
-		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+		func(f *nodetest.Fleet, _ *signedtest.Member) *fealtyv1.SignedSnapshot {
 			h := f.TrustHeader()
 			h.ConfigVersion = 9
 			return f.SignTrust(h, f.Content())
 		}},
 	{"the same version with other content", snapshot.ScopeTrustBundle, snapshot.ReasonEquivocation,
-		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+		func(f *nodetest.Fleet, _ *signedtest.Member) *fealtyv1.SignedSnapshot {
 			content := f.Content()
 			content.BannedKeys = []identity.KeyID{{1}}
 			return f.SignTrust(f.TrustHeader(), content)
 		}},
-	{"one that ended", snapshot.ScopeTrustBundle, snapshotform.ReasonValidity,
-		func(f *fleettest.Fleet, _ *authortest.Member) *fealtyv1.SignedSnapshot {
+	{"one that ended", snapshot.ScopeTrustBundle, internalsnapshot.ReasonValidity,
+		func(f *nodetest.Fleet, _ *signedtest.Member) *fealtyv1.SignedSnapshot {
 			h := f.TrustHeader()
 			h.ConfigVersion = 50
 			h.ValidFrom, h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(-time.Hour), h.IssuedAt.Add(-30*time.Minute), h.IssuedAt.Add(-time.Minute)
 			return f.SignTrust(h, f.Content())
 		}},
-	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-			id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
+	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, internalsnapshot.ReasonSubject,
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
+			id, err := identity.New(signedtest.Cluster, identity.Data, "node-z")
 			f.Must(err)
-			return f.Bootstrap(&authortest.Member{ID: id, Incarnation: m.Incarnation})
+			return f.Bootstrap(&signedtest.Member{ID: id, Incarnation: m.Incarnation})
 		}},
-	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-			return f.Bootstrap(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
+	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, internalsnapshot.ReasonSubject,
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
+			return f.Bootstrap(&signedtest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
 		}},
-	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-			id, err := identity.New(authortest.Cluster, identity.Data, "node-z")
+	{"a runtime for another node", snapshot.ScopeNodeRuntime, internalsnapshot.ReasonSubject,
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
+			id, err := identity.New(signedtest.Cluster, identity.Data, "node-z")
 			f.Must(err)
-			return f.Runtime(&authortest.Member{ID: id, Incarnation: m.Incarnation})
+			return f.Runtime(&signedtest.Member{ID: id, Incarnation: m.Incarnation})
 		}},
-	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-			return f.Runtime(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
+	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, internalsnapshot.ReasonSubject,
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
+			return f.Runtime(&signedtest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
 		}},
-	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshotform.ReasonSignature,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-			return fleettest.New(f.TB).Runtime(m)
+	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, internalsnapshot.ReasonSignature,
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
+			return nodetest.New(f.TB).Runtime(m)
 		}},
 	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
 			return f.Runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime,
 				r *snapshot.Record) {
 				r.Generation = 101
 			})
 		}},
-	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSignature,
-		func(f *fleettest.Fleet, m *authortest.Member) *fealtyv1.SignedSnapshot {
-			return fleettest.New(f.TB).Bootstrap(m)
+	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, internalsnapshot.ReasonSignature,
+		func(f *nodetest.Fleet, m *signedtest.Member) *fealtyv1.SignedSnapshot {
+			return nodetest.New(f.TB).Bootstrap(m)
 		}},
 }
 
 // A refused snapshot changes nothing. Its reason is counted, kept, and shown.
 func TestRefusalKeepsTheGood(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := newNode(f)
 	id := joined.MustJoin().ID
 	a := joined.mustOpen()
@@ -368,8 +368,8 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 	for _, c := range refusedSnapshots {
 		reasons[c.reason] = true
 	}
-	for _, r := range []snapshot.Reason{snapshotform.ReasonSignature, snapshot.ReasonVersion,
-		snapshot.ReasonEquivocation, snapshotform.ReasonValidity, snapshotform.ReasonSubject} {
+	for _, r := range []snapshot.Reason{internalsnapshot.ReasonSignature, snapshot.ReasonVersion,
+		snapshot.ReasonEquivocation, internalsnapshot.ReasonValidity, internalsnapshot.ReasonSubject} {
 		if !reasons[r] {
 			t.Errorf("nothing is refused for %s", r)
 		}
@@ -378,7 +378,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 
 // A snapshot that is in use already is neither news nor a refusal.
 func TestUnchangedIsNoNews(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -393,7 +393,7 @@ func TestUnchangedIsNoNews(t *testing.T) {
 // A new authority epoch's bootstrap that arrives before its trust bundle is used
 // as soon as the bundle is.
 func TestBootstrapBeforeItsBundle(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	id := n.MustJoin().ID
 	a := n.mustOpen()
@@ -403,7 +403,7 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 	var boot *fealtyv1.SignedSnapshot
 	f.Do(func() { boot = f.Bootstrap(&m) })
 	f.Must(n.take(a, boot))
-	if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
+	if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(internalsnapshot.ReasonEpoch) {
 		t.Fatalf("refusals %v", got)
 	}
 	f.Must(n.take(a, f.TrustBundle()))
@@ -415,7 +415,7 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 
 // The same refusal again and again is not written down again and again.
 func TestRefusalsAreNotAFlood(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -433,7 +433,7 @@ func TestRefusalsAreNotAFlood(t *testing.T) {
 
 // An activation waits for its turn, and not for ever.
 func TestTakeWaitsItsTurn(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -465,7 +465,7 @@ func TestRefusalText(t *testing.T) {
 func TestOlderIsNotRefusedAgain(t *testing.T) {
 	for _, way := range []string{"whole", "announced"} {
 		t.Run(way, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n := newNode(f)
 			id := n.MustJoin().ID
 			a := n.mustOpen()
@@ -484,7 +484,7 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			in := &fetch.SourceFetcher{F: a.Fetcher(), From: state.ByCoordinator, Sources: func() []fetch.Source { return nil }}
 			f.Must(in.Take(t.Context(), fetch.Notice{Scope: old.GetScope(), Raw: raw}))
 			if got := a.Node().Status().Refusals(); len(got) != 1 ||
-				got[0].Reason != string(snapshotform.ReasonSignature) {
+				got[0].Reason != string(internalsnapshot.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
 			f.Must(in.Take(t.Context(), fetch.Notice{Scope: newer.GetScope(), Raw: newer.GetEnvelope()}))

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 )
 
 // The node says how long it works alone, and counts from the last word that it got.
 func TestAutonomyRunsOutAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.SVIDTTL, f.RenewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
 		n := newNode(f)
 		m := f.Member(n.MustJoin().ID)

@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -34,7 +34,7 @@ func (m *machine) reboot(boot string, d time.Duration) {
 func (n *node) openAt(m *machine, files durable.FS) *agent.Agent {
 	n.Fleet.TB.Helper()
 	a, err := agent.Open(n.Fleet.TB.Context(), agent.Config{DataDir: n.Dir, FS: files, Now: m.now, Elapsed: m.elapsed,
-		Log: fleettest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
+		Log: nodetest.Quiet(), Dial: n.Fleet.Dial, Release: "v0.1.0"})
 	n.Fleet.Must(err)
 	a.Serve("", "")
 	return a
@@ -120,7 +120,7 @@ func TestClock(t *testing.T) {
 		}, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			f.BundleLife = 300 * 24 * time.Hour
 			n := newNode(f)
 			n.MustJoin()
@@ -165,7 +165,7 @@ func TestClock(t *testing.T) {
 
 // A holder of a signing key cannot push the floor on by signing ahead again and again.
 func TestFloorIsNotPushed(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	m := &machine{wall: f.Clock(), boot: "first"}
@@ -174,7 +174,7 @@ func TestFloorIsNotPushed(t *testing.T) {
 	for range 20 {
 		f.Do(func() { f.Version++ })
 		h := f.TrustHeader()
-		h.IssuedAt = a.Node().Now().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
+		h.IssuedAt = a.Node().Now().Add(internalsnapshot.ClockTolerance).UTC().Truncate(time.Second)
 		f.Must(n.take(a, f.SignTrust(h, f.Content())))
 	}
 	if trustVersion(a) != 30 {
@@ -187,7 +187,7 @@ func TestFloorIsNotPushed(t *testing.T) {
 
 // Everything that ends does so by the node's time: a clock that is set back does not extend it.
 func TestClockBackExtendsNothing(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	m := &machine{wall: f.Clock(), boot: "first"}

@@ -11,12 +11,12 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -29,7 +29,7 @@ func offers(of ...*fealtyv1.SignedSnapshot) []state.Offer {
 }
 
 // companionNode returns a node that holds two versions of every companion.
-func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
+func companionNode(f *nodetest.Fleet) (*node, signedtest.Member) {
 	f.TB.Helper()
 	n := newNode(f)
 	id := n.MustJoin().ID
@@ -37,11 +37,11 @@ func companionNode(f *fleettest.Fleet) (*node, authortest.Member) {
 	a := n.mustOpen()
 	defer a.Close()
 	f.Do(func() {
-		f.Must(n.take(a, f.Gives(&m, fleettest.AllCompanions)))
+		f.Must(n.take(a, f.Gives(&m, nodetest.AllCompanions)))
 		for version := range 2 {
 			var all []*fealtyv1.SignedSnapshot
-			for _, scope := range fleettest.AllCompanions {
-				all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, version+1)))
+			for _, scope := range nodetest.AllCompanions {
+				all = append(all, f.OfGroup(&m, signedtest.ContentOf(scope, version+1)))
 			}
 			f.Must(a.Contact().Take(f.TB.Context(), state.ByCoordinator, offers(all...)...))
 		}
@@ -97,7 +97,7 @@ func (n *node) wellKept(t *testing.T, a *agent.Agent) {
 
 // A node starts in an outage with everything that it had, in all nine scopes.
 func TestStartInAnOutage(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, _ := companionNode(f)
 	a := n.mustOpen()
 	was := inUse(a)
@@ -118,7 +118,7 @@ func TestStartInAnOutage(t *testing.T) {
 // A companion that comes before the node_runtime which gives it is used as soon as that
 // is there, whatever the order.
 func TestCompanionsBeforeTheirRuntime(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	id := n.MustJoin().ID
 	m := f.Member(id)
@@ -127,7 +127,7 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 	var qosPolicy, runtime *fealtyv1.SignedSnapshot
 	f.Do(func() {
 		runtime = f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy})
-		qosPolicy = f.OfGroup(&m, authortest.QoS(1))
+		qosPolicy = f.OfGroup(&m, signedtest.QoS(1))
 	})
 	f.Must(n.take(a, qosPolicy))
 	if got := a.Node().Status().Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
@@ -139,12 +139,12 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 	}
 	// One that it does not give is refused, and so is another group's.
 	f.Do(func() {
-		f.Must(n.take(a, f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 1))))
+		f.Must(n.take(a, f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeRoutePolicy, 1))))
 		f.Must(n.take(a, f.OfGroup(&m, &snapshot.QoSPolicy{},
 			func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
 	})
-	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants,
-		"qos_policy": snapshotform.ReasonSubject}
+	want := map[string]snapshot.Reason{"route_policy": internalsnapshot.ReasonGrants,
+		"qos_policy": internalsnapshot.ReasonSubject}
 	for _, r := range a.Node().Status().Refusals() {
 		if want[r.Scope] != snapshot.Reason(r.Reason) {
 			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])
@@ -158,16 +158,16 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 
 // Several scopes renewed under one record write the marks once.
 func TestRenewalsAreOneWrite(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := companionNode(f)
 	a := n.mustOpen()
 	defer a.Close()
 	was := inUse(a)
 	var all []*fealtyv1.SignedSnapshot
 	f.Do(func() {
-		for _, scope := range fleettest.AllCompanions {
+		for _, scope := range nodetest.AllCompanions {
 			old := a.Node().TrustState().Active[scope].Verified.Header()
-			all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 2),
+			all = append(all, f.OfGroup(&m, signedtest.ContentOf(scope, 2),
 				func(h *snapshot.Header, _ *snapshot.Record) {
 					*h = old
 				}))
@@ -181,7 +181,7 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	if got := inUse(a); !maps.Equal(got, was) || len(a.Node().Status().Refusals()) != 0 {
 		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.Node().Status().Refusals())
 	}
-	for i, scope := range fleettest.AllCompanions {
+	for i, scope := range nodetest.AllCompanions {
 		if h := a.Node().TrustState().Active[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
 			t.Errorf("%s is not under the newer record", scope)
 		}
@@ -193,7 +193,7 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 // and after a restart; its marks stay, so that nothing old comes back with it.
 func TestDrop(t *testing.T) {
 	without := func(gone ...snapshot.Scope) []snapshot.Scope {
-		return slices.DeleteFunc(slices.Clone(fleettest.AllCompanions),
+		return slices.DeleteFunc(slices.Clone(nodetest.AllCompanions),
 			func(s snapshot.Scope) bool { return slices.Contains(gone, s) })
 	}
 	for _, c := range []struct {
@@ -202,20 +202,20 @@ func TestDrop(t *testing.T) {
 		edit  func(*snapshot.NodeRuntime)
 		gone  []snapshot.Scope
 	}{
-		{"nothing", fleettest.AllCompanions, func(*snapshot.NodeRuntime) {}, nil},
+		{"nothing", nodetest.AllCompanions, func(*snapshot.NodeRuntime) {}, nil},
 		{"one scope", without(snapshot.ScopeRoutePolicy), func(*snapshot.NodeRuntime) {},
 			[]snapshot.Scope{snapshot.ScopeRoutePolicy}},
 		{"the assignment", without(snapshot.ScopeServiceAssignment), func(*snapshot.NodeRuntime) {},
 			[]snapshot.Scope{snapshot.ScopeServiceAssignment}},
-		{"a role more", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} },
-			fleettest.AllCompanions},
-		{"no role", fleettest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = nil }, fleettest.AllCompanions},
-		{"another organization", fleettest.AllCompanions,
-			func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, fleettest.AllCompanions},
-		{"everything", nil, func(*snapshot.NodeRuntime) {}, fleettest.AllCompanions},
+		{"a role more", nodetest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} },
+			nodetest.AllCompanions},
+		{"no role", nodetest.AllCompanions, func(r *snapshot.NodeRuntime) { r.Roles = nil }, nodetest.AllCompanions},
+		{"another organization", nodetest.AllCompanions,
+			func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, nodetest.AllCompanions},
+		{"everything", nil, func(*snapshot.NodeRuntime) {}, nodetest.AllCompanions},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n, m := companionNode(f)
 			a := n.mustOpen()
 			marks := len(a.Node().TrustState().Marks.All())
@@ -245,9 +245,9 @@ func TestDrop(t *testing.T) {
 				return
 			}
 			// Given again, the node takes what it had, and nothing that is older.
-			f.Do(func() { f.Must(n.take(a, f.Gives(&m, fleettest.AllCompanions))) })
+			f.Do(func() { f.Must(n.take(a, f.Gives(&m, nodetest.AllCompanions))) })
 			f.Do(func() {
-				f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(9),
+				f.Must(n.take(a, f.OfGroup(&m, signedtest.QoS(9),
 					func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
 			})
 			if got := a.Node().Status().Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
@@ -264,7 +264,7 @@ func TestDrop(t *testing.T) {
 // A power cut at any call of an activation of several scopes leaves each scope with the
 // old or the new, whole; and under a node_runtime nothing that it does not give.
 func TestSeveralScopesCrash(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, m := companionNode(f)
 	a := joined.mustOpen()
 	was := inUse(a)
@@ -276,17 +276,17 @@ func TestSeveralScopesCrash(t *testing.T) {
 	}{
 		{"new versions", func() []*fealtyv1.SignedSnapshot {
 			return []*fealtyv1.SignedSnapshot{
-				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)),
-				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeRoutePolicy, 3)),
-				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 3)),
-				f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeDegradedModePolicy, 3)),
+				f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeQoSPolicy, 3)),
+				f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeRoutePolicy, 3)),
+				f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeServiceAssignment, 3)),
+				f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeDegradedModePolicy, 3)),
 			}
 		}, nil},
 		{"a node_runtime that takes two away, and a new version", func() []*fealtyv1.SignedSnapshot {
-			lists := slices.DeleteFunc(slices.Clone(fleettest.AllCompanions), func(s snapshot.Scope) bool {
+			lists := slices.DeleteFunc(slices.Clone(nodetest.AllCompanions), func(s snapshot.Scope) bool {
 				return s == snapshot.ScopeRoutePolicy || s == snapshot.ScopeServiceAssignment
 			})
-			return []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeQoSPolicy, 3)),
+			return []*fealtyv1.SignedSnapshot{f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeQoSPolicy, 3)),
 				f.Gives(&m, lists)}
 		}, []snapshot.Scope{snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment}},
 	} {
@@ -303,7 +303,7 @@ func TestSeveralScopesCrash(t *testing.T) {
 				delete(after, scope)
 			}
 			var n *node
-			fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+			nodetest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 				n = joined.clone()
 				a := n.mustOpen()
 				return n.Disk, func() error {
@@ -359,7 +359,7 @@ func versionOf(t *testing.T, s *snapshot.Signed) uint64 {
 
 // A disk error while something is dropped keeps it out of use, and is made good.
 func TestDropDiskErrors(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, m := companionNode(f)
 	var next *fealtyv1.SignedSnapshot
 	f.Do(func() { next = f.Gives(&m, nil) })
@@ -387,14 +387,14 @@ func TestDropDiskErrors(t *testing.T) {
 // A refusal is shown for as long as the node is to hold something in its place.
 func TestRefusalEndsWithItsGrant(t *testing.T) {
 	t.Parallel()
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	m := f.Member(n.MustJoin().ID)
 	a := n.mustOpen()
 	services := []snapshot.Scope{snapshot.ScopeServiceAssignment}
 	f.Do(func() {
 		f.Must(n.take(a, f.Gives(&m, services)))
-		bad := f.OfGroup(&m, authortest.ContentOf(snapshot.ScopeServiceAssignment, 9),
+		bad := f.OfGroup(&m, signedtest.ContentOf(snapshot.ScopeServiceAssignment, 9),
 			func(h *snapshot.Header, _ *snapshot.Record) {
 				h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second)
 			})

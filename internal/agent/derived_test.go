@@ -14,30 +14,30 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A folder that a newer release wrote is refused by name and left as it is.
 func TestNewerFormat(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := joinedNode(f)
 	data, err := dir.Seal(dir.StoreFile{Format: dir.StoreFormat + 1, Release: "v9.1.0"})
 	f.Must(err)
 	n.Disk.Put(n.Path(dir.StoreName), data)
 	n.Disk.FailAt(1<<30, nil)
 	_, err = n.open()
-	if !errors.Is(err, explain.NodeStateNewer) || !strings.Contains(err.Error(), "v9.1.0") {
+	if !errors.Is(err, errcode.NodeStateNewer) || !strings.Contains(err.Error(), "v9.1.0") {
 		t.Errorf("opened: %v", err)
 	}
-	if _, err := n.Join(enroll.ByToken(f.Token())); !errors.Is(err, explain.NodeStateNewer) {
+	if _, err := n.Join(enroll.ByToken(f.Token())); !errors.Is(err, errcode.NodeStateNewer) {
 		t.Errorf("joined: %v", err)
 	}
 	if n.Disk.Calls() != 0 || !bytes.Equal(n.Read(dir.StoreName), data) {
@@ -58,7 +58,7 @@ func TestNewerFormat(t *testing.T) {
 // The files that others read are made from what is in use, and never read back: whatever is
 // written there, the node is the same, and the files are right again.
 func TestDerivedIsNoAuthority(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, _ := companionNode(f)
 	a := n.mustOpen()
 	was := inUse(a)
@@ -82,7 +82,7 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 	for _, name := range []string{dir.CurrentName(snapshot.ScopeQoSPolicy), dir.CurrentName(snapshot.ScopeRoutePolicy),
 		dir.StateName} {
 		for _, data := range [][]byte{nil, []byte("{}"), n.Read(dir.CurrentName(snapshot.ScopeTrustBundle)),
-			bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
+			bytes.Repeat([]byte("x"), internalsnapshot.MaxContent+1)} {
 			n.Disk.Put(n.Path(name), data)
 			a := n.mustOpen()
 			if got := inUse(a); !maps.Equal(got, was) {
@@ -96,7 +96,7 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 
 // The content of a snapshot that ended is not there to read.
 func TestDerivedEnds(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	f.BundleLife = 60 * 24 * time.Hour
 	n, _ := companionNode(f)
 	a := n.mustOpen()
@@ -105,7 +105,7 @@ func TestDerivedEnds(t *testing.T) {
 	if _, err := a.Node().Trials.EndTrials(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, scope := range fleettest.AllCompanions {
+	for _, scope := range nodetest.AllCompanions {
 		if n.Has(dir.CurrentName(scope)) {
 			t.Errorf("%s ended and can be read", scope)
 		}
@@ -118,7 +118,7 @@ func TestDerivedEnds(t *testing.T) {
 // Every file of the node's store, cut anywhere or with a bit turned, leaves the node with
 // nothing that it did not accept, and with all of it again when a coordinator sends it.
 func TestEveryFileDamaged(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, m := companionNode(f)
 	a := joined.mustOpen()
 	was := inUse(a)
@@ -128,7 +128,7 @@ func TestEveryFileDamaged(t *testing.T) {
 		h := a.Node().TrustState().Active[scope]
 		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
 		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
-		if data, err := a.Node().Store().Read(dir.SnapshotName(scope, dir.Previous), snapshotform.MaxSigned); err == nil {
+		if data, err := a.Node().Store().Read(dir.SnapshotName(scope, dir.Previous), internalsnapshot.MaxSigned); err == nil {
 			s, err := snapshot.Unmarshal(data)
 			f.Must(err)
 			accepted[scope][versionOf(t, s)] = true
@@ -173,12 +173,12 @@ func TestEveryFileDamaged(t *testing.T) {
 // A copy of the folder is of no use to another node: with that one's identity it is
 // refused as the wrong node, and its snapshots verify for nobody else.
 func TestCopiedFolder(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	one, _ := companionNode(f)
 	two := joinedNode(f)
 	n := one.clone()
 	n.Disk.Put(n.Path(dir.SVIDName), two.Read(dir.SVIDName))
-	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
+	if _, err := n.open(); !errors.Is(err, errcode.NodeWrong) {
 		t.Errorf("with the certificate of another node: %v", err)
 	}
 	// All but the identity of one, under that of the other.
@@ -199,7 +199,7 @@ func TestCopiedFolder(t *testing.T) {
 func (n *node) realDir() string {
 	n.Fleet.TB.Helper()
 	folder := n.Fleet.TB.TempDir()
-	names := append([]string{}, fleettest.Files...)
+	names := append([]string{}, nodetest.Files...)
 	for _, scope := range state.Scopes {
 		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous))
 	}
@@ -217,7 +217,7 @@ func (n *node) realDir() string {
 func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *agent.Agent {
 	t.Helper()
 	a, err := agent.Open(t.Context(), agent.Config{
-		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: fleettest.Quiet(), Dial: n.Fleet.Dial,
+		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: nodetest.Quiet(), Dial: n.Fleet.Dial,
 		OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
 	})
 	n.Fleet.Must(err)
@@ -228,7 +228,7 @@ func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duratio
 // The program for changes runs once for each content, with what changed in its
 // environment, also for what changed while the agent was down.
 func TestHook(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := companionNode(f)
 	folder, log := n.realDir(), filepath.Join(t.TempDir(), "log")
 	script := `cmp -s "$FEALTY_FILE" "$FEALTY_FILE" || test $FEALTY_EVENT = dropped && echo $FEALTY_EVENT $FEALTY_SCOPE $FEALTY_CONFIG_VERSION >> ` + log
@@ -252,17 +252,17 @@ func TestHook(t *testing.T) {
 		}
 		return true
 	}
-	fleettest.Eventually(t, "it ran for each scope", all)
+	nodetest.Eventually(t, "it ran for each scope", all)
 	var next []*fealtyv1.SignedSnapshot
 	f.Do(func() {
-		next = append(next, f.OfGroup(&m, authortest.QoS(7)), f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
+		next = append(next, f.OfGroup(&m, signedtest.QoS(7)), f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
 	})
 	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...))
-	fleettest.Eventually(t, "it ran for what changed and what was dropped", func() bool {
+	nodetest.Eventually(t, "it ran for what changed and what was dropped", func() bool {
 		l := lines(snapshot.ScopeRoutePolicy)
 		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
 	})
-	fleettest.Eventually(t, "what it succeeded with is written down", func() bool {
+	nodetest.Eventually(t, "what it succeeded with is written down", func() bool {
 		data, err := os.ReadFile(filepath.Join(folder, dir.StateName))
 		var s state.StateFile
 		if err != nil || dir.Unseal(data, &s) != nil {
@@ -279,9 +279,9 @@ func TestHook(t *testing.T) {
 	before := len(lines(""))
 	a = hookNode(t, n, folder, script, 0)
 	stop = n.run(a)
-	f.Do(func() { next = []*fealtyv1.SignedSnapshot{f.OfGroup(&m, authortest.QoS(8))} })
+	f.Do(func() { next = []*fealtyv1.SignedSnapshot{f.OfGroup(&m, signedtest.QoS(8))} })
 	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...))
-	fleettest.Eventually(t, "it runs for the next change",
+	nodetest.Eventually(t, "it runs for the next change",
 		func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
 	if got := len(lines("")); got != before+1 {
 		t.Errorf("after a restart it ran %d times, want once", got-before)
@@ -305,9 +305,9 @@ func TestHookVerdict(t *testing.T) {
 			w.a.Close()
 			a := hookNode(t, w.n, w.n.realDir(), c.script, c.timeout)
 			w.n.run(a)
-			fleettest.Eventually(t, "the version before is in use",
+			nodetest.Eventually(t, "the version before is in use",
 				func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
-			fleettest.Eventually(t, "it ran for that again", func() bool {
+			nodetest.Eventually(t, "it ran for that again", func() bool {
 				return testutil.ToFloat64(a.Counters().HookRuns().WithLabelValues("qos_policy", "ok")) >= 1
 			})
 			if got := testutil.ToFloat64(a.Counters().HookRuns().WithLabelValues("qos_policy", "error")); got != 1 {

@@ -9,7 +9,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -18,14 +17,14 @@ import (
 
 // Doors for tests: the parts of an agent, and the steps that its loops take.
 
-func (a *Agent) Node() *accept.Node             { return a.node }
-func (a *Agent) Contact() *contact.Coordinators { return a.contact }
-func (a *Agent) Fetcher() *fetch.Fetcher        { return a.fetcher }
-func (a *Agent) Renewal() *renewal              { return a.renewal }
-func (a *Agent) Counters() *metrics             { return a.metrics }
-func (a *Agent) Operator() *credential.Files    { return a.operator }
-func (a *Agent) Unready() string                { return a.unready() }
-func (a *Agent) NodeServer() nodeServer         { return nodeServer{a: a} }
+func (a *Agent) Node() *accept.Node           { return a.node }
+func (a *Agent) Contact() *fetch.Coordinators { return a.contact }
+func (a *Agent) Fetcher() *fetch.Fetcher      { return a.fetcher }
+func (a *Agent) Renewal() *renewal            { return a.renewal }
+func (a *Agent) Counters() *metrics           { return a.metrics }
+func (a *Agent) Operator() *credential.Files  { return a.operator }
+func (a *Agent) Unready() string              { return a.unready() }
+func (a *Agent) NodeServer() nodeServer       { return nodeServer{a: a} }
 
 // Serve has a serve on these paths; blank: not at all.
 func (a *Agent) Serve(socket, configSocket string) { a.socket, a.configSocket = socket, configSocket }

@@ -12,11 +12,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/pause"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -51,14 +51,14 @@ func received(a *agent.Agent, how fetch.Form) float64 {
 }
 
 // withDirectory starts a node that is to hold a peer_directory.
-func withDirectory(t *testing.T, addresses ...string) (*fleettest.Fleet, *node, *agent.Agent) {
+func withDirectory(t *testing.T, addresses ...string) (*nodetest.Fleet, *node, *agent.Agent) {
 	t.Helper()
-	f := fleettest.New(t, addresses...)
+	f := nodetest.New(t, addresses...)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	m := f.Member(a.Node().Me().ID)
-	f.Send(fleettest.News(f.Runtime(&m, companions)))
+	f.Send(nodetest.News(f.Runtime(&m, companions)))
 	n.run(a)
 	time.Sleep(10 * time.Second)
 	if generation(a) == 0 {
@@ -74,16 +74,16 @@ func TestFormsLeadToTheSame(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		// send sends first and again, which has the same content; let lets the pull go on.
-		send func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func())
+		send func(f *nodetest.Fleet, first, again *fealtyv1.ConnectResponse, let func())
 	}{
-		{"while it is pulled", func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func()) {
+		{"while it is pulled", func(f *nodetest.Fleet, first, again *fealtyv1.ConnectResponse, let func()) {
 			f.Send(first)
 			synctest.Wait() // the pull began, and waits
 			f.Send(again)
 			synctest.Wait() // that came
 			let()
 		}},
-		{"after it was pulled", func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func()) {
+		{"after it was pulled", func(f *nodetest.Fleet, first, again *fealtyv1.ConnectResponse, let func()) {
 			let()
 			f.Send(first)
 			synctest.Wait()
@@ -94,18 +94,18 @@ func TestFormsLeadToTheSame(t *testing.T) {
 	}
 }
 
-func formsLeadToTheSame(t *testing.T, send func(f *fleettest.Fleet, first, again *fealtyv1.ConnectResponse, let func())) {
+func formsLeadToTheSame(t *testing.T, send func(f *nodetest.Fleet, first, again *fealtyv1.ConnectResponse, let func())) {
 	f, n, a := withDirectory(t)
 	first := f.Directory(1000, nil)
 	gate := make(chan struct{})
 	f.Do(func() {
-		serve := fleettest.Serves(first.Content)
+		serve := nodetest.Serves(first.Content)
 		f.Pull = func(hash snapshot.Digest, stream fealtyv1.SnapshotService_GetContentServer) error {
 			<-gate
 			return serve(hash, stream)
 		}
 	})
-	send(f, fleettest.News(first.Detached), fleettest.News(f.Directory(1000, first).Detached), func() { close(gate) })
+	send(f, nodetest.News(first.Detached), nodetest.News(f.Directory(1000, first).Detached), func() { close(gate) })
 	synctest.Wait()
 	if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 1000 {
 		t.Fatalf("version %d with %d peers, refused for %q", version, peers,
@@ -122,13 +122,13 @@ func formsLeadToTheSame(t *testing.T, send func(f *fleettest.Fleet, first, again
 	if second.Patch == nil || len(second.Patch.GetEnvelope()) > 4<<10 {
 		t.Fatal("no small patch")
 	}
-	f.Send(fleettest.News(second.Patch))
+	f.Send(nodetest.News(second.Patch))
 	synctest.Wait()
 	if version, peers := peersOf(a); version != second.Header.ConfigVersion || peers != 1001 {
 		t.Fatalf("version %d with %d peers", version, peers)
 	}
 	third := f.Directory(2, second)
-	f.Send(fleettest.News(third.Whole))
+	f.Send(nodetest.News(third.Whole))
 	synctest.Wait()
 	for how, want := range map[fetch.Form]float64{fetch.FormWhole: 1, fetch.FormPatch: 1, fetch.FormPulled: 1,
 		fetch.FormHeld: 1} {
@@ -148,7 +148,7 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, a := withDirectory(t)
 		first := f.Directory(100, nil)
-		f.Send(fleettest.News(first.Whole))
+		f.Send(nodetest.News(first.Whole))
 		time.Sleep(time.Second)
 		gap := f.Directory(102, f.Directory(101, first))
 		asked := func() int {
@@ -163,19 +163,19 @@ func TestPatchThatDoesNotFit(t *testing.T) {
 			return n
 		}
 		for range 60 {
-			f.Send(fleettest.News(gap.Patch))
+			f.Send(nodetest.News(gap.Patch))
 			time.Sleep(time.Second)
 		}
 		if version, peers := peersOf(a); version != first.Header.ConfigVersion || peers != 100 {
 			t.Fatalf("active is version %d with %d peers", version, peers)
 		}
-		if got := refusalFor(a, snapshot.ScopePeerDirectory); got != snapshotform.ReasonBase {
+		if got := refusalFor(a, snapshot.ScopePeerDirectory); got != internalsnapshot.ReasonBase {
 			t.Errorf("refused for %q", got)
 		}
 		if got := asked(); got < 1 || got > 2 {
 			t.Errorf("the whole was asked for %d times in a minute", got)
 		}
-		f.Send(fleettest.News(gap.Whole))
+		f.Send(nodetest.News(gap.Whole))
 		time.Sleep(time.Second)
 		if version, peers := peersOf(a); version != gap.Header.ConfigVersion || peers != 102 ||
 			refusalFor(a, snapshot.ScopePeerDirectory) != "" {
@@ -220,7 +220,7 @@ func TestCoordinatorThatLies(t *testing.T) {
 					if err := stream.Send(&fealtyv1.GetContentResponse{Chunk: content[i : i+1]}); err != nil {
 						return err
 					}
-					if err := pause.Sleep(stream.Context(), time.Second, nil); err != nil {
+					if err := clock.Sleep(stream.Context(), time.Second, nil); err != nil {
 						return err
 					}
 				}
@@ -229,7 +229,7 @@ func TestCoordinatorThatLies(t *testing.T) {
 		},
 		"unavailable": func([]byte) func(snapshot.Digest, fealtyv1.SnapshotService_GetContentServer) error {
 			return func(snapshot.Digest, fealtyv1.SnapshotService_GetContentServer) error {
-				return explain.New(explain.NotFound, "what", "content", "name", "")
+				return errcode.New(errcode.NotFound, "what", "content", "name", "")
 			}
 		},
 	}
@@ -238,11 +238,11 @@ func TestCoordinatorThatLies(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, _, a := withDirectory(t)
 				first := f.Directory(1, nil)
-				f.Send(fleettest.News(first.Whole))
+				f.Send(nodetest.News(first.Whole))
 				time.Sleep(time.Second)
 				large := f.Directory(1000, first)
 				f.Do(func() { f.Pull = lie(large.Content) })
-				f.Send(fleettest.News(large.Detached))
+				f.Send(nodetest.News(large.Detached))
 				time.Sleep(20 * time.Second)
 				if version, _ := peersOf(a); version != first.Header.ConfigVersion {
 					t.Fatalf("active is version %d", version)
@@ -258,7 +258,7 @@ func TestCoordinatorThatLies(t *testing.T) {
 					t.Error("a content that is not got holds up the trust bundle")
 				}
 				// The truth is taken whenever it comes.
-				f.Do(func() { f.Pull = fleettest.Serves(large.Content) })
+				f.Do(func() { f.Pull = nodetest.Serves(large.Content) })
 				time.Sleep(2 * time.Minute)
 				if version, peers := peersOf(a); version != large.Header.ConfigVersion || peers != 1000 ||
 					refusalFor(a, snapshot.ScopePeerDirectory) != "" {
@@ -276,17 +276,17 @@ func TestNothingIsPulledForABadHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, a := withDirectory(t)
 		d := f.Directory(1000, nil)
-		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
+		f.Do(func() { f.Pull = nodetest.Serves(d.Content) })
 		for i := range d.Detached.GetEnvelope() {
 			if i%7 != 0 {
 				continue
 			}
 			bad := bytes.Clone(d.Detached.GetEnvelope())
 			bad[i] ^= 0x20
-			f.Send(fleettest.News(&fealtyv1.SignedSnapshot{Scope: "peer_directory", Envelope: bad}))
+			f.Send(nodetest.News(&fealtyv1.SignedSnapshot{Scope: "peer_directory", Envelope: bad}))
 		}
-		other := fleettest.New(t)
-		f.Send(fleettest.News(other.Directory(1000, nil).Detached))
+		other := nodetest.New(t)
+		f.Send(nodetest.News(other.Directory(1000, nil).Detached))
 		time.Sleep(time.Minute)
 		if got := f.Count(&f.Seen.Pulls); got != 0 {
 			t.Errorf("%d pulls", got)
@@ -294,7 +294,7 @@ func TestNothingIsPulledForABadHeader(t *testing.T) {
 		if version, _ := peersOf(a); version != 0 {
 			t.Error("something is active")
 		}
-		f.Send(fleettest.News(d.Detached))
+		f.Send(nodetest.News(d.Detached))
 		time.Sleep(time.Minute)
 		if version, peers := peersOf(a); version != d.Header.ConfigVersion || peers != 1000 {
 			t.Errorf("version %d with %d peers", version, peers)
@@ -306,24 +306,24 @@ func TestNothingIsPulledForABadHeader(t *testing.T) {
 // group is got after it.
 func TestContentBeforeItsRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		m := f.Member(a.Node().Me().ID)
 		d := f.Directory(1000, nil)
-		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
-		f.Send(fleettest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime,
+		f.Do(func() { f.Pull = nodetest.Serves(d.Content) })
+		f.Send(nodetest.News(f.Runtime(&m, func(_ *snapshot.Header, content *snapshot.NodeRuntime,
 			_ *snapshot.Record) {
 			content.Roles = []string{"core"}
 		})))
-		f.Send(fleettest.News(d.Detached))
+		f.Send(nodetest.News(d.Detached))
 		n.run(a)
 		time.Sleep(10 * time.Second)
 		if version, _ := peersOf(a); version != 0 || f.Count(&f.Seen.Pulls) != 0 {
 			t.Fatalf("version %d of another group's directory, %d pulls", version, f.Count(&f.Seen.Pulls))
 		}
-		f.Send(fleettest.News(f.Runtime(&m, companions)))
+		f.Send(nodetest.News(f.Runtime(&m, companions)))
 		time.Sleep(10 * time.Second)
 		if version, _ := peersOf(a); version != d.Header.ConfigVersion || f.Count(&f.Seen.Pulls) != 1 {
 			t.Errorf("version %d, %d pulls", version, f.Count(&f.Seen.Pulls))
@@ -334,15 +334,15 @@ func TestContentBeforeItsRuntime(t *testing.T) {
 // A node whose file of a large content was damaged gets that content again.
 func TestDamagedContentIsPulledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		m := f.Member(a.Node().Me().ID)
 		d := f.Directory(1000, nil)
-		f.Do(func() { f.Pull = fleettest.Serves(d.Content) })
-		f.Send(fleettest.News(f.Runtime(&m, companions)))
-		f.Send(fleettest.News(d.Detached))
+		f.Do(func() { f.Pull = nodetest.Serves(d.Content) })
+		f.Send(nodetest.News(f.Runtime(&m, companions)))
+		f.Send(nodetest.News(d.Detached))
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		_ = stop()

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -48,31 +48,31 @@ func TestHistoryKept(t *testing.T) {
 	restore := history.Transition{Index: late, AuthorityEpoch: late, Kind: history.KindRestore}
 	_, stranger, _ := ed25519.GenerateKey(nil)
 	for name, row := range map[string]struct {
-		change func(f *fleettest.Fleet)
+		change func(f *nodetest.Fleet)
 		taken  bool
 	}{
-		"the next epoch": {func(f *fleettest.Fleet) { f.Epoch++ }, true},
-		"another history": {func(f *fleettest.Fleet) {
+		"the next epoch": {func(f *nodetest.Fleet) { f.Epoch++ }, true},
+		"another history": {func(f *nodetest.Fleet) {
 			f.Epoch++
 			f.History = chained(t, nil, other, history.Transition{Index: 2, AuthorityEpoch: 2, Kind: history.KindRekey})
 		}, false},
-		"another head at the same place": {func(f *fleettest.Fleet) { f.History = chained(t, nil, other) }, false},
-		"a restore by the signers": {func(f *fleettest.Fleet) {
+		"another head at the same place": {func(f *nodetest.Fleet) { f.History = chained(t, nil, other) }, false},
+		"a restore by the signers": {func(f *nodetest.Fleet) {
 			f.Epoch, f.History = late,
 				chained(t, f.Signer, other, restore)
 		}, true},
-		"a restore that a stranger signed": {func(f *fleettest.Fleet) {
+		"a restore that a stranger signed": {func(f *nodetest.Fleet) {
 			f.Epoch, f.History = late,
 				chained(t, stranger, other, restore)
 		}, false},
-		"a restore that nobody signed": {func(f *fleettest.Fleet) {
+		"a restore that nobody signed": {func(f *nodetest.Fleet) {
 			f.Epoch, f.History = late,
 				chained(t, nil, other, restore)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				n := newNode(f)
 				n.MustJoin()
 				a := n.mustOpen()
@@ -88,7 +88,7 @@ func TestHistoryKept(t *testing.T) {
 						before.ConfigVersion, before.AuthorityEpoch)
 				}
 				// Within an epoch the bundle's own check of its head comes first.
-				reasons := []snapshot.Reason{snapshotform.ReasonHistory, snapshotform.ReasonContent}
+				reasons := []snapshot.Reason{internalsnapshot.ReasonHistory, internalsnapshot.ReasonContent}
 				refused := slices.ContainsFunc(a.Node().Status().Refusals(), func(r state.Refusal) bool {
 					return r.Scope == string(snapshot.ScopeTrustBundle) &&
 						slices.Contains(reasons, snapshot.Reason(r.Reason))
@@ -104,7 +104,7 @@ func TestHistoryKept(t *testing.T) {
 // A coordinator that answers without a word to say, because it is behind or lies,
 // keeps a node neither from the history nor from showing what it knows to be revoked.
 func TestAsksTheNextAboutTheHistory(t *testing.T) {
-	f := fleettest.New(t, "a.example:1", "b.example:2")
+	f := nodetest.New(t, "a.example:1", "b.example:2")
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()

@@ -15,11 +15,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -44,7 +44,7 @@ func TestActivator(t *testing.T) {
 	if folder == "" {
 		return
 	}
-	a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+	a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: nodetest.Quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,12 +73,12 @@ func TestActivator(t *testing.T) {
 // new one of each scope, whole, and with nothing lost that it had activated (I13).
 func TestKilledActivation(t *testing.T) {
 	cycles := testlane.Rounds(10, 1000)
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := companionNode(f)
 	folder := n.realDir()
 	look := func() map[snapshot.Scope]uint64 {
 		t.Helper()
-		a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+		a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: nodetest.Quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestKilledActivation(t *testing.T) {
 				for scope, v := range after {
 					next[scope] = v
 				}
-				lists := fleettest.AllCompanions
+				lists := nodetest.AllCompanions
 				if i%4 == 1 || i%4 == 2 {
 					lists = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopePeerDirectory,
 						snapshot.ScopeRoutePolicy, snapshot.ScopeStorageDirectory}
@@ -124,7 +124,7 @@ func TestKilledActivation(t *testing.T) {
 				}
 				for _, scope := range lists {
 					if i%2 == 0 || i%4 == 3 {
-						all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, i+1)))
+						all = append(all, f.OfGroup(&m, signedtest.ContentOf(scope, i+1)))
 						next[scope] = f.Next
 					}
 				}
@@ -162,13 +162,13 @@ func TestKilledActivation(t *testing.T) {
 		was = got
 		// The next cycle starts from everything given.
 		if len(was) != len(state.Scopes) {
-			a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: fleettest.Quiet()})
+			a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, FS: durable.OS(), Log: nodetest.Quiet()})
 			f.Must(err)
 			var all []*fealtyv1.SignedSnapshot
 			f.Do(func() {
-				all = append(all, f.Gives(&m, fleettest.AllCompanions))
-				for _, scope := range fleettest.AllCompanions {
-					all = append(all, f.OfGroup(&m, authortest.ContentOf(scope, 1)))
+				all = append(all, f.Gives(&m, nodetest.AllCompanions))
+				for _, scope := range nodetest.AllCompanions {
+					all = append(all, f.OfGroup(&m, signedtest.ContentOf(scope, 1)))
 				}
 			})
 			f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(all...)...))

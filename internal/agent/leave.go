@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/verdict"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/node/verdict"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -27,14 +27,14 @@ const leaveRounds = 4
 
 // Leave ends the membership at a coordinator with the identity in the folder, and then removes that, for an agent
 // that is not run. The caller closes the agent afterwards. It fails with the refusal of a coordinator, with
-// [explain.OutcomeUnknown] where no answer says whether the membership ended, and with [explain.MemberExpired]
+// [errcode.OutcomeUnknown] where no answer says whether the membership ended, and with [errcode.MemberExpired]
 // where the certificate ended: nobody hears a member without one.
 func (a *Agent) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	if !a.contact.Presentable(ctx) {
 		me := a.node.Me().ID
-		e := explain.New(explain.MemberExpired, "member", me.String(), "expired", a.node.SVID().Leaf().NotAfter)
+		e := errcode.New(errcode.MemberExpired, "member", me.String(), "expired", a.node.SVID().Leaf().NotAfter)
 		e.Do = "start the agent, which renews first if it still may, and leave then; or have an admin run fealty " +
 			"member remove " + string(me.Kind()) + "/" + me.Name() + ", and remove the folder here"
 		return e
@@ -88,7 +88,7 @@ func (a *Agent) leave(ctx context.Context) error {
 		}
 	}
 	if a.leaveSent {
-		return explain.Wrap(errors.Join(failures...), explain.OutcomeUnknown, "method", "the request to leave")
+		return errcode.Wrap(errors.Join(failures...), errcode.OutcomeUnknown, "method", "the request to leave")
 	}
 	return verdict.Summarize(a.node.Me().Cluster, failures)
 }
@@ -114,7 +114,7 @@ func left(err error, sent, inDate bool) bool {
 	}
 	if e, ok := verdict.Explained(err); ok {
 		switch e.Code {
-		case explain.CallerBanned, explain.JoinBanned, explain.RenewEntryGone, explain.NotFound:
+		case errcode.CallerBanned, errcode.JoinBanned, errcode.RenewEntryGone, errcode.NotFound:
 			return true // our keys are banned, or there is no such member
 		}
 		return false

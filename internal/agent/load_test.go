@@ -15,12 +15,12 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -28,7 +28,7 @@ import (
 
 // joinedNode returns a node that holds two versions of the trust bundle (10 and 11)
 // and its bootstrap.
-func joinedNode(f *fleettest.Fleet) *node {
+func joinedNode(f *nodetest.Fleet) *node {
 	f.TB.Helper()
 	n := newNode(f)
 	n.MustJoin()
@@ -67,7 +67,7 @@ func damages(data []byte, each func(what string, damaged []byte)) {
 // Damage of the identity is told to a person; it is never used, and never replaced
 // silently.
 func TestDamagedIdentity(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := joinedNode(f)
 	for _, name := range []string{dir.SVIDName, dir.AnchorName} {
 		n := joined.clone()
@@ -77,7 +77,7 @@ func TestDamagedIdentity(t *testing.T) {
 			if a != nil {
 				a.Close()
 			}
-			if !errors.Is(err, explain.NodeStateCorrupt) {
+			if !errors.Is(err, errcode.NodeStateCorrupt) {
 				t.Fatalf("%s, %s: %v", name, what, err)
 			}
 			if !bytes.Equal(n.Read(name), damaged) {
@@ -90,7 +90,7 @@ func TestDamagedIdentity(t *testing.T) {
 	}
 	n := joined.clone()
 	f.Must(n.Disk.FS().Remove(n.Path(dir.SVIDName)))
-	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) || errors.Is(err, explain.NodeNotJoined) {
+	if _, err := n.open(); !errors.Is(err, errcode.NodeStateCorrupt) || errors.Is(err, errcode.NodeNotJoined) {
 		t.Errorf("without a certificate: %v", err)
 	}
 	// The error's advice to a person works.
@@ -108,7 +108,7 @@ func TestDamagedIdentity(t *testing.T) {
 // A damaged snapshot falls back to the previous one, is reported, and mended by
 // what a coordinator sends.
 func TestDamagedSnapshot(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := joinedNode(f)
 	current := f.TrustBundle()
 	name := dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)
@@ -134,7 +134,7 @@ func TestDamagedSnapshot(t *testing.T) {
 
 // Every other file may be damaged too: the node comes up with what is whole.
 func TestDamagedFiles(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := joinedNode(f)
 	a := joined.mustOpen()
 	f.Must(take(t.Context(), a, "trust_bundle", []byte("garbage"))) // leaves a refusal
@@ -194,7 +194,7 @@ func TestDamagedFiles(t *testing.T) {
 
 // Of two copies of the marks the newer one counts.
 func TestMarksCopies(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := joinedNode(f)
 	a := n.mustOpen()
 	before := n.Read(dir.MarksAName)
@@ -216,7 +216,7 @@ func TestMarksCopies(t *testing.T) {
 // A node that lost its marks is no new node: it uses nothing of what is on disk,
 // takes nothing older than that, and goes on when a coordinator has spoken.
 func TestLostMarks(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := joinedNode(f)
 	lose := func() *node {
 		n := joined.clone()
@@ -265,7 +265,7 @@ func TestLostMarks(t *testing.T) {
 // After a loss of the marks each scope waits for a coordinator by itself, over
 // restarts, and what a mirror or a file gives is no answer.
 func TestLostMarksWaitForACoordinator(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	id := n.MustJoin().ID
 	m := f.Member(id)
@@ -315,22 +315,22 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 
 // A live node that lost its marks mends itself.
 func TestLostMarksMend(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := joinedNode(f).clone()
 	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksAName)))
 	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksBName)))
 	a := n.mustOpen()
 	n.run(a)
-	fleettest.Eventually(t, "what holds now is in use", func() bool { return a.Unready() == "" && bootVersion(a) != 0 })
+	nodetest.Eventually(t, "what holds now is in use", func() bool { return a.Unready() == "" && bootVersion(a) != 0 })
 }
 
 // The parts of a directory name one node.
 func TestWrongNode(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	one, two := joinedNode(f), joinedNode(f)
 	n := one.clone()
 	n.Disk.Put(n.Path(dir.SVIDName), two.Read(dir.SVIDName))
-	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
+	if _, err := n.open(); !errors.Is(err, errcode.NodeWrong) {
 		t.Errorf("with the certificate of another node: %v", err)
 	}
 	// A snapshot of another node is not used either.
@@ -343,7 +343,7 @@ func TestWrongNode(t *testing.T) {
 		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.Node().Status().Refusals())
 	}
 	// Nor is a certificate under another root with the same name in it.
-	other := fleettest.New(t)
+	other := nodetest.New(t)
 	n = one.clone()
 	key, err := dir.NewKeyPair()
 	f.Must(err)
@@ -353,16 +353,16 @@ func TestWrongNode(t *testing.T) {
 	foreign, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: other.Issue(key.Signer().Public(), id, time.Hour)})
 	f.Must(err)
 	n.Disk.Put(n.Path(dir.SVIDName), foreign)
-	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) {
+	if _, err := n.open(); !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("with a certificate of another root: %v", err)
 	}
 }
 
 // An anchor whose parts do not fit is damaged, however well it is sealed.
 func TestAnchorParts(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := joinedNode(f)
-	other := fleettest.New(t)
+	other := nodetest.New(t)
 	for _, c := range []struct {
 		name string
 		edit func(*state.Anchor)
@@ -384,7 +384,7 @@ func TestAnchorParts(t *testing.T) {
 		data, err := dir.Seal(a)
 		f.Must(err)
 		n.Disk.Put(n.Path(dir.AnchorName), data)
-		if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) && !errors.Is(err, explain.NodeWrong) {
+		if _, err := n.open(); !errors.Is(err, errcode.NodeStateCorrupt) && !errors.Is(err, errcode.NodeWrong) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -393,7 +393,7 @@ func TestAnchorParts(t *testing.T) {
 // A node that was off for longer than its bundle lives is not ready and not lost:
 // it remembers bans, reaches a coordinator, and comes back.
 func TestExpiredBundle(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{7}) })
 	n.MustJoin()
@@ -424,7 +424,7 @@ func TestExpiredBundle(t *testing.T) {
 // A machine whose clock was never set comes up, does not forget who it is, and goes by
 // the time that was signed.
 func TestClockNeverSet(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := joinedNode(f)
 	f.Shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
@@ -435,12 +435,12 @@ func TestClockNeverSet(t *testing.T) {
 }
 
 func TestOpenWithoutAnything(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
-	if _, err := n.open(); !errors.Is(err, explain.NodeNotJoined) {
+	if _, err := n.open(); !errors.Is(err, errcode.NodeNotJoined) {
 		t.Fatal(err)
 	}
-	if _, err := n.Disk.FS().ReadDir(authortest.DataDir); err == nil {
+	if _, err := n.Disk.FS().ReadDir(signedtest.DataDir); err == nil {
 		t.Error("a mistyped folder was made")
 	}
 }
@@ -487,10 +487,10 @@ func bend(data []byte, offset uint16, xor byte, length uint16) []byte {
 }
 
 func FuzzSVID(f *testing.F) {
-	fl := fleettest.New(f)
+	fl := nodetest.New(f)
 	key, err := dir.NewKeyPair()
 	fl.Must(err)
-	id, _ := identity.New(authortest.Cluster, identity.Data, "n")
+	id, _ := identity.New(signedtest.Cluster, identity.Data, "n")
 	data, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: fl.Issue(key.Signer().Public(), id, time.Hour)})
 	fl.Must(err)
 	f.Add(uint16(0), byte(0), uint16(0))
@@ -512,7 +512,7 @@ func FuzzSVID(f *testing.F) {
 
 // No byte of the identity may change unseen, and none be missing.
 func TestSVIDBytes(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	data := n.Read(dir.SVIDName)
@@ -541,11 +541,11 @@ func TestSVIDBytes(t *testing.T) {
 // A grant is judged without a panic, whatever it is, and only what was
 // signed for this very key is admitted.
 func FuzzGrant(f *testing.F) {
-	fl := fleettest.New(f)
+	fl := nodetest.New(f)
 	key, err := dir.NewKeyPair()
 	fl.Must(err)
-	id, _ := identity.New(authortest.Cluster, identity.Data, "n")
-	m := &authortest.Member{ID: id, Key: key.ID, Incarnation: key.ID}
+	id, _ := identity.New(signedtest.Cluster, identity.Data, "n")
+	m := &signedtest.Member{ID: id, Key: key.ID, Incarnation: key.ID}
 	good := &fealtyv1.JoinGrant{
 		Outcome:       fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED,
 		Chain:         dir.RawChain(fl.Issue(key.Signer().Public(), id, time.Hour)),
@@ -553,7 +553,7 @@ func FuzzGrant(f *testing.F) {
 	}
 	f.Add(byte(0), uint16(0), byte(0), uint16(0))
 	f.Add(byte(4), uint16(99), byte(1), uint16(0))
-	w := state.Wanted{Cluster: authortest.Cluster, Kind: identity.Data, Pin: identity.KeyOf(fl.Root), Key: key}
+	w := state.Wanted{Cluster: signedtest.Cluster, Kind: identity.Data, Pin: identity.KeyOf(fl.Root), Key: key}
 	want, err := state.VerifyGrant(good, w, fl.Clock)
 	fl.Must(err)
 	f.Fuzz(func(t *testing.T, part byte, offset uint16, xor byte, length uint16) {

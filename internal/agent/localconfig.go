@@ -16,11 +16,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -103,7 +103,7 @@ func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
 		grpc.ChainStreamInterceptor(guard.Stream, gate.Stream()),
 		grpc.UnknownServiceHandler(gate.UnknownService),
 		grpc.MaxRecvMsgSize(64<<10),
-		grpc.MaxSendMsgSize(snapshotform.MaxContent+64<<10),
+		grpc.MaxSendMsgSize(internalsnapshot.MaxContent+64<<10),
 		grpc.MaxConcurrentStreams(maxLocalStreams),
 	)
 	fealtyv1.RegisterLocalConfigServiceServer(server, configServer{a: a, ctx: ctx})
@@ -120,7 +120,7 @@ type configServer struct {
 // may refuses a caller who may not see scope, and what is no scope.
 func (s configServer) may(ctx context.Context, scope, method string) error {
 	if !state.Known(snapshot.Scope(scope)) {
-		return explain.New(explain.RequestField, "field", "scope", "problem", fmt.Sprintf("%.40q is no scope", scope))
+		return errcode.New(errcode.RequestField, "field", "scope", "problem", fmt.Sprintf("%.40q is no scope", scope))
 	}
 	p := identity.FromContext(ctx).Local
 	if p == nil || !s.a.consumers.sees(*p, ownUser(), snapshot.Scope(scope)) {
@@ -128,7 +128,7 @@ func (s configServer) may(ctx context.Context, scope, method string) error {
 		if p != nil {
 			who = fmt.Sprintf("local user %d", p.UID)
 		}
-		return explain.New(explain.Denied, "method", method, "identity", who, "reason",
+		return errcode.New(errcode.Denied, "method", method, "identity", who, "reason",
 			"the settings of the agent do not name it as a consumer of scope "+scope)
 	}
 	return nil
@@ -148,7 +148,7 @@ func (s configServer) GetScope(ctx context.Context, req *fealtyv1.GetScopeReques
 
 // worded returns the error with a code in err.
 func worded(err error) error {
-	if e, ok := errors.AsType[*explain.Error](err); ok {
+	if e, ok := errors.AsType[*errcode.Error](err); ok {
 		return e
 	}
 	return err
@@ -202,7 +202,7 @@ func (s configServer) ReportVerdict(ctx context.Context,
 	switch err := s.a.node.Trials.Verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(),
 		reason); {
 	case errors.Is(err, state.ErrNoTrial):
-		return nil, explain.New(explain.RequestField, "field", "config_version", "problem",
+		return nil, errcode.New(errcode.RequestField, "field", "config_version", "problem",
 			"no such version of scope "+req.GetScope()+" is on trial")
 	case err != nil:
 		return nil, err

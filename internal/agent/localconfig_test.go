@@ -14,20 +14,20 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // routed is a node that holds routes, with all that degraded mode can allow.
-func routed(f *fleettest.Fleet) (*node, authortest.Member) {
+func routed(f *nodetest.Fleet) (*node, signedtest.Member) {
 	f.TB.Helper()
 	n := newNode(f)
 	m := f.Member(n.MustJoin().ID)
@@ -54,11 +54,11 @@ func routesTo(service string) *snapshot.RoutePolicy {
 }
 
 // localConfig runs a with its socket for local services, and returns a client of it.
-func localConfig(t *testing.T, f *fleettest.Fleet, n *node, a *agent.Agent) fealtyv1.LocalConfigServiceClient {
+func localConfig(t *testing.T, f *nodetest.Fleet, n *node, a *agent.Agent) fealtyv1.LocalConfigServiceClient {
 	t.Helper()
 	a.Serve("", filepath.Join(socketDir(t), agent.ConfigSocketName))
 	n.run(a)
-	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.ConfigSocket()) })
+	nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.ConfigSocket()) })
 	conn, err := mesh.DialLocal(a.ConfigSocket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -68,7 +68,7 @@ func localConfig(t *testing.T, f *fleettest.Fleet, n *node, a *agent.Agent) feal
 // A local service gets what is in use, with all that it has to know of it, and an
 // error by name for what is not.
 func TestGetScope(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
 	client := localConfig(t, f, n, a)
@@ -88,20 +88,20 @@ func TestGetScope(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		scope snapshot.Scope
-		code  explain.Code
+		code  errcode.Code
 	}{
-		{snapshot.ScopeQoSPolicy, explain.ActionBoundOver}, // it has none
-		{"routes", explain.RequestField},
-		{"", explain.RequestField},
+		{snapshot.ScopeQoSPolicy, errcode.ActionBoundOver}, // it has none
+		{"routes", errcode.RequestField},
+		{"", errcode.RequestField},
 	} {
 		_, err := get(tc.scope)
-		if e, ok := explain.FromStatus(err); !ok || e.Code != tc.code {
+		if e, ok := errcode.FromStatus(err); !ok || e.Code != tc.code {
 			t.Errorf("%q: %v, want %s", tc.scope, err, tc.code)
 		}
 	}
 	// A revoked entry is not given, though it is signed.
 	revoke := f.Content()
-	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
+	revoke.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedService, Name: "web"}}
 	h := f.TrustHeader()
 	h.ConfigVersion++
 	f.Must(n.take(a, f.SignTrust(h, revoke)))
@@ -112,23 +112,23 @@ func TestGetScope(t *testing.T) {
 	var runtime *fealtyv1.SignedSnapshot
 	f.Do(func() { runtime = f.Runtime(&m, allAllowed) })
 	f.Must(n.take(a, runtime))
-	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, explain.ActionBoundOver) {
+	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, errcode.ActionBoundOver) {
 		t.Errorf("a scope that was taken away: %v", err)
 	}
 	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err,
-		explain.ActionUnknown) {
+		errcode.ActionUnknown) {
 		t.Errorf("an unknown action: %v", err)
 	}
 }
 
-func refusedAs(err error, code explain.Code) bool {
-	e, ok := explain.FromStatus(err)
+func refusedAs(err error, code errcode.Code) bool {
+	e, ok := errcode.FromStatus(err)
 	return ok && e.Code == code
 }
 
 // A watcher gets what is in use, then the newest each time, and hears when it is over.
 func TestWatchScope(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	f.BundleLife = 1000 * time.Hour
 	n, m := routed(f)
 	a := n.mustOpen()
@@ -177,11 +177,11 @@ func TestWatchScope(t *testing.T) {
 		t.Errorf("over: %v", got)
 	}
 	if _, err := client.GetScope(t.Context(),
-		&fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
+		&fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, errcode.ActionBoundOver) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
 	state.Notify(a.Node().Trials.Changed)
-	fleettest.Eventually(t, "the file of the routes is gone",
+	nodetest.Eventually(t, "the file of the routes is gone",
 		func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
 	conn, err := mesh.DialLocal(a.ConfigSocket())
@@ -196,7 +196,7 @@ func TestWatchScope(t *testing.T) {
 // A consumer that finds new config bad has the one before back; its verdict on what is
 // not on trial is refused.
 func TestReportVerdict(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
 	f.Do(func() { f.Faults.Down["all"] = true })
@@ -214,7 +214,7 @@ func TestReportVerdict(t *testing.T) {
 		return err
 	}
 	before := get()
-	if err := verdict(before.GetConfigVersion(), false); !refusedAs(err, explain.RequestField) || before.GetOnTrial() {
+	if err := verdict(before.GetConfigVersion(), false); !refusedAs(err, errcode.RequestField) || before.GetOnTrial() {
 		t.Fatalf("a verdict on what is not on trial: %v", err)
 	}
 	var messages []*fealtyv1.SignedSnapshot
@@ -235,7 +235,7 @@ func TestReportVerdict(t *testing.T) {
 		t.Fatalf("on trial: %v; refused %v", tried, a.Node().Status().Refusals())
 	}
 	f.Must(verdict(tried.GetConfigVersion(), true))
-	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, explain.RequestField) {
+	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, errcode.RequestField) {
 		t.Errorf("a verdict on another version: %v", err)
 	}
 	f.Must(verdict(tried.GetConfigVersion(), false))
@@ -261,7 +261,7 @@ func TestConfigSocket(t *testing.T) {
 			t.Errorf("%s is for others than this machine", rule.Method)
 		}
 	}
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, _ := routed(f)
 	for _, tc := range []struct {
 		consumers []agent.Consumer
@@ -271,7 +271,7 @@ func TestConfigSocket(t *testing.T) {
 		a := c.mustOpen()
 		a.Admit(tc.consumers)
 		localConfig(t, f, c, a)
-		fleettest.Eventually(t, "the mode is set", func() bool {
+		nodetest.Eventually(t, "the mode is set", func() bool {
 			info, err := os.Stat(a.ConfigSocket())
 			return err == nil && info.Mode().Perm() == tc.want
 		})

@@ -10,19 +10,19 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // node is a machine: its disk, and how it joins.
 type node struct {
-	*fleettest.Machine
+	*nodetest.Machine
 	said book // by the log of its agents
 }
 
-func newNode(f *fleettest.Fleet) *node { return &node{Machine: fleettest.NewMachine(f)} }
+func newNode(f *nodetest.Fleet) *node { return &node{Machine: nodetest.NewMachine(f)} }
 
 // clone returns another machine with a copy of n's files.
 func (n *node) clone() *node { return &node{Machine: n.Machine.Clone()} }
@@ -30,7 +30,7 @@ func (n *node) clone() *node { return &node{Machine: n.Machine.Clone()} }
 func (n *node) open() (*agent.Agent, error) { return n.openOn(n.Disk.FS()) }
 
 func (n *node) openOn(files durable.FS) (*agent.Agent, error) {
-	a, err := agent.Open(context.Background(), agent.Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: fleettest.Quiet(),
+	a, err := agent.Open(context.Background(), agent.Config{DataDir: n.Dir, FS: files, Now: n.Fleet.Clock, Log: nodetest.Quiet(),
 		Dial: n.Fleet.Dial, Release: "v0.1.0"})
 	if a != nil {
 		a.Serve("", "") // tests that want one say so

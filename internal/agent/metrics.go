@@ -11,10 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
 	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -39,7 +39,7 @@ type metrics struct {
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
 	a := &Agent{operator: new(credential.Files)}
-	a.metrics = newMetrics(a, tlsfiles.NewFailures())
+	a.metrics = newMetrics(a, enterprise.NewFailures())
 	a.metrics.registry.MustRegister(host.Refusals())
 	_, _, err := a.authorizer()
 	return a.metrics.registry, err
@@ -94,29 +94,29 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 	m.entries = prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_degraded_entries_total",
 		Help: "How often the node went into degraded mode: no news for an hour longer than announced."})
 	if a.operator != nil {
-		m.registry.MustRegister(gauge.Of("fealty_operator_certificate_not_after_seconds",
+		m.registry.MustRegister(platformmetrics.GaugeOf("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
-				return tlsfiles.NotAfter(a.operator)
+				return enterprise.NotAfter(a.operator)
 			}))
 	}
 	m.registry.MustRegister(m.rejected, m.received, m.asked, m.shared, m.mirrors, m.renewals, m.handshakes,
 		m.refused, m.entries, m.hookRuns, reloads,
-		gauge.If("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
+		platformmetrics.GaugeIf("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
 			func() bool { return a.node.Autonomy.Facts().Degraded(a.node.Now()) }),
-		gauge.Of("fealty_degraded_ends_seconds",
+		platformmetrics.GaugeOf("fealty_degraded_ends_seconds",
 			"Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
 				until, _ := a.node.Autonomy.DegradedUntil()
 				return float64(until.Unix())
 			}),
-		gauge.If("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
+		platformmetrics.GaugeIf("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
 			func() bool { return a.node.Status().View().Connected }),
-		gauge.If("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use, and its sockets lead to it.",
+		platformmetrics.GaugeIf("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use, and its sockets lead to it.",
 			func() bool { return a.unready() == "" }),
-		gauge.Of("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.",
+		platformmetrics.GaugeOf("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.",
 			func() float64 {
 				return float64(a.node.SVID().Leaf().NotAfter.Unix())
 			}),
-		gauge.Of("fealty_agent_clock_behind_seconds",
+		platformmetrics.GaugeOf("fealty_agent_clock_behind_seconds",
 			"How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 "+
 				"if it is not. The node goes by the later of the two.", func() float64 {
 				return a.node.Clock.Behind().Seconds()

@@ -18,17 +18,17 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // withMirrors opens the node with mirrors.
-func (n *node) withMirrors(mirrors ...*authortest.Replica) *agent.Agent {
+func (n *node) withMirrors(mirrors ...*signedtest.Replica) *agent.Agent {
 	n.Fleet.TB.Helper()
 	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: n.logger(), Dial: n.Fleet.Dial,
 		Release: "v0.1.0"}
@@ -51,16 +51,16 @@ func mirrorReads(a *agent.Agent, outcome string) float64 {
 func TestMirrorKeepsFresh(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			f.SVIDTTL, f.RenewEvery = 2*time.Hour, time.Hour
 			n := newNode(f)
 			n.MustJoin()
 			m := f.Member(n.mustID())
-			r := authortest.NewReplica("mirror")
-			f.Publish(&m, []*authortest.Replica{r})
+			r := signedtest.NewReplica("mirror")
+			f.Publish(&m, []*signedtest.Replica{r})
 			a := n.withMirrors(r)
-			f.Send(fleettest.News(f.Runtime(&m)))
-			f.Publish(&m, []*authortest.Replica{r})
+			f.Send(nodetest.News(f.Runtime(&m)))
+			f.Publish(&m, []*signedtest.Replica{r})
 			stop := n.run(a)
 			time.Sleep(10 * time.Second)
 			f.Do(func() { f.Faults.Down["all"] = true })
@@ -69,7 +69,7 @@ func TestMirrorKeepsFresh(t *testing.T) {
 			for range 6 * 3 { // longer than the certificate lasts
 				time.Sleep(10 * time.Minute)
 				if live {
-					f.Publish(&m, []*authortest.Replica{r})
+					f.Publish(&m, []*signedtest.Replica{r})
 				}
 			}
 			time.Sleep(time.Minute)
@@ -143,11 +143,11 @@ func TestMirrorAttacks(t *testing.T) {
 		}, "", ""},
 		{"another cluster's", func(s *scene) {
 			s.bad.Disk = durabletest.NewDisk()
-			s.f.PublishAs(s.m, "other.example", []*authortest.Replica{s.bad})
+			s.f.PublishAs(s.m, "other.example", []*signedtest.Replica{s.bad})
 		}, "other_cluster", ""},
 		{"an older generation", func(s *scene) {
 			s.bad.Disk = durabletest.NewDisk()
-			s.f.Publish(s.m, []*authortest.Replica{s.bad},
+			s.f.Publish(s.m, []*signedtest.Replica{s.bad},
 				func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
 					h.ConfigVersion, r.Generation = 1, 1
 				})
@@ -156,7 +156,7 @@ func TestMirrorAttacks(t *testing.T) {
 			s.bad.Disk = durabletest.NewDisk()
 			key := s.f.ConfigKey
 			s.f.ConfigKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
-			s.f.Publish(s.m, []*authortest.Replica{s.bad},
+			s.f.Publish(s.m, []*signedtest.Replica{s.bad},
 				func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
 					h.ConfigVersion, r.Generation = 1<<40, 1<<40
 				})
@@ -166,7 +166,7 @@ func TestMirrorAttacks(t *testing.T) {
 			s.bad.Disk = durabletest.NewDisk()
 			m := *s.m
 			m.Incarnation[0] ^= 1
-			s.f.Publish(&m, []*authortest.Replica{s.bad},
+			s.f.Publish(&m, []*signedtest.Replica{s.bad},
 				func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation += 100 })
 		}, "ok", ""},
 		{"a content that is cut", contentOnly(func(d []byte) []byte { return d[:len(d)-1] }), "truncated",
@@ -180,22 +180,22 @@ func TestMirrorAttacks(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				n := newNode(f)
 				n.MustJoin()
 				m := f.Member(n.mustID())
-				bad, good := authortest.NewReplica("bad"), authortest.NewReplica("good")
+				bad, good := signedtest.NewReplica("bad"), signedtest.NewReplica("good")
 				a := n.withMirrors(bad, good)
 				defer a.Close()
 				f.Do(func() { f.Faults.Down["all"] = true })
-				f.Publish(&m, []*authortest.Replica{good})
+				f.Publish(&m, []*signedtest.Replica{good})
 				a.Fetcher().Inquire(t.Context())
 				first := generation(a)
 				if first == 0 {
 					t.Fatal("nothing came from the mirror")
 				}
 				time.Sleep(5 * time.Minute)
-				f.Publish(&m, []*authortest.Replica{bad, good},
+				f.Publish(&m, []*signedtest.Replica{bad, good},
 					func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) { c.Entry = "entry" })
 				tc.attack(&scene{f, &m, bad})
 				was := mirrorReads(a, tc.outcome)
@@ -230,19 +230,19 @@ func TestMirrorAttacks(t *testing.T) {
 
 // scene is what an attack has.
 type scene struct {
-	f   *fleettest.Fleet
-	m   *authortest.Member
-	bad *authortest.Replica
+	f   *nodetest.Fleet
+	m   *signedtest.Member
+	bad *signedtest.Replica
 }
 
 // Mirrors that are behind each other by turns bring nobody back, and are no alarm.
 func TestMirrorsFlipFlop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		m := f.Member(n.mustID())
-		x, y := authortest.NewReplica("x"), authortest.NewReplica("y")
+		x, y := signedtest.NewReplica("x"), signedtest.NewReplica("y")
 		a := n.withMirrors(x, y)
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
@@ -253,7 +253,7 @@ func TestMirrorsFlipFlop(t *testing.T) {
 			if i%3 == 0 {
 				to = y
 			}
-			f.Publish(&m, []*authortest.Replica{to})
+			f.Publish(&m, []*signedtest.Replica{to})
 			x.Down, y.Down = i%5 == 1, i%5 == 2 // now and then only one answers
 			a.Fetcher().Inquire(t.Context())
 			x.Down, y.Down = false, false
@@ -280,21 +280,21 @@ func TestMirrorsFlipFlop(t *testing.T) {
 // in use stays.
 func TestMirrorShowsEquivocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		m := f.Member(n.mustID())
-		x, y := authortest.NewReplica("x"), authortest.NewReplica("y")
+		x, y := signedtest.NewReplica("x"), signedtest.NewReplica("y")
 		a := n.withMirrors(x, y)
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
-		f.Publish(&m, []*authortest.Replica{x})
+		f.Publish(&m, []*signedtest.Replica{x})
 		a.Fetcher().Inquire(t.Context())
 		first, held := generation(a), a.Node().TrustState().Active[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
 		}
-		f.Publish(&m, []*authortest.Replica{y}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, r *snapshot.Record) {
+		f.Publish(&m, []*signedtest.Replica{y}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, r *snapshot.Record) {
 			c.Entry, r.Generation = "another", first
 		})
 		x.Down = true
@@ -314,17 +314,17 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 // A node that lost its marks takes no mirror's word for what holds now.
 func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		m := f.Member(n.mustID())
-		r := authortest.NewReplica("mirror")
+		r := signedtest.NewReplica("mirror")
 		n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
 		n.Disk.Put(n.Path(dir.MarksBName), nil)
 		a := n.withMirrors(r)
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
-		f.Publish(&m, []*authortest.Replica{r})
+		f.Publish(&m, []*signedtest.Replica{r})
 		a.Fetcher().Inquire(t.Context())
 		if generation(a) != 0 || len(a.Node().TrustState().Active) != 0 {
 			t.Errorf("it uses %v on the word of a mirror", a.Node().TrustState().Active)
@@ -334,12 +334,12 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 
 // A node does not ask more mirrors than it can in a round.
 func TestTooManyMirrors(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
-	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet()}
+	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: nodetest.Quiet()}
 	for i := range fetch.MaxMirrors + 1 {
-		cfg.Mirrors = append(cfg.Mirrors, authortest.NewReplica(fmt.Sprint(i)))
+		cfg.Mirrors = append(cfg.Mirrors, signedtest.NewReplica(fmt.Sprint(i)))
 	}
 	if a, err := agent.Open(context.Background(), cfg); err == nil {
 		a.Close()
@@ -370,20 +370,20 @@ func TestStorageEndpoints(t *testing.T) {
 		{"of other families", []snapshot.Scope{snapshot.ScopeRoutePolicy}, nil, time.Minute, nil,
 			[]string{first, second}, false},
 		{"one is revoked by its URL", families, nil, time.Minute,
-			[]snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: first}}, []string{second}, true},
+			[]snapshot.Revoked{{Kind: internalsnapshot.RevokedStorage, Name: first}}, []string{second}, true},
 		{"both are revoked by their names", families, nil, time.Minute,
-			[]snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: "a"},
-				{Kind: snapshotform.RevokedStorage, Name: "b"}}, nil, false},
+			[]snapshot.Revoked{{Kind: internalsnapshot.RevokedStorage, Name: "a"},
+				{Kind: internalsnapshot.RevokedStorage, Name: "b"}}, nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				n := newNode(f)
 				n.MustJoin()
 				m := f.Member(n.mustID())
-				shelf := authortest.NewReplica("shelf")
+				shelf := signedtest.NewReplica("shelf")
 				var opened []string
-				cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: fleettest.Quiet(), Dial: f.Dial,
+				cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock, Log: nodetest.Quiet(), Dial: f.Dial,
 					OpenMirror: func(url string) (mirror.Source, error) {
 						opened = append(opened, url)
 						return shelf, nil
@@ -413,7 +413,7 @@ func TestStorageEndpoints(t *testing.T) {
 				}
 				f.Do(func() { f.Faults.Down["all"] = true })
 				time.Sleep(tc.age)
-				f.Publish(&m, []*authortest.Replica{shelf}, runtime)
+				f.Publish(&m, []*signedtest.Replica{shelf}, runtime)
 				opened = nil
 				a.Fetcher().Inquire(t.Context())
 				if !slices.Equal(opened, tc.want) {
@@ -428,19 +428,19 @@ func TestStorageEndpoints(t *testing.T) {
 }
 
 // service is a service_assignment and route the route_policy beside it, which differ with n.
-func service(n int) snapshot.Content { return authortest.ContentOf(snapshot.ScopeServiceAssignment, n) }
-func route(n int) snapshot.Content   { return authortest.ContentOf(snapshot.ScopeRoutePolicy, n) }
+func service(n int) snapshot.Content { return signedtest.ContentOf(snapshot.ScopeServiceAssignment, n) }
+func route(n int) snapshot.Content   { return signedtest.ContentOf(snapshot.ScopeRoutePolicy, n) }
 
 // One round at a mirror brings what the node is to hold by what it is now: what it was
 // given just now, and all that follows from another role or organization.
 func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		m := f.Member(n.mustID())
-		r := authortest.NewReplica("mirror")
+		r := signedtest.NewReplica("mirror")
 		a := n.withMirrors(r)
 		defer a.Close()
 		f.Do(func() { f.Faults.Down["all"] = true })
@@ -459,19 +459,19 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		runtime := snapshot.ScopeNodeRuntime
-		f.GenerationOf(&m, []*authortest.Replica{r}, nil)
+		f.GenerationOf(&m, []*signedtest.Replica{r}, nil)
 		holds("nothing is assigned", runtime)
-		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1), route(1))
+		f.GenerationOf(&m, []*signedtest.Replica{r}, nil, service(1), route(1))
 		holds("services and routes", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) {
+		f.GenerationOf(&m, []*signedtest.Replica{r}, func(c *snapshot.NodeRuntime) {
 			c.Organizations = []string{"acme",
 				"globex"}
 		}, service(1), route(1))
 		holds("another organization", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.GenerationOf(&m, []*authortest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2),
+		f.GenerationOf(&m, []*signedtest.Replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2),
 			route(2))
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
-		f.GenerationOf(&m, []*authortest.Replica{r}, nil, route(2))
+		f.GenerationOf(&m, []*signedtest.Replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
 		if a.Node().TrustState().Active[snapshot.ScopeServiceAssignment] != nil {
 			t.Error("it still holds services that it has lost")
@@ -485,15 +485,15 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	for _, second := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n := newNode(f)
 			n.MustJoin()
 			m := f.Member(n.mustID())
-			x, y := authortest.NewReplica("x"), authortest.NewReplica("y")
+			x, y := signedtest.NewReplica("x"), signedtest.NewReplica("y")
 			a := n.withMirrors(x, y)
 			defer a.Close()
 			f.Do(func() { f.Faults.Down["all"] = true })
-			f.GenerationOf(&m, []*authortest.Replica{x, y}, nil, service(1))
+			f.GenerationOf(&m, []*signedtest.Replica{x, y}, nil, service(1))
 			broken := false
 			x.Bend = func(_ context.Context, _ string, data []byte) ([]byte, error) {
 				if broken {
@@ -528,11 +528,11 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 func TestMirrorsAreLookedAt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		m := f.Member(n.mustID())
-		r := authortest.NewReplica("mirror")
+		r := signedtest.NewReplica("mirror")
 		var reads, most atomic.Int64
 		r.Bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
 			reads.Add(1)
@@ -540,8 +540,8 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 			return data, nil
 		}
 		a := n.withMirrors(r)
-		f.GenerationOf(&m, []*authortest.Replica{r}, nil)
-		f.Send(fleettest.News(f.Runtime(&m)))
+		f.GenerationOf(&m, []*signedtest.Replica{r}, nil)
+		f.Send(nodetest.News(f.Runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
 		if n := reads.Load(); n != 0 {
@@ -549,13 +549,13 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		}
 		f.Do(func() { f.Faults.Down["all"] = true })
 		f.Cut()
-		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
+		f.GenerationOf(&m, []*signedtest.Replica{r}, nil, service(1))
 		time.Sleep(2 * fetch.DefaultMirrorEvery)
 		if a.Node().TrustState().Active[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
 		f.Do(func() { f.Banned = append(f.Banned, identity.KeyID{7}); f.Version++ })
-		f.GenerationOf(&m, []*authortest.Replica{r}, nil, service(1))
+		f.GenerationOf(&m, []*signedtest.Replica{r}, nil, service(1))
 		time.Sleep(2 * fetch.DefaultMirrorEvery)
 		if c, err := a.Node().Source().Current(t.Context()); err != nil ||
 			!c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {

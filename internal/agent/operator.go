@@ -4,9 +4,9 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/fealty-io/fealty/internal/agent/contact"
-	"github.com/fealty-io/fealty/internal/enroll"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
 )
 
@@ -29,7 +29,7 @@ func (r *renewal) operatorChanged() <-chan struct{} {
 func (r *renewal) reenrol(ctx context.Context, key dir.KeyPair, graceOver error) error {
 	r.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate",
 		slog.String("reason", state.OneLine(graceOver)))
-	err := contact.Somewhere(ctx, r.node.Me().Cluster, r.contact.Addresses(),
+	err := fetch.Somewhere(ctx, r.node.Me().Cluster, r.contact.Addresses(),
 		func(ctx context.Context, address string) error {
 			return r.rejoinAt(ctx, address, enroll.ProverOf(r.operator), key)
 		})

@@ -27,19 +27,19 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/sharing"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // neighbours are members of one group that hear no coordinator, and can reach each other.
 type neighbours struct {
-	f  *fleettest.Fleet
+	f  *nodetest.Fleet
 	at map[string]*bufconn.Listener // by address
 	// peers are those of the bootstrap list, by address.
 	peers   map[string]identity.ID
@@ -47,7 +47,7 @@ type neighbours struct {
 	dialed  atomic.Int64
 }
 
-func newNeighbours(f *fleettest.Fleet) *neighbours {
+func newNeighbours(f *nodetest.Fleet) *neighbours {
 	return &neighbours{f: f, at: make(map[string]*bufconn.Listener), peers: make(map[string]identity.ID)}
 }
 
@@ -76,7 +76,7 @@ func (s *neighbours) open(n *node, address string) *agent.Agent {
 }
 
 // group are the scopes of the group that the members are in.
-var group = slices.DeleteFunc(slices.Clone(fleettest.AllCompanions),
+var group = slices.DeleteFunc(slices.Clone(nodetest.AllCompanions),
 	func(s snapshot.Scope) bool { return s == snapshot.ScopeServiceAssignment })
 
 // lasts is the degraded policy of all of them.
@@ -114,12 +114,12 @@ func (s *neighbours) publish(a *agent.Agent, edits ...func(*snapshot.NodeRuntime
 	var all []*fealtyv1.SignedSnapshot
 	s.f.Do(func() {
 		s.f.Version++
-		all = []*fealtyv1.SignedSnapshot{s.f.TrustBundle(), s.f.Gives(&m, fleettest.AllCompanions,
+		all = []*fealtyv1.SignedSnapshot{s.f.TrustBundle(), s.f.Gives(&m, nodetest.AllCompanions,
 			append([]func(*snapshot.NodeRuntime){func(c *snapshot.NodeRuntime) {
 				c.Degraded.Allow = []string{"continue_services", "reconnect_peers", "validate_peers"}
 			}}, edits...)...)}
-		for _, scope := range fleettest.AllCompanions {
-			content := authortest.ContentOf(scope, int(s.f.Next))
+		for _, scope := range nodetest.AllCompanions {
+			content := signedtest.ContentOf(scope, int(s.f.Next))
 			switch scope {
 			case snapshot.ScopePeerDirectory:
 				content = s.directory()
@@ -150,7 +150,7 @@ func answers(a *agent.Agent, outcome string) float64 {
 // bundle, and what is signed for its group; of what is for itself alone it keeps what it has.
 func TestPeersBringWhatIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		s := newNeighbours(f)
 		knows, n := s.member("knows.example:7000"), s.member("")
 		a := s.open(n, "")
@@ -271,7 +271,7 @@ func bareOf(t *testing.T, raw []byte) []byte {
 // holds; the trust bundle is for every member, and a snapshot of one node for nobody.
 func TestSharedIsForTheGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		s := newNeighbours(f)
 		knows, n := s.member("knows.example:7000"), s.member("")
 		peer, a := s.open(knows, "knows.example:7000"), s.open(n, "")
@@ -286,7 +286,7 @@ func TestSharedIsForTheGroup(t *testing.T) {
 			f.Do(func() {
 				out = f.Runtime(&me, append([]func(*snapshot.Header, *snapshot.NodeRuntime,
 					*snapshot.Record){func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
-					c.Roles, c.Organizations = authortest.GroupRoles, authortest.GroupOrganizations
+					c.Roles, c.Organizations = signedtest.GroupRoles, signedtest.GroupOrganizations
 				}}, edits...)...).GetEnvelope()
 			})
 			return bareOf(t, out)
@@ -437,11 +437,11 @@ func TestPeerAttacks(t *testing.T) {
 	type scene struct {
 		*neighbours
 		t         *testing.T
-		me, other *authortest.Member // the node that asks, and another
+		me, other *signedtest.Member // the node that asks, and another
 	}
 	qos := func(s *scene, edits ...func(*snapshot.Header, *snapshot.Record)) *fealtyv1.SignedSnapshot {
 		var out *fealtyv1.SignedSnapshot
-		s.f.Do(func() { out = s.f.OfGroup(s.me, authortest.QoS(99), edits...) })
+		s.f.Do(func() { out = s.f.OfGroup(s.me, signedtest.QoS(99), edits...) })
 		return out
 	}
 	bare := func(s *scene, m *fealtyv1.SignedSnapshot) *fealtyv1.SignedSnapshot {
@@ -524,12 +524,12 @@ func TestPeerAttacks(t *testing.T) {
 		}, "subject"},
 		{"for another node", func(s *scene) *liar {
 			var m *fealtyv1.SignedSnapshot
-			s.f.Do(func() { m = s.f.Gives(s.other, fleettest.AllCompanions) })
+			s.f.Do(func() { m = s.f.Gives(s.other, nodetest.AllCompanions) })
 			return &liar{list: gives(bare(s, m))}
 		}, ""},
 		{"for the node alone, and good", func(s *scene) *liar {
 			var m *fealtyv1.SignedSnapshot
-			s.f.Do(func() { m = s.f.Gives(s.me, fleettest.AllCompanions) })
+			s.f.Do(func() { m = s.f.Gives(s.me, nodetest.AllCompanions) })
 			return &liar{list: gives(bare(s, m))}
 		}, ""},
 		{"expired", func(s *scene) *liar {
@@ -562,7 +562,7 @@ func TestPeerAttacks(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				s := newNeighbours(f)
 				lies, knows, n := s.member(bad), s.member(good), s.member("")
 				a, liar, peer := s.open(n, ""), s.open(lies, ""), s.open(knows, good)
@@ -621,7 +621,7 @@ func TestPeersHeedRevocations(t *testing.T) {
 	}{
 		{name: "nothing", trust: true, all: true, line: []string{"news from a source"}},
 		{name: "a role of the node", peerSays: func(b *snapshot.TrustBundle, node, _ identity.ID) {
-			b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedRole, Name: "data/" + node.Name() + "/core"}}
+			b.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedRole, Name: "data/" + node.Name() + "/core"}}
 		}, trust: true, line: []string{"news from a source"}},
 		{name: "an epoch", epoch: true, trust: true, line: []string{"news from a source"}},
 		{name: "the node", peerSays: func(b *snapshot.TrustBundle, node, _ identity.ID) {
@@ -631,12 +631,12 @@ func TestPeersHeedRevocations(t *testing.T) {
 			b.BannedIDs = []identity.ID{peer}
 		}},
 		{name: "the record of the peer", nodeSays: func(b *snapshot.TrustBundle, _, _ identity.ID) {
-			b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPeer, Name: "knows-example"}}
+			b.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedPeer, Name: "knows-example"}}
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				s := newNeighbours(f)
 				knows, n := s.member(at), s.member("")
 				peer, a := s.open(knows, at), s.open(n, "")
@@ -698,7 +698,7 @@ func (deaf) Accept() (net.Conn, error) { return nil, errors.New("the network car
 // An agent that ends because it cannot listen for peers says why.
 func TestPeersCannotBeHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a, err := agent.Open(context.Background(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock,
@@ -717,7 +717,7 @@ func TestPeersCannotBeHeard(t *testing.T) {
 func TestPeersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const at = "knows.example:7000"
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		s := newNeighbours(f)
 		knows, n, second := s.member(at), s.member(""), s.member("")
 		peer, a, b := s.open(knows, at), s.open(n, ""), s.open(second, "")
@@ -729,7 +729,7 @@ func TestPeersAreBounded(t *testing.T) {
 		large := new(snapshot.PeerDirectory)
 		for i := range 350 {
 			name := fmt.Sprintf("peer-%05d", i)
-			id, err := identity.New(authortest.Cluster, identity.Data, name)
+			id, err := identity.New(signedtest.Cluster, identity.Data, name)
 			f.Must(err)
 			p := snapshot.Peer{Name: name, ID: id, State: snapshot.MemberActive}
 			for port := range 64 {
@@ -783,7 +783,7 @@ func TestPeersAreBounded(t *testing.T) {
 			}
 		}
 		was := answers(peer, sharing.Broken)
-		time.Sleep(pace.Time(int64(size)) + time.Second)
+		time.Sleep(ratelimit.TransferTime(int64(size)) + time.Second)
 		if got := answers(peer, sharing.Broken) - was; got != 2 {
 			t.Errorf("%v of 2 calls that read nothing were given up", got)
 		}
@@ -819,7 +819,7 @@ func TestPeersInDegradedMode(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				s := newNeighbours(f)
 				knows, n := s.member(at), s.member("")
 				peer, a := s.open(knows, at), s.open(n, "")
@@ -857,13 +857,13 @@ func TestPeersInDegradedMode(t *testing.T) {
 // each pool that an agent calls coordinators by.
 func TestNoCoordinatorAtItsAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		s := newNeighbours(f)
 		other, n := s.member(""), s.member("")
 		imposter, a := s.open(other, ""), s.open(n, "")
 		defer imposter.Close()
 		defer a.Close()
-		s.lie(t, imposter, authortest.Coordinator, new(liar))
+		s.lie(t, imposter, signedtest.Coordinator, new(liar))
 		for name, call := range map[string]func() error{
 			"news":  func() error { a.Fetcher().Inquire(t.Context()); return nil },
 			"calls": func() error { return a.Renewal().Renew(t.Context()) },
@@ -872,7 +872,7 @@ func TestNoCoordinatorAtItsAddress(t *testing.T) {
 			if err := call(); err == nil && name == "calls" {
 				t.Errorf("%s: a member renewed it", name)
 			}
-			if !n.said.has("endpoint rejected", "endpoint="+authortest.Coordinator, "reason=IdentityMismatch") {
+			if !n.said.has("endpoint rejected", "endpoint="+signedtest.Coordinator, "reason=IdentityMismatch") {
 				t.Errorf("%s: no line names it: %s", name, n.said.text.String())
 			}
 		}
@@ -884,10 +884,10 @@ func TestNoCoordinatorAtItsAddress(t *testing.T) {
 func TestMirrorAfterPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const at = "knows.example:7000"
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		s := newNeighbours(f)
 		knows, n := s.member(at), s.member("")
-		r := authortest.NewReplica("mirror")
+		r := signedtest.NewReplica("mirror")
 		peer := s.open(knows, at)
 		s.mirrors = []mirror.Source{r}
 		a := s.open(n, "")
@@ -895,10 +895,10 @@ func TestMirrorAfterPeers(t *testing.T) {
 		s.publish(a)
 		m := f.Member(a.Node().Me().ID)
 		f.Do(func() {
-			f.Publish(&m, []*authortest.Replica{r},
+			f.Publish(&m, []*signedtest.Replica{r},
 				func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
-					c.Roles, c.Organizations = authortest.GroupRoles, authortest.GroupOrganizations
-					c.Companions = fleettest.AllCompanions
+					c.Roles, c.Organizations = signedtest.GroupRoles, signedtest.GroupOrganizations
+					c.Companions = nodetest.AllCompanions
 				})
 		})
 		s.publish(peer) // the mirror is behind that

@@ -15,14 +15,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -36,7 +36,7 @@ func allAllowed(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record)
 }
 
 // policyNode is a node whose runtime allows all that a policy can.
-func policyNode(f *fleettest.Fleet) (*node, authortest.Member) {
+func policyNode(f *nodetest.Fleet) (*node, signedtest.Member) {
 	f.TB.Helper()
 	n := newNode(f)
 	m := f.Member(n.MustJoin().ID)
@@ -55,7 +55,7 @@ func policyNode(f *fleettest.Fleet) (*node, authortest.Member) {
 // forbidden, stops when the time is over, and reports all of it when they are back.
 func TestAloneAndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.BundleLife = 300 * time.Hour
 		f.SVIDTTL, f.RenewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
 		n, m := policyNode(f)
@@ -92,7 +92,7 @@ func TestAloneAndBack(t *testing.T) {
 		}
 		until, limit := a.Node().Autonomy.DegradedUntil()
 		time.Sleep(until.Sub(a.Node().Now()) + time.Minute)
-		if err := a.Node().Autonomy.Permit(guard.ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
+		if err := a.Node().Autonomy.Permit(guard.ContinueServices); !errors.Is(err, errcode.ActionBoundOver) {
 			t.Errorf("after its time it continues services: %v", err)
 		}
 		if err := a.Node().Autonomy.Permit(guard.ReconnectPeers); err != nil {
@@ -104,7 +104,7 @@ func TestAloneAndBack(t *testing.T) {
 		stop = n.run(a)
 		f.Do(func() {
 			f.Faults.Down["all"] = false
-			f.Extra = append(f.Extra, fleettest.News(f.Runtime(&m, allAllowed)))
+			f.Extra = append(f.Extra, nodetest.News(f.Runtime(&m, allAllowed)))
 			f.Seen.Reports = nil
 		})
 		time.Sleep(20 * time.Minute)
@@ -131,12 +131,12 @@ func TestAloneAndBack(t *testing.T) {
 // The period is there after a crash at any point of writing it, or it is begun anew;
 // the bounds are the same in any case, for they count from what was signed.
 func TestPeriodsCrash(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, _ := policyNode(f)
 	f.Shift.Store(int64(2 * time.Hour))
 	var bound time.Time
 	var n *node
-	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+	nodetest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = joined.clone()
 		a := n.mustOpen()
 		bound = a.Node().Autonomy.Facts().End(guard.MaxBound)
@@ -175,7 +175,7 @@ func TestPeriodsCrash(t *testing.T) {
 
 // A file of periods that is damaged or made up is told, and changes no bound.
 func TestPeriodsDamaged(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, _ := policyNode(f)
 	f.Shift.Store(int64(2 * time.Hour))
 	a := joined.mustOpen()
@@ -219,7 +219,7 @@ func TestPeriodsDamaged(t *testing.T) {
 // A node whose marks are lost believes nothing that it holds: its time alone was over when
 // it began, which it says once.
 func TestNoTimeAlone(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, _ := policyNode(f)
 	n.Disk.Put(n.Path(dir.MarksAName), []byte("x"))
 	n.Disk.Put(n.Path(dir.MarksBName), []byte("x"))
@@ -238,7 +238,7 @@ func TestNoTimeAlone(t *testing.T) {
 // Nothing outlives its bound under any sequence of restarts, waits, and settings of
 // the clock: what was refused for being over stays refused until there is news.
 func TestNothingOutlivesItsBound(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	f.BundleLife = 40 * time.Hour
 	joined, _ := policyNode(f)
 	begin := f.Clock()
@@ -293,7 +293,7 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 // A degraded_mode_policy narrows what the node_runtime allows. Where it is to be
 // there and is not, the ways back alone are left; what is revoked is not allowed.
 func TestPolicyOfANode(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := policyNode(f)
 	a := n.mustOpen()
 	defer a.Close()
@@ -328,7 +328,7 @@ func TestPolicyOfANode(t *testing.T) {
 		t.Errorf("routes for %v, sessions for %v", p.RouteTTL, p.SessionTTL)
 	}
 	revoke := f.Content()
-	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
+	revoke.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedPermission, Name: "continue_services"}}
 	h := f.TrustHeader()
 	h.ConfigVersion++
 	take(f.SignTrust(h, revoke))
@@ -339,7 +339,7 @@ func TestPolicyOfANode(t *testing.T) {
 	if f := a.Node().Autonomy.Facts(); !f.Missing {
 		t.Error("a record that names other revocations does not show")
 	}
-	if err := a.Node().Autonomy.Permit(guard.ValidatePeers); !errors.Is(err, explain.ActionNeedsContact) {
+	if err := a.Node().Autonomy.Permit(guard.ValidatePeers); !errors.Is(err, errcode.ActionNeedsContact) {
 		t.Errorf("peers are judged without the newest revocations: %v", err)
 	}
 }
@@ -350,10 +350,10 @@ func TestNewsAfterASleep(t *testing.T) {
 	// longer than the policy lets it work alone, and its certificate is good
 	const slept = 24*time.Hour + 30*time.Minute
 	type world struct {
-		f *fleettest.Fleet
+		f *nodetest.Fleet
 		n *node
 		a *agent.Agent
-		m authortest.Member
+		m signedtest.Member
 	}
 	for _, tc := range []struct {
 		name string
@@ -394,7 +394,7 @@ func TestNewsAfterASleep(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			f.BundleLife = 300 * time.Hour
 			n, m := policyNode(f)
 			a := n.mustOpen()
@@ -425,7 +425,7 @@ func TestNewsAfterASleep(t *testing.T) {
 // The facts that the guard decides by changed: who waits for that looks at once, not a minute
 // later.
 func TestEveryChangeOfFactsIsTold(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := policyNode(f)
 	a := n.mustOpen()
 	defer a.Close()

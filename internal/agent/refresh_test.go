@@ -11,7 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -28,12 +28,12 @@ func generation(a *agent.Agent) uint64 {
 // stale: it asks, takes what it is told, and leaves the stream.
 func TestHalfOpenStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t, "a.example:1", "b.example:2")
+		f := nodetest.New(t, "a.example:1", "b.example:2")
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		m := f.Member(a.Node().Me().ID)
-		f.Send(fleettest.News(f.Runtime(&m)))
+		f.Send(nodetest.News(f.Runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		first := generation(a)
@@ -71,12 +71,12 @@ func TestHalfOpenStream(t *testing.T) {
 // A coordinator that has nothing to say, or lies, is not asked all the time, and the next one is.
 func TestAsksOthersRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t, "a.example:1", "b.example:2", "c.example:3")
+		f := nodetest.New(t, "a.example:1", "b.example:2", "c.example:3")
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		m := f.Member(a.Node().Me().ID)
-		f.Send(fleettest.News(f.Runtime(&m)))
+		f.Send(nodetest.News(f.Runtime(&m)))
 		f.Do(func() {
 			f.Poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
 				return []*fealtyv1.SignedSnapshot{{Scope: "node_runtime", Envelope: []byte("garbage")}}
@@ -102,7 +102,7 @@ func TestAsksOthersRarely(t *testing.T) {
 // Without a coordinator nothing of the round outlives it.
 func TestRoundsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()

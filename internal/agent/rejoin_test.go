@@ -4,15 +4,15 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A rejoin does not forget what the node has seen.
 func TestRejoinKeepsMarks(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -31,7 +31,7 @@ func TestRejoinKeepsMarks(t *testing.T) {
 // The key of a renewal may be the member's current one: a rejoin that is refused
 // must not lose it.
 func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -41,10 +41,10 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	}
 	pending := a.Renewal().Next().Key.ID
 	a.Close()
-	f.Do(func() { f.Faults.RefuseJoin = explain.New(explain.TokenSpent) })
+	f.Do(func() { f.Faults.RefuseJoin = errcode.New(errcode.TokenSpent) })
 	cfg := n.JoinConfig(enroll.ByToken(f.Token()))
 	cfg.Rejoin = true
-	if _, err := enroll.Join(t.Context(), cfg); !errors.Is(err, explain.TokenSpent) {
+	if _, err := enroll.Join(t.Context(), cfg); !errors.Is(err, errcode.TokenSpent) {
 		t.Fatal(err)
 	}
 	a = n.mustOpen()

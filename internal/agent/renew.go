@@ -12,16 +12,16 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/agent/contact"
-	"github.com/fealty-io/fealty/internal/ca"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/agent/fetch"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
-	pausepkg "github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/node/verdict"
+	"github.com/fealty-io/fealty/internal/pki"
+	pausepkg "github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/verdict"
 )
 
 // Times of renewal.
@@ -126,7 +126,7 @@ func (r *renewal) keepCertified(ctx context.Context) error {
 			s = s.renewed(s.spread).fail(now, pausepkg.Around(outagePause, 0.2), rand.Float64())
 			r.log.LogAttrs(ctx, slog.LevelWarn, "certified, and the key is not changed as it should be",
 				slog.Time("svid_not_after", again.until),
-				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(again.err)),
+				slog.String("code", errcode.CodeOf(err)), slog.String("reason", state.OneLine(again.err)),
 				slog.Time("retry", s.retry))
 			continue
 		case err == nil:
@@ -139,13 +139,13 @@ func (r *renewal) keepCertified(ctx context.Context) error {
 			s = s.fail(now, refused.Next(), rand.Float64())
 			r.log.LogAttrs(ctx, slog.LevelError, "incident: the cluster does not certify this node, which stays up",
 				slog.String("action", act.String()),
-				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)),
+				slog.String("code", errcode.CodeOf(err)), slog.String("reason", state.OneLine(err)),
 				slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		default:
 			s = s.fail(now, pause.Next(), rand.Float64())
 			r.log.LogAttrs(ctx, slog.LevelWarn, "not certified, the working credential stays",
 				slog.String("action", act.String()),
-				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)),
+				slog.String("code", errcode.CodeOf(err)), slog.String("reason", state.OneLine(err)),
 				slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		}
 		if act == renewing && verdict.Unwelcome(err) {
@@ -179,7 +179,7 @@ func outcome(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	if code := explain.CodeOf(err); code != "" {
+	if code := errcode.CodeOf(err); code != "" {
 		return code
 	}
 	return "error"
@@ -210,7 +210,7 @@ func (r *renewal) nextKey() (dir.KeyPair, error) {
 // may be there as the next one alone, so that comes first.
 func (r *renewal) newNext(held *dir.SVID) (dir.KeyPair, error) {
 	unkept := func(name string, err error) (dir.KeyPair, error) {
-		return dir.KeyPair{}, explain.Wrap(err, explain.NodeDiskRefuses, "file", r.node.Store().Path(name), "problem",
+		return dir.KeyPair{}, errcode.Wrap(err, errcode.NodeDiskRefuses, "file", r.node.Store().Path(name), "problem",
 			err.Error())
 	}
 	if r.unsaved {
@@ -240,7 +240,7 @@ func (r *renewal) renew(ctx context.Context) error {
 	if err != nil {
 		return r.certifiedAgain(err, r.contact.Ask(ctx, r.recertify))
 	}
-	csr, err := ca.NewCSR(key.Signer())
+	csr, err := pki.NewCSR(key.Signer())
 	if err != nil {
 		return err
 	}
@@ -251,15 +251,15 @@ func (r *renewal) renew(ctx context.Context) error {
 	var cannot []string // whose store took nothing
 	err = r.contact.Ask(ctx, func(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
 		if len(cannot) > 0 && r.node.Now().After(enough) {
-			return contact.ErrEnough
+			return fetch.ErrEnough
 		}
 		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx,
 			&fealtyv1.RenewRequest{Name: r.node.Me().ID.Name(), Csr: csr})
 		if err == nil {
 			return r.adoptRenewed(ctx, key, resp.GetChain())
 		}
-		if e, ok := verdict.Explained(err); ok && (errors.Is(e, explain.StoreUnreachable) ||
-			e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull || e.Code == explain.StoreRefuses) {
+		if e, ok := verdict.Explained(err); ok && (errors.Is(e, errcode.StoreUnreachable) ||
+			e.Code == errcode.StoreOutcomeUnknown || e.Code == errcode.StoreFull || e.Code == errcode.StoreRefuses) {
 			cannot = append(cannot, address)
 		}
 		return err
@@ -316,7 +316,7 @@ func (r *renewal) certifiedAgain(why, failed error) error {
 // under way: it may have been recorded.
 func (r *renewal) recertify(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
 	held := r.node.SVID()
-	csr, err := ca.NewCSR(held.Key.Signer())
+	csr, err := pki.NewCSR(held.Key.Signer())
 	if err != nil {
 		return err
 	}
@@ -362,7 +362,7 @@ func (r *renewal) present(ctx context.Context, s dir.SVID, m *credential.Materia
 	refused, err := r.node.Present(ctx, s, m)
 	r.unsaved = refused != nil
 	if refused != nil {
-		r.unkept = explain.Wrap(refused, explain.NodeDiskRefuses, "file", r.node.Store().Path(dir.SVIDName), "problem",
+		r.unkept = errcode.Wrap(refused, errcode.NodeDiskRefuses, "file", r.node.Store().Path(dir.SVIDName), "problem",
 			refused.Error())
 	}
 	return err
@@ -378,7 +378,7 @@ func (r *renewal) rejoin(ctx context.Context) error {
 		key = held // it has the one certified again that it holds
 	}
 	err := r.rejoinWith(ctx, held, key, under)
-	if unkept == nil && r.operator != nil && errors.Is(err, explain.RejoinGraceOver) {
+	if unkept == nil && r.operator != nil && errors.Is(err, errcode.RejoinGraceOver) {
 		return r.reenrol(ctx, key, err)
 	}
 	return r.certifiedAgain(r.unkept, err)
@@ -392,11 +392,11 @@ func (r *renewal) rejoinWith(ctx context.Context, held, key dir.KeyPair, mayBeCe
 	by := func(ctx context.Context, address string, k dir.KeyPair) error {
 		return r.rejoinAt(ctx, address, proof.NewSVIDProver(r.node.Me().Kind, r.node.Me().ID.Name(), k.Signer()), key)
 	}
-	return contact.Somewhere(ctx, r.node.Me().Cluster, r.contact.Addresses(),
+	return fetch.Somewhere(ctx, r.node.Me().Cluster, r.contact.Addresses(),
 		func(ctx context.Context, address string) error {
 			if mayBeCertified {
 				err := by(ctx, address, key)
-				if e, ok := verdict.Explained(err); !ok || e.Code != explain.JoinUnauthorized {
+				if e, ok := verdict.Explained(err); !ok || e.Code != errcode.JoinUnauthorized {
 					return err
 				} // that key was never certified
 			}
@@ -438,7 +438,7 @@ func (r *renewal) rejoinAt(ctx context.Context, address string, prover proof.Pro
 // the snapshots beside it.
 func (r *renewal) adoptGranted(ctx context.Context, s dir.SVID, m *credential.Material, unkept error) error {
 	if unkept != nil {
-		r.unkept = explain.Wrap(unkept, explain.NodeDiskRefuses, "file", r.node.Store().Path("snapshots"), "problem",
+		r.unkept = errcode.Wrap(unkept, errcode.NodeDiskRefuses, "file", r.node.Store().Path("snapshots"), "problem",
 			unkept.Error())
 	}
 	return r.adopt(ctx, s, m)
@@ -448,7 +448,7 @@ func (r *renewal) adoptGranted(ctx context.Context, s dir.SVID, m *credential.Ma
 type renewal struct {
 	node     *accept.Node
 	log      *slog.Logger
-	contact  *contact.Coordinators
+	contact  *fetch.Coordinators
 	operator *credential.Files            // of an operator's PKI; nil: there are none
 	ended    func(action, outcome string) // counts a renewal
 

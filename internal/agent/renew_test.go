@@ -16,17 +16,17 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
 func TestRenew(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -53,7 +53,7 @@ func TestRenew(t *testing.T) {
 // end both hold the same one.
 func TestRenewalsProperty(t *testing.T) {
 	testlane.Checks(t, 15, 200)
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(f)
 		r := n.MustJoin()
@@ -108,7 +108,7 @@ func TestRenewalsProperty(t *testing.T) {
 // take it away. It is not certified before it is there to stay: else the node would
 // be without the key that the cluster has last heard of, and taken for a copy.
 func TestKeyOfAKilledProcess(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	r := n.MustJoin()
 	renew := func(at int, after durabletest.After) {
@@ -142,12 +142,12 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 // A certificate that an enemy returns, or one that is not ours to use, never
 // replaces the working one.
 func TestRenewalVerifies(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	other := fleettest.New(t)
+	other := nodetest.New(t)
 	for _, c := range []struct {
 		name string
 		edit func(*fealtyv1.RenewResponse)
@@ -198,13 +198,13 @@ func TestRenewalVerifies(t *testing.T) {
 
 // While two roots are believed, a renewal stays under the one that the node pinned.
 func TestRenewalStaysUnderItsRoot(t *testing.T) {
-	f, other := fleettest.New(t), fleettest.New(t)
+	f, other := nodetest.New(t), nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	both, err := identity.NewBundle(identity.BundleConfig{
-		Cluster: authortest.Cluster, Roots: []*x509.Certificate{f.Root, other.Root},
+		Cluster: signedtest.Cluster, Roots: []*x509.Certificate{f.Root, other.Root},
 		MeshKeys: append(slices.Clone(f.MeshKeys), other.MeshKeys...),
 	})
 	f.Must(err)
@@ -227,7 +227,7 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 func TestRejoinAfterExpiry(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n := newNode(f)
 			n.MustJoin()
 			a := n.mustOpen()
@@ -244,9 +244,9 @@ func TestRejoinAfterExpiry(t *testing.T) {
 				t.Fatal("an expired identity is presented")
 			}
 			n.run(a)
-			fleettest.Eventually(t, "the node is back", func() bool { return a.Unready() == "" })
+			nodetest.Eventually(t, "the node is back", func() bool { return a.Unready() == "" })
 			// A renewal may be under way already: the cluster is then one key ahead.
-			fleettest.Eventually(t, "node and cluster agree on the key", func() bool {
+			nodetest.Eventually(t, "node and cluster agree on the key", func() bool {
 				return f.Member(a.Node().Me().ID).Key == a.Node().SVID().Key.ID
 			})
 			if f.Count(&f.Seen.Clones) != 0 {
@@ -262,7 +262,7 @@ func TestRejoinAfterExpiry(t *testing.T) {
 func TestRejoinAfterALostAnswer(t *testing.T) {
 	for _, under := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under way=%v", under), func(t *testing.T) {
-			f := fleettest.New(t, "c1.example:9443", "c2.example:9443")
+			f := nodetest.New(t, "c1.example:9443", "c2.example:9443")
 			n := newNode(f)
 			n.MustJoin()
 			a := n.mustOpen()
@@ -286,7 +286,7 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 
 // A key under way that was never certified is no obstacle.
 func TestRejoinWithAnUnknownKey(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -302,15 +302,15 @@ func TestRejoinWithAnUnknownKey(t *testing.T) {
 
 // Grants for a rejoin are verified like those for a join, and must be for this node.
 func TestRejoinVerifies(t *testing.T) {
-	for _, c := range append(slices.Clip(fleettest.EnemyGrants),
-		fleettest.EnemyGrant{Name: "another member", Part: "chain",
-			Edit: func(f *fleettest.Fleet, g *fealtyv1.JoinGrant) {
+	for _, c := range append(slices.Clip(nodetest.EnemyGrants),
+		nodetest.EnemyGrant{Name: "another member", Part: "chain",
+			Edit: func(f *nodetest.Fleet, g *fealtyv1.JoinGrant) {
 				g.Chain[0] = f.LeafFor(identity.Data, "somebody", g.Chain[0]).Raw
 			}}) {
 		if c.Part == "root statement" {
 			continue // a member has one already, and believes no other
 		}
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -329,7 +329,7 @@ func TestRejoinVerifies(t *testing.T) {
 
 // A renewal that was finished but for the removal of its key is finished at start.
 func TestFinishedRenewal(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -346,7 +346,7 @@ func TestFinishedRenewal(t *testing.T) {
 // key each time, and reports.
 func TestRenewalInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -385,9 +385,9 @@ func TestRenewalInterval(t *testing.T) {
 // Without a store coordinators record no new key. The node has its recorded one
 // certified again, keeps the new one for later, and renews to that when they can.
 func TestRenewWithoutStore(t *testing.T) {
-	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreFull,
-		explain.StoreRefuses} {
-		f := fleettest.New(t)
+	for _, code := range []errcode.Code{errcode.StoreUnreachable, errcode.StoreOutcomeUnknown, errcode.StoreFull,
+		errcode.StoreRefuses} {
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -436,15 +436,15 @@ func TestRenewWithoutStore(t *testing.T) {
 // A certificate that a coordinator hands out over the recorded key is verified like
 // anything else, and its refusals count.
 func TestRenewWithoutStoreVerifies(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	defer a.Close()
 	held := a.Node().SVID()
-	other := fleettest.New(t)
+	other := nodetest.New(t)
 	f.Do(func() {
-		f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour
+		f.Faults.NoStore, f.SVIDTTL = errcode.StoreUnreachable, f.SVIDTTL+time.Hour
 		f.Faults.EditRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.Root.Raw }
 	})
 	if err := a.Renewal().Renew(t.Context()); err == nil || a.Node().SVID() != held {
@@ -452,9 +452,9 @@ func TestRenewWithoutStoreVerifies(t *testing.T) {
 	}
 	f.Do(func() {
 		f.Faults.EditRenewal = nil
-		f.Faults.RefuseRenew = explain.New(explain.JoinBanned, "identity", a.Node().Me().ID)
+		f.Faults.RefuseRenew = errcode.New(errcode.JoinBanned, "identity", a.Node().Me().ID)
 	})
-	if err := a.Renewal().Renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.Node().SVID() != held {
+	if err := a.Renewal().Renew(t.Context()); !errors.Is(err, errcode.JoinBanned) || a.Node().SVID() != held {
 		t.Errorf("banned: %v", err)
 	}
 }
@@ -462,14 +462,14 @@ func TestRenewWithoutStoreVerifies(t *testing.T) {
 // In a long outage a node stays certified, asks seldom, and renews when it is over.
 func TestLongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.Do(func() { f.SVIDTTL = time.Hour })
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.Do(func() { f.Faults.NoStore, f.Seen.Renewals = explain.StoreUnreachable, 0 })
+		f.Do(func() { f.Faults.NoStore, f.Seen.Renewals = errcode.StoreUnreachable, 0 })
 		for range 2 * 60 {
 			time.Sleep(time.Minute)
 			if !time.Now().Before(a.Node().SVID().Leaf().NotAfter) {
@@ -479,7 +479,7 @@ func TestLongOutage(t *testing.T) {
 		if asked := f.Count(&f.Seen.Renewals); asked > 2*2*60/3 || f.Count(&f.Seen.Joins) != 1 {
 			t.Errorf("asked %d times in two hours, and %d joins", asked, f.Count(&f.Seen.Joins))
 		}
-		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, errcode.StoreUnreachable) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
 		key := a.Node().SVID().Key.ID
@@ -499,25 +499,25 @@ func TestLongOutage(t *testing.T) {
 // whether coordinators have no store, are wrong for a while, or cannot be reached.
 func TestShortCertificatesOutlastOutages(t *testing.T) {
 	t.Parallel()
-	gone := explain.New(explain.RenewEntryGone, "identity", "the node")
+	gone := errcode.New(errcode.RenewEntryGone, "identity", "the node")
 	for name, of := range map[string]struct {
 		lasts      time.Duration
-		begin, end func(*fleettest.Fleet)
+		begin, end func(*nodetest.Fleet)
 	}{
 		"no store": {23 * time.Second,
-			func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable },
-			func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
-		"no store for long": {3 * time.Minute, func(f *fleettest.Fleet) { f.Faults.NoStore = explain.StoreUnreachable },
-			func(f *fleettest.Fleet) { f.Faults.NoStore = "" }},
-		"one wrong answer": {12 * time.Second, func(f *fleettest.Fleet) { f.Faults.RefuseRenew = gone },
-			func(f *fleettest.Fleet) { f.Faults.RefuseRenew = nil }},
-		"unreachable": {20 * time.Second, func(f *fleettest.Fleet) { f.Faults.Down["all"] = true },
-			func(f *fleettest.Fleet) { delete(f.Faults.Down, "all") }},
+			func(f *nodetest.Fleet) { f.Faults.NoStore = errcode.StoreUnreachable },
+			func(f *nodetest.Fleet) { f.Faults.NoStore = "" }},
+		"no store for long": {3 * time.Minute, func(f *nodetest.Fleet) { f.Faults.NoStore = errcode.StoreUnreachable },
+			func(f *nodetest.Fleet) { f.Faults.NoStore = "" }},
+		"one wrong answer": {12 * time.Second, func(f *nodetest.Fleet) { f.Faults.RefuseRenew = gone },
+			func(f *nodetest.Fleet) { f.Faults.RefuseRenew = nil }},
+		"unreachable": {20 * time.Second, func(f *nodetest.Fleet) { f.Faults.Down["all"] = true },
+			func(f *nodetest.Fleet) { delete(f.Faults.Down, "all") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				f.Do(func() { f.SVIDTTL, f.RenewEvery = time.Minute, 30*time.Second })
 				n := newNode(f)
 				n.MustJoin()
@@ -557,14 +557,14 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 func TestBackSoonAfterExpiry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.Do(func() { f.SVIDTTL = 2 * time.Hour })
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.Node().Me().ID) })
+		f.Do(func() { f.Faults.RefuseRenew = errcode.New(errcode.RenewEntryGone, "identity", a.Node().Me().ID) })
 		time.Sleep(time.Hour)
 		for a.Node().Status().View().NextRenewal.Sub(a.Node().Now()) < 3*time.Minute {
 			time.Sleep(time.Second)
@@ -585,10 +585,10 @@ func TestBackSoonAfterExpiry(t *testing.T) {
 func TestRenewOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	all := []error{syscall.ENOSPC, syscall.EROFS, syscall.EDQUOT, syscall.EIO}
-	for i := 0; i < len(all); i += fleettest.EveryNth(len(all)) {
+	for i := 0; i < len(all); i += nodetest.EveryNth(len(all)) {
 		full := all[i]
 		synctest.Test(t, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			f.Do(func() { f.SVIDTTL = time.Hour })
 			n := newNode(f)
 			n.MustJoin()
@@ -604,7 +604,7 @@ func TestRenewOnAFullDisk(t *testing.T) {
 				}
 			}
 			if v := a.Node().Status().View(); a.Node().SVID().Key.ID != key || f.Member(a.Node().Me().ID).Key != key ||
-				!errors.Is(v.Renewal, explain.NodeDiskRefuses) {
+				!errors.Is(v.Renewal, errcode.NodeDiskRefuses) {
 				t.Errorf("%v: another key, or it shows %v", full, v.Renewal)
 			}
 			if asked := f.Count(&f.Seen.Renewals); asked > 5*60/20 {
@@ -633,19 +633,19 @@ func TestRenewOnAFullDisk(t *testing.T) {
 func TestDiskFillsUpAmidARenewal(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"kill", "free", "renew, kill", "outage, kill"} {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		old := a.Node().SVID().Key.ID
 		fill := func() { f.Faults.EditRenewal = func(*fealtyv1.RenewResponse) { n.Disk.Refuse(syscall.ENOSPC) } }
 		f.Do(fill)
-		again := func(what string, err error, want explain.Code) {
+		again := func(what string, err error, want errcode.Code) {
 			if _, ok := errors.AsType[*agent.AgainError](err); !ok || !errors.Is(err, want) {
 				t.Fatalf("%s: %s: %v", way, what, err)
 			}
 		}
-		again("the renewal", a.Renewal().Renew(t.Context()), explain.NodeDiskRefuses)
+		again("the renewal", a.Renewal().Renew(t.Context()), errcode.NodeDiskRefuses)
 		key := a.Node().SVID().Key.ID
 		if m, err := a.Node().Source().Current(t.Context()); key == old || err != nil || m.Pin() != key ||
 			f.Member(a.Node().Me().ID).Key != key {
@@ -661,12 +661,12 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			}
 		case "renew, kill":
 			f.Do(func() { f.SVIDTTL += time.Hour })
-			again("one more", a.Renewal().Renew(t.Context()), explain.NodeDiskRefuses)
+			again("one more", a.Renewal().Renew(t.Context()), errcode.NodeDiskRefuses)
 		case "outage, kill":
 			// A key is under way, and the certificate over the present one is in memory alone.
 			n.Disk.Refuse(nil)
-			f.Do(func() { f.Faults.NoStore, f.SVIDTTL = explain.StoreUnreachable, f.SVIDTTL+time.Hour; fill() })
-			again("in an outage", a.Renewal().Renew(t.Context()), explain.StoreUnreachable)
+			f.Do(func() { f.Faults.NoStore, f.SVIDTTL = errcode.StoreUnreachable, f.SVIDTTL+time.Hour; fill() })
+			again("in an outage", a.Renewal().Renew(t.Context()), errcode.StoreUnreachable)
 			if !a.Renewal().Unsaved() || a.Renewal().Next() == nil || a.Renewal().Next().Key.ID == key ||
 				a.Node().SVID().Key.ID != key {
 				t.Fatal("the outage left something else")
@@ -688,7 +688,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 // So it comes back from its grace, too.
 func TestRejoinOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -698,7 +698,7 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 	n.Disk.Refuse(syscall.ENOSPC)
 	f.TrustChanged(func() {})
 	err := a.Renewal().Rejoin(t.Context())
-	if _, ok := errors.AsType[*agent.AgainError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) ||
+	if _, ok := errors.AsType[*agent.AgainError](err); !ok || !errors.Is(err, errcode.NodeDiskRefuses) ||
 		!a.Contact().Presentable(t.Context()) || a.Node().SVID().Key.ID != key {
 		t.Fatalf("%v, presentable: %v", err, a.Contact().Presentable(t.Context()))
 	}
@@ -713,17 +713,17 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 // nothing. When it is over the node goes on.
 func TestLastingRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", a.Node().Me().ID) })
+		f.Do(func() { f.Faults.RefuseRenew = errcode.New(errcode.RenewEntryGone, "identity", a.Node().Me().ID) })
 		time.Sleep(2 * time.Hour)
 		if f.Count(&f.Seen.Renewals) < 10 || f.Count(&f.Seen.Renewals) > 30 {
 			t.Errorf("asked %d times in an hour and a half", f.Count(&f.Seen.Renewals))
 		}
-		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, errcode.RenewEntryGone) || !v.Connected {
 			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
 		f.Do(func() { f.Faults.RefuseRenew = nil })
@@ -738,7 +738,7 @@ func TestLastingRefusal(t *testing.T) {
 // A banned node keeps running, says so, and comes back when the ban is lifted.
 func TestBannedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -746,17 +746,17 @@ func TestBannedNode(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		f.TrustChanged(func() { f.Banned = append(f.Banned, a.Node().SVID().Key.ID) })
 		time.Sleep(time.Minute)
-		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, errcode.JoinBanned) {
 			t.Errorf("after a minute it shows %v", v.Renewal)
 		}
 		time.Sleep(3 * time.Hour)
 		v := a.Node().Status().View()
-		if v.Connected || !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v.Connected || !errors.Is(v.Renewal, errcode.JoinBanned) {
 			t.Errorf("connected: %v, shows %v", v.Connected, v.Renewal)
 		}
 		f.Do(func() {
 			// About one in a minute: its pauses are random, and sum up to 170 to 185 dials.
-			if dials := f.Seen.Dialed[authortest.Coordinator]; dials > 3*70 {
+			if dials := f.Seen.Dialed[signedtest.Coordinator]; dials > 3*70 {
 				t.Errorf("dialed %d times in three hours", dials)
 			}
 		})
@@ -772,7 +772,7 @@ func TestBannedNode(t *testing.T) {
 // So does one that starts with a bundle in which it is banned itself.
 func TestBannedAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -782,7 +782,7 @@ func TestBannedAtStart(t *testing.T) {
 		a = n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(30 * time.Second)
-		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, errcode.JoinBanned) {
 			t.Errorf("it shows %v", v.Renewal)
 		}
 		f.TrustChanged(func() { f.Banned = nil })
@@ -798,7 +798,7 @@ func TestBannedAtStart(t *testing.T) {
 // pauses, and the working credential stays.
 func TestRenewalOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -828,7 +828,7 @@ func TestRenewalOutage(t *testing.T) {
 // once.
 func TestRenewNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -851,7 +851,7 @@ func TestRenewNow(t *testing.T) {
 // waits for the trust bundle that knows it, and then happens.
 func TestRenewalUnderANewMeshCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -873,7 +873,7 @@ func TestRenewalUnderANewMeshCA(t *testing.T) {
 // The bundle that a renewal is verified by is the newest: adopting a certificate
 // takes back no ban.
 func TestRenewalKeepsBans(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()

@@ -12,21 +12,21 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/subjects"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // memberOf returns the fleet's record of the node that a is.
-func memberOf(f *fleettest.Fleet, a *agent.Agent) *authortest.Member {
+func memberOf(f *nodetest.Fleet, a *agent.Agent) *signedtest.Member {
 	m := f.Member(a.Node().Self().ID)
 	return &m
 }
@@ -40,7 +40,7 @@ func TestRevokedSigner(t *testing.T) {
 		revoked bool
 	}{{"left", false}, {"revoked", true}} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n := newNode(f)
 			n.MustJoin()
 			a := n.mustOpen()
@@ -85,7 +85,7 @@ func TestRevokedSigner(t *testing.T) {
 // A snapshot that the key signs later, or that it signed before and that is on
 // disk as the one before, does not come back; one before that another key signed does.
 func TestPreviousOfARevokedSigner(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -148,7 +148,7 @@ func signersReported(a *agent.Agent, scope snapshot.Scope) []string {
 // A statement of the signers has its effect at a node that reaches nobody, and keeps
 // it over restarts and newer bundles that know nothing of it.
 func TestEmergency(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	f.Do(func() { f.Faults.Down["all"] = true })
@@ -156,9 +156,9 @@ func TestEmergency(t *testing.T) {
 	member := memberOf(f, a)
 	f.Must(take(t.Context(), a, "node_runtime", f.Runtime(member).GetEnvelope()))
 	banned := identity.KeyID{42}
-	raw := f.Emergency(1, func(e *cosigned.Emergency) {
+	raw := f.Emergency(1, func(e *trust.Emergency) {
 		e.ConfigKeys, e.Keys = []snapshot.Digest{f.ConfigDigest()}, []identity.KeyID{banned}
-		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
+		e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedPermission, Name: "continue_services"}}
 	})
 	apply := func(raw []byte, dry bool) (*fealtyv1.ApplyNodeEmergencyResponse, error) {
 		return client.ApplyNodeEmergency(t.Context(), &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
@@ -177,7 +177,7 @@ func TestEmergency(t *testing.T) {
 		if b.Active[snapshot.ScopeNodeRuntime] != nil {
 			t.Error("what the revoked key signed is in use")
 		}
-		if !b.Revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
+		if !b.Revocations().Revokes(internalsnapshot.RevokedPermission, "continue_services") {
 			t.Error("the permission is not revoked")
 		}
 		m, err := a.Node().Source().Current(t.Context())
@@ -207,12 +207,12 @@ func TestEmergency(t *testing.T) {
 
 // A text that is no statement of the signers for this node has no effect and leaves nothing.
 func TestEmergencyRefused(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
-	good := func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} }
+	good := func(e *trust.Emergency) { e.Keys = []identity.KeyID{{7}} }
 	if _, err := a.Node().ApplyEmergency(t.Context(), f.Emergency(3, good), false); err != nil {
 		t.Fatal(err)
 	}
@@ -233,21 +233,21 @@ func TestEmergencyRefused(t *testing.T) {
 			return f.Emergency(4, good)
 		}},
 		{"another root", func() []byte {
-			return f.Emergency(4, func(e *cosigned.Emergency) { good(e); e.Root = identity.KeyID{1} })
+			return f.Emergency(4, func(e *trust.Emergency) { good(e); e.Root = identity.KeyID{1} })
 		}},
 		{"another cluster", func() []byte {
-			return f.Emergency(4, func(e *cosigned.Emergency) { good(e); e.ClusterID = "other.example" })
+			return f.Emergency(4, func(e *trust.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
 		{"a number that is taken", func() []byte {
 			return f.Emergency(3,
-				func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{8}} })
+				func(e *trust.Emergency) { e.Keys = []identity.KeyID{{8}} })
 		}},
-		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
+		{"too large", func() []byte { return make([]byte, internalsnapshot.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := a.Node().TrustState()
 			_, err := a.Node().ApplyEmergency(t.Context(), tc.raw(), false)
-			if !errors.Is(err, explain.EmergencyRefused) {
+			if !errors.Is(err, errcode.EmergencyRefused) {
 				t.Errorf("%v", err)
 			}
 			if a.Node().TrustState() != before {
@@ -260,7 +260,7 @@ func TestEmergencyRefused(t *testing.T) {
 	}
 	// Statements count in whatever order they come.
 	if _, err := a.Node().ApplyEmergency(t.Context(), f.Emergency(1,
-		func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
+		func(e *trust.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
 	if n := len(a.Node().TrustState().Emergencies); n != 2 {
@@ -270,14 +270,14 @@ func TestEmergencyRefused(t *testing.T) {
 
 // A crash leaves a statement that has all of its effect at the next start, or none.
 func TestEmergencyCrash(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	crash := errors.New("crash")
-	a.Node().Faults = new(fault.Points)
+	a.Node().Faults = new(failpoint.Points)
 	a.Node().Faults.FailNext("emergency.after-write", 1, crash)
-	raw := f.Emergency(1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} })
+	raw := f.Emergency(1, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{7}} })
 	if _, err := a.Node().ApplyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestEmergencyCrash(t *testing.T) {
 // A member that is revoked by name is in nothing that others read or that the node acts on,
 // though the snapshot that is kept and passed on lists it.
 func TestRevokedByName(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -312,8 +312,8 @@ func TestRevokedByName(t *testing.T) {
 		t.Fatal("the address is not known")
 	}
 	f.Must(take(t.Context(), a, "trust_bundle", f.BundleWith(func(b *snapshot.TrustBundle) {
-		b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedCoordinator, Name: address},
-			{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
+		b.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedCoordinator, Name: address},
+			{Kind: internalsnapshot.RevokedPermission, Name: "continue_services"}}
 	}).GetEnvelope()))
 	if file, policy := allowed(); file || policy {
 		t.Errorf("allowed though it is revoked: %v, %v", file, policy)
@@ -335,36 +335,36 @@ func TestWithdrawnNode(t *testing.T) {
 		name   string
 		bound  string
 		roles  []string
-		bundle func(f *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle)
-		file   func(a *agent.Agent, e *cosigned.Emergency)
+		bundle func(f *nodetest.Fleet, a *agent.Agent, b *snapshot.TrustBundle)
+		file   func(a *agent.Agent, e *trust.Emergency)
 	}{
-		{"identity banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
+		{"identity banned", guard.LimitIdentity, nil, func(_ *nodetest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 			b.BannedIDs = append(b.BannedIDs, a.Node().Me().ID)
 		}, nil},
-		{"key banned", guard.LimitIdentity, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
+		{"key banned", guard.LimitIdentity, nil, func(_ *nodetest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 			b.BannedKeys = append(b.BannedKeys, a.Node().SVID().Key.ID)
 		}, nil},
 		{"identity banned by a statement", guard.LimitIdentity, nil, nil,
-			func(a *agent.Agent, e *cosigned.Emergency) { e.Nodes = []identity.ID{a.Node().Me().ID} }},
-		{"role revoked", guard.LimitRoles, nil, func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
+			func(a *agent.Agent, e *trust.Emergency) { e.Nodes = []identity.ID{a.Node().Me().ID} }},
+		{"role revoked", guard.LimitRoles, nil, func(_ *nodetest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
-		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress},
-			func(_ *fleettest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
+		{"one of two roles revoked", guard.LimitRoles, []string{internalsnapshot.RoleCore, internalsnapshot.RoleIngress},
+			func(_ *nodetest.Fleet, a *agent.Agent, b *snapshot.TrustBundle) {
 				b.Revoked = []snapshot.Revoked{ingressOf(a)}
 			}, nil},
 		{"role revoked by a statement", guard.LimitRoles, nil, nil,
-			func(a *agent.Agent, e *cosigned.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+			func(a *agent.Agent, e *trust.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n := newNode(f)
 			n.MustJoin()
 			a := n.mustOpen()
 			member := memberOf(f, a)
 			roles := tc.roles
 			if roles == nil {
-				roles = []string{snapshotform.RoleIngress}
+				roles = []string{internalsnapshot.RoleIngress}
 			}
 			f.Must(n.take(a, f.Runtime(member, allAllowed,
 				func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
@@ -387,7 +387,7 @@ func TestWithdrawnNode(t *testing.T) {
 				f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
 			} else {
 				_, err := a.Node().ApplyEmergency(t.Context(),
-					f.Emergency(1, func(e *cosigned.Emergency) { tc.file(a, e) }), false)
+					f.Emergency(1, func(e *trust.Emergency) { tc.file(a, e) }), false)
 				f.Must(err)
 			}
 			for _, when := range []string{"at once", "after a restart"} {
@@ -420,13 +420,13 @@ func TestWithdrawnNode(t *testing.T) {
 // Local services may ask the guard as often as they like: an answer costs the same,
 // however much is banned and revoked.
 func TestPermitCostsLittle(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, _ := routed(f)
 	a := n.mustOpen()
 	defer func() { f.Must(a.Close()) }()
 	f.Must(n.take(a, f.BundleWith(func(b *snapshot.TrustBundle) {
 		for i := range 1000 {
-			id, err := identity.New(authortest.Cluster, identity.Data, fmt.Sprintf("banned-%04d", i))
+			id, err := identity.New(signedtest.Cluster, identity.Data, fmt.Sprintf("banned-%04d", i))
 			f.Must(err)
 			b.BannedIDs = append(b.BannedIDs, id)
 		}
@@ -437,22 +437,22 @@ func TestPermitCostsLittle(t *testing.T) {
 }
 
 func ingressOf(a *agent.Agent) snapshot.Revoked {
-	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.Node().Me().ID.Kind()) + "/" +
-		a.Node().Me().ID.Name() + "/" + snapshotform.RoleIngress}
+	return snapshot.Revoked{Kind: internalsnapshot.RevokedRole, Name: string(a.Node().Me().ID.Kind()) + "/" +
+		a.Node().Me().ID.Name() + "/" + internalsnapshot.RoleIngress}
 }
 
 // A statement that comes when the disk lost those before is written beside them, and so
 // is one that is handed in once more.
 func TestEmergenciesLostOnDisk(t *testing.T) {
 	for _, again := range []uint64{1, 3} {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
 		statements := map[uint64][]byte{}
 		for _, number := range []uint64{1, 2, 3} {
 			statements[number] = f.Emergency(number,
-				func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
+				func(e *trust.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
 			_, err := a.Node().ApplyEmergency(t.Context(), statements[number], false)
@@ -479,7 +479,7 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 // That the authority epoch moved on is not forgotten by a restart: what was refused for
 // it stays refused, until a newer trust bundle is there.
 func TestBehindOverRestarts(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := routed(f)
 	a := n.mustOpen()
 	f.Must(a.Node().Autonomy.Permit(guard.StartServices))

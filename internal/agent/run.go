@@ -16,18 +16,17 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/logging"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/reload"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/logging"
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/workload/host"
 )
 
@@ -88,7 +87,7 @@ type Config struct {
 	// Dial opens a connection to a coordinator. Nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Faults are for tests. Nil: none.
-	Faults *fault.Points
+	Faults *failpoint.Points
 }
 
 // Sockets are where an agent serves the processes of its machine, which need a folder that they can
@@ -110,7 +109,7 @@ type Agent struct {
 	log      *slog.Logger
 	output   *logging.Writer
 	release  string
-	contact  *contact.Coordinators
+	contact  *fetch.Coordinators
 	renewal  *renewal
 	fetcher  *fetch.Fetcher
 	follower *follower
@@ -166,32 +165,32 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 		cfg.MirrorEvery = fetch.DefaultMirrorEvery
 	}
 	if every := cfg.MirrorEvery; every < fetch.MinMirrorEvery || every > fetch.MaxMirrorEvery {
-		return nil, explain.New(explain.BadValue, "name", "snapshot_source_every", "value", every.String(), "want",
+		return nil, errcode.New(errcode.BadValue, "name", "snapshot_source_every", "value", every.String(), "want",
 			fmt.Sprintf("%v to %v", fetch.MinMirrorEvery, fetch.MaxMirrorEvery))
 	}
 	if n := len(cfg.Mirrors); n > fetch.MaxMirrors {
-		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n),
+		return nil, errcode.New(errcode.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n),
 			"problem", "a node asks no more than 16", "want", "fewer of them")
 	}
 	if n := len(cfg.Consumers); n > maxConsumers {
-		return nil, explain.New(explain.BadValue, "name", "the consumers of config", "value",
+		return nil, errcode.New(errcode.BadValue, "name", "the consumers of config", "value",
 			strconv.Itoa(n)+" of them", "want", "at most "+strconv.Itoa(maxConsumers))
 	}
 	// First of all: a flag that was forgotten is told whatever else there is.
 	var operator *credential.Files
-	reloads := tlsfiles.NewFailures()
+	reloads := enterprise.NewFailures()
 	if !cfg.TLS.IsZero() {
 		var err error
 		// A member does not need them until it was away for long: files that it started with
 		// under an earlier release keep it from nothing.
-		operator, err = tlsfiles.Reopen(credential.FilesConfig{
+		operator, err = enterprise.Reopen(credential.FilesConfig{
 			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log,
 			OnFailure: func(r credential.Reason) { reloads.WithLabelValues(string(r)).Inc() },
 		}, state.Joined(cfg.FS, cfg.DataDir))
 		if err != nil {
 			return nil, err
 		}
-		cfg.Reload.Add(tlsfiles.Part(operator))
+		cfg.Reload.Add(enterprise.Part(operator))
 	}
 	if !state.Joined(cfg.FS, cfg.DataDir) {
 		return nil, (&state.Store{FS: cfg.FS, Dir: cfg.DataDir}).NotJoined()
@@ -237,7 +236,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	if err != nil {
 		return nil, err
 	}
-	a.contact = contact.New(contact.Coordinators{
+	a.contact = fetch.NewCoordinators(fetch.Coordinators{
 		Node: a.node, Log: a.log, Dial: cfg.Dial,
 		Handshake: func(reason string) { a.metrics.handshakes.WithLabelValues(reason).Inc() },
 	})

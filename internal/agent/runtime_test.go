@@ -12,13 +12,13 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -34,7 +34,7 @@ func runtimeOf(a *agent.Agent) (snapshot.Header, snapshot.Record) {
 
 // runtimeNode returns a node that holds two versions of its node_runtime, and who
 // it is.
-func runtimeNode(f *fleettest.Fleet) (*node, authortest.Member) {
+func runtimeNode(f *nodetest.Fleet) (*node, signedtest.Member) {
 	f.TB.Helper()
 	n := newNode(f)
 	id := n.MustJoin().ID
@@ -54,7 +54,7 @@ func runtimeNode(f *fleettest.Fleet) (*node, authortest.Member) {
 
 // renewedRuntime is a newer record over the header of version, which was issued
 // at.
-func renewedRuntime(f *fleettest.Fleet, m *authortest.Member, h snapshot.Header) *fealtyv1.SignedSnapshot {
+func renewedRuntime(f *nodetest.Fleet, m *signedtest.Member, h snapshot.Header) *fealtyv1.SignedSnapshot {
 	return f.Runtime(m, func(next *snapshot.Header, _ *snapshot.NodeRuntime, _ *snapshot.Record) {
 		*next = h
 	})
@@ -63,7 +63,7 @@ func renewedRuntime(f *fleettest.Fleet, m *authortest.Member, h snapshot.Header)
 // A power cut at any point while a node_runtime is activated, be it a new version
 // or a newer record over the same one, leaves the old or the new, whole.
 func TestRuntimeActivationCrash(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, m := runtimeNode(f)
 	a := joined.mustOpen()
 	was, wasRecord := runtimeOf(a)
@@ -79,7 +79,7 @@ func TestRuntimeActivationCrash(t *testing.T) {
 			var next *fealtyv1.SignedSnapshot
 			f.Do(func() { next = c.next() })
 			var n *node
-			fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+			nodetest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 				n = joined.clone()
 				a := n.mustOpen()
 				return n.Disk, func() error { return n.take(a, next) }
@@ -117,7 +117,7 @@ func TestRuntimeActivationCrash(t *testing.T) {
 // A node_runtime that is damaged on disk falls back to the one before, also after
 // the newer one was renewed by another record; it is told, and mended.
 func TestDamagedRuntime(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, m := runtimeNode(f)
 	a := joined.mustOpen()
 	newest, _ := runtimeOf(a)
@@ -151,7 +151,7 @@ func TestDamagedRuntime(t *testing.T) {
 
 // A disk error at any point keeps the node_runtime that was in use.
 func TestRuntimeDiskErrors(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined, m := runtimeNode(f)
 	var next *fealtyv1.SignedSnapshot
 	f.Do(func() { next = f.Runtime(&m) })
@@ -183,7 +183,7 @@ func TestRuntimeDiskErrors(t *testing.T) {
 // From the first node_runtime on, it says what the node is: its groups, where its
 // coordinators are, how often it renews.
 func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	id := n.MustJoin().ID
 	m := f.Member(id)
@@ -236,17 +236,17 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 func TestRuntimeLost(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		lose func(f *fleettest.Fleet, n *node)
+		lose func(f *nodetest.Fleet, n *node)
 	}{
-		{"damaged", func(_ *fleettest.Fleet, n *node) {
+		{"damaged", func(_ *nodetest.Fleet, n *node) {
 			for _, place := range []string{dir.Active, dir.Previous} {
 				n.Disk.Put(n.Path(dir.SnapshotName(snapshot.ScopeNodeRuntime, place)), []byte("x"))
 			}
 		}},
-		{"expired", func(f *fleettest.Fleet, n *node) { f.Shift.Store(int64(31 * 24 * time.Hour)) }},
+		{"expired", func(f *nodetest.Fleet, n *node) { f.Shift.Store(int64(31 * 24 * time.Hour)) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			n, m := runtimeNode(f)
 			f.Do(func() { f.BundleLife = 40 * 24 * time.Hour })
 			f.TrustChanged(func() {})
@@ -285,7 +285,7 @@ func TestRuntimeLost(t *testing.T) {
 // Without news a node becomes stale, degraded and expired, and says so; a newer
 // record makes it fresh again.
 func TestFreshnessOfANode(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := runtimeNode(f)
 	a := n.mustOpen()
 	defer a.Close()

@@ -3,7 +3,7 @@ package agent
 import (
 	"time"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // Bounds on the pauses after a renewal that failed.
@@ -89,7 +89,7 @@ func (s schedule) rests(now time.Time) bool {
 // due at once, and so would be the next.
 func (s schedule) due() time.Time {
 	every := time.Duration(float64(s.every) * (1 + s.spread))
-	made := s.notBefore.Add(min(identityform.Backdate, s.notAfter.Sub(s.notBefore)/3))
+	made := s.notBefore.Add(min(identity.Backdate, s.notAfter.Sub(s.notBefore)/3))
 	return made.Add(min(every, s.notAfter.Sub(made)*2/3))
 }
 

@@ -8,13 +8,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/platform/clock"
 )
 
 func TestSchedule(t *testing.T) {
 	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC).Add(d) }
-	base := schedule{notBefore: at(-identityform.Backdate), notAfter: at(24 * time.Hour), every: 30 * time.Minute,
+	base := schedule{notBefore: at(-identity.Backdate), notAfter: at(24 * time.Hour), every: 30 * time.Minute,
 		start: at(0)}
 	for _, c := range []struct {
 		name string
@@ -72,7 +72,7 @@ func TestShortCertificatesAreNotDueAtOnce(t *testing.T) {
 	made := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
 	for _, ttl := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, time.Hour, 25 * time.Hour} {
 		for _, spread := range []float64{-renewSpread, 0, renewSpread} {
-			s := schedule{notBefore: made.Add(-identityform.Backdate), notAfter: made.Add(ttl),
+			s := schedule{notBefore: made.Add(-identity.Backdate), notAfter: made.Add(ttl),
 				every: min(30*time.Minute, ttl/2), spread: spread}
 			_, at := s.next(made)
 			if least, most := ttl/3, ttl*2/3; at.Sub(made) > most || at.Sub(made) < min(least, 25*time.Minute) {
@@ -92,7 +92,7 @@ func TestPausesFitTheCertificate(t *testing.T) {
 		s := schedule{notBefore: at, notAfter: at.Add(life), every: 30 * time.Minute, pending: true}
 		now := at.Add(time.Duration(rapid.Int64Range(0, int64(life)-1).Draw(rt, "first")))
 		for now.Before(s.notAfter) {
-			pause := time.Duration(rapid.Int64Range(0, int64(2*pause.Lasting)).Draw(rt, "pause"))
+			pause := time.Duration(rapid.Int64Range(0, int64(2*clock.Lasting)).Draw(rt, "pause"))
 			s.unwelcome = rapid.Bool().Draw(rt, "unwelcome")
 			s = s.fail(now, pause, rapid.Float64Range(0, 0.999).Draw(rt, "luck"))
 			act, next := s.next(now)
@@ -131,7 +131,7 @@ func TestBoundedPausesAreSpread(t *testing.T) {
 
 // Answers that only a person can change are first doubted, and then left alone.
 func TestSeldom(t *testing.T) {
-	var s pause.Seldom
+	var s clock.Seldom
 	most := []time.Duration{15, 30, 60, 120, 240, 300, 300, 300}
 	for i, m := range most {
 		m *= time.Second

@@ -23,11 +23,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent/sharing"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/localsocket"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -37,7 +37,7 @@ const stopGrace = 2 * time.Second
 
 // maxLocalMessage bounds a request on the local socket: an emergency statement is the
 // largest.
-const maxLocalMessage = snapshotform.MaxSignedEmergency + 4<<10
+const maxLocalMessage = snapshot.MaxSignedEmergency + 4<<10
 
 // Services are the services of an agent's own socket, by their full names.
 func Services() []string {
@@ -166,13 +166,13 @@ func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 		if p := recover(); p != nil {
 			a.log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", info.FullMethod),
 				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			err = explain.New(explain.Internal, "what", info.FullMethod)
+			err = errcode.New(errcode.Internal, "what", info.FullMethod)
 		}
 		var worded interface{ GRPCStatus() *status.Status }
 		if err != nil && !errors.As(err, &worded) && ctx.Err() == nil {
 			a.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", info.FullMethod),
 				slog.Any("err", err))
-			err = explain.Wrap(err, explain.Internal, "what", info.FullMethod)
+			err = errcode.Wrap(err, errcode.Internal, "what", info.FullMethod)
 		}
 	}()
 	return handler(ctx, req)
@@ -181,12 +181,12 @@ func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 // listenUnix listens on a socket of the path that flag sets.
 func (a *Agent) listenUnix(path, flag string, mode fs.FileMode) (net.Listener, error) {
 	if err := localsocket.CheckPath(path); err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path,
+		return nil, errcode.Wrap(err, errcode.BadValue, "name", "the path of the local socket", "value", path,
 			"problem", err.Error(), "want", "a shorter data directory")
 	}
 	l, err := localsocket.Listen(path, mode, a.log)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.AddressUnusable, "address", path, "flag", flag, "problem", err.Error())
+		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", path, "flag", flag, "problem", err.Error())
 	}
 	a.sockets.add(path, l.Lost)
 	return l, nil
@@ -238,7 +238,7 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 		KeyId:     s.Key.ID.String(),
 		Connected: v.Connected, Coordinator: v.Coordinator, LastError: v.LastError(),
 		Held: a.held(), Refusals: refusalMessages(a.node.Status().Refusals()), Release: a.release,
-		MemberState: v.Standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
+		MemberState: v.Standing, OperatorCertificate: enterprise.Tell(ctx, a.operator),
 		LostSockets: a.sockets.lost(),
 	}
 	until, limit := a.node.Autonomy.DegradedUntil()

@@ -19,13 +19,13 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -41,12 +41,12 @@ func socketDir(tb testing.TB) string {
 }
 
 // served runs an agent with its socket, and returns a client of it.
-func served(t *testing.T, f *fleettest.Fleet, n *node) (*agent.Agent, fealtyv1.NodeServiceClient, func() error) {
+func served(t *testing.T, f *nodetest.Fleet, n *node) (*agent.Agent, fealtyv1.NodeServiceClient, func() error) {
 	t.Helper()
 	a := n.mustOpen()
 	a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
 	stop := n.run(a)
-	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+	nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
 	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -54,11 +54,11 @@ func served(t *testing.T, f *fleettest.Fleet, n *node) (*agent.Agent, fealtyv1.N
 }
 
 func TestGetNode(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	r := n.MustJoin()
 	a, client, _ := served(t, f, n)
-	fleettest.Eventually(t, "it is connected", func() bool {
+	nodetest.Eventually(t, "it is connected", func() bool {
 		resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil && resp.GetConnected()
 	})
@@ -67,7 +67,7 @@ func TestGetNode(t *testing.T) {
 	f.Must(err)
 	leaf := a.Node().SVID().Leaf()
 	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED ||
-		resp.GetCoordinator() != authortest.Coordinator ||
+		resp.GetCoordinator() != signedtest.Coordinator ||
 		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) ||
 		!resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) ||
 		resp.GetKeyId() != a.Node().SVID().Key.ID.String() ||
@@ -85,7 +85,7 @@ func TestGetNode(t *testing.T) {
 }
 
 func TestRenewIdentity(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a, client, _ := served(t, f, n)
@@ -95,9 +95,9 @@ func TestRenewIdentity(t *testing.T) {
 	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.Node().SVID().Key.ID.String() {
 		t.Errorf("renewed to %s", resp.GetKeyId())
 	}
-	f.Do(func() { f.Faults.RefuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })
+	f.Do(func() { f.Faults.RefuseRenew = errcode.New(errcode.RenewEntryGone, "identity", "x") })
 	_, err = client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
-	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.RenewEntryGone {
+	if e, ok := errcode.FromStatus(err); !ok || e.Code != errcode.RenewEntryGone {
 		t.Errorf("the coordinator's reason does not arrive: %v", err)
 	}
 	// A person's wish does not wait for the pause that follows a refusal.
@@ -117,12 +117,12 @@ func TestLeave(t *testing.T) {
 	}{
 		{"the connection is cut", nil},
 		{"denied", func() error { return status.Error(codes.PermissionDenied, "mesh: banned") }},
-		{"banned", func() error { return explain.New(explain.CallerBanned) }},
+		{"banned", func() error { return errcode.New(errcode.CallerBanned) }},
 		{"unauthenticated", func() error { return status.Error(codes.Unauthenticated, "who are you") }},
 		{"the answer is lost", func() error { return status.Error(codes.Unavailable, "the connection broke") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := fleettest.New(t)
+			f := nodetest.New(t)
 			f.Faults.LeaveError = c.answer
 			n := newNode(f)
 			r := n.MustJoin()
@@ -130,7 +130,7 @@ func TestLeave(t *testing.T) {
 			a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
 			done := make(chan error, 1)
 			go func() { done <- a.Run(context.Background()) }()
-			fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+			nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
 			conn, err := mesh.DialLocal(a.Socket())
 			f.Must(err)
 			defer conn.Close()
@@ -144,15 +144,15 @@ func TestLeave(t *testing.T) {
 			if m := f.Member(r.ID); !m.ID.IsZero() {
 				t.Error("it is still a member")
 			}
-			names, err := n.Disk.FS().ReadDir(authortest.DataDir + "/identity")
+			names, err := n.Disk.FS().ReadDir(signedtest.DataDir + "/identity")
 			if err != nil || len(names) != 0 {
 				t.Errorf("left behind in identity: %v, %v", names, err)
 			}
-			names, err = n.Disk.FS().ReadDir(authortest.DataDir + "/snapshots")
+			names, err = n.Disk.FS().ReadDir(signedtest.DataDir + "/snapshots")
 			if err != nil || len(names) != 0 {
 				t.Errorf("left behind in snapshots: %v, %v", names, err)
 			}
-			if _, err := n.open(); !errors.Is(err, explain.NodeNotJoined) {
+			if _, err := n.open(); !errors.Is(err, errcode.NodeNotJoined) {
 				t.Errorf("after leaving: %v", err)
 			}
 		})
@@ -161,26 +161,26 @@ func TestLeave(t *testing.T) {
 
 // A node that cannot leave stays a member in full.
 func TestLeaveRefused(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a, client, _ := served(t, f, n)
 	f.Do(func() { f.Faults.Down["all"] = true })
 	_, err := client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
-	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.NodeNoCoordinator {
+	if e, ok := errcode.FromStatus(err); !ok || e.Code != errcode.NodeNoCoordinator {
 		t.Errorf("with nobody there: %v", err)
 	}
 	f.Do(func() {
 		f.Faults.Down["all"] = false
-		f.Faults.RefuseLeave = explain.New(explain.MemberOwnsDomains, "member", "x")
+		f.Faults.RefuseLeave = errcode.New(errcode.MemberOwnsDomains, "member", "x")
 	})
 	_, err = client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
-	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.MemberOwnsDomains {
+	if e, ok := errcode.FromStatus(err); !ok || e.Code != errcode.MemberOwnsDomains {
 		t.Errorf("with domains: %v", err)
 	}
-	f.Do(func() { f.Faults.RefuseLeave = explain.New(explain.Denied, "method", "Leave") })
+	f.Do(func() { f.Faults.RefuseLeave = errcode.New(errcode.Denied, "method", "Leave") })
 	_, err = client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
-	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
+	if e, ok := errcode.FromStatus(err); !ok || e.Code != errcode.Denied {
 		t.Errorf("a kind that may not: %v", err)
 	}
 	if !n.Has(dir.SVIDName) || a.Unready() != "" {
@@ -206,9 +206,9 @@ func TestLeftDecision(t *testing.T) {
 		{"untrusted coordinator", &mesh.HandshakeError{Reason: mesh.PeerUntrusted}, true, true, false},
 		{"cut", status.Error(codes.PermissionDenied, ""), false, true, true},
 		{"expired amid the call", status.Error(codes.Unauthenticated, ""), false, false, false},
-		{"authorization", explain.New(explain.Denied), true, true, false},
-		{"another name", explain.New(explain.CallerMismatch), true, true, false},
-		{"no such member", explain.New(explain.NotFound), false, true, true},
+		{"authorization", errcode.New(errcode.Denied), true, true, false},
+		{"another name", errcode.New(errcode.CallerMismatch), true, true, false},
+		{"no such member", errcode.New(errcode.NotFound), false, true, true},
 		{"unreachable", status.Error(codes.Unavailable, ""), true, true, false},
 		{"no answer in time", context.DeadlineExceeded, true, true, false},
 	} {
@@ -221,10 +221,10 @@ func TestLeftDecision(t *testing.T) {
 // A power cut while the files go leaves a node that left, or one that is a member
 // of nobody who would have it: never a half.
 func TestWipeCrash(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	joined := joinedNode(f)
 	var n *node
-	fleettest.Crash(t, durabletest.Afters(), func() (disk *durabletest.Disk, op func() error) {
+	nodetest.Crash(t, durabletest.Afters(), func() (disk *durabletest.Disk, op func() error) {
 		n = joined.clone()
 		store, err := state.OpenStore(n.Disk.FS(), n.Dir)
 		f.Must(err)
@@ -236,20 +236,20 @@ func TestWipeCrash(t *testing.T) {
 			t.Error("still a member")
 		case err == nil:
 			a.Close()
-		case !errors.Is(err, explain.NodeNotJoined):
+		case !errors.Is(err, errcode.NodeNotJoined):
 			t.Errorf("neither a member nor not: %v", err)
 		}
 	})
 }
 
 func TestSocketPath(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
 	a.Serve("/tmp/"+strings.Repeat("x", 200), "")
 	err := a.Run(t.Context())
-	if !errors.Is(err, explain.BadValue) || !strings.Contains(err.Error(), "bytes") {
+	if !errors.Is(err, errcode.BadValue) || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("a socket path that is too long: %v", err)
 	}
 	// It gave the directory back.
@@ -269,9 +269,9 @@ func TestMirrorEveryIsBounded(t *testing.T) {
 		// The folder is of no member: with a value that is taken, that is what is told.
 		_, err := agent.Open(t.Context(), agent.Config{DataDir: "/d", FS: durabletest.NewDisk().FS(), MirrorEvery: tc.every,
 			Log: slog.New(slog.DiscardHandler)})
-		want := explain.NodeNotJoined
+		want := errcode.NodeNotJoined
 		if tc.refused {
-			want = explain.BadValue
+			want = errcode.BadValue
 		}
 		if !errors.Is(err, want) || tc.refused && !strings.Contains(err.Error(), "snapshot_source_every") {
 			t.Errorf("%v: %v, want %s", tc.every, err, want)
@@ -281,7 +281,7 @@ func TestMirrorEveryIsBounded(t *testing.T) {
 
 // A socket file that a dead agent left is in nobody's way.
 func TestSocketLeftBehind(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -294,7 +294,7 @@ func TestSocketLeftBehind(t *testing.T) {
 	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	defer conn.Close()
-	fleettest.Eventually(t, "it answers", func() bool {
+	nodetest.Eventually(t, "it answers", func() bool {
 		_, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil
 	})
@@ -306,7 +306,7 @@ func TestSocketLeftBehind(t *testing.T) {
 // A socket that another process put in the place of the agent's is told in readiness and by the agent, for as long as
 // that one serves there.
 func TestTakenSocketIsTold(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -315,7 +315,7 @@ func TestTakenSocketIsTold(t *testing.T) {
 	f.Must(err)
 	a.ServeMetrics(probes)
 	n.run(a)
-	fleettest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+	nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
 	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -342,12 +342,12 @@ func TestTakenSocketIsTold(t *testing.T) {
 	other.SetUnlinkOnClose(false)
 	f.Must(os.Rename(aside, a.Socket()))
 	// The connection from before leads to the agent still.
-	fleettest.Eventually(t, "the agent tells of it", func() bool { return len(lost()) == 1 && strings.Contains(lost()[0], a.Socket()) })
+	nodetest.Eventually(t, "the agent tells of it", func() bool { return len(lost()) == 1 && strings.Contains(lost()[0], a.Socket()) })
 	if code, body := readiness(); code != 503 || !strings.Contains(body, a.Socket()) {
 		t.Errorf("readiness: %d %s", code, body)
 	}
 	f.Must(other.Close())
-	fleettest.Eventually(t, "it is taken back", func() bool { return len(lost()) == 0 })
+	nodetest.Eventually(t, "it is taken back", func() bool { return len(lost()) == 0 })
 	if code, body := readiness(); code != 200 {
 		t.Errorf("readiness after that: %d %s", code, body)
 	}
@@ -356,7 +356,7 @@ func TestTakenSocketIsTold(t *testing.T) {
 // Every method of the agent's socket says who may call it, and those of the fleet
 // are not there.
 func TestLocalAuthorization(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a, _, _ := served(t, f, n)
@@ -373,7 +373,7 @@ func TestLocalAuthorization(t *testing.T) {
 	f.Must(err)
 	defer conn.Close()
 	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(t.Context(), &fealtyv1.RenewRequest{})
-	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
+	if e, ok := errcode.FromStatus(err); !ok || e.Code != errcode.Denied {
 		t.Errorf("a method of somebody else: %v", err)
 	}
 	plain, err := net.Dial("unix", a.Socket())
@@ -382,7 +382,7 @@ func TestLocalAuthorization(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()

@@ -15,14 +15,13 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/accept"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
-	pausepkg "github.com/fealty-io/fealty/internal/pause"
-	"github.com/fealty-io/fealty/internal/verdict"
+	"github.com/fealty-io/fealty/internal/node/verdict"
+	pausepkg "github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -89,7 +88,7 @@ func (w *follower) follow(ctx context.Context) error {
 			wait, level = refused.Next(), slog.LevelError
 		}
 		w.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone",
-			slog.String("reason", state.OneLine(end.err)), slog.String("code", explain.CodeOf(end.err)),
+			slog.String("reason", state.OneLine(end.err)), slog.String("code", errcode.CodeOf(end.err)),
 			slog.Duration("retry_in", wait))
 		_ = pausepkg.Sleep(ctx, wait, changed)
 	}
@@ -147,7 +146,7 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 	opening := time.AfterFunc(openTimeout, cancel)
 	failed := func(err error) ending {
 		if !opening.Stop() {
-			err = explain.New(explain.Unreachable, "endpoint", address, "problem",
+			err = errcode.New(errcode.Unreachable, "endpoint", address, "problem",
 				fmt.Sprintf("no stream within %v", openTimeout))
 		}
 		return ending{err: err}
@@ -240,7 +239,7 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 			return end
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
-				err = explain.New(explain.Unreachable, "endpoint", address, "problem", "it ended the stream")
+				err = errcode.New(errcode.Unreachable, "endpoint", address, "problem", "it ended the stream")
 			}
 			end.err = err
 			return end
@@ -394,7 +393,7 @@ func refusalMessages(refusals []state.Refusal) []*fealtyv1.Refusal {
 type follower struct {
 	node         *accept.Node
 	log          *slog.Logger
-	contact      *contact.Coordinators
+	contact      *fetch.Coordinators
 	renewal      *renewal
 	fetcher      *fetch.Fetcher
 	release      string

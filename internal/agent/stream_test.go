@@ -13,10 +13,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -25,7 +25,7 @@ import (
 // use, tries grow apart, and it is back soon after a coordinator is (I16).
 func TestGoesOnAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t, "a.example:1", "b.example:2", "c.example:3")
+		f := nodetest.New(t, "a.example:1", "b.example:2", "c.example:3")
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -38,7 +38,7 @@ func TestGoesOnAlone(t *testing.T) {
 		f.Cut()
 		time.Sleep(2 * time.Hour)
 		v := a.Node().Status().View()
-		if v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) || v.LastError() == "" {
+		if v.Connected || !errors.Is(v.Stream, errcode.NodeNoCoordinator) || v.LastError() == "" {
 			t.Errorf("alone: connected %v, %v", v.Connected, v.Stream)
 		}
 		if a.Unready() != "" || trustVersion(a) != 10 {
@@ -66,7 +66,7 @@ func TestGoesOnAlone(t *testing.T) {
 // A node whose certificate ended while it was alone comes back by itself.
 func TestComesBackAfterALongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.SVIDTTL = time.Hour
 		n := newNode(f)
 		n.MustJoin()
@@ -91,7 +91,7 @@ func TestComesBackAfterALongOutage(t *testing.T) {
 // A snapshot that the fleet sends is in use soon, and reported.
 func TestDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -101,7 +101,7 @@ func TestDelivery(t *testing.T) {
 			f.TrustChanged(func() { f.Banned = append(f.Banned, identity.KeyID{byte(f.Version)}) })
 			time.Sleep(time.Second)
 		}
-		f.Send(fleettest.News(&fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}))
+		f.Send(nodetest.News(&fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}))
 		time.Sleep(time.Second)
 		if trustVersion(a) != 15 {
 			t.Errorf("version %d is in use, want 15", trustVersion(a))
@@ -140,7 +140,7 @@ func TestDelivery(t *testing.T) {
 // a pause that spreads a fleet, and misses nothing.
 func TestStreamMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -168,7 +168,7 @@ func TestStreamMoves(t *testing.T) {
 // A short-lived identity is left before it ends: the server cuts no stream.
 func TestStreamMovesBeforeExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.SVIDTTL, f.RenewEvery = 10*time.Minute, 3*time.Minute
 		n := newNode(f)
 		n.MustJoin()
@@ -188,7 +188,7 @@ func TestStreamMovesBeforeExpiry(t *testing.T) {
 // A stream leaves a coordinator's old certificate before that ends, for the new one.
 func TestStreamMovesWithTheCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.Do(func() { f.Must(f.Source.Adopt(f.Server(20 * time.Minute))) })
 		f.RenewEvery = 10 * time.Hour
 		n := newNode(f)
@@ -213,7 +213,7 @@ func TestStreamMovesWithTheCoordinator(t *testing.T) {
 // a disk that is full.
 func TestShortStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -229,7 +229,7 @@ func TestShortStreams(t *testing.T) {
 
 func TestHangingCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		a := n.mustOpen()
@@ -239,8 +239,8 @@ func TestHangingCoordinator(t *testing.T) {
 		}
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
-		if v := a.Node().Status().View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) &&
-			!errors.Is(v.Stream, explain.Unreachable) {
+		if v := a.Node().Status().View(); v.Connected || !errors.Is(v.Stream, errcode.NodeNoCoordinator) &&
+			!errors.Is(v.Stream, errcode.Unreachable) {
 			t.Errorf("connected %v, %v", v.Connected, v.Stream)
 		}
 		_ = stop()
@@ -261,7 +261,7 @@ func TestMoveLead(t *testing.T) {
 
 // The coordinators of the bootstrap are used, and those of the join stay known.
 func TestAddresses(t *testing.T) {
-	f := fleettest.New(t, "a.example:1", "b.example:2")
+	f := nodetest.New(t, "a.example:1", "b.example:2")
 	n := newNode(f)
 	token := f.Token("b.example:2")
 	if _, err := n.Join(enroll.ByToken(token)); err != nil {
@@ -290,7 +290,7 @@ func TestAddresses(t *testing.T) {
 // back good ones, and a lost bootstrap is fetched.
 func TestFetchesWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newNode(f)
 		n.MustJoin()
 		if err := n.Disk.FS().Remove(n.Path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active))); err != nil {

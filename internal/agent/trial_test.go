@@ -13,11 +13,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -26,9 +26,9 @@ import (
 // another version of it, with content 2, is on trial.
 type trialWorld struct {
 	t    *testing.T
-	f    *fleettest.Fleet
+	f    *nodetest.Fleet
 	n    *node
-	m    authortest.Member
+	m    signedtest.Member
 	a    *agent.Agent
 	good uint64 // the version before
 	bad  *fealtyv1.SignedSnapshot
@@ -36,14 +36,14 @@ type trialWorld struct {
 
 func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	t.Helper()
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	w := &trialWorld{t: t, f: f, n: newNode(f)}
 	id := w.n.MustJoin().ID
 	w.m = f.Member(id)
 	w.a = w.n.mustOpen()
 	t.Cleanup(func() { w.a.Close() })
 	if contact {
-		w.a.Node().Status().Opened(authortest.Coordinator)
+		w.a.Node().Status().Opened(signedtest.Coordinator)
 	}
 	f.Do(func() {
 		f.Must(w.n.take(w.a, f.Gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy,
@@ -53,7 +53,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 			{Scope: snapshot.ScopeQoSPolicy, Duration: time.Hour},
 			{Scope: snapshot.ScopeTrustBundle, Duration: time.Hour},
 		}})))
-		f.Must(w.n.take(w.a, f.OfGroup(&w.m, authortest.QoS(1))))
+		f.Must(w.n.take(w.a, f.OfGroup(&w.m, signedtest.QoS(1))))
 	})
 	w.end() // the first has nothing before it
 	w.good = w.version()
@@ -66,7 +66,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 
 func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Record)) (s *fealtyv1.SignedSnapshot) {
 	w.t.Helper()
-	w.f.Do(func() { s = w.f.OfGroup(&w.m, authortest.QoS(n), edits...) })
+	w.f.Do(func() { s = w.f.OfGroup(&w.m, signedtest.QoS(n), edits...) })
 	w.f.Must(w.n.take(w.a, s))
 	return s
 }
@@ -105,7 +105,7 @@ func (w *trialWorld) fellBack(when string) {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
 	mark, _ := w.a.Node().TrustState().Marks.Get(snapshot.ScopeQoSPolicy,
-		subjects.Group(authortest.GroupRoles, authortest.GroupOrganizations))
+		subjects.Group(signedtest.GroupRoles, signedtest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}
@@ -150,7 +150,7 @@ func TestTrial(t *testing.T) {
 		}, true},
 		{"contact lost and back", true, func(w *trialWorld) {
 			w.a.Node().Status().Closed(errors.New("gone"))
-			w.a.Node().Status().Opened(authortest.Coordinator)
+			w.a.Node().Status().Opened(signedtest.Coordinator)
 			w.end()
 		}, false},
 		{"contact lost over a restart", true, func(w *trialWorld) { w.restart(); w.end() }, true},
@@ -286,7 +286,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 		}},
 		{"of another content that was never accepted", func(w *trialWorld) {
 			w.n.Disk.Put(w.n.Path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)),
-				w.f.OfGroup(&w.m, authortest.QoS(7)).GetEnvelope())
+				w.f.OfGroup(&w.m, signedtest.QoS(7)).GetEnvelope())
 		}},
 		{"of an older epoch", func(w *trialWorld) {
 			f := w.f
@@ -336,7 +336,7 @@ func TestFallBackCrash(t *testing.T) {
 	base := w.n.clone()
 	bad := w.version()
 	var n *node
-	fleettest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+	nodetest.Crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = base.clone()
 		a := n.mustOpen()
 		return n.Disk, func() error {

@@ -5,9 +5,9 @@ import (
 	"io/fs"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -15,16 +15,16 @@ import (
 // A reader of a node's folder from outside sees what its agent believes, while that
 // runs, and changes nothing.
 func TestReadTrustView(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
-	if _, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeNotJoined) {
+	if _, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, errcode.NodeNotJoined) {
 		t.Errorf("without a node: %v", err)
 	}
 	n = joinedNode(f)
 	a := n.mustOpen()
 	defer a.Close()
 	before := make(map[string][]byte)
-	for _, name := range fleettest.Files {
+	for _, name := range nodetest.Files {
 		before[name] = n.Read(name)
 	}
 	n.Disk.FailAt(1, errors.New("a reader wrote"))
@@ -54,7 +54,7 @@ func TestReadTrustView(t *testing.T) {
 	}
 	// A damaged identity is told.
 	n.Disk.Put(n.Path(dir.AnchorName), []byte("x"))
-	if _, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+	if _, err := state.ReadTrustView(n.Disk.FS(), n.Dir, f.Clock()); !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("with a damaged anchor: %v", err)
 	}
 }

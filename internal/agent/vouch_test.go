@@ -4,16 +4,16 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/fleettest"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A trust bundle that may not be used any more keeps out whom it bans; it vouches
 // for nothing, because a key that it lists may be revoked since.
 func TestStaleBundleVouchesForNothing(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newNode(f)
 	n.MustJoin()
 	a := n.mustOpen()
@@ -27,12 +27,12 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 		Ledger: b.Ledger, Contact: b.Contact,
 	}
 	_, err = state.Decide(a.Node().Me(), stale, bootstrap, f.Clock())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != internalsnapshot.ReasonSigner {
 		t.Errorf("under a stale bundle: %v, want it refused for its signer", err)
 	}
 	stale.Marks = snapshot.Marks{}
 	_, err = state.Decide(a.Node().Me(), stale, bootstrap, f.Clock())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != internalsnapshot.ReasonSigner {
 		t.Errorf("under a stale bundle, new: %v, want it refused for its signer", err)
 	}
 	stale.Active[snapshot.ScopeTrustBundle] = b.Active[snapshot.ScopeTrustBundle]

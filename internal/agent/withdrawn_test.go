@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fleettest"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -92,7 +92,7 @@ func TestTrialOutlivesARenewal(t *testing.T) {
 // A config key that is revoked stays revoked when the disk damages the bundle that says
 // so: the bundle before vouches for nothing that this one took back.
 func TestRevocationOutlivesDamage(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, _ := companionNode(f)
 	a := n.mustOpen()
 	f.Must(n.take(a, f.Revoking(f.ConfigKey, newConfigKey())))
@@ -117,7 +117,7 @@ func TestRevocationOutlivesDamage(t *testing.T) {
 // The scopes beside a node_runtime that is not to be believed any more go with it,
 // from what others read too.
 func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n, m := companionNode(f)
 	a := n.mustOpen()
 	defer func() { a.Close() }()
@@ -133,11 +133,11 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		h.ConfigVersion++
 		f.Must(n.take(a, f.SignTrust(h, content)))
 		f.ConfigKey = second
-		f.Must(n.take(a, f.OfGroup(&m, authortest.QoS(7))))
+		f.Must(n.take(a, f.OfGroup(&m, signedtest.QoS(7))))
 		f.ConfigKey = first
 	})
 	if got := a.Node().TrustState().Active[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got,
-		[]string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
+		[]string{internalsnapshot.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}
 	f.Must(n.take(a, f.Revoking(first, second)))

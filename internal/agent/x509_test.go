@@ -19,12 +19,12 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fleettest"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/node/nodetest"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -33,17 +33,17 @@ import (
 func TestTLSFiles(t *testing.T) {
 	for _, tc := range []struct {
 		paths   credential.FilePaths
-		code    explain.Code
+		code    errcode.Code
 		missing string
 	}{
-		{credential.FilePaths{Cert: "a"}, explain.TLSFilesIncomplete, "--tls-key and --tls-ca"},
-		{credential.FilePaths{Key: "a", CA: "b"}, explain.TLSFilesIncomplete, "--tls-cert"},
-		{credential.FilePaths{Cert: "a", Key: "b"}, explain.TLSFilesIncomplete, "--tls-ca"},
-		{credential.FilePaths{}, explain.CredentialUnusable, ""},
-		{credential.FilePaths{Cert: "/nowhere/a", Key: "/nowhere/b", CA: "/nowhere/c"}, explain.CredentialUnusable,
+		{credential.FilePaths{Cert: "a"}, errcode.TLSFilesIncomplete, "--tls-key and --tls-ca"},
+		{credential.FilePaths{Key: "a", CA: "b"}, errcode.TLSFilesIncomplete, "--tls-cert"},
+		{credential.FilePaths{Cert: "a", Key: "b"}, errcode.TLSFilesIncomplete, "--tls-ca"},
+		{credential.FilePaths{}, errcode.CredentialUnusable, ""},
+		{credential.FilePaths{Cert: "/nowhere/a", Key: "/nowhere/b", CA: "/nowhere/c"}, errcode.CredentialUnusable,
 			"/nowhere/a is missing"},
 	} {
-		_, err := tlsfiles.Open(credential.FilesConfig{Paths: tc.paths})
+		_, err := enterprise.Open(credential.FilesConfig{Paths: tc.paths})
 		if !errors.Is(err, tc.code) || !strings.Contains(err.Error(), tc.missing) {
 			t.Errorf("%+v: %v", tc.paths, err)
 		}
@@ -58,16 +58,16 @@ type operatorNode struct {
 	id    identity.ID
 }
 
-func newOperatorNode(f *fleettest.Fleet) *operatorNode {
+func newOperatorNode(f *nodetest.Fleet) *operatorNode {
 	f.TB.Helper()
 	t := f.TB.(*testing.T)
 	if f.Pki == nil {
-		f.Pki = identitytest.NewPKI(t, "corp", f.Clock)
+		f.Pki = pkitest.NewPKI(t, "corp", f.Clock)
 	}
 	n := &operatorNode{node: newNode(f)}
-	n.paths, n.write = fleettest.TLSFiles(t, f.Pki)
+	n.paths, n.write = nodetest.TLSFiles(t, f.Pki)
 	n.write("node-k")
-	files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: fleettest.Quiet()})
+	files, err := enterprise.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: nodetest.Quiet()})
 	f.Must(err)
 	r, err := n.Join(f.ByX509(files))
 	f.Must(err)
@@ -77,7 +77,7 @@ func newOperatorNode(f *fleettest.Fleet) *operatorNode {
 
 func (n *operatorNode) open() (*agent.Agent, error) {
 	a, err := agent.Open(n.Fleet.TB.Context(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock,
-		Log: fleettest.Quiet(), Dial: n.Fleet.Dial, TLS: n.paths})
+		Log: nodetest.Quiet(), Dial: n.Fleet.Dial, TLS: n.paths})
 	if a != nil {
 		a.Serve("", "")
 	}
@@ -117,7 +117,7 @@ type require interface {
 // back by itself, as the member that it was; so does one that is started then.
 func TestComesBackByCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.Do(func() { f.SVIDTTL, f.RenewEvery, f.Grace = 2*time.Hour, 10*time.Minute, 3*time.Hour })
 		n := newOperatorNode(f)
 		a := n.mustOpen()
@@ -177,7 +177,7 @@ func TestComesBackByCertificate(t *testing.T) {
 // it stays one member, in one incarnation at a time, and no alarm is raised.
 func TestReenrolProperty(t *testing.T) {
 	testlane.Checks(t, 15, 200)
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newOperatorNode(f)
 	enrolled := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -185,7 +185,7 @@ func TestReenrolProperty(t *testing.T) {
 		f.Do(func() { clear(f.Members); f.Faults.LoseJoins = 0 })
 		n.node = newNode(f)
 		n.write("node-k")
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: fleettest.Quiet()})
+		files, err := enterprise.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock, Log: nodetest.Quiet()})
 		f.Must(err)
 		_, err = n.Join(f.ByX509(files))
 		f.Must(err)
@@ -243,18 +243,18 @@ func TestReenrolProperty(t *testing.T) {
 // Only the one answer that the grace is over, which who is no clone and not banned
 // gets, makes an agent prove the certificate.
 func TestNoReenrolment(t *testing.T) {
-	for _, code := range []explain.Code{
-		explain.JoinBanned, explain.CallerBanned, explain.JoinClone, explain.JoinUnauthorized, explain.JoinKindMismatch,
-		explain.RenewOlderKey,
-		explain.RenewEntryGone, explain.JoinNameTaken, explain.RateLimited, explain.RecoveryMode, explain.Unreachable,
+	for _, code := range []errcode.Code{
+		errcode.JoinBanned, errcode.CallerBanned, errcode.JoinClone, errcode.JoinUnauthorized, errcode.JoinKindMismatch,
+		errcode.RenewOlderKey,
+		errcode.RenewEntryGone, errcode.JoinNameTaken, errcode.RateLimited, errcode.RecoveryMode, errcode.Unreachable,
 	} {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newOperatorNode(f)
 		a := n.mustOpen()
 		before := f.Member(n.id)
 		f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 		n.write("node-k")
-		f.Do(func() { f.Seen.Proven, f.Faults.RefuseSVID = nil, explain.New(code) })
+		f.Do(func() { f.Seen.Proven, f.Faults.RefuseSVID = nil, errcode.New(code) })
 		if err := a.Renewal().Rejoin(t.Context()); !errors.Is(err, code) {
 			t.Errorf("%s: %v", code, err)
 		}
@@ -268,7 +268,7 @@ func TestNoReenrolment(t *testing.T) {
 // A copy of the machine's state is a clone, also where the operator's files were copied
 // with it: the certificate is no way around the alarm.
 func TestCloneDoesNotReenrol(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newOperatorNode(f)
 	thief := &operatorNode{node: n.clone(), paths: n.paths, write: n.write, id: n.id}
 	a := n.mustOpen()
@@ -278,7 +278,7 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 	n.write("node-k")
 	b := thief.mustOpen()
 	defer b.Close()
-	if err := b.Renewal().Rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
+	if err := b.Renewal().Rejoin(t.Context()); !errors.Is(err, errcode.JoinClone) || f.Count(&f.Seen.Clones) != 1 {
 		t.Errorf("the clone: %v, %d alarms", err, f.Count(&f.Seen.Clones))
 	}
 	if f.Member(n.id).Key != a.Node().SVID().Key.ID {
@@ -294,7 +294,7 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 // With the certificate of another member an agent becomes nobody else, and adds no
 // member beside itself.
 func TestReenrolAsAnother(t *testing.T) {
-	f := fleettest.New(t)
+	f := nodetest.New(t)
 	n := newOperatorNode(f)
 	n.node = newNode(f)
 	n.id = n.MustJoin().ID // by a token, under another name than its certificate gives
@@ -303,7 +303,7 @@ func TestReenrolAsAnother(t *testing.T) {
 	f.Do(func() { delete(f.Members, "data/node-k") })
 	f.Shift.Store(int64(f.SVIDTTL + f.Grace + time.Hour))
 	n.write("node-k")
-	if err := a.Renewal().Rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
+	if err := a.Renewal().Rejoin(t.Context()); !errors.Is(err, errcode.JoinOtherMember) {
 		t.Errorf("%v", err)
 	}
 	if len(f.Members) != 1 || a.Node().Self().ID != n.id {
@@ -315,16 +315,16 @@ func TestReenrolAsAnother(t *testing.T) {
 // says why; files that are mended are tried at once.
 func TestReenrolRefusedThenMended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		f.Do(func() { f.SVIDTTL, f.RenewEvery, f.Grace = 2*time.Hour, 10*time.Minute, time.Hour })
 		n := newOperatorNode(f)
 		a := n.mustOpen()
 		own := f.Pki
-		f.Do(func() { f.Pki = identitytest.NewPKI(t, "corp", f.Clock) }) // the manifest names another root
+		f.Do(func() { f.Pki = pkitest.NewPKI(t, "corp", f.Clock) }) // the manifest names another root
 		f.Shift.Store(int64(10 * time.Hour))
 		stop := n.run(a)
 		time.Sleep(time.Minute + time.Second)
-		if v := a.Node().Status().View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.Unready() == "" {
+		if v := a.Node().Status().View(); !errors.Is(v.Renewal, errcode.JoinUnauthorized) || a.Unready() == "" {
 			t.Fatalf("shows %v", v.Renewal)
 		}
 		f.Do(func() { f.Pki = own })
@@ -341,9 +341,9 @@ func TestReenrolRefusedThenMended(t *testing.T) {
 // stays in use meanwhile.
 func TestFilesRotate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleettest.New(t)
+		f := nodetest.New(t)
 		n := newOperatorNode(f)
-		stranger := identitytest.NewPKI(t, "other", f.Clock)
+		stranger := pkitest.NewPKI(t, "other", f.Clock)
 		a := n.mustOpen()
 		stop := n.run(a)
 		// The agent looks every five seconds. The writing is done between two looks, or it
@@ -355,41 +355,41 @@ func TestFilesRotate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		issue := func(pki *identitytest.PKI, edit func(*x509.Certificate)) {
-			key := identitytest.NewKey(t)
-			put(n.paths.Cert, identitytest.PEM(pki.Issue(t, key, edit)...))
-			put(n.paths.Key, identitytest.KeyPEM(t, key))
+		issue := func(pki *pkitest.PKI, edit func(*x509.Certificate)) {
+			key := pkitest.NewKey(t)
+			put(n.paths.Cert, pkitest.PEM(pki.Issue(t, key, edit)...))
+			put(n.paths.Key, pkitest.KeyPEM(t, key))
 		}
 		for _, tc := range []struct {
 			name   string
 			spoil  func()
 			reason credential.Reason
-			code   explain.Code
+			code   errcode.Code
 		}{
 			{"half-written", func() {
 				data, err := os.ReadFile(n.paths.Cert)
 				f.Must(err)
 				put(n.paths.Cert, data[:len(data)/2])
-			}, credential.Malformed, explain.CredentialUnusable},
-			{"missing", func() { f.Must(os.Remove(n.paths.CA)) }, credential.Unreadable, explain.CredentialUnusable},
+			}, credential.Malformed, errcode.CredentialUnusable},
+			{"missing", func() { f.Must(os.Remove(n.paths.CA)) }, credential.Unreadable, errcode.CredentialUnusable},
 			{"new certificate, old key", func() {
-				put(n.paths.Cert, identitytest.PEM(f.Pki.Issue(t, identitytest.NewKey(t), nil)...))
-			}, credential.KeyMismatch, explain.CredentialMismatch},
+				put(n.paths.Cert, pkitest.PEM(f.Pki.Issue(t, pkitest.NewKey(t), nil)...))
+			}, credential.KeyMismatch, errcode.CredentialMismatch},
 			{"expired", func() {
 				issue(f.Pki, func(c *x509.Certificate) { c.NotAfter = f.Clock().Add(-time.Second) })
-			}, credential.Expired, explain.CredentialExpired},
+			}, credential.Expired, errcode.CredentialExpired},
 			{"not yet valid", func() {
 				issue(f.Pki, func(c *x509.Certificate) { c.NotBefore = f.Clock().Add(time.Hour) })
-			}, credential.Expired, explain.CredentialExpired},
-			{"foreign", func() { issue(stranger, nil) }, credential.Untrusted, explain.CredentialForeign},
+			}, credential.Expired, errcode.CredentialExpired},
+			{"foreign", func() { issue(stranger, nil) }, credential.Untrusted, errcode.CredentialForeign},
 			{"garbage", func() { put(n.paths.Key, []byte("garbage")) }, credential.Malformed,
-				explain.CredentialUnusable},
+				errcode.CredentialUnusable},
 		} {
 			n.write("node-k")
 			time.Sleep(17 * time.Second)
 			good, err := a.Operator().Current(t.Context())
 			f.Must(err)
-			if c := tlsfiles.Tell(t.Context(), a.Operator()); c.GetProblem() != "" || c.GetFile() != n.paths.Cert ||
+			if c := enterprise.Tell(t.Context(), a.Operator()); c.GetProblem() != "" || c.GetFile() != n.paths.Cert ||
 				c.GetSubject() != "CN=node-k" {
 				t.Fatalf("%s: good files show %v", tc.name, c)
 			}
@@ -400,7 +400,7 @@ func TestFilesRotate(t *testing.T) {
 			if got := testutil.ToFloat64(counter) - before; got != 1 {
 				t.Errorf("%s: counted %v times as %s, want once", tc.name, got, tc.reason)
 			}
-			c := tlsfiles.Tell(t.Context(), a.Operator())
+			c := enterprise.Tell(t.Context(), a.Operator())
 			if c.GetReason() != string(tc.reason) || !strings.HasPrefix(c.GetProblem(), string(tc.code)+": ") {
 				t.Errorf("%s: shows %q, %q; want %s, %s", tc.name, c.GetReason(), c.GetProblem(), tc.reason, tc.code)
 			}
@@ -437,16 +437,16 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := fleettest.New(t)
+				f := nodetest.New(t)
 				n := newOperatorNode(f)
-				key := identitytest.NewKey(t)
+				key := pkitest.NewKey(t)
 				chain := f.Pki.Issue(t, key, func(c *x509.Certificate) { c.Subject.CommonName = "node-k"; edit(c) })
-				for path, data := range map[string][]byte{n.paths.Cert: identitytest.PEM(chain...),
-					n.paths.Key: identitytest.KeyPEM(t, key)} {
+				for path, data := range map[string][]byte{n.paths.Cert: pkitest.PEM(chain...),
+					n.paths.Key: pkitest.KeyPEM(t, key)} {
 					f.Must(os.WriteFile(path, data, 0o600))
 				}
-				if _, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock,
-					Log: fleettest.Quiet()}); !errors.Is(err, explain.CredentialForeign) {
+				if _, err := enterprise.Open(credential.FilesConfig{Paths: n.paths, Now: f.Clock,
+					Log: nodetest.Quiet()}); !errors.Is(err, errcode.CredentialForeign) {
 					t.Fatalf("a join by it: %v", err)
 				}
 				a := n.mustOpen()
@@ -455,13 +455,13 @@ func TestStartsWithACertificateOfBefore(t *testing.T) {
 				if f.Count(&f.Seen.Renewals) == 0 || a.Unready() != "" {
 					t.Errorf("%d renewals, unready %q", f.Count(&f.Seen.Renewals), a.Unready())
 				}
-				if told := tlsfiles.Tell(t.Context(), a.Operator()); told.GetReason() != string(credential.Untrusted) ||
-					!strings.Contains(told.GetProblem(), string(explain.CredentialForeign)) {
+				if told := enterprise.Tell(t.Context(), a.Operator()); told.GetReason() != string(credential.Untrusted) ||
+					!strings.Contains(told.GetProblem(), string(errcode.CredentialForeign)) {
 					t.Errorf("status says %v", told)
 				}
 				n.write("node-k")
 				time.Sleep(time.Minute) // the times of files are those of the machine, which stand still here
-				if told := tlsfiles.Tell(t.Context(), a.Operator()); told.GetReason() != "" {
+				if told := enterprise.Tell(t.Context(), a.Operator()); told.GetReason() != "" {
 					t.Errorf("status says %v of what was mended", told)
 				}
 				_ = stop()

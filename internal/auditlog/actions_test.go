@@ -11,7 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // Whoever asks for an action that is not in the list is told so: the list has all that the code writes, and
@@ -22,7 +22,7 @@ func TestActionsAreThoseOfTheCode(t *testing.T) {
 		history.KindReseed, history.KindRestore} {
 		written = append(written, "manifest."+string(k))
 	}
-	for _, k := range decision.Kinds() {
+	for _, k := range scheduler.Kinds() {
 		written = append(written, "machine."+string(k))
 	}
 	sorts := make(map[string]bool)

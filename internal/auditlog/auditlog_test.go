@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -27,7 +27,7 @@ var start = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 func signer(seed byte) (ed25519.PrivateKey, snapshot.ConfigKey) {
 	k := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, ed25519.SeedSize))
 	return k, snapshot.ConfigKey{
-		Algorithm: snapshotform.AlgorithmTree, Key: k.Public().(ed25519.PublicKey),
+		Algorithm: internalsnapshot.AlgorithmTree, Key: k.Public().(ed25519.PublicKey),
 		NotBefore: start.Add(-time.Hour), NotAfter: start.Add(24 * time.Hour),
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -131,9 +131,9 @@ func ParseCheckpointKey(key string) (number uint64, ok bool) {
 // Sign encodes and signs a checkpoint with one or, during a rotation, two config signing keys.
 // It returns its value for the store, and its hash.
 func (c *Checkpoint) Sign(keys ...crypto.Signer) ([]byte, Hash, error) {
-	if len(keys) == 0 || len(keys) > snapshotform.MaxSignatures {
+	if len(keys) == 0 || len(keys) > internalsnapshot.MaxSignatures {
 		return nil, Hash{}, fmt.Errorf("auditlog: %d keys to sign checkpoint %d with, want 1 to %d",
-			len(keys), c.Number, snapshotform.MaxSignatures)
+			len(keys), c.Number, internalsnapshot.MaxSignatures)
 	}
 	if problem := c.fault(); problem != "" {
 		return nil, Hash{}, fmt.Errorf("auditlog: checkpoint %d: %s", c.Number, problem)
@@ -143,7 +143,7 @@ func (c *Checkpoint) Sign(keys ...crypto.Signer) ([]byte, Hash, error) {
 		return nil, Hash{}, fmt.Errorf("auditlog: checkpoint %d: %w", c.Number, err)
 	}
 	s := Signed{Payload: payload}
-	message := snapshotform.PAE(snapshotform.TypeAuditCheckpoint, c.Cluster, payload)
+	message := internalsnapshot.PAE(internalsnapshot.TypeAuditCheckpoint, c.Cluster, payload)
 	for _, key := range keys {
 		public, ok := key.Public().(ed25519.PublicKey)
 		if !ok {
@@ -153,7 +153,7 @@ func (c *Checkpoint) Sign(keys ...crypto.Signer) ([]byte, Hash, error) {
 		if err != nil {
 			return nil, Hash{}, fmt.Errorf("auditlog: sign checkpoint %d: %w", c.Number, err)
 		}
-		s.Signatures = append(s.Signatures, Signature{snapshotform.KeyIDOf(public), sig})
+		s.Signatures = append(s.Signatures, Signature{internalsnapshot.KeyIDOf(public), sig})
 	}
 	value, err := json.Marshal(s)
 	if err == nil && len(value) > MaxCheckpointBytes {
@@ -184,8 +184,8 @@ func DecodeCheckpoint(value []byte) (*Claim, error) {
 	if err := decodeStrictly(value, &out.signed); err != nil {
 		return nil, errors.New("it is no signed checkpoint: " + err.Error())
 	}
-	if n := len(out.signed.Signatures); n == 0 || n > snapshotform.MaxSignatures {
-		return nil, fmt.Errorf("it has %d signatures, want 1 to %d", n, snapshotform.MaxSignatures)
+	if n := len(out.signed.Signatures); n == 0 || n > internalsnapshot.MaxSignatures {
+		return nil, fmt.Errorf("it has %d signatures, want 1 to %d", n, internalsnapshot.MaxSignatures)
 	}
 	if err := decodeStrictly(out.signed.Payload, &out.Checkpoint); err != nil {
 		return nil, errors.New("what is signed is no checkpoint: " + err.Error())
@@ -193,7 +193,7 @@ func DecodeCheckpoint(value []byte) (*Claim, error) {
 	if problem := out.fault(); problem != "" {
 		return nil, errors.New(problem)
 	}
-	out.Hash = sha256.Sum256(snapshotform.PAE(snapshotform.TypeAuditCheckpoint, out.Cluster, out.signed.Payload))
+	out.Hash = sha256.Sum256(internalsnapshot.PAE(internalsnapshot.TypeAuditCheckpoint, out.Cluster, out.signed.Payload))
 	return &out, nil
 }
 
@@ -262,7 +262,7 @@ const (
 
 // signedBy returns what the keys say of a checkpoint, and why it is not vouched for.
 func (k Keys) signedBy(c *Claim) (standing, string) {
-	message := snapshotform.PAE(snapshotform.TypeAuditCheckpoint, c.Cluster, c.signed.Payload)
+	message := internalsnapshot.PAE(internalsnapshot.TypeAuditCheckpoint, c.Cluster, c.signed.Payload)
 	is, problem := unknown, "no key of the trust bundle signed it"
 	for _, sig := range c.signed.Signatures {
 		for i := range k {
@@ -275,8 +275,8 @@ func (k Keys) signedBy(c *Claim) (standing, string) {
 				is, problem = forged, fmt.Sprintf("the signature that names key %s is forged", sig.Key)
 			case key.Revoked:
 				is, problem = max(is, untrusted), fmt.Sprintf("key %s, which signed it, is revoked", sig.Key)
-			case c.At.Before(key.NotBefore.Add(-snapshotform.ClockTolerance)) ||
-				!c.At.Before(key.NotAfter.Add(snapshotform.ClockTolerance)):
+			case c.At.Before(key.NotBefore.Add(-internalsnapshot.ClockTolerance)) ||
+				!c.At.Before(key.NotAfter.Add(internalsnapshot.ClockTolerance)):
 				is, problem = max(is, untrusted), fmt.Sprintf("key %s, which signed it, was not to sign then", sig.Key)
 			default:
 				return vouched, ""

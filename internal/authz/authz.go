@@ -28,7 +28,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -214,7 +214,7 @@ func (c call) message(ctx context.Context, m any) error {
 	}
 	asserted, ok := c.asserted(m)
 	if !ok {
-		return explain.Wrap(fmt.Errorf("a message of type %T came for %s", m, c.method), explain.Internal, "what", clip(c.method))
+		return errcode.Wrap(fmt.Errorf("a message of type %T came for %s", m, c.method), errcode.Internal, "what", clip(c.method))
 	}
 	if d := decideName(c.peer, asserted); !d.Allowed {
 		return c.a.refuse(ctx, c, d.Reason, asserted)
@@ -275,7 +275,7 @@ func (s *boundStream) SendMsg(m any) error {
 		return *refused
 	}
 	if !s.named.Load() {
-		return explain.Wrap(fmt.Errorf("the handler of %s answers before its caller named itself", s.call.method), explain.Internal, "what", clip(s.call.method))
+		return errcode.Wrap(fmt.Errorf("the handler of %s answers before its caller named itself", s.call.method), errcode.Internal, "what", clip(s.call.method))
 	}
 	return s.ServerStream.SendMsg(m)
 }
@@ -317,18 +317,18 @@ func refusal(c call, reason Reason, asserted string) error {
 		who = fmt.Sprintf("local user %d", c.peer.Local.UID)
 	}
 	denied := func(why string) error {
-		return explain.New(explain.Denied, "method", method, "identity", who, "reason", why, "denied", string(reason))
+		return errcode.New(errcode.Denied, "method", method, "identity", who, "reason", why, "denied", string(reason))
 	}
 	switch reason {
 	case Unauthenticated:
-		return explain.New(explain.Unauthenticated, "method", method, "denied", string(reason))
+		return errcode.New(errcode.Unauthenticated, "method", method, "denied", string(reason))
 	case Unidentified:
-		return explain.New(explain.CallerNoIdentity, "method", method, "denied", string(reason))
+		return errcode.New(errcode.CallerNoIdentity, "method", method, "denied", string(reason))
 	case NotItsName:
 		if asserted == "" {
 			asserted = "nobody"
 		}
-		return explain.New(explain.CallerMismatch, "method", method, "asserted", clip(asserted), "identity", who, "denied", string(reason))
+		return errcode.New(errcode.CallerMismatch, "method", method, "asserted", clip(asserted), "identity", who, "denied", string(reason))
 	case OtherCluster:
 		return denied("the caller's identity is one of another cluster")
 	case NotLocal:

@@ -13,7 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -55,16 +55,16 @@ func request(t testing.TB, m protoreflect.MethodDescriptor, rule Rule, name stri
 }
 
 // codeOf is the code of the registry that a reason is told with.
-func codeOf(r Reason) explain.Code {
+func codeOf(r Reason) errcode.Code {
 	switch r {
 	case Unauthenticated:
-		return explain.Unauthenticated
+		return errcode.Unauthenticated
 	case Unidentified:
-		return explain.CallerNoIdentity
+		return errcode.CallerNoIdentity
 	case NotItsName:
-		return explain.CallerMismatch
+		return errcode.CallerMismatch
 	}
-	return explain.Denied
+	return errcode.Denied
 }
 
 // Every RPC × every kind × every standing × right, wrong and no name, against a
@@ -98,7 +98,7 @@ func TestEveryCellOfTheTable(t *testing.T) {
 					if got.received != 0 {
 						t.Errorf("%s: %d messages reached the handler", cell, got.received)
 					}
-					e, ok := explain.FromStatus(got.err)
+					e, ok := errcode.FromStatus(got.err)
 					if status.Code(got.err) != refuse(want).Code() || !ok || e.Code != codeOf(want) || e.Fields["denied"] != string(want) {
 						t.Errorf("%s: told %v, want reason %q", cell, got.err, want)
 					}
@@ -280,8 +280,8 @@ func TestUnknownMethods(t *testing.T) {
 	h.peer = identity.Peer{ID: mustID(t, cluster, identity.Admin, "alice")}
 	for i, method := range []string{"/fealty.v1.TokenService/Steal", "/fealty.v1.NoSuchService/Get", "/fealty.v1.TokenService/" + strings.Repeat("x", 2000)} {
 		err := h.conn.Invoke(t.Context(), method, &fealtyv1.GetStatusRequest{}, &fealtyv1.GetStatusResponse{})
-		e, ok := explain.FromStatus(err)
-		if !ok || e.Code != explain.Denied || e.Fields["denied"] != string(UnknownMethod) || status.Code(err) != codes.PermissionDenied {
+		e, ok := errcode.FromStatus(err)
+		if !ok || e.Code != errcode.Denied || e.Fields["denied"] != string(UnknownMethod) || status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%.40s: %v", method, err)
 		}
 		if n := h.denied("unknown", UnknownMethod); n != float64(i+1) {
@@ -332,7 +332,7 @@ func TestMessageOfAnotherTypeIsRefused(t *testing.T) {
 			t.Errorf("the handler ran with %T", m)
 			return nil, nil
 		})
-		if !errors.Is(err, explain.Internal) {
+		if !errors.Is(err, errcode.Internal) {
 			t.Errorf("%T: %v", m, err)
 		}
 	}

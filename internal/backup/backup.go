@@ -48,7 +48,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -208,7 +208,7 @@ func decodeHeader(raw []byte) (Header, error) {
 
 func (h Header) fault() string {
 	switch {
-	case h.Cluster == "" || len(h.Cluster) > identityform.MaxClusterBytes:
+	case h.Cluster == "" || len(h.Cluster) > identity.MaxClusterBytes:
 		return fmt.Sprintf("cluster %.80q", h.Cluster)
 	case len(h.TransactionKey) != ed25519.PublicKeySize:
 		return fmt.Sprintf("a transaction key of %d bytes", len(h.TransactionKey))

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -178,7 +178,7 @@ func (i *Intent) seal(t Trailer) error {
 //
 // Errors: [ErrNoFloor]; [ErrOccupied] if somebody writes to it; those of the store. After
 // one of the store, planning again is right.
-func RestoreInPlace(ctx context.Context, st store.Store, s *Standing, faults *fault.Points) error {
+func RestoreInPlace(ctx context.Context, st store.Store, s *Standing, faults *failpoint.Points) error {
 	w := &restoring{st: st, faults: faults, intent: s.Intent}
 	have, version, err := ReadIntent(ctx, st)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -104,7 +103,7 @@ func DecodeIntent(raw []byte) (*Intent, error) {
 	if !i.Trailer.of(i.Header) {
 		return nil, fmt.Errorf("backup: the intent has the header of one backup and the end of another: %w", ErrAltered)
 	}
-	if len(w.Signatures) > manifestform.MaxSigners || len(i.Reason) > history.MaxReasonBytes {
+	if len(w.Signatures) > manifest.MaxSigners || len(i.Reason) > history.MaxReasonBytes {
 		return nil, fmt.Errorf("backup: the intent has more than it may: %w", ErrAltered)
 	}
 	for _, s := range w.Signatures {

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -25,7 +25,7 @@ const restoreTries = 5
 //
 // Errors: [ErrOccupied], [ErrOtherRestore], [ErrNoFloor], those of [Reader], those of
 // the store. After one of the store, calling it again is right.
-func Restore(ctx context.Context, st store.Store, plan *Intent, r *Reader, faults *fault.Points) (*Intent, error) {
+func Restore(ctx context.Context, st store.Store, plan *Intent, r *Reader, faults *failpoint.Points) (*Intent, error) {
 	w := &restoring{st: st, faults: faults}
 	if err := w.begin(ctx, plan); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Restore(ctx context.Context, st store.Store, plan *Intent, r *Reader, fault
 
 type restoring struct {
 	st      store.Store
-	faults  *fault.Points
+	faults  *failpoint.Points
 	intent  *Intent
 	version store.Revision // of the intent in the store
 	head    []byte

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"
-	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 )
@@ -164,7 +164,7 @@ func TestRestoreCutOff(t *testing.T) {
 	for _, point := range []string{"restore.after-raise", "restore.after-intent", "restore.after-batch", "restore.before-head", "restore.after-head"} {
 		t.Run(point, func(t *testing.T) {
 			plan, r := c.plan(t, file)
-			st, faults := storetest.NewMemory(0).Open(), new(fault.Points)
+			st, faults := storetest.NewMemory(0).Open(), new(failpoint.Points)
 			faults.FailNext(point, 1, crash)
 			if _, err := backup.Restore(ctx, st, plan, r, faults); !errors.Is(err, crash) {
 				t.Fatalf("it did not fail: %v", err)
@@ -192,7 +192,7 @@ func TestRestoreRefused(t *testing.T) {
 	c, other, ctx := newCluster(t), newCluster(t), context.Background()
 	file := c.backup(t)
 	begun := func(of *cluster, point string) store.Store {
-		st, faults := storetest.NewMemory(0).Open(), new(fault.Points)
+		st, faults := storetest.NewMemory(0).Open(), new(failpoint.Points)
 		if point != "" {
 			faults.FailNext(point, 1, errors.New("crash"))
 		}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -37,7 +37,7 @@ type Codec struct {
 	out     []byte // what was written
 	first   bool   // the next member is its object's first
 	err     error  // the first failure; nothing happens after it
-	secret  string // the first kind of raw secret in a string; see snapshotform.FindSecret
+	secret  string // the first kind of raw secret in a string; see snapshot.FindSecret
 	quiet   bool   // no secret is looked for; see plain
 
 	scratch []string // of names, while they are read
@@ -85,7 +85,7 @@ func (c *Codec) Err() error { return c.err }
 // Out returns what was written.
 func (c *Codec) Out() []byte { return c.out }
 
-// Secret returns the first kind of raw secret that was noticed in a string; see [snapshotform.FindSecret].
+// Secret returns the first kind of raw secret that was noticed in a string; see [snapshot.FindSecret].
 func (c *Codec) Secret() string { return c.secret }
 
 // Notice notes a kind of raw secret that the caller found, unless there was one before, or kind is "".
@@ -222,7 +222,7 @@ func (c *Codec) Text(v *string, limit int) {
 // names, addresses and ids do without.
 func (c *Codec) notice(s string, odd bool) {
 	if c.secret == "" && !c.quiet {
-		c.secret = snapshotform.FindSecret(s, odd)
+		c.secret = snapshot.FindSecret(s, odd)
 	}
 }
 
@@ -575,17 +575,17 @@ func grown[T any](c *Codec, v []T, limit, start int) []T {
 func ID(c *Codec, id *identity.ID) {
 	if !c.reading {
 		s := id.String()
-		c.Text(&s, identityform.MaxIDBytes)
+		c.Text(&s, internalidentity.MaxIDBytes)
 		return
 	}
 	if !c.skipByte('"') {
 		c.Fail("want an identity, found %.32q", c.in[c.pos:min(len(c.in), c.pos+32)])
 		return
 	}
-	rest := c.in[c.pos:min(len(c.in), c.pos+identityform.MaxIDBytes+1)]
+	rest := c.in[c.pos:min(len(c.in), c.pos+internalidentity.MaxIDBytes+1)]
 	end := strings.IndexByte(rest, '"')
 	if end < 0 {
-		c.Fail("an identity without end, limit %d bytes", identityform.MaxIDBytes)
+		c.Fail("an identity without end, limit %d bytes", internalidentity.MaxIDBytes)
 		return
 	}
 	parsed, err := identity.Parse(rest[:end])

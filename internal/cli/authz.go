@@ -7,23 +7,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/reference"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/reference"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
 )
 
 // callRule says who may call a method.
 type callRule struct {
-	Method    string       `json:"method"`
-	Kinds     output.Texts `json:"kinds"`
-	Open      bool         `json:"open"`
-	Local     bool         `json:"local"`
-	Consumers bool         `json:"consumers"`
-	Bind      string       `json:"bind"`
-	Why       string       `json:"why"`
+	Method    string     `json:"method"`
+	Kinds     term.Texts `json:"kinds"`
+	Open      bool       `json:"open"`
+	Local     bool       `json:"local"`
+	Consumers bool       `json:"consumers"`
+	Bind      string     `json:"bind"`
+	Why       string     `json:"why"`
 }
 
 // callRules is what fealty authz prints.

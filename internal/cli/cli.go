@@ -27,27 +27,21 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/actuation"
 	"github.com/fealty-io/fealty/internal/cli/audit"
 	"github.com/fealty-io/fealty/internal/cli/backup"
-	"github.com/fealty-io/fealty/internal/cli/cert"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/config"
 	"github.com/fealty-io/fealty/internal/cli/dev"
-	"github.com/fealty-io/fealty/internal/cli/join"
+	"github.com/fealty-io/fealty/internal/cli/identity"
 	"github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/member"
-	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/recovery"
-	"github.com/fealty-io/fealty/internal/cli/shell"
+	"github.com/fealty-io/fealty/internal/cli/server"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/cli/snapshot"
 	"github.com/fealty-io/fealty/internal/cli/status"
-	"github.com/fealty-io/fealty/internal/cli/token"
+	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/cli/trust"
 	"github.com/fealty-io/fealty/internal/cli/workload"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/domaincmd"
-	"github.com/fealty-io/fealty/internal/instructcmd"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/registrycmd"
-	"github.com/fealty-io/fealty/internal/settings"
 )
 
 // Main runs the program in the environment of its process, until it is done or
@@ -60,7 +54,7 @@ func Main() int {
 	context.AfterFunc(ctx, stop) // and not at the end: a signal there would replace the exit status
 	env := program.Env{
 		Stdin: os.Stdin, Stdout: around.stdout, Stderr: around.stderr, Begins: around.begins, Hangups: around.hangups,
-		Args: os.Args[1:], Environ: os.Environ(), Program: shell.CalledAs(os.Args[0], program.Name),
+		Args: os.Args[1:], Environ: os.Environ(), Program: term.CalledAs(os.Args[0], program.Name),
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(interface{ Fd() uintptr })
 			return ok && terminal.IsTerminal(int(f.Fd()))
@@ -117,12 +111,12 @@ node may do, and what happens when the control plane is gone.`,
 			GoesOn: func() bool { return r.Serves },
 			Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 				world := actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
-					JSON:    c.Format == output.JSON || c.Format == output.YAML,
-					Metrics: func() (net.Listener, error) { return process.ListenMetrics(ctx, c, cfg) }}
+					JSON:    c.Format == term.JSON || c.Format == term.YAML,
+					Metrics: func() (net.Listener, error) { return server.ListenMetrics(ctx, c, cfg) }}
 				if !r.Serves {
 					return r.Run(ctx, world)
 				}
-				return process.Serve(ctx, c, cfg, func(ctx context.Context, p process.Running) error {
+				return server.Serve(ctx, c, cfg, func(ctx context.Context, p server.Running) error {
 					world.Log, world.Output, world.Reload = p.Log, p.Output, p.Reload
 					return r.Run(ctx, world)
 				})
@@ -132,17 +126,17 @@ node may do, and what happens when the control plane is gone.`,
 	}
 	conformance := conformanceCommand(c)
 	conformance.AddCommand(room(actuation.Conformance()))
-	add("processes", dev.Command(c), process.Coordinator(c), process.Agent(c), room(actuation.Shard()),
-		program.Group("provider", actuation.Short, append(program.Below(c, registrycmd.Providers()),
+	add("processes", dev.Command(c), server.Coordinator(c), server.Agent(c), room(actuation.Shard()),
+		program.Group("provider", actuation.Short, append(program.Below(c, actuation.Providers()),
 			room(actuation.Process()))...))
-	add("node", join.Command(c), join.Leave(c), join.Login(c), join.Whoami(c), join.Contexts(c),
+	add("node", identity.Command(c), identity.Leave(c), identity.Login(c), identity.Whoami(c), identity.Contexts(c),
 		workload.Command(c))
-	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), token.Command(c),
+	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), member.TokenCommand(c),
 		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recovery.Command(c),
 		recovery.Verify(c),
 		backup.Command(c), conformance)
 	add("fleet", fencingCommands(c)...)
-	add("read", cert.Command(c), snapshot.Command(c), authzCommand(c), explainCommand(c), completionCommand(c),
+	add("read", trust.CertCommand(c), snapshot.Command(c), authzCommand(c), explainCommand(c), completionCommand(c),
 		versionCommand(c))
 	return root
 }
@@ -153,9 +147,9 @@ func fencingCommands(c *program.CLI) (out []*cobra.Command) {
 		name, short string
 		commands    []command.Command
 	}{
-		{"domain", "show and change which member owns which domain", domaincmd.Commands()},
-		{"quota", "show and change how many machines tenants may have", registrycmd.Quotas()},
-		{"instruction", "have a member do something once, and show what became of it", instructcmd.Commands()},
+		{"domain", "show and change which member owns which domain", actuation.DomainCommands()},
+		{"quota", "show and change how many machines tenants may have", actuation.Quotas()},
+		{"instruction", "have a member do something once, and show what became of it", actuation.InstructionCommands()},
 	} {
 		out = append(out, program.Group(of.name, of.short, program.Below(c, of.commands)...))
 	}

@@ -31,10 +31,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -46,26 +46,26 @@ func TestExitStatusOfAnswers(t *testing.T) {
 		name   string
 		args   []string
 		answer error // nil: none before the deadline
-		exit   explain.Exit
-		code   explain.Code
+		exit   errcode.Exit
+		code   errcode.Code
 	}{
-		{"denied", list, explain.New(explain.Denied), explain.ExitDenied, explain.Denied},
-		{"no identity", list, explain.New(explain.Unauthenticated), explain.ExitDenied, explain.Unauthenticated},
-		{"not found", list, explain.New(explain.NotFound), explain.ExitNotFound, explain.NotFound},
-		{"conflict", create, explain.New(explain.Conflict), explain.ExitConflict, explain.Conflict},
-		{"refused", create, explain.New(explain.JoinEntryFull), explain.ExitRefused, explain.JoinEntryFull},
-		{"recovering", list, explain.New(explain.RecoveryMode), explain.ExitUnreachable, explain.RecoveryMode},
-		{"outcome unknown there", create, explain.New(explain.StoreOutcomeUnknown), explain.ExitOutcomeUnknown, explain.StoreOutcomeUnknown},
-		{"a status without a code", create, status.Error(codes.PermissionDenied, "no"), explain.ExitDenied, explain.Denied},
-		{"banned while it ran", list, &mesh.CutError{Reason: mesh.PeerBanned}, explain.ExitDenied, explain.CallerBanned},
-		{"expired while it ran", list, &mesh.CutError{Reason: mesh.CertificateExpired}, explain.ExitDenied, explain.CallerExpired},
-		{"its root replaced while it ran", list, &mesh.CutError{Reason: mesh.RootRetired}, explain.ExitDenied, explain.CallerOutlived},
-		{"a code of another release", list, status.Error(codes.Internal, "x"), explain.ExitFailed, explain.Internal},
-		{"a change without an answer", create, nil, explain.ExitOutcomeUnknown, explain.OutcomeUnknown},
-		{"a dry run without an answer", append(create, "--dry-run"), nil, explain.ExitUnreachable, explain.Unreachable},
-		{"a question without an answer", list, nil, explain.ExitUnreachable, explain.Unreachable},
-		{"a change whose connection is lost", create, lose, explain.ExitOutcomeUnknown, explain.OutcomeUnknown},
-		{"a question whose connection is lost", list, lose, explain.ExitUnreachable, explain.Unreachable},
+		{"denied", list, errcode.New(errcode.Denied), errcode.ExitDenied, errcode.Denied},
+		{"no identity", list, errcode.New(errcode.Unauthenticated), errcode.ExitDenied, errcode.Unauthenticated},
+		{"not found", list, errcode.New(errcode.NotFound), errcode.ExitNotFound, errcode.NotFound},
+		{"conflict", create, errcode.New(errcode.Conflict), errcode.ExitConflict, errcode.Conflict},
+		{"refused", create, errcode.New(errcode.JoinEntryFull), errcode.ExitRefused, errcode.JoinEntryFull},
+		{"recovering", list, errcode.New(errcode.RecoveryMode), errcode.ExitUnreachable, errcode.RecoveryMode},
+		{"outcome unknown there", create, errcode.New(errcode.StoreOutcomeUnknown), errcode.ExitOutcomeUnknown, errcode.StoreOutcomeUnknown},
+		{"a status without a code", create, status.Error(codes.PermissionDenied, "no"), errcode.ExitDenied, errcode.Denied},
+		{"banned while it ran", list, &mesh.CutError{Reason: mesh.PeerBanned}, errcode.ExitDenied, errcode.CallerBanned},
+		{"expired while it ran", list, &mesh.CutError{Reason: mesh.CertificateExpired}, errcode.ExitDenied, errcode.CallerExpired},
+		{"its root replaced while it ran", list, &mesh.CutError{Reason: mesh.RootRetired}, errcode.ExitDenied, errcode.CallerOutlived},
+		{"a code of another release", list, status.Error(codes.Internal, "x"), errcode.ExitFailed, errcode.Internal},
+		{"a change without an answer", create, nil, errcode.ExitOutcomeUnknown, errcode.OutcomeUnknown},
+		{"a dry run without an answer", append(create, "--dry-run"), nil, errcode.ExitUnreachable, errcode.Unreachable},
+		{"a question without an answer", list, nil, errcode.ExitUnreachable, errcode.Unreachable},
+		{"a change whose connection is lost", create, lose, errcode.ExitOutcomeUnknown, errcode.OutcomeUnknown},
+		{"a question whose connection is lost", list, lose, errcode.ExitUnreachable, errcode.Unreachable},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &clitest.Answering{}
@@ -101,14 +101,14 @@ func TestExitStatusOfAnswers(t *testing.T) {
 func TestOutcomeUnknownSaysWhereToLook(t *testing.T) {
 	c := &clitest.Answering{Hook: func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() }}
 	clitest.Run(t, "token", "create", "--entry", "e", "--socket", c.Listen(t), "--timeout", "200ms").
-		Want(t, int(explain.ExitOutcomeUnknown), "there was no answer to CreateToken", "look before you try again: fealty token list")
+		Want(t, int(errcode.ExitOutcomeUnknown), "there was no answer to CreateToken", "look before you try again: fealty token list")
 }
 
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c := &clitest.Answering{Hook: func(call context.Context, _ string, _ any) error { cancel(); <-call.Done(); return call.Err() }}
-	clitest.Fixture{}.Run(ctx, "token", "create", "--entry", "e", "--socket", c.Listen(t)).Want(t, int(explain.ExitInterrupted), "FE-U111")
+	clitest.Fixture{}.Run(ctx, "token", "create", "--entry", "e", "--socket", c.Listen(t)).Want(t, int(errcode.ExitInterrupted), "FE-U111")
 }
 
 func TestUnreachable(t *testing.T) {
@@ -124,7 +124,7 @@ func TestUnreachable(t *testing.T) {
 		filepath.Join(dir, "none.sock"): "there is no such socket",
 		dead:                            "nothing listens there",
 	} {
-		r := clitest.Run(t, "token", "create", "--entry", "e", "--socket", path).Want(t, int(explain.ExitUnreachable), "FE-X101", why)
+		r := clitest.Run(t, "token", "create", "--entry", "e", "--socket", path).Want(t, int(errcode.ExitUnreachable), "FE-X101", why)
 		if strings.Contains(r.Stderr, "FE-X102") {
 			t.Error("a change that was never sent is of unknown outcome")
 		}
@@ -132,7 +132,7 @@ func TestUnreachable(t *testing.T) {
 			t.Errorf("a socket of this machine: %s", r.Stderr)
 		}
 	}
-	clitest.Run(t, "status", "--socket", "/"+strings.Repeat("x", 200)).Want(t, int(explain.ExitUsage), "at most 107")
+	clitest.Run(t, "status", "--socket", "/"+strings.Repeat("x", 200)).Want(t, int(errcode.ExitUsage), "at most 107")
 }
 
 // A socket that belongs to another user is not the network's fault; an address that a
@@ -141,7 +141,7 @@ func TestSocketOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	for kind, firewall := range map[string]bool{"unix": false, "tcp": true} {
 		dial := &net.OpError{Op: "dial", Net: kind, Err: os.NewSyscallError("connect", syscall.EACCES)}
-		said := failure.Unreachable(dial, "there", dial).Lines()
+		said := render.Unreachable(dial, "there", dial).Lines()
 		if got := strings.Contains(said[2], "firewall"); got != firewall {
 			t.Errorf("%s: %q", kind, said)
 		}
@@ -157,18 +157,18 @@ func TestNoFilesLeftIsNoFaultOfOthers(t *testing.T) {
 	t.Parallel()
 	none := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	for what, err := range map[string]error{
-		"a connection":  failure.Unreachable(errors.New("the status of a call"), "there", none),
-		"a file":        explain.Wrap(&fs.PathError{Op: "open", Path: "m.yaml", Err: syscall.ENFILE}, explain.FileMissing, "file", "m.yaml"),
-		"a login":       explain.Wrap(none, explain.LoginNeeded),
-		"a coordinator": explain.Wrap(errors.Join(none, errors.New("x")), explain.NodeNoCoordinator),
+		"a connection":  render.Unreachable(errors.New("the status of a call"), "there", none),
+		"a file":        errcode.Wrap(&fs.PathError{Op: "open", Path: "m.yaml", Err: syscall.ENFILE}, errcode.FileMissing, "file", "m.yaml"),
+		"a login":       errcode.Wrap(none, errcode.LoginNeeded),
+		"a coordinator": errcode.Wrap(errors.Join(none, errors.New("x")), errcode.NodeNoCoordinator),
 		"nothing known": fmt.Errorf("x: %w", none),
 	} {
-		if got := failure.Of("fealty status", err); got.Code != explain.NoFilesLeft || strings.Contains(got.What, "cannot be reached") {
+		if got := render.Of("fealty status", err); got.Code != errcode.NoFilesLeft || strings.Contains(got.What, "cannot be reached") {
 			t.Errorf("%s: %v", what, got.Lines())
 		}
 	}
-	for _, code := range []explain.Code{explain.CallerBanned, explain.TokenSpent, explain.OutcomeUnknown} {
-		if got := failure.Of("fealty status", explain.Wrap(none, code)); got.Code != code {
+	for _, code := range []errcode.Code{errcode.CallerBanned, errcode.TokenSpent, errcode.OutcomeUnknown} {
+		if got := render.Of("fealty status", errcode.Wrap(none, code)); got.Code != code {
 			t.Errorf("%s became %v", code, got.Lines())
 		}
 	}
@@ -184,7 +184,7 @@ func TestDevClusterIsFound(t *testing.T) {
 		if method == "GetStatus" {
 			return nil
 		}
-		return explain.New(explain.RecoveryMode)
+		return errcode.New(errcode.RecoveryMode)
 	}}
 	for i, to := range []string{filepath.Join(dir, "nobody"), recovering.Listen(t), socket} {
 		coordinator := filepath.Join(dir, ".fealty-dev", fmt.Sprintf("coordinator-%d", i+1))
@@ -205,8 +205,8 @@ func TestDevClusterIsFound(t *testing.T) {
 	if strings.Contains(r.Stderr, ".fealty-dev") {
 		t.Errorf("the dev cluster was taken though another one is named: %s", r.Stderr)
 	}
-	clitest.Fixture{Dir: dir, Env: []string{"FEALTY_SOCKET=" + filepath.Join(dir, "none")}}.Run(t.Context(), "member", "list").Want(t, int(explain.ExitUnreachable))
-	clitest.Fixture{Dir: dir}.Run(t.Context(), "member", "list", "--identity", filepath.Join(dir, "nobody")).Want(t, int(explain.ExitConfig), "FE-C104")
+	clitest.Fixture{Dir: dir, Env: []string{"FEALTY_SOCKET=" + filepath.Join(dir, "none")}}.Run(t.Context(), "member", "list").Want(t, int(errcode.ExitUnreachable))
+	clitest.Fixture{Dir: dir}.Run(t.Context(), "member", "list", "--identity", filepath.Join(dir, "nobody")).Want(t, int(errcode.ExitConfig), "FE-C104")
 }
 
 // A stream is begun at the next coordinator where the first is not reached, not ready,
@@ -230,11 +230,11 @@ func TestStreamElsewhere(t *testing.T) {
 	serving := &clitest.Answering{Backup: func(s stream) error {
 		return errors.Join(s.Send(head), s.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{Sha256: sum[:]}}}))
 	}}
-	recovering := &clitest.Answering{Backup: func(stream) error { return explain.New(explain.RecoveryMode) }}
+	recovering := &clitest.Answering{Backup: func(stream) error { return errcode.New(errcode.RecoveryMode) }}
 	silent := &clitest.Answering{Backup: func(s stream) error { <-s.Context().Done(); return s.Context().Err() }}
-	refusing := &clitest.Answering{Backup: func(stream) error { return explain.New(explain.Denied) }}
+	refusing := &clitest.Answering{Backup: func(stream) error { return errcode.New(errcode.Denied) }}
 	breaking := &clitest.Answering{Backup: func(s stream) error {
-		return errors.Join(s.Send(head), explain.New(explain.StoreUnreachable, "what", "the backup"))
+		return errors.Join(s.Send(head), errcode.New(errcode.StoreUnreachable, "what", "the backup"))
 	}}
 	good := serving.Listen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -243,9 +243,9 @@ func TestStreamElsewhere(t *testing.T) {
 	if !strings.Contains(r.Stdout, "third") {
 		t.Errorf("it is not of the one that answers:\n%s", r.Stdout)
 	}
-	dev(refusing.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(explain.ExitDenied))
-	dev(breaking.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(explain.ExitUnreachable), "FE-S103")
-	dev(recovering.Listen(t), filepath.Join(dir, "nobody")).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(explain.ExitUnreachable))
+	dev(refusing.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(errcode.ExitDenied))
+	dev(breaking.Listen(t), good).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(errcode.ExitUnreachable), "FE-S103")
+	dev(recovering.Listen(t), filepath.Join(dir, "nobody")).Run(t.Context(), "backup", "create", "x.backup").Want(t, int(errcode.ExitUnreachable))
 }
 
 func TestWhichCoordinator(t *testing.T) {
@@ -255,15 +255,15 @@ func TestWhichCoordinator(t *testing.T) {
 		name string
 		env  []string
 		args []string
-		exit explain.Exit
+		exit errcode.Exit
 	}{
 		{"socket by flag", nil, []string{"--socket", socket}, 0},
 		{"socket by environment", []string{"FEALTY_SOCKET=" + socket}, nil, 0},
 		{"a flag counts more than the environment", []string{"FEALTY_COORDINATOR=127.0.0.1:1", "FEALTY_IDENTITY=x"}, []string{"--socket", socket}, 0},
-		{"and the other way round", []string{"FEALTY_SOCKET=" + socket}, []string{"--coordinator", "127.0.0.1:1"}, explain.ExitUsage},
-		{"two flags", nil, []string{"--socket", socket, "--coordinator", "127.0.0.1:1"}, explain.ExitUsage},
-		{"two variables", []string{"FEALTY_SOCKET=" + socket, "FEALTY_IDENTITY=x"}, nil, explain.ExitUsage},
-		{"nothing", nil, nil, explain.ExitConfig},
+		{"and the other way round", []string{"FEALTY_SOCKET=" + socket}, []string{"--coordinator", "127.0.0.1:1"}, errcode.ExitUsage},
+		{"two flags", nil, []string{"--socket", socket, "--coordinator", "127.0.0.1:1"}, errcode.ExitUsage},
+		{"two variables", []string{"FEALTY_SOCKET=" + socket, "FEALTY_IDENTITY=x"}, nil, errcode.ExitUsage},
+		{"nothing", nil, nil, errcode.ExitConfig},
 	} {
 		r := clitest.Fixture{Env: tt.env, Dir: t.TempDir()}.Run(t.Context(), append([]string{"member", "list"}, tt.args...)...)
 		if r.Exit != int(tt.exit) {
@@ -289,9 +289,9 @@ func TestChangeIsMadeOnce(t *testing.T) {
 		first error
 		calls int
 	}{
-		{"recovering", explain.New(explain.RecoveryMode), 2},
-		{"done, and recovering since", explain.New(explain.DoneNotInForce), 1},
-		{"unknown", explain.New(explain.StoreOutcomeUnknown), 1},
+		{"recovering", errcode.New(errcode.RecoveryMode), 2},
+		{"done, and recovering since", errcode.New(errcode.DoneNotInForce), 1},
+		{"unknown", errcode.New(errcode.StoreOutcomeUnknown), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -383,35 +383,35 @@ func TestStatusBeginsWithTheVerdict(t *testing.T) {
 		name string
 		edit func(*fealtyv1.GetStatusResponse)
 		want string
-		exit explain.Exit
+		exit errcode.Exit
 	}{
 		{"well", func(s *fealtyv1.GetStatusResponse) { s.Verdict.State = "well" },
-			"Cluster c is ready: 2 nodes, 1 connected; nothing needs attention" + since, explain.ExitOK},
+			"Cluster c is ready: 2 nodes, 1 connected; nothing needs attention" + since, errcode.ExitOK},
 		{"attention", func(s *fealtyv1.GetStatusResponse) { s.Verdict.State, s.Findings = "attention", warning },
-			"Cluster c is ready: 2 nodes, 1 connected; 1 thing needs attention" + since, explain.ExitDegraded},
+			"Cluster c is ready: 2 nodes, 1 connected; 1 thing needs attention" + since, errcode.ExitDegraded},
 		{"settling", func(s *fealtyv1.GetStatusResponse) {
 			s.Verdict.State, s.Verdict.SettlesIn = "settling", durationpb.New(40*time.Second)
 			s.Verdict.Unknown = []string{"whether coordinator-2 can be reached", "whether 3 nodes can be reached"}
 		}, "Cluster c is ready: 2 nodes, 1 connected; settling, 40s: not known is whether coordinator-2 can be reached; " +
-			"whether 3 nodes can be reached.", explain.ExitDegraded},
+			"whether 3 nodes can be reached.", errcode.ExitDegraded},
 		{"unknown", func(s *fealtyv1.GetStatusResponse) {
 			s.Verdict.State, s.Verdict.Unknown = "unknown", []string{"whether 1 node can be reached"}
-		}, "Cluster c is ready: 2 nodes, 1 connected; not known is whether 1 node can be reached" + since, explain.ExitDegraded},
+		}, "Cluster c is ready: 2 nodes, 1 connected; not known is whether 1 node can be reached" + since, errcode.ExitDegraded},
 		{"nothing can be changed", func(s *fealtyv1.GetStatusResponse) {
 			s.Verdict.State = "unchangeable"
 			s.Findings = []*fealtyv1.Finding{{Code: "FE-S112", Severity: "critical"}}
-		}, "Nothing can be changed in cluster c, which serves what it knows: 1 thing needs attention" + since, explain.ExitUnhealthy},
+		}, "Nothing can be changed in cluster c, which serves what it knows: 1 thing needs attention" + since, errcode.ExitUnhealthy},
 		{"an earlier release that does not know all", func(s *fealtyv1.GetStatusResponse) {
 			s.Verdict, s.Contacts = nil, &fealtyv1.Contacts{Unknown: 1}
 		}, "Cluster c is ready: 2 nodes, at least 1 connected and 1 unknown; not known is whether 1 node can be reached.",
-			explain.ExitDegraded},
+			errcode.ExitDegraded},
 		{"banned ones and people are no nodes", func(s *fealtyv1.GetStatusResponse) {
 			s.Verdict.State = "well"
 			banned := proto.CloneOf(members[0])
 			banned.Name, banned.Banned, banned.State = "x", true, "banned"
 			person := &fealtyv1.Member{Kind: "admin", Name: "alice", State: "active", SvidNotAfter: members[0].SvidNotAfter}
 			s.Members = append(s.Members, banned, person)
-		}, "Cluster c is ready: 2 nodes, 1 connected; nothing needs attention" + since, explain.ExitOK},
+		}, "Cluster c is ready: 2 nodes, 1 connected; nothing needs attention" + since, errcode.ExitOK},
 	} {
 		st := &fealtyv1.GetStatusResponse{ClusterId: "c", Phase: "ready", Now: timestamppb.New(clitest.Now),
 			StartedAt: timestamppb.New(clitest.Now.Add(-time.Hour)), Members: slices.Clone(members[:2]),
@@ -522,7 +522,7 @@ func TestAdviceWraps(t *testing.T) {
 // A page is as wide as the terminal: its paragraphs are filled, and what stands in a block of code is not broken.
 func TestExplainFillsItsLines(t *testing.T) {
 	const width = 60
-	for _, code := range explain.Codes() {
+	for _, code := range errcode.Codes() {
 		f := clitest.Fixture{Terminals: []any{"stdout"}, Width: width}
 		r := f.Run(t.Context(), "explain", string(code))
 		piped := (&clitest.Fixture{}).Run(t.Context(), "explain", string(code))
@@ -594,13 +594,13 @@ store        sqlite:/x
 	// The status tells how it is, if it is asked to.
 	for _, tt := range []struct {
 		edit func(*fealtyv1.GetStatusResponse)
-		exit explain.Exit
+		exit errcode.Exit
 	}{
-		{func(*fealtyv1.GetStatusResponse) {}, explain.ExitUnhealthy},
-		{func(s *fealtyv1.GetStatusResponse) { s.Findings = s.Findings[:1] }, explain.ExitDegraded},
-		{func(s *fealtyv1.GetStatusResponse) { s.Findings = nil }, explain.ExitOK},
-		{func(s *fealtyv1.GetStatusResponse) { s.Phase, s.PhaseReason = "recovery", "no seed" }, explain.ExitUnhealthy},
-		{func(s *fealtyv1.GetStatusResponse) { s.Phase = "uninitialized" }, explain.ExitUnhealthy},
+		{func(*fealtyv1.GetStatusResponse) {}, errcode.ExitUnhealthy},
+		{func(s *fealtyv1.GetStatusResponse) { s.Findings = s.Findings[:1] }, errcode.ExitDegraded},
+		{func(s *fealtyv1.GetStatusResponse) { s.Findings = nil }, errcode.ExitOK},
+		{func(s *fealtyv1.GetStatusResponse) { s.Phase, s.PhaseReason = "recovery", "no seed" }, errcode.ExitUnhealthy},
+		{func(s *fealtyv1.GetStatusResponse) { s.Phase = "uninitialized" }, errcode.ExitUnhealthy},
 	} {
 		tt.edit(st)
 		r := clitest.Run(t, "status", "--socket", socket, "--exit-code").Want(t, int(tt.exit))
@@ -621,7 +621,7 @@ func TestWatch(t *testing.T) {
 		looks++
 		switch looks {
 		case 2:
-			return explain.New(explain.RecoveryMode)
+			return errcode.New(errcode.RecoveryMode)
 		case 3:
 			cancel()
 		}
@@ -631,8 +631,8 @@ func TestWatch(t *testing.T) {
 	if n := strings.Count(r.Stdout, "no cluster yet"); n < 1 {
 		t.Errorf("%d pages:\n%s", n, r.Stdout)
 	}
-	c2 := &clitest.Answering{Hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
-	clitest.Run(t, "status", "--watch", "--socket", c2.Listen(t)).Want(t, int(explain.ExitDenied))
+	c2 := &clitest.Answering{Hook: func(context.Context, string, any) error { return errcode.New(errcode.Denied) }}
+	clitest.Run(t, "status", "--watch", "--socket", c2.Listen(t)).Want(t, int(errcode.ExitDenied))
 }
 
 func TestNodeStatus(t *testing.T) {
@@ -645,16 +645,16 @@ func TestNodeStatus(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		edit func()
-		exit explain.Exit
+		exit errcode.Exit
 		says string
 	}{
-		{"connected", func() {}, explain.ExitOK, "● connected spiffe://c/data/a is connected to c1:7443."},
+		{"connected", func() {}, errcode.ExitOK, "● connected spiffe://c/data/a is connected to c1:7443."},
 		{"refused something", func() {
 			n.Refusals = []*fealtyv1.Refusal{{Scope: "trust_bundle", Reason: "signature", Detail: "bad\n"}}
-		}, explain.ExitDegraded, "▲ signature"},
-		{"alone", func() { n.Refusals, n.Connected, n.LastError = nil, false, "no route" }, explain.ExitDegraded, "▲ away"},
-		{"nothing held", func() { n.Held = nil }, explain.ExitUnhealthy, "works on its own"},
-		{"expired", func() { n.SvidNotAfter = timestamppb.New(clitest.Now) }, explain.ExitUnhealthy, "✖ expired"},
+		}, errcode.ExitDegraded, "▲ signature"},
+		{"alone", func() { n.Refusals, n.Connected, n.LastError = nil, false, "no route" }, errcode.ExitDegraded, "▲ away"},
+		{"nothing held", func() { n.Held = nil }, errcode.ExitUnhealthy, "works on its own"},
+		{"expired", func() { n.SvidNotAfter = timestamppb.New(clitest.Now) }, errcode.ExitUnhealthy, "✖ expired"},
 	} {
 		tt.edit()
 		r := clitest.Run(t, "status", "--data", dir, "--exit-code").Want(t, int(tt.exit))
@@ -671,17 +671,17 @@ func TestConfirm(t *testing.T) {
 		answer   string
 		terminal bool
 		args     []string
-		exit     explain.Exit
+		exit     errcode.Exit
 		sent     bool
 	}{
-		{"nobody to ask", "", false, nil, explain.ExitRefused, false},
-		{"an answer that nobody was asked for", "y\n", false, nil, explain.ExitRefused, false},
+		{"nobody to ask", "", false, nil, errcode.ExitRefused, false},
+		{"an answer that nobody was asked for", "y\n", false, nil, errcode.ExitRefused, false},
 		{"yes", "y\n", true, nil, 0, true},
 		{"Yes", "Yes\n", true, nil, 0, true},
-		{"no", "n\n", true, nil, explain.ExitRefused, false},
-		{"return", "\n", true, nil, explain.ExitRefused, false},
-		{"end of input", "", true, nil, explain.ExitRefused, false},
-		{"something else", "yeah\n", true, nil, explain.ExitRefused, false},
+		{"no", "n\n", true, nil, errcode.ExitRefused, false},
+		{"return", "\n", true, nil, errcode.ExitRefused, false},
+		{"end of input", "", true, nil, errcode.ExitRefused, false},
+		{"something else", "yeah\n", true, nil, errcode.ExitRefused, false},
 		{"said beforehand", "", false, []string{"--yes"}, 0, true},
 		{"dry run", "", false, []string{"--dry-run"}, 0, true},
 	} {
@@ -735,12 +735,12 @@ func TestManifestGetVerifies(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		resp *fealtyv1.GetManifestResponse
-		exit explain.Exit
+		exit errcode.Exit
 	}{
 		{"as named", &fealtyv1.GetManifestResponse{Manifest: text, Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, 0},
-		{"another", &fealtyv1.GetManifestResponse{Manifest: append(text[:len(text):len(text)], '\n'), Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, explain.ExitRefused},
-		{"none", &fealtyv1.GetManifestResponse{Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, explain.ExitRefused},
-		{"no transition", &fealtyv1.GetManifestResponse{Manifest: text}, explain.ExitRefused},
+		{"another", &fealtyv1.GetManifestResponse{Manifest: append(text[:len(text):len(text)], '\n'), Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, errcode.ExitRefused},
+		{"none", &fealtyv1.GetManifestResponse{Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, errcode.ExitRefused},
+		{"no transition", &fealtyv1.GetManifestResponse{Manifest: text}, errcode.ExitRefused},
 	} {
 		c.Get = tt.resp
 		r := clitest.Run(t, "manifest", "get", "--socket", socket).Want(t, int(tt.exit))
@@ -751,7 +751,7 @@ func TestManifestGetVerifies(t *testing.T) {
 }
 
 func TestWaitEnds(t *testing.T) {
-	answers := []error{explain.New(explain.NotFound), explain.New(explain.RecoveryMode), nil}
+	answers := []error{errcode.New(errcode.NotFound), errcode.New(errcode.RecoveryMode), nil}
 	c := &clitest.Answering{Member: &fealtyv1.GetMemberResponse{Member: someMembers()[0]}}
 	n := 0
 	c.Hook = func(context.Context, string, any) error {
@@ -760,11 +760,11 @@ func TestWaitEnds(t *testing.T) {
 	}
 	clitest.Run(t, "member", "wait", "data/a", "--wait=60s", "--socket", c.Listen(t)).Want(t, 0, "data/a is not a member", "data/a is connected")
 
-	denied := &clitest.Answering{Hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
-	clitest.Run(t, "member", "wait", "data/a", "--wait=60s", "--socket", denied.Listen(t)).Want(t, int(explain.ExitDenied))
+	denied := &clitest.Answering{Hook: func(context.Context, string, any) error { return errcode.New(errcode.Denied) }}
+	clitest.Run(t, "member", "wait", "data/a", "--wait=60s", "--socket", denied.Listen(t)).Want(t, int(errcode.ExitDenied))
 
-	never := &clitest.Answering{Hook: func(context.Context, string, any) error { return explain.New(explain.NotFound) }}
-	clitest.Run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.Listen(t)).Want(t, int(explain.ExitWaitRanOut), "FE-U110")
+	never := &clitest.Answering{Hook: func(context.Context, string, any) error { return errcode.New(errcode.NotFound) }}
+	clitest.Run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.Listen(t)).Want(t, int(errcode.ExitWaitRanOut), "FE-U110")
 	clitest.Run(t, "member", "wait", "data/a", "--for", "gone", "--wait=60s", "--socket", never.Listen(t)).Want(t, 0)
 }
 
@@ -781,7 +781,7 @@ func TestRotateMeshWaits(t *testing.T) {
 	asked := 0
 	c.Hook = func(_ context.Context, method string, _ any) error {
 		if asked++; asked == 3 {
-			return explain.New(explain.RecoveryMode)
+			return errcode.New(errcode.RecoveryMode)
 		}
 		return nil
 	}
@@ -800,7 +800,7 @@ func TestRotateMeshWaits(t *testing.T) {
 	clitest.Run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", alone.Listen(t)).Want(t, 0, "0 of 0 members are certified under it")
 
 	never := &clitest.Answering{Trust: []*fealtyv1.Trust{at(2, 1, "data/b")}}
-	clitest.Run(t, "trust", "rotate", "--mesh", "--wait=300ms", "--socket", never.Listen(t)).Want(t, int(explain.ExitWaitRanOut), "FE-U110")
+	clitest.Run(t, "trust", "rotate", "--mesh", "--wait=300ms", "--socket", never.Listen(t)).Want(t, int(errcode.ExitWaitRanOut), "FE-U110")
 }
 
 // trust rotate --wait is not over by what a coordinator says that has not heard of it.
@@ -827,12 +827,12 @@ func TestRotateWaits(t *testing.T) {
 func TestTrustExport(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "www")
 	none := &clitest.Answering{Trust: []*fealtyv1.Trust{{}}}
-	clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", none.Listen(t)).Want(t, int(explain.ExitNotFound), "FE-U108",
+	clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", none.Listen(t)).Want(t, int(errcode.ExitNotFound), "FE-U108",
 		"no issuer of tokens", "these tokens name none", "workloads.token_issuer", "fealty manifest set")
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the folder: %v", err)
 	}
-	clitest.Run(t, "trust", "export", "--socket", none.Listen(t)).Want(t, int(explain.ExitUsage), "--oidc")
+	clitest.Run(t, "trust", "export", "--socket", none.Listen(t)).Want(t, int(errcode.ExitUsage), "--oidc")
 	for i := range 2 {
 		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
@@ -864,14 +864,14 @@ func TestTrustExport(t *testing.T) {
 	// Keys that cannot be read are not left out without a word.
 	bad := &clitest.Answering{Trust: []*fealtyv1.Trust{{TokenIssuer: "https://id.example",
 		TokenKeys: []*fealtyv1.TrustTokenKey{{KeyId: "x", Key: []byte("no key")}}}}}
-	clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", bad.Listen(t)).Want(t, int(explain.ExitFailed))
+	clitest.Run(t, "trust", "export", "--oidc", dir, "--socket", bad.Listen(t)).Want(t, int(errcode.ExitFailed))
 	// Where nothing can be written, it says where and why.
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	again := &clitest.Answering{Trust: []*fealtyv1.Trust{{TokenIssuer: "https://id.example"}}}
-	clitest.Run(t, "trust", "export", "--oidc", file, "--socket", again.Listen(t)).Want(t, int(explain.ExitFailed), "FE-U116", file)
+	clitest.Run(t, "trust", "export", "--oidc", file, "--socket", again.Listen(t)).Want(t, int(errcode.ExitFailed), "FE-U116", file)
 }
 
 func TestMemberArg(t *testing.T) {
@@ -882,7 +882,7 @@ func TestMemberArg(t *testing.T) {
 		}
 	}
 	for _, in := range []string{"", "data", "data/", "/a", "king/a", "spiffe://c.example/king/a"} {
-		if _, _, err := command.MemberArg(in); !errors.Is(err, explain.BadValue) {
+		if _, _, err := command.MemberArg(in); !errors.Is(err, errcode.BadValue) {
 			t.Errorf("command.MemberArg(%q): %v", in, err)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // commands returns every command that does something.
@@ -96,21 +96,21 @@ func TestUsageErrors(t *testing.T) {
 		{"member", "show", "data/"}, {"member", "show", "/x"}, {"join", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"completion", "a", "b"}, {"explain", "a", "b"},
 		{"help", "frob"}, {"help", "member", "frob"}, {"token", "show", "short"}, {"token", "revoke", "fealty1_AAAABBBBCCCCDDDDEEEEFFFF"}, {"token", "show", "../members"},
 	} {
-		r := clitest.Run(t, args...).Want(t, int(explain.ExitUsage), "fealty: error FE-", "fealty:   why: ", "fealty:   do:  ")
+		r := clitest.Run(t, args...).Want(t, int(errcode.ExitUsage), "fealty: error FE-", "fealty:   why: ", "fealty:   do:  ")
 		if n := strings.Count(r.Stderr, "\n"); n != 3 || r.Stdout != "" || strings.Contains(r.Stderr, "BBBB") {
 			t.Errorf("%v: %d lines on stderr, %q on stdout:\n%s", args, n, r.Stdout, r.Stderr)
 		}
-		r = clitest.Run(t, append([]string{"-o", "json"}, args...)...).Want(t, int(explain.ExitUsage))
+		r = clitest.Run(t, append([]string{"-o", "json"}, args...)...).Want(t, int(errcode.ExitUsage))
 		e := clitest.JSONOf(t, r.Stderr)["error"].(map[string]any)
-		if e["exit"] != float64(explain.ExitUsage) || e["exit_words"] != "usage" || !strings.HasPrefix(e["code"].(string), "FE-") {
+		if e["exit"] != float64(errcode.ExitUsage) || e["exit_words"] != "usage" || !strings.HasPrefix(e["code"].(string), "FE-") {
 			t.Errorf("%v: %v", args, e)
 		}
 	}
 }
 
 func TestExplainEveryCode(t *testing.T) {
-	for _, code := range explain.Codes() {
-		e, _ := explain.Lookup(code)
+	for _, code := range errcode.Codes() {
+		e, _ := errcode.Lookup(code)
 		r := clitest.Run(t, "explain", string(code)).Want(t, 0)
 		if !strings.HasPrefix(r.Stdout, "# "+string(code)+": "+e.Title+"\n") || !strings.Contains(r.Stdout, "Exit status of a command:") {
 			t.Errorf("%s:\n%s", code, r.Stdout)

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // bashWords stands in the place of what cobra's script has of the package bash-completion, where that is not
@@ -71,8 +71,8 @@ func completionCommand(c *program.CLI) *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(c.Env.Stdout, true)
 			}
-			return explain.New(explain.BadValue, "name", "SHELL", "value", command.ShownArg(args[0]),
-				"problem", command.JoinText("there is no completion for it", slip.Guess(args[0], shells)), "want",
+			return errcode.New(errcode.BadValue, "name", "SHELL", "value", command.ShownArg(args[0]),
+				"problem", command.JoinText("there is no completion for it", humanize.Suggest(args[0], shells)), "want",
 				"bash, zsh or fish")
 		},
 	})

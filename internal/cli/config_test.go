@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 func TestServiceLinks(t *testing.T) {
@@ -22,7 +22,7 @@ func TestServiceLinks(t *testing.T) {
 		if known {
 			r.Want(t, 0)
 		} else {
-			r.Want(t, int(explain.ExitConfig), "FE-U104", name)
+			r.Want(t, int(errcode.ExitConfig), "FE-U104", name)
 		}
 	}
 }
@@ -69,5 +69,5 @@ func TestConfigLimit(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte("#"+strings.Repeat("x", settings.MaxFileBytes)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	clitest.Fixture{Dir: dir}.Run(t.Context(), "version", "--config", "c.yaml").Want(t, int(explain.ExitConfig), "FE-U105", "more than")
+	clitest.Fixture{Dir: dir}.Run(t.Context(), "version", "--config", "c.yaml").Want(t, int(errcode.ExitConfig), "FE-U105", "more than")
 }

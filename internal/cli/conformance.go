@@ -9,18 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/cli/process"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/server"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/cli/status"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/doctor"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/conformance"
 	"github.com/fealty-io/fealty/internal/store/postgres"
-	"github.com/fealty-io/fealty/internal/term"
 )
 
 func conformanceCommand(c *program.CLI) *cobra.Command {
@@ -45,7 +44,7 @@ exit status is 10 if a promise was not kept.`,
 		Args: command.Exactly("URL"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if problem := settings.CheckStore(args[0]); problem != "" {
-				return explain.New(explain.BadValue, "name", "the URL", "value", settings.ShownStore(args[0]), "problem",
+				return errcode.New(errcode.BadValue, "name", "the URL", "value", settings.ShownStore(args[0]), "problem",
 					problem, "want",
 					(&settings.Setting{Form: settings.StoreForm}).Want())
 			}
@@ -66,21 +65,21 @@ func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	target := conformance.Target{
 		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
 		Open: func(ctx context.Context, retain int) (store.Store, error) {
-			st, _, err := process.OpenStoreAt(ctx, c, cfg, v, slog.New(slog.DiscardHandler), retain)
+			st, _, err := server.OpenStoreAt(ctx, c, cfg, v, slog.New(slog.DiscardHandler), retain)
 			return st, err
 		},
 	}
 	var results []conformance.Result
-	exit := explain.ExitOK
+	exit := errcode.ExitOK
 	err := conformance.Check(ctx, target, func(r conformance.Result) {
 		results = append(results, r)
 		if !r.Kept {
-			exit = explain.ExitUnhealthy
+			exit = errcode.ExitUnhealthy
 		}
 		c.Say("%s %s", map[bool]string{true: "ok    ", false: "FAILED"}[r.Kept], r.Name)
 	})
 	if errors.Is(err, conformance.ErrOccupied) {
-		return explain.Wrap(err, explain.StoreOccupied, "store", name)
+		return errcode.Wrap(err, errcode.StoreOccupied, "store", name)
 	}
 	if len(results) > 0 {
 		if err := c.Print(conformanceResult(name, results)); err != nil {
@@ -90,7 +89,7 @@ func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	if err != nil {
 		return err
 	}
-	if exit != explain.ExitOK {
+	if exit != errcode.ExitOK {
 		return program.ExitWith(exit)
 	}
 	return nil
@@ -98,11 +97,11 @@ func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values,
 
 // conformanceCase is how one case of the suite went.
 type conformanceCase struct {
-	Case    string       `json:"case"`
-	Promise string       `json:"promise"`
-	Result  string       `json:"result"`
-	TookMs  int64        `json:"took_ms"`
-	Log     output.Texts `json:"log"`
+	Case    string     `json:"case"`
+	Promise string     `json:"promise"`
+	Result  string     `json:"result"`
+	TookMs  int64      `json:"took_ms"`
+	Log     term.Texts `json:"log"`
 }
 
 // conformanceReport is what fealty conformance prints.

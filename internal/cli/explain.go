@@ -8,15 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/doctor"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/reference"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/reference"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func explainCommand(c *program.CLI) *cobra.Command {
@@ -24,7 +23,7 @@ func explainCommand(c *program.CLI) *cobra.Command {
 	for _, t := range reference.Topics() {
 		words = append(words, t.Name)
 	}
-	for _, code := range explain.Codes() {
+	for _, code := range errcode.Codes() {
 		words = append(words, string(code))
 	}
 	return c.Command(program.Command{
@@ -70,8 +69,8 @@ type wordPage struct {
 
 // explainOne finds what a word names.
 func explainOne(word string) (program.Result, error) {
-	if code := explain.Code(strings.ToUpper(word)); strings.HasPrefix(string(code), "FE-") {
-		e, ok := explain.Lookup(code)
+	if code := errcode.Code(strings.ToUpper(word)); strings.HasPrefix(string(code), "FE-") {
+		e, ok := errcode.Lookup(code)
 		if !ok {
 			return program.Result{}, noCode(string(code))
 		}
@@ -173,7 +172,7 @@ func settingData(s *settings.Setting) settingPage {
 
 func noPage(what, name string, names []string) error {
 	name = command.ShownArg(name)
-	e := explain.New(explain.NotFound, "what", what+" to explain called", "name", name)
+	e := errcode.New(errcode.NotFound, "what", what+" to explain called", "name", name)
 	// What stands before the last dot is right already where names have it too: it is no reason to take two
 	// fields for each other.
 	noun := name[:strings.LastIndexByte(name, '.')+1]
@@ -187,9 +186,9 @@ func noPage(what, name string, names []string) error {
 	if noun != "" && len(rest) > 0 {
 		list = "fealty explain " + strings.TrimSuffix(noun, ".") + " lists what there is"
 	}
-	guess := slip.Guess(strings.TrimPrefix(name, noun), rest)
+	guess := humanize.Suggest(strings.TrimPrefix(name, noun), rest)
 	if len(rest) == 0 {
-		guess, noun = slip.Guess(name, names), ""
+		guess, noun = humanize.Suggest(name, names), ""
 	}
 	if guess != "" {
 		list = "did you mean " + noun + strings.TrimPrefix(guess, "did you mean ") + " " + list
@@ -201,9 +200,9 @@ func noPage(what, name string, names []string) error {
 // noCode says that there is no such code. Each digit of one counts, so that none is a slip of another: those of
 // its area are shown instead.
 func noCode(name string) error {
-	e := explain.New(explain.NotFound, "what", "code to explain called", "name", command.ShownArg(name))
+	e := errcode.New(errcode.NotFound, "what", "code to explain called", "name", command.ShownArg(name))
 	var same []string
-	for _, code := range explain.Codes() {
+	for _, code := range errcode.Codes() {
 		if len(name) > len("FE-") && strings.HasPrefix(string(code), name[:len("FE-")+1]) {
 			same = append(same, string(code))
 		}
@@ -266,13 +265,13 @@ type listedCode struct {
 
 // explainable is all that can be explained.
 type explainable struct {
-	Words output.Texts `json:"words"`
+	Words term.Texts   `json:"words"`
 	Codes []listedCode `json:"codes"`
 }
 
 // explainAll lists what can be explained.
 func explainAll() program.Result {
-	codes, words := []listedCode{}, output.Texts{}
+	codes, words := []listedCode{}, term.Texts{}
 	t := &term.Table{Columns: []term.Column{{Title: "WORD"}, {Title: "WHAT IT IS", Least: 30}}}
 	for _, x := range reference.Topics() {
 		first, _, _ := strings.Cut(x.Text, "\n")
@@ -280,8 +279,8 @@ func explainAll() program.Result {
 		words = append(words, x.Name)
 	}
 	words = append(words, "config", "check")
-	for _, code := range explain.Codes() {
-		e, _ := explain.Lookup(code)
+	for _, code := range errcode.Codes() {
+		e, _ := errcode.Lookup(code)
 		codes = append(codes, listedCode{Code: string(code), Title: e.Title, Exit: int(e.Exit)})
 	}
 	return program.ResultOf(explainable{Words: words, Codes: codes}, func(p *term.Page) error {
@@ -290,12 +289,12 @@ func explainAll() program.Result {
 		if err := p.Table(t); err != nil {
 			return err
 		}
-		for _, area := range explain.Areas() {
+		for _, area := range errcode.Areas() {
 			p.Heading(area.Title)
 			rows := &term.Table{Columns: []term.Column{{Title: "CODE"}, {Title: "TITLE", Least: 30}, {Title: "EXIT",
 				Right: true}}}
-			for _, code := range explain.Codes() {
-				if e, _ := explain.Lookup(code); code[len("FE-")] == area.Letter {
+			for _, code := range errcode.Codes() {
+				if e, _ := errcode.Lookup(code); code[len("FE-")] == area.Letter {
 					rows.Add(term.Txt(string(code)), term.Txt(e.Title), term.Txt(command.Itoa(int64(e.Exit))))
 				}
 			}
@@ -323,10 +322,10 @@ func fieldList(t reference.Topic) []wordField {
 
 // explainedCheck is what one check looks at.
 type explainedCheck struct {
-	ID    string       `json:"id"`
-	Title string       `json:"title"`
-	About string       `json:"about"`
-	Needs output.Texts `json:"needs"`
+	ID    string     `json:"id"`
+	Title string     `json:"title"`
+	About string     `json:"about"`
+	Needs term.Texts `json:"needs"`
 }
 
 // explainedChecks is what fealty explain check prints.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/reference"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/cli/reference"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 )
 
 func TestTopics(t *testing.T) {

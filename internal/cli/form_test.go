@@ -10,7 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/goldentest"
+	"github.com/fealty-io/fealty/test/goldentest"
 )
 
 // The JSON and YAML that commands print does not change by a byte within a schema: scripts read it, and

@@ -9,7 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // People see of the process of a member when it called, in which life, and that it is paused.
@@ -67,8 +67,8 @@ func TestShowProcess(t *testing.T) {
 // What status finds of shards and of owners of domains is a warning of status and of check, with its
 // code and what to do.
 func TestFindingsOfFencing(t *testing.T) {
-	for _, code := range []explain.Code{explain.ShardPaused, explain.ShardFenced, explain.DomainOwnerGone,
-		explain.DomainOwnerSilent, explain.DomainMoving} {
+	for _, code := range []errcode.Code{errcode.ShardPaused, errcode.ShardFenced, errcode.DomainOwnerGone,
+		errcode.DomainOwnerSilent, errcode.DomainMoving} {
 		c := &clitest.Answering{Status: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example",
 			Findings: []*fealtyv1.Finding{{Code: string(code), Severity: "warning", Summary: "something of shard/eu-1",
 				Remedy: "do something about it"}}},

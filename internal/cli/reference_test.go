@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/cli"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/reference"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/reference"
 )
 
 // The reference in the docs is the one that this code makes.

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/cli"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // Every command that the program tells somebody to type exists: each command in a page of the
@@ -33,8 +33,8 @@ func TestRemediesExist(t *testing.T) {
 			}
 		}
 	}
-	for _, code := range explain.Codes() {
-		e, _ := explain.Lookup(code)
+	for _, code := range errcode.Codes() {
+		e, _ := errcode.Lookup(code)
 		look(string(code), strings.Join([]string{e.What, e.Why, e.Do, e.Page}, "\n"))
 	}
 	const dir = "../.."

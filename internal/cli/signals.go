@@ -14,7 +14,7 @@ import (
 
 	"google.golang.org/grpc/grpclog"
 
-	"github.com/fealty-io/fealty/internal/logging"
+	"github.com/fealty-io/fealty/internal/platform/logging"
 )
 
 // flushWithin bounds how long a process that was told to end waits for who reads its streams.

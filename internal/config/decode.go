@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // A Document is a record as somebody wrote it.
@@ -55,7 +55,7 @@ func Decode(data []byte) ([]*Document, error) {
 	var docs []*Document
 	var found []*Problem
 	for _, n := range records {
-		doc, problems := decodeNode(n, snapshotform.SecretIn)
+		doc, problems := decodeNode(n, snapshot.SecretIn)
 		found = append(found, problems...)
 		if doc == nil {
 			continue
@@ -86,7 +86,7 @@ func format() *document.Format {
 type secretIn func(name, text string) string
 
 // decodeNode reads one record. It returns a record without problems, or problems. secret is
-// [snapshotform.SecretIn] for what is put, and [snapshotform.CheckedIn] for what was.
+// [snapshot.SecretIn] for what is put, and [snapshot.CheckedIn] for what was.
 func decodeNode(n *node, secret secretIn) (*Document, []*Problem) {
 	d := document.NewDecoder(MaxProblems)
 	key := keyOf(n)
@@ -145,7 +145,7 @@ func kindNames() string {
 func keyOf(n *node) Key {
 	var k Key
 	for _, f := range n.Fields {
-		if f.Value.Kind != document.String || snapshotform.SecretIn("", f.Value.Text) != "" {
+		if f.Value.Kind != document.String || snapshot.SecretIn("", f.Value.Text) != "" {
 			continue
 		}
 		switch f.Name {
@@ -269,7 +269,7 @@ func decodeCanonical(data []byte) (Record, *Problem, error) {
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return none(fmt.Errorf("%w: something follows the record", ErrInvalid))
 	}
-	doc, problems := decodeNode(n, snapshotform.CheckedIn)
+	doc, problems := decodeNode(n, snapshot.CheckedIn)
 	if err := invalid(problems); err != nil {
 		return none(err)
 	}
@@ -277,8 +277,8 @@ func decodeCanonical(data []byte) (Record, *Problem, error) {
 		return none(fmt.Errorf("%w: %s is not in its canonical form", ErrInvalid, KeyOf(doc.Record)))
 	}
 	today := document.NewDecoder(1)
-	conceal(today, n, "", snapshotform.SecretIn)
-	if concealNamed(today, n, snapshotform.SecretIn); today.Problems != nil {
+	conceal(today, n, "", snapshot.SecretIn)
+	if concealNamed(today, n, snapshot.SecretIn); today.Problems != nil {
 		return doc.Record, &Problem{KeyOf(doc.Record), *today.Problems[0]}, nil
 	}
 	return doc.Record, nil, nil

@@ -21,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -117,7 +116,7 @@ func isName(s string) bool {
 func nameFault(kind Kind, name string) (what, do string) {
 	switch kind {
 	case KindOrganization:
-		if !manifestform.IsName(name) {
+		if !manifest.IsName(name) {
 			return "is no name of an organization", fmt.Sprintf("write it as in the manifest: letters, digits, '.', '-' and '_', at most %d of them", MaxLongName)
 		}
 	case KindRole:
@@ -224,7 +223,7 @@ func urlForm() form {
 func memberForm() form {
 	return form{rule: "member", takes: "kind/name of a member", fault: func(s string) (string, string) {
 		kind, name, ok := strings.Cut(s, "/")
-		if !ok || !manifestform.IsName(name) || !slices.Contains(memberKinds(), kind) {
+		if !ok || !manifest.IsName(name) || !slices.Contains(memberKinds(), kind) {
 			return "is no member", "write its kind and name, as in data/db-1; kinds: " + strings.Join(memberKinds(), ", ")
 		}
 		return "", ""

@@ -3,7 +3,7 @@ package config
 import (
 	"time"
 
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Limits of the config. The ones of a record are those of the snapshots that it
@@ -13,13 +13,13 @@ const (
 	MaxBatch     = 256     // records written at a time
 	MaxRecord    = 64 << 10
 	MaxRecords   = 1 << 14 // of all kinds together
-	MaxOfKind    = snapshotform.MaxRecords
+	MaxOfKind    = snapshot.MaxRecords
 	MaxBytes     = 16 << 20 // of all records in their canonical form
 	MaxProblems  = 100      // that one error reports
 	MaxName      = 63
-	MaxLongName  = 128                        // of types, protocols, resolvers, connectors, parameters and the like
-	MaxItems     = snapshotform.MaxReferences // of a list or an object of a record
-	MaxValue     = snapshotform.MaxText       // bytes of a text
+	MaxLongName  = 128                    // of types, protocols, resolvers, connectors, parameters and the like
+	MaxItems     = snapshot.MaxReferences // of a list or an object of a record
+	MaxValue     = snapshot.MaxText       // bytes of a text
 	MaxAddress   = 300
 	MaxPublicKey = 1 << 10 // bytes of its DER
 
@@ -34,5 +34,5 @@ const (
 	MaxKbps     = 1_000_000_000_000
 	MaxSessions = 1_000_000_000
 	MaxTTL      = 365 * 24 * time.Hour
-	MaxTrial    = snapshotform.MaxTrial
+	MaxTrial    = snapshot.MaxTrial
 )

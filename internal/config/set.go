@@ -15,7 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Hash is the SHA-256 of a record in its canonical form, or of a set.
@@ -54,7 +54,7 @@ func newEntry(r Record) (*entry, []*Problem) {
 	if err != nil {
 		return nil, []*Problem{{KeyOf(r), document.Problem{Rule: "syntax", What: "the record has no JSON form", Do: "use valid UTF-8"}}}
 	}
-	doc, problems := decodeNode(n, snapshotform.SecretIn)
+	doc, problems := decodeNode(n, snapshot.SecretIn)
 	if problems != nil {
 		return nil, problems
 	}

@@ -15,10 +15,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -33,95 +32,107 @@ func TestAdmissionCases(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		prepare func(t *testing.T, d *coordinatortest.Desk) step
-		want    explain.Code
+		want    errcode.Code
 	}{
 		{"new member", func(t *testing.T, d *coordinatortest.Desk) step {
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
 		}, ""},
 		{"name taken, token for it", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
-		}, explain.JoinNameTaken},
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
+		}, errcode.JoinNameTaken},
 		{"own key, another token", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, m, named) }
-		}, explain.JoinNameTaken},
+			return func(*testing.T, *coordinatortest.Desk) error { return coordinatortest.JoinByToken(d, m, named) }
+		}, errcode.JoinNameTaken},
 		{"kind of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return d.Machine().Join(identity.Witness, proof.NewTokenProver(tok))
 			}
-		}, explain.JoinKindMismatch},
+		}, errcode.JoinKindMismatch},
 		{"token of an entry that is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
-			coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return d.Machine().Join(identity.Data, proof.NewTokenProver(tok))
 			}
-		}, explain.JoinUnauthorized},
+		}, errcode.JoinUnauthorized},
 		{"banned before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
-			desktest.BanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
-		}, explain.JoinBanned},
+			coordinatortest.BanAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
+		}, errcode.JoinBanned},
 		{"ban lifted before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
-			desktest.BanAt(d, t, identity.Data, "a")
-			desktest.UnbanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
+			coordinatortest.BanAt(d, t, identity.Data, "a")
+			coordinatortest.UnbanAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
 		}, ""},
 		{"unban, the old key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			desktest.BanAt(d, t, identity.Data, "a")
-			desktest.UnbanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, m, named) }
-		}, explain.JoinBanned},
+			coordinatortest.BanAt(d, t, identity.Data, "a")
+			coordinatortest.UnbanAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return coordinatortest.JoinByToken(d, m, named) }
+		}, errcode.JoinBanned},
 		{"unban, the old key's proof", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			desktest.BanAt(d, t, identity.Data, "a")
-			desktest.UnbanAt(d, t, identity.Data, "a")
+			coordinatortest.BanAt(d, t, identity.Data, "a")
+			coordinatortest.UnbanAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
-		}, explain.JoinUnauthorized},
+		}, errcode.JoinUnauthorized},
 		{"unban, a new key", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
-			desktest.BanAt(d, t, identity.Data, "a")
-			desktest.UnbanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
+			coordinatortest.BanAt(d, t, identity.Data, "a")
+			coordinatortest.UnbanAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
 		}, ""},
 		{"replaced, an older key of the old machine", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
-			desktest.ReplaceAt(d, t, identity.Data, "a")
+			coordinatortest.ReplaceAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				m.Key = first
-				return desktest.JoinByToken(d, m,
+				return coordinatortest.JoinByToken(d, m,
 					named)
 			}
-		}, explain.JoinBanned},
+		}, errcode.JoinBanned},
 		{"replaced, the old machine renews", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			desktest.ReplaceAt(d, t, identity.Data, "a")
+			coordinatortest.ReplaceAt(d, t, identity.Data, "a")
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				next, _ := coordinatortest.NewKey()
 				_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID,
 					Key: coordinatortest.KeyOf(t, m.Key)}, coordinatortest.MustCSR(t, next))
 				return err
 			}
-		}, explain.RenewEntryGone},
+		}, errcode.RenewEntryGone},
 		{"removed, the name is free", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
-			desktest.RemoveAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
+			coordinatortest.RemoveAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
 		}, ""},
 		{"removed, the old key with a new token", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			desktest.RemoveAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, m, named) }
-		}, explain.JoinBanned},
+			coordinatortest.RemoveAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return coordinatortest.JoinByToken(d, m, named) }
+		}, errcode.JoinBanned},
 		{"removed, ban of the key forgotten, the spent token again", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(29 * 24 * time.Hour)})
 			m := d.Machine()
 			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
-			desktest.RemoveAt(d, t, identity.Data, m.ID.Name())
+			coordinatortest.RemoveAt(d, t, identity.Data, m.ID.Name())
 			d.Advance(10 * 24 * time.Hour)
 			coordinatortest.WantOnly(t, "prune", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 			coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
@@ -132,7 +143,7 @@ func TestAdmissionCases(t *testing.T) {
 				return m.Join(identity.Data, proof.NewTokenProver(
 					tok))
 			}
-		}, explain.TokenSpent},
+		}, errcode.TokenSpent},
 		{"lost grant, the token revoked since", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
 			m := d.Machine()
@@ -146,7 +157,7 @@ func TestAdmissionCases(t *testing.T) {
 				return m.Join(identity.Data, proof.NewTokenProver(
 					tok))
 			}
-		}, explain.TokenRevoked},
+		}, errcode.TokenRevoked},
 		{"lost grant, renewed since", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
 			m := d.Machine()
@@ -157,7 +168,7 @@ func TestAdmissionCases(t *testing.T) {
 				m.Key = first
 				return m.Join(identity.Data, proof.NewTokenProver(tok))
 			}
-		}, explain.TokenSpent},
+		}, errcode.TokenSpent},
 		{"rejoin by the last key, while valid", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
@@ -171,44 +182,44 @@ func TestAdmissionCases(t *testing.T) {
 			m := d.Joined("a")
 			d.Advance(25*time.Hour + 7*24*time.Hour)
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
-		}, explain.RejoinGraceOver},
+		}, errcode.RejoinGraceOver},
 		{"rejoin by an older key, in grace", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			d.Advance(26 * time.Hour)
 			return func(*testing.T, *coordinatortest.Desk) error { m.Key = first; return m.Rejoin() }
-		}, explain.JoinClone},
+		}, errcode.JoinClone},
 		{"rejoin as another kind", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return m.Join(identity.Witness, proof.NewSVIDProver(identity.Data, "a", m.Key))
 			}
-		}, explain.JoinKindMismatch},
+		}, errcode.JoinKindMismatch},
 		{"rejoin, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
-		}, explain.JoinUnauthorized},
+		}, errcode.JoinUnauthorized},
 		{"renewal, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
-		}, explain.RenewEntryGone},
+		}, errcode.RenewEntryGone},
 		{"rejoin, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
 				"{name: pool, kind: data",
 				"{name: pool, kind: witness", 1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
-		}, explain.JoinKindMismatch},
+		}, errcode.JoinKindMismatch},
 		{"renewal, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
 				"{name: pool, kind: data",
 				"{name: pool, kind: witness", 1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
-		}, explain.JoinKindMismatch},
+		}, errcode.JoinKindMismatch},
 		{"renewal by an older certificate", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			leaf := m.Leaf
@@ -218,13 +229,13 @@ func TestAdmissionCases(t *testing.T) {
 				_, err := m.RenewWith(leaf, next)
 				return err
 			}
-		}, explain.RenewOlderKey},
+		}, errcode.RenewOlderKey},
 		{"renewal to an older key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			return func(*testing.T, *coordinatortest.Desk) error { _, err := m.RenewWith(m.Leaf, first); return err }
-		}, explain.RenewOlderKey},
+		}, errcode.RenewOlderKey},
 		{"renewal, answer lost, same new key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			next, _ := coordinatortest.NewKey()
@@ -235,31 +246,31 @@ func TestAdmissionCases(t *testing.T) {
 		}, ""},
 		{"renewal to a banned key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m, other := d.Joined("a"), d.Joined("b")
-			desktest.BanAt(d, t, identity.Data, "b")
+			coordinatortest.BanAt(d, t, identity.Data, "b")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				_, err := m.RenewWith(m.Leaf,
 					other.Key)
 				return err
 			}
-		}, explain.JoinBanned},
+		}, errcode.JoinBanned},
 		{"renewal of a person's session", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Machine()
-			coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
+			coordinatortest.WantOnly(t, "join", coordinatortest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
 				"")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
-		}, explain.RenewEntryGone},
+		}, errcode.RenewEntryGone},
 		{"rejoin to a new key, proven by a key that is banned under another name",
 			func(t *testing.T, d *coordinatortest.Desk) step {
 				m := d.Joined("a")
 				coordinatortest.WantOnly(t, "join as b",
-					desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool",
+					coordinatortest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool",
 						Name: "b"}), "")
-				desktest.BanAt(d, t, identity.Data, "a")
+				coordinatortest.BanAt(d, t, identity.Data, "a")
 				next, _ := coordinatortest.NewKey()
 				return func(*testing.T, *coordinatortest.Desk) error {
 					return m.JoinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "b", m.Key))
 				}
-			}, explain.JoinBanned},
+			}, errcode.JoinBanned},
 		{"renewal with a bad request", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			return func(t *testing.T, d *coordinatortest.Desk) error {
@@ -267,33 +278,33 @@ func TestAdmissionCases(t *testing.T) {
 					Key: coordinatortest.KeyOf(t, m.Key)}, []byte("garbage"))
 				return err
 			}
-		}, explain.JoinBadCSR},
+		}, errcode.JoinBadCSR},
 		{"too many renewals", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			for range record.MaxLiveKeys {
 				coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			}
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
-		}, explain.RateLimited},
+		}, errcode.RateLimited},
 		{"entry full", func(t *testing.T, d *coordinatortest.Desk) step {
 			for range 2 {
-				coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, d.Machine(),
+				coordinatortest.WantOnly(t, "join", coordinatortest.JoinByToken(d, d.Machine(),
 					&fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
 			return func(*testing.T, *coordinatortest.Desk) error {
-				return desktest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
+				return coordinatortest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
-		}, explain.JoinEntryFull},
+		}, errcode.JoinEntryFull},
 		{"entry was full, one was removed", func(t *testing.T, d *coordinatortest.Desk) step {
 			var m *coordinatortest.Machine
 			for range 2 {
 				m = d.Machine()
 				coordinatortest.WantOnly(t, "join",
-					desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
+					coordinatortest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
-			desktest.RemoveAt(d, t, identity.Data, m.ID.Name())
+			coordinatortest.RemoveAt(d, t, identity.Data, m.ID.Name())
 			return func(*testing.T, *coordinatortest.Desk) error {
-				return desktest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
+				return coordinatortest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
 		}, ""},
 		{"entry got its maximum after its members", func(t *testing.T, d *coordinatortest.Desk) step {
@@ -303,32 +314,34 @@ func TestAdmissionCases(t *testing.T) {
 				"{name: pool, max_members: 2,",
 				1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
-				return desktest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+				return coordinatortest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			}
-		}, explain.JoinEntryFull},
+		}, errcode.JoinEntryFull},
 		{"entry lost and regained its maximum, members left in between", func(t *testing.T,
 			d *coordinatortest.Desk) step {
 			limited := strings.Replace(coordinatortest.PoolEntries, "{name: pool,", "{name: pool, max_members: 1,", 1)
 			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
 			d.Joined("a")
 			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries), "")
-			desktest.RemoveAt(d, t, identity.Data, "a")
+			coordinatortest.RemoveAt(d, t, identity.Data, "a")
 			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
-			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return coordinatortest.JoinByToken(d, d.Machine(), named)
+			}
 		}, ""},
 		{"session that is over, in what would be grace", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Machine()
-			coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
+			coordinatortest.WantOnly(t, "join", coordinatortest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
 				"")
 			d.Advance(8*time.Hour + time.Second)
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
-		}, explain.RejoinGraceOver},
+		}, errcode.RejoinGraceOver},
 		{"name of a session that is over", func(t *testing.T, d *coordinatortest.Desk) step {
 			ops := &fealtyv1.CreateTokenRequest{Entry: "ops", Name: "alice", Ttl: durationpb.New(24 * time.Hour)}
-			coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, d.Machine(), ops), "")
+			coordinatortest.WantOnly(t, "join", coordinatortest.JoinByToken(d, d.Machine(), ops), "")
 			tok := d.Token(ops)
 			coordinatortest.WantOnly(t, "early", d.Machine().Join(identity.Admin, proof.NewTokenProver(tok)),
-				explain.JoinNameTaken)
+				errcode.JoinNameTaken)
 			d.Advance(8*time.Hour + time.Second)
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return d.Machine().Join(identity.Admin, proof.NewTokenProver(tok))
@@ -345,7 +358,7 @@ func TestAdmissionCases(t *testing.T) {
 					&fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
-		}, explain.RenewOlderKey},
+		}, errcode.RenewOlderKey},
 		{"token with the name of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
@@ -354,14 +367,14 @@ func TestAdmissionCases(t *testing.T) {
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
 			}
-		}, explain.TokenRequest},
+		}, errcode.TokenRequest},
 		{"ban of a coordinator", func(t *testing.T, d *coordinatortest.Desk) step {
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				_, err := d.Members().BanMember(t.Context(),
 					&fealtyv1.BanMemberRequest{Kind: "coordinator", Name: "coordinator-1", Reason: "test"})
 				return err
 			}
-		}, explain.RequestField},
+		}, errcode.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
@@ -411,22 +424,22 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	}
 	fill(75)
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "spare"})
-	coordinatortest.WantOnly(t, "a removal without room", err, explain.RateLimited)
+	coordinatortest.WantOnly(t, "a removal without room", err, errcode.RateLimited)
 	fill(100)
-	desktest.BanAt(d, t, identity.Data, "victim")
+	coordinatortest.BanAt(d, t, identity.Data, "victim")
 	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
-	coordinatortest.WantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
+	coordinatortest.WantOnly(t, "lifting a ban whose keys have no room", err, errcode.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.Advance(21 * time.Hour)
 	coordinatortest.WantOnly(t, "refresh", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-	desktest.UnbanAt(d, t, identity.Data, "victim")
+	coordinatortest.UnbanAt(d, t, identity.Data, "victim")
 	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
-	desktest.RemoveAt(d, t, identity.Data, spare.ID.Name())
+	coordinatortest.RemoveAt(d, t, identity.Data, spare.ID.Name())
 }
 
 // No bundle changes without a version, and no version has two contents.
@@ -455,13 +468,13 @@ func TestBundleVersions(t *testing.T) {
 	for i := range 6 {
 		d.Joined(fmt.Sprintf("node-%d", i))
 	}
-	desktest.BanAt(d, t, identity.Data, "node-0")
+	coordinatortest.BanAt(d, t, identity.Data, "node-0")
 	look("ban")
-	desktest.RemoveAt(d, t, identity.Data, "node-1")
+	coordinatortest.RemoveAt(d, t, identity.Data, "node-1")
 	look("remove")
-	desktest.ReplaceAt(d, t, identity.Data, "node-2")
+	coordinatortest.ReplaceAt(d, t, identity.Data, "node-2")
 	look("replace")
-	desktest.UnbanAt(d, t, identity.Data, "node-0")
+	coordinatortest.UnbanAt(d, t, identity.Data, "node-0")
 	look("unban")
 	for range 12 {
 		d.Advance(20 * time.Hour)
@@ -469,7 +482,7 @@ func TestBundleVersions(t *testing.T) {
 		coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 		look("prune")
 	}
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)), "")
 	look("set")
 	if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 		t.Fatalf("%d banned keys are kept after ten days", n)
@@ -480,7 +493,7 @@ func TestBundleVersions(t *testing.T) {
 // its keys are long over.
 func TestX509BannedForGood(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
-	pki := identitytest.NewPKI(t, "corp", d.Clock)
+	pki := pkitest.NewPKI(t, "corp", d.Clock)
 	if err := d.Set(coordinatortest.CorpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
@@ -489,7 +502,7 @@ func TestX509BannedForGood(t *testing.T) {
 		coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	desktest.BanAt(d, t, identity.Data, "c")
+	coordinatortest.BanAt(d, t, identity.Data, "c")
 	d.Advance(60 * 24 * time.Hour)
 	if err := d.C.PruneOnce(t.Context(), d.State(), d.Clock()); err != nil {
 		t.Fatal(err)
@@ -498,9 +511,9 @@ func TestX509BannedForGood(t *testing.T) {
 	again.Claims = "c"
 	coordinatortest.WantCode(t, again.Join(identity.Data,
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c"))),
-		explain.JoinBanned)
+		errcode.JoinBanned)
 	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
 			"node-c"))),
-		explain.JoinBanned)
+		errcode.JoinBanned)
 }

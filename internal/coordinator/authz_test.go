@@ -25,10 +25,10 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -83,7 +83,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 	zero, zeroKey := coordinatortest.Certified(f.T, f.C.Rooms().Head.State())
 	foreign, foreignKey := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://other.example/admin/"+name)
 	// A whole other cluster, whose coordinator happens to trust ours.
-	other := identitytest.NewAuthority(f.T, "other.example")
+	other := pkitest.NewAuthority(f.T, "other.example")
 	otherID, err := identity.New("other.example", identity.Admin, name)
 	if err != nil {
 		f.T.Fatal(err)
@@ -179,7 +179,7 @@ func TestServesNothingUndeclared(t *testing.T) {
 
 // refusedByAuthz tells a refusal of the caller from a failure of what it asked.
 func refusedByAuthz(err error) bool {
-	return err != nil && strings.HasPrefix(string(explain.Of(err).Code), "FE-A")
+	return err != nil && strings.HasPrefix(string(errcode.Of(err).Code), "FE-A")
 }
 
 // call invokes any RPC with an empty request in which field is name.

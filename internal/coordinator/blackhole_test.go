@@ -16,22 +16,21 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/internal/store/sealed"
 )
 
 // swallowedPatience ends a call that would wait for the store for ever, far beyond what it may take on a busy
@@ -71,20 +70,20 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			}
 		}
 	}
-	all := desktest.CoordinatorsWith(t, open, func(cfg *coordinator.Config) {
+	all := coordinatortest.CoordinatorsWith(t, open, func(cfg *coordinator.Config) {
 		cfg.Timing.Lease, cfg.Timing.Beat, cfg.Timing.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2,
 			5*time.Minute
 	})
 	t.Cleanup(way.Heal) // so that a test that failed ends
 
-	_, term, _ := desktest.AwaitLeader(t, all...)
+	_, term, _ := coordinatortest.AwaitLeader(t, all...)
 	var known []*swallowed
 	for i, f := range all {
 		known = append(known, newSwallowed(f, string(rune('a'+i))))
 	}
 	for _, f := range all {
 		for _, k := range known {
-			desktest.AwaitTold(f, "data/"+k.name)
+			coordinatortest.AwaitTold(f, "data/"+k.name)
 		}
 	}
 	head := all[0].C.Rooms().Head.State().Head
@@ -92,7 +91,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	way.BlackHole()
 	before := withoutBeats(t, direct)
 	for _, f := range all {
-		desktest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+		coordinatortest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
 		if _, _, ok := f.C.Rooms().Election.Leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
@@ -108,7 +107,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	everywhere(known, func(k *swallowed) {
 		k.wantProbe(t, false, "degraded")
-		k.named(t, "a renewal of the recorded key, too late", explain.StoreUnreachable, k.again)
+		k.named(t, "a renewal of the recorded key, too late", errcode.StoreUnreachable, k.again)
 	})
 	if after := withoutBeats(t, direct); !slices.EqualFunc(before, after, func(a, b store.Entry) bool {
 		return a.Key == b.Key && a.Version == b.Version && bytes.Equal(a.Value, b.Value)
@@ -117,7 +116,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 
 	way.Heal()
-	leader, next, _ := desktest.AwaitLeader(t, all...)
+	leader, next, _ := coordinatortest.AwaitLeader(t, all...)
 	if next < term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
@@ -136,10 +135,10 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	leader.Member("after")
 	for _, f := range all {
-		desktest.AwaitTold(f, "data/after")
+		coordinatortest.AwaitTold(f, "data/after")
 	}
-	desktest.AwaitAgreed(t, 0, all...)
-	desktest.WantOneLeader(t, all...)
+	coordinatortest.AwaitAgreed(t, 0, all...)
+	coordinatortest.WantOneLeader(t, all...)
 	for _, k := range known {
 		k.awaitAudit(t, direct)
 	}
@@ -180,7 +179,7 @@ type swallowed struct {
 
 func newSwallowed(f *coordinatortest.Fleet, name string) *swallowed {
 	f.T.Helper()
-	k := &swallowed{name: name, n: f.Member(name), people: f.Local(), leads: desktest.LeaderClient(f)}
+	k := &swallowed{name: name, n: f.Member(name), people: f.Local(), leads: coordinatortest.LeaderClient(f)}
 	k.member = coordinatortest.NewClients(k.n.Conn())
 	k.prover = proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.Manifest("  - {name: more, kind: witness, match: " +
@@ -200,7 +199,7 @@ func everywhere(all []*swallowed, do func(*swallowed)) {
 // again renews the key that is recorded, as an agent does that was told that a new one
 // cannot be recorded.
 func (k *swallowed) again(ctx context.Context) error {
-	csr, err := ca.NewCSR(k.n.Key)
+	csr, err := pki.NewCSR(k.n.Key)
 	if err != nil {
 		return err
 	}
@@ -222,7 +221,7 @@ func (k *swallowed) calls(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			csr, err := ca.NewCSR(key)
+			csr, err := pki.NewCSR(key)
 			if err != nil {
 				return err
 			}
@@ -265,7 +264,7 @@ func (k *swallowed) calls(t *testing.T) {
 		},
 	}
 	for what, call := range refused {
-		running.Go(func() { k.named(t, what, explain.StoreUnreachable, call) })
+		running.Go(func() { k.named(t, what, errcode.StoreUnreachable, call) })
 	}
 	for what, call := range map[string]func(context.Context) error{
 		"a renewal of the recorded key": func(ctx context.Context) error {
@@ -281,7 +280,7 @@ func (k *swallowed) calls(t *testing.T) {
 		"status": func(ctx context.Context) error {
 			st, err := k.people.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 			if err == nil && !slices.ContainsFunc(st.GetFindings(),
-				func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
+				func(f *fealtyv1.Finding) bool { return f.GetCode() == string(errcode.StoreUnreachable) }) {
 				t.Errorf("status finds %v", st.GetFindings())
 			}
 			return err
@@ -294,7 +293,7 @@ func (k *swallowed) calls(t *testing.T) {
 
 // named fails unless the call ends by itself while the store is silent, with this code. By how much each waits
 // is what package patience and the tests of its time hold.
-func (k *swallowed) named(t *testing.T, what string, want explain.Code, call func(context.Context) error) {
+func (k *swallowed) named(t *testing.T, what string, want errcode.Code, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), swallowedPatience)
 	defer cancel()
@@ -303,7 +302,7 @@ func (k *swallowed) named(t *testing.T, what string, want explain.Code, call fun
 		t.Errorf("%s at the coordinator of %s does not end: %v", what, k.name, err)
 		return
 	}
-	if got := explain.Of(err); err != nil && got.Code != want || err == nil && want != "" {
+	if got := errcode.Of(err); err != nil && got.Code != want || err == nil && want != "" {
 		t.Errorf("%s at the coordinator of %s: %v, want %q", what, k.name, err, want)
 	}
 }
@@ -353,7 +352,7 @@ func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
 		if slices.ContainsFunc(now.Entries, func(e store.Entry) bool {
 			var a record.AuditEntry
 			return json.Unmarshal(e.Value, &a) == nil && a.Action == "member.renew.outage" &&
-				a.Actor == k.n.ID.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
+				a.Actor == k.n.ID.String() && a.Fields["cause"] == string(errcode.StoreUnreachable)
 		}) {
 			return
 		}

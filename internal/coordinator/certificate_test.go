@@ -12,11 +12,11 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // Coordinators that the manifest admits by x509 alone found a cluster, recover from each
@@ -41,7 +41,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	if len(received) != 1 || received[0].Fields["from"] != "a" {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
-	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" })
 	all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(f.Context(), f.C.Rooms().Head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
@@ -65,11 +65,11 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
 	}
-	other := identitytest.NewPKI(t, "other", nil)
+	other := pkitest.NewPKI(t, "other", nil)
 	expected, err := manifest.Parse(coordinatortest.ByCertificate(f.Manifest(""), other))
 	coordinatortest.WantOnlyNil(t, err)
 	if _, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: expected}); !errors.Is(err,
-		explain.VerifyUnproven) {
+		errcode.VerifyUnproven) {
 		t.Errorf("under the roots of another PKI: %v", err)
 	}
 }
@@ -81,7 +81,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	t.Parallel()
 	pki, f, rs, files := coordinatortest.CorpFleet(t, 1)
 	r, own := rs[0], files[1]
-	foreign := identitytest.NewPKI(t, "corp", nil)
+	foreign := pkitest.NewPKI(t, "corp", nil)
 	own.Write(foreign, "coordinator-b")
 	r.Start()
 	// status looks at the files, as the coordinator itself does every few seconds.
@@ -122,11 +122,11 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	shown := func() string { return string(r.C.Rooms().Self.Certificate().Certificates("")[0]) }
 	before := shown()
 	own.Write(pki, "coordinator-z")
-	says("ready", string(explain.CoordinatorCertificateRenames))
+	says("ready", string(errcode.CoordinatorCertificateRenames))
 	own.Write(foreign, "coordinator-b")
-	says("ready", string(explain.CoordinatorCertificateForeign))
+	says("ready", string(errcode.CoordinatorCertificateForeign))
 	own.Put(own.Paths.Key, []byte("torn"))
-	says("ready", string(explain.CredentialUnusable))
+	says("ready", string(errcode.CredentialUnusable))
 	if shown() != before {
 		t.Error("what was refused is shown")
 	}
@@ -143,11 +143,11 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	// A manifest that would leave it out is refused where it is set.
 	m := coordinatortest.ByCertificate(f.Manifest(""), foreign)
 	coordinatortest.WantCode(t, f.Set(coordinatortest.WithSeed(m, f.People.Seed(1, ""))),
-		explain.CoordinatorCertificateForeign)
+		errcode.CoordinatorCertificateForeign)
 	coordinatortest.WantCode(t, f.Set(
 		coordinatortest.WithSeed([]byte(strings.ReplaceAll(string(coordinatortest.ByCertificate(f.Manifest(""), pki)),
 			"CN=coordinator-*",
-			"CN=control-*")), f.People.Seed(1, ""))), explain.CoordinatorCertificateOther)
+			"CN=control-*")), f.People.Seed(1, ""))), errcode.CoordinatorCertificateOther)
 }
 
 // Without the files a coordinator says which entry wants them.
@@ -164,25 +164,25 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 	// Files that hold nothing usable, or some of three flags, are told at the start.
 	for name, tc := range map[string]struct {
 		spoil func(*coordinatortest.CorpFiles) credential.FilePaths
-		want  explain.Code
+		want  errcode.Code
 	}{
 		"some flags": {func(own *coordinatortest.CorpFiles) credential.FilePaths {
 			return credential.FilePaths{Cert: own.Paths.Cert}
 		},
-			explain.TLSFilesIncomplete},
+			errcode.TLSFilesIncomplete},
 		"another key": {func(own *coordinatortest.CorpFiles) credential.FilePaths {
-			own.Put(own.Paths.Key, identitytest.KeyPEM(t, identitytest.NewKey(t)))
+			own.Put(own.Paths.Key, pkitest.KeyPEM(t, pkitest.NewKey(t)))
 			return own.Paths
-		}, explain.CredentialMismatch},
+		}, errcode.CredentialMismatch},
 		"out of date": {func(own *coordinatortest.CorpFiles) credential.FilePaths {
-			own.Edit(identitytest.NewPKI(t, "corp", nil), func(c *x509.Certificate) {
+			own.Edit(pkitest.NewPKI(t, "corp", nil), func(c *x509.Certificate) {
 				coordinatortest.CommonName("coordinator-b")(c)
 				c.NotAfter = time.Now().Add(-time.Second)
 			})
 			return own.Paths
-		}, explain.CredentialExpired},
+		}, errcode.CredentialExpired},
 	} {
-		own := coordinatortest.NewCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-b")
+		own := coordinatortest.NewCorpFiles(t, pkitest.NewPKI(t, "corp", nil), "coordinator-b")
 		cfg := *r.C.Cfg()
 		cfg.TLS, cfg.DataDir, cfg.Monitoring.Registry = tc.spoil(own), t.TempDir(), nil
 		if c, err := coordinator.New(t.Context(), cfg); !errors.Is(err, tc.want) {

@@ -38,26 +38,25 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/web"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/enrolment"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/instant"
-	"github.com/fealty-io/fealty/internal/localsocket"
-	"github.com/fealty-io/fealty/internal/logging"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/meshgate"
-	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/pinned"
-	"github.com/fealty-io/fealty/internal/reload"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	"github.com/fealty-io/fealty/internal/platform/logging"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/reload"
+	"github.com/fealty-io/fealty/internal/platform/watch"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
-	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -140,7 +139,7 @@ type Config struct {
 	Machine Machine
 
 	// Faults are points at which a test makes it fail. Nil outside tests.
-	Faults *fault.Points
+	Faults *failpoint.Points
 
 	// Release is the release that it reports.
 	Release string
@@ -243,14 +242,14 @@ type Coordinator struct {
 	metrics     *metrics
 	registry    *prometheus.Registry
 	elapsed     func() time.Duration // on a clock that only goes forward
-	selfChecked instant.Last         // the last self-check that came through
+	selfChecked clock.Last           // the last self-check that came through
 	verdicts    verdicts             // since when the cluster is as it is
 	serving     atomic.Bool
 	guard       *mesh.Guard
 	limiter     *flowcontrol.Sources
-	noise       pace.NoiseSampler // of connections that come to nothing
-	refusals    *pace.LogSampler  // of the other log lines that strangers can cause
-	failures    *pace.LogSampler  // of failures and clone alarms, which strangers must not drown
+	noise       ratelimit.NoiseSampler // of connections that come to nothing
+	refusals    *ratelimit.LogSampler  // of the other log lines that strangers can cause
+	failures    *ratelimit.LogSampler  // of failures and clone alarms, which strangers must not drown
 	readers     *flowcontrol.Readers
 	lock        io.Closer     // of the data directory
 	stopping    chan struct{} // closed when Run's context ended
@@ -263,7 +262,7 @@ type Coordinator struct {
 // enrolment key, and loads what the store holds. It starts nothing.
 //
 // Errors: a data directory that another process holds, an enrolment key that
-// cannot be read, a store that cannot be read ([explain.StoreUnreachable]). A history
+// cannot be read, a store that cannot be read ([errcode.StoreUnreachable]). A history
 // that cannot be brought back is no error here: the coordinator is then in recovery
 // mode, and says why.
 func New(ctx context.Context, cfg Config) (*Coordinator, error) {
@@ -287,12 +286,12 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			cfg.Timing.SelfHealAfter,
 			MaxSelfHealAfter)
 	}
-	if len(cfg.Peers) > peerrecovery.MaxPeers {
+	if len(cfg.Peers) > peer.MaxPeers {
 		return nil, fmt.Errorf("coordinator: Config.Peers has %d elements, at most %d are asked", len(cfg.Peers),
-			peerrecovery.MaxPeers)
+			peer.MaxPeers)
 	}
 	for _, p := range cfg.Peers {
-		if problem := peerrecovery.CheckPeer(p); problem != "" {
+		if problem := peer.CheckPeer(p); problem != "" {
 			return nil, fmt.Errorf("coordinator: Config.Peers: %q: %s", p, problem)
 		}
 	}
@@ -301,19 +300,19 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		o.outside = durable.Shared()
 	}
 	cfg = cfg.withDefaults()
-	reloads := tlsfiles.NewFailures()
+	reloads := enterprise.NewFailures()
 	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Machine.Now, Log: cfg.Log,
+		files, err := enterprise.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Machine.Now, Log: cfg.Log,
 			OnFailure: func(r credential.Reason) {
 				reloads.WithLabelValues(string(r)).Inc()
 			}})
 		if err != nil {
 			return nil, err
 		}
-		if o.certificate, err = enrolment.New(ctx, files); err != nil {
+		if o.certificate, err = enterprise.NewCertificate(ctx, files); err != nil {
 			return nil, err
 		}
-		cfg.Reload.Add(tlsfiles.Part(files))
+		cfg.Reload.Add(enterprise.Part(files))
 	}
 	if cfg.Publishing.Web != nil {
 		var err error
@@ -332,7 +331,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if err != nil {
 		var held *durable.LockedError
 		if errors.As(err, &held) {
-			return nil, explain.Wrap(err, explain.StoreLocked, "path", cfg.DataDir, "pid", fmt.Sprint(held.PID))
+			return nil, errcode.Wrap(err, errcode.StoreLocked, "path", cfg.DataDir, "pid", fmt.Sprint(held.PID))
 		}
 		return nil, folderUnusable(cfg.DataDir, err)
 	}
@@ -346,7 +345,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 }
 
 // CheckPeer says what is wrong with an element of [Config.Peers], or "".
-func CheckPeer(text string) string { return peerrecovery.CheckPeer(text) }
+func CheckPeer(text string) string { return peer.CheckPeer(text) }
 
 // withDefaults returns it with what it leaves open; the file system of what others read is
 // [own.outside].
@@ -371,7 +370,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.Timing.Lease, cfg.Timing.Beat = election.DefaultLease, election.DefaultBeat
 	}
 	if cfg.knobs.maxListed == 0 {
-		cfg.knobs.maxListed = snapshotform.MaxBans
+		cfg.knobs.maxListed = snapshot.MaxBans
 	}
 	if cfg.knobs.reads == nil {
 		cfg.knobs.reads = append(manifest.LaterFields(), publication.ReadsParts)
@@ -393,8 +392,8 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 		registry: cfg.Monitoring.Registry,
 		readers:  new(flowcontrol.Readers),
 		limiter:  cfg.Rates.perSource(),
-		refusals: pace.NewLogSampler(),
-		failures: pace.NewLogSampler(),
+		refusals: ratelimit.NewLogSampler(),
+		failures: ratelimit.NewLogSampler(),
 		stopping: make(chan struct{}),
 	}
 	var err error
@@ -449,16 +448,16 @@ func folderUnusable(dir string, err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		cause = p.Path + ": " + p.Err.Error()
 	}
-	return explain.Wrap(err, explain.FolderUnusable, "dir", dir, "cause", cause)
+	return errcode.Wrap(err, errcode.FolderUnusable, "dir", dir, "cause", cause)
 }
 
 // unreadable words that the store was opened, and does not give what the start needs.
 func unreadable(ctx context.Context, err error) error {
-	if ctx.Err() != nil || explain.CodeOf(err) != "" {
+	if ctx.Err() != nil || errcode.CodeOf(err) != "" {
 		return err
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(),
-		"do", explain.StartWhenStoreAnswers)
+	return errcode.Wrap(err, errcode.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(),
+		"do", errcode.StartWhenStoreAnswers)
 }
 
 // Rooms are its parts, for tests of them.

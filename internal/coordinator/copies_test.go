@@ -14,10 +14,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -69,7 +68,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *coordinatortest.Desk, ctx c
 		d.Now = time.Time{}
 		d.Mu.Unlock()
 		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
-		d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+		d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 		stop := runs(d, t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -94,7 +93,7 @@ func TestCopiedFolderAlarms(t *testing.T) {
 			synctest.Wait()
 			select {
 			case err := <-serving.ended:
-				if !errors.Is(err, explain.StreamReplaced) {
+				if !errors.Is(err, errcode.StreamReplaced) {
 					t.Fatalf("the stream before ended with %v", err)
 				}
 			default:
@@ -108,7 +107,7 @@ func TestCopiedFolderAlarms(t *testing.T) {
 			t.Errorf("the member is served no more: %v", err)
 		default:
 		}
-		found := desktest.FindingsAt(d, t, explain.MemberCopied)
+		found := coordinatortest.FindingsAt(d, t, errcode.MemberCopied)
 		if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "data/a") ||
 			!strings.Contains(found[0].GetSummary(), "192.0.2.1:4711") ||
 			!strings.Contains(found[0].GetSummary(), "192.0.2.2:4711") {
@@ -130,7 +129,7 @@ func TestCopiedFolderAlarms(t *testing.T) {
 			t.Errorf("the audit log has %+v", entries)
 		}
 		time.Sleep(15 * time.Minute)
-		if found := desktest.FindingsAt(d, t, explain.MemberCopied); len(found) != 0 {
+		if found := coordinatortest.FindingsAt(d, t, errcode.MemberCopied); len(found) != 0 {
 			t.Errorf("told for ever: %v", found)
 		}
 	})
@@ -170,7 +169,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 			}
 			time.Sleep(time.Duration(n%5) * time.Second)
 		}
-		if n := alarms(d); n != 0 || len(desktest.FindingsAt(d, t, explain.MemberCopied)) != 0 {
+		if n := alarms(d); n != 0 || len(coordinatortest.FindingsAt(d, t, errcode.MemberCopied)) != 0 {
 			t.Errorf("%d alarms of one machine", n)
 		}
 	})
@@ -196,9 +195,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		if alarms(d) != 0 {
 			t.Fatal("an alarm of a renewal")
 		}
-		time.Sleep(membership.NewKeySettles)
+		time.Sleep(member.NewKeySettles)
 		p := process(ctx, d, &first, 9).connect(streams, d.C)
-		if err := <-p.ended; !errors.Is(err, explain.RenewOlderKey) || alarms(d) != 1 {
+		if err := <-p.ended; !errors.Is(err, errcode.RenewOlderKey) || alarms(d) != 1 {
 			t.Fatalf("the stream of a copy: %v, %d alarms", err, alarms(d))
 		}
 		coordinatortest.WantOnlyNil(t, presents(a))
@@ -207,7 +206,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		coordinatortest.WantOnlyNil(t, a.Renew())
 		d.C.Rooms().Membership.Live().Forget(a.ID)
-		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || alarms(d) != 2 {
+		if err := presents(&first); !errors.Is(err, errcode.RenewOlderKey) || alarms(d) != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, alarms(d))
 		}
 
@@ -248,14 +247,14 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		default:
 		}
 		note("data/a", fmt.Sprintf("%032x", 2))
-		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
+		if err := <-p.ended; !errors.Is(err, errcode.StreamReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
 		if _, err := (coordinatortest.Served[fealtyv1.LiveServiceServer](
 			d.C.Rooms().Membership.RegisterServices)).NoteStreams(ctx,
 			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream,
-				membership.OpeningsPage+1)}); !errors.Is(err,
-			explain.RequestField) {
+				member.OpeningsPage+1)}); !errors.Is(err,
+			errcode.RequestField) {
 			t.Errorf("too many at once: %v", err)
 		}
 	})

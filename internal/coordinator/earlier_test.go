@@ -9,11 +9,10 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -27,13 +26,13 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.Config = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
 	r.Start()
 	r.AwaitHead(f)
-	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" })
 	with := f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
 	before := f.C.Rooms().Head.State().Head.Hash
 	err := f.Set(with)
-	e := explain.Of(err)
-	if e == nil || e.Code != explain.ManifestFieldUnread {
-		t.Fatalf("set: %v, want %s", err, explain.ManifestFieldUnread)
+	e := errcode.Of(err)
+	if e == nil || e.Code != errcode.ManifestFieldUnread {
+		t.Fatalf("set: %v, want %s", err, errcode.ManifestFieldUnread)
 	}
 	for field, want := range map[string]string{"field": "admit.labels", "coordinator": "coordinator-2",
 		"release": "0.1.0"} {
@@ -58,25 +57,25 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.Config = nil
 	r.Start()
 	r.AwaitHead(f)
-	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
+	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
 	coordinatortest.WantOnly(t, "after the upgrade", f.Set(with), "")
 	r.AwaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.Kill()
 	r.Config = func(cfg *coordinator.Config) { cfg.Earlier("test") }
 	r.Start()
-	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return len(x.Reads) == 0 })
+	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return len(x.Reads) == 0 })
 	coordinatortest.WantOnly(t, "another entry", f.Set(append(with,
 		"  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
 	// Without labels again, and then it is no coordinator of the manifest that has them.
 	coordinatortest.WantOnly(t, "without again", f.Set(f.Manifest("")), "")
-	coordinatortest.WantCode(t, f.Set(with), explain.ManifestFieldUnread)
+	coordinatortest.WantCode(t, f.Set(with), errcode.ManifestFieldUnread)
 	coordinatortest.WantOnly(t, "without that coordinator", f.Set([]byte(dismissed)), "")
 	// One that is admitted and was stopped in order is not waited for.
 	coordinatortest.WantOnly(t, "with it again", f.Set(f.Manifest("")), "")
 	r.AwaitHead(f)
 	r.Stop()
-	coordinatortest.AwaitReplica(f, func(x replicas.Record) bool { return x.Phase == "ready" })
+	coordinatortest.AwaitReplica(f, func(x peer.Record) bool { return x.Phase == "ready" })
 	coordinatortest.WantOnly(t, "after it stopped", f.Set(with), "")
 }
 
@@ -91,14 +90,14 @@ func TestLongSetWaitsForEarlierReleases(t *testing.T) {
 	}
 	defer other.Close()
 	entries := fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())
-	long := func(c byte) string { return entries + "#" + strings.Repeat(string(c), manifestform.LongBytes) + "\n" }
+	long := func(c byte) string { return entries + "#" + strings.Repeat(string(c), manifest.LongBytes) + "\n" }
 	coordinatortest.WantOnly(t, "a long one", d.Set(long('x')), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), false))
-	coordinatortest.WantCode(t, d.Set(long('y')), explain.ManifestFieldUnread)
+	coordinatortest.WantCode(t, d.Set(long('y')), errcode.ManifestFieldUnread)
 	coordinatortest.WantOnly(t, "the same again", d.Set(long('x')), "")
 	coordinatortest.WantOnly(t, "a short one", d.Set(entries), "")
-	coordinatortest.WantCode(t, d.Set(long('y')), explain.ManifestFieldUnread)
+	coordinatortest.WantCode(t, d.Set(long('y')), errcode.ManifestFieldUnread)
 	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), true))
 	coordinatortest.WantOnly(t, "after it stopped", d.Set(long('y')), "")
 }
@@ -106,22 +105,22 @@ func TestLongSetWaitsForEarlierReleases(t *testing.T) {
 // Long contents are in parts, but while a coordinator of an earlier release is heard, which reads none.
 func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	d.Alter = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
 	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries+fmt.Sprintf(
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.TenantEntries+fmt.Sprintf(
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
-	desktest.LongPeers(d, "zig")
+	coordinatortest.LongPeers(d, "zig")
 	b := publication.NewPublisher()
 	inParts := func(when string, want bool) {
 		t.Helper()
-		p := desktest.MustPublish(d, b)
-		desktest.WantWholeAt(d, t, p)
+		p := coordinatortest.MustPublish(d, b)
+		coordinatortest.WantWholeAt(d, t, p)
 		if got := len(d.Store.Keys(publication.IndexPrefix)) > 0; got != want {
 			t.Errorf("%s, and contents are in parts: %v", when, got)
 		}
@@ -139,16 +138,16 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	inParts("it was never heard", true)
 	announce(false)
 	inParts("it is heard", false)
-	desktest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	coordinatortest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
 	inParts("it is heard, and something is new", false)
 	announce(true)
 	inParts("it stopped", false) // what is whole is left so
-	desktest.MustPut(d, "kind: peer\nname: zig-8\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	coordinatortest.MustPut(d, "kind: peer\nname: zig-8\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
 	inParts("it stopped, and something is new", true)
 	announce(false)
 	inParts("it is back", false)
-	d.Advance(replicas.SilentAfter)
-	desktest.MustPut(d, "kind: peer\nname: zig-7\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	d.Advance(peer.SilentAfter)
+	coordinatortest.MustPut(d, "kind: peer\nname: zig-7\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
 	inParts("it is silent", true)
 }
 
@@ -156,25 +155,25 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 // have found them stored for an earlier release, with nothing else changed.
 func TestContentsThatWereStoredAnew(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	d.Alter = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
 	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries+fmt.Sprintf(
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.TenantEntries+fmt.Sprintf(
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
-	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
-	desktest.LongPeers(d, "zig", "zag") // too long to go with the commit, whole or not
+	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
+	coordinatortest.LongPeers(d, "zig", "zag") // too long to go with the commit, whole or not
 	b := publication.NewPublisher()
-	version := desktest.MustPublish(d, b).State.Version
+	version := coordinatortest.MustPublish(d, b).State.Version
 	// It begins to store them whole, and does not come to the end.
 	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), false))
 	killed := errors.New("killed")
 	d.Faults.Fail("publish.before-commit", killed)
-	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+	if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
 		t.Fatal(err)
 	}
 	d.Faults.Disarm("publish.before-commit")
@@ -183,14 +182,14 @@ func TestContentsThatWereStoredAnew(t *testing.T) {
 	if _, err := other.Rooms().Desired.Read(t.Context(), other.Rooms().Head.State(), false); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
+	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
 	if len(d.Store.Keys(publication.PartPrefix)) > 0 || d.Store.Version(publication.StateKey) != version {
 		t.Fatal("contents are in parts still, or there is another generation")
 	}
 	// The next directory begins as the one before.
-	desktest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
-	p := desktest.MustPublish(d, publication.NewPublisher())
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.WantWholeAt(d, t, p)
 	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
 	if err != nil || !got.Serves() || got.Tree.Root() != p.Tree.Root() {
 		t.Errorf("something else is read (%v)", err)

@@ -15,10 +15,10 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -119,13 +119,13 @@ func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.S
 
 func (x *Coordinator) Cfg() *Config { return &x.cfg }
 
-func (x *Coordinator) Failures() *pace.LogSampler { return x.failures }
+func (x *Coordinator) Failures() *ratelimit.LogSampler { return x.failures }
 
 func (x *Coordinator) Log() *slog.Logger { return x.log }
 
 func (x *Coordinator) Now() func() time.Time { return x.now }
 
-func (x *Coordinator) SelfChecked() *instant.Last { return &x.selfChecked }
+func (x *Coordinator) SelfChecked() *clock.Last { return &x.selfChecked }
 
 func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
 

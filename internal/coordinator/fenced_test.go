@@ -17,8 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/uplink"
 )
 
 // Of all that a shard may call, what its process calls is refused to one that was overtaken, and
@@ -35,7 +35,7 @@ func TestZombieIsServedNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := n.Conn()
-	begin := func() *uplink.Fenced {
+	begin := func() *client.Fenced {
 		t.Helper()
 		life := fence.Life{Incarnation: fence.NewIncarnation()}
 		got, err := fealtyv1.NewGrantServiceClient(conn).Grant(t.Context(), &fealtyv1.GrantRequest{Name: "eu-1",
@@ -46,7 +46,7 @@ func TestZombieIsServedNothing(t *testing.T) {
 		life.Epoch, life.Grant = fence.NewEpoch(got.GetNumber(), 1), got.GetGrant()
 		return callsOf(t, conn, life)
 	}
-	poll := func(conn *uplink.Fenced) error {
+	poll := func(conn *client.Fenced) error {
 		_, err := fealtyv1.NewDomainServiceClient(conn).PollAssignments(t.Context(),
 			&fealtyv1.PollAssignmentsRequest{Name: "eu-1"})
 		return err
@@ -117,13 +117,13 @@ func TestZombieIsServedNothing(t *testing.T) {
 }
 
 // callsOf makes the calls of a life.
-func callsOf(t *testing.T, conn coordinatortest.Conn, life fence.Life) *uplink.Fenced {
+func callsOf(t *testing.T, conn coordinatortest.Conn, life fence.Life) *client.Fenced {
 	t.Helper()
 	sender, err := fence.NewSender(life)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := uplink.NewFenced(conn)
+	out := client.NewFenced(conn)
 	out.Begin(sender)
 	return out
 }

@@ -14,13 +14,12 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // However long the store is full, a certificate ends within the stretch that bans count
@@ -31,28 +30,28 @@ func TestFullStoreLasts(t *testing.T) {
 	m := d.Joined("a")
 	end := recordedEnd(d, m)
 	d.Store.SetFull(true)
-	for d.Clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
+	for d.Clock().Before(end.Add(record.Stretch - time.Minute)) {
 		d.Advance(30 * time.Minute)
 		d.C.Rooms().Moves.Succession.Look(t.Context())
-		if !d.Clock().Before(end.Add(lifetimes.Stretch)) {
+		if !d.Clock().Before(end.Add(record.Stretch)) {
 			break
 		}
-		if err := desktest.RenewRecorded(m); err != nil {
+		if err := coordinatortest.RenewRecorded(m); err != nil {
 			t.Fatalf("%v after its record ends: %v", d.Clock().Sub(end), err)
 		}
-		if m.Leaf.NotAfter.After(end.Add(lifetimes.Stretch)) {
+		if m.Leaf.NotAfter.After(end.Add(record.Stretch)) {
 			t.Fatalf("certified until %v, and its record ends at %v", m.Leaf.NotAfter, end)
 		}
 		if a := d.C.Health().Readiness(); !a.OK || a.Store != "full" {
 			t.Fatalf("readiness: %+v", a)
 		}
 	}
-	if m.Leaf.NotAfter.Before(end.Add(lifetimes.Stretch - time.Minute)) {
+	if m.Leaf.NotAfter.Before(end.Add(record.Stretch - time.Minute)) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.Leaf.NotAfter, end)
 	}
-	d.Advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.Clock()))
+	d.Advance(end.Add(record.Stretch - time.Second/2).Sub(d.Clock()))
 	d.C.Rooms().Moves.Succession.Look(t.Context())
-	coordinatortest.WantOnly(t, "for longer than that", desktest.RenewPastGuard(d, m), explain.StoreFull)
+	coordinatortest.WantOnly(t, "for longer than that", coordinatortest.RenewPastGuard(d, m), errcode.StoreFull)
 }
 
 // That the store is full is told by status, readiness, a metric and the log, and is over
@@ -70,7 +69,7 @@ func TestFullStoreIsTold(t *testing.T) {
 			"fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if got := len(desktest.FindingsAt(d, t, explain.StoreFull)) == 1; got != want {
+		if got := len(coordinatortest.FindingsAt(d, t, errcode.StoreFull)) == 1; got != want {
 			t.Errorf("%s: a finding: %v", what, got)
 		}
 		a := d.C.Health().Readiness()
@@ -84,7 +83,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	told("before", false)
 	d.Store.SetFull(true)
 	told("before anybody wrote", false)
-	coordinatortest.WantOnly(t, "a new key", m.Renew(), explain.StoreFull)
+	coordinatortest.WantOnly(t, "a new key", m.Renew(), errcode.StoreFull)
 	told("after a write", true)
 	d.Advance(time.Hour)
 	d.C.Rooms().Moves.Succession.Look(t.Context())
@@ -95,11 +94,11 @@ func TestFullStoreIsTold(t *testing.T) {
 
 	// A store with space for little: beats are taken, and what is large is not.
 	d.Store.SetFull(true)
-	coordinatortest.WantOnly(t, "a new key", m.Renew(), explain.StoreFull)
+	coordinatortest.WantOnly(t, "a new key", m.Renew(), errcode.StoreFull)
 	d.Store.SetFull(false)
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
-	d.Advance(writable.Settles + time.Second)
+	d.Advance(health.WriteSettles + time.Second)
 	d.C.Rooms().Moves.Succession.Look(t.Context())
 	told("when none was refused for long", false)
 }
@@ -111,17 +110,17 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	d.Joined("a")
 	before, head := d.Store.Snapshot(), d.State().Head.Hash
 	d.Store.SetFull(true)
-	_, put := desktest.PutAt(d, desktest.QosRecord)
+	_, put := coordinatortest.PutAt(d, coordinatortest.QosRecord)
 	_, token := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	_, rotate := desktest.TrustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
-	_, rekey := desktest.Rekey(d)
+	_, rotate := coordinatortest.TrustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
+	_, rekey := coordinatortest.Rekey(d)
 	for what, err := range map[string]error{
 		"a manifest": d.Set(coordinatortest.PoolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n"),
 		"a token":    token, "a rotation": rotate, "another mesh CA": rekey, "a config": put,
 	} {
-		if !errors.Is(err, explain.StoreFull) && !errors.Is(err, store.ErrFull) {
+		if !errors.Is(err, errcode.StoreFull) && !errors.Is(err, store.ErrFull) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -160,18 +159,18 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	m := d.Joined("a")
 	d.Joined("b")
 	d.Store.SetRefusing(refused)
-	code := explain.StoreRefuses
+	code := errcode.StoreRefuses
 	if reason == store.NoSpace {
-		code = explain.StoreFull
+		code = errcode.StoreFull
 	}
 	answer := code
 	if errors.Is(refused, store.ErrUnknownOutcome) {
-		answer = explain.StoreOutcomeUnknown
+		answer = errcode.StoreOutcomeUnknown
 	}
 	shows := func(what, text string, err error) {
 		t.Helper()
-		told := err != nil && (strings.Contains(explain.Of(err).Why, text) || reason == store.NoSpace &&
-			strings.Contains(explain.Of(err).Why, "no space left"))
+		told := err != nil && (strings.Contains(errcode.Of(err).Why, text) || reason == store.NoSpace &&
+			strings.Contains(errcode.Of(err).Why, "no space left"))
 		if !errors.Is(err, answer) || !told || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %s with %q", what, err, answer, text)
 		}
@@ -183,7 +182,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	for d.Clock().Before(end.Add(time.Hour)) {
 		d.Advance(20 * time.Minute)
 		d.C.Rooms().Moves.Succession.Look(t.Context())
-		coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m)) // for longer than in an outage: what is read is so
+		coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(m)) // for longer than in an outage: what is read is so
 	}
 	if m.Leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
 		t.Errorf("it is certified until %v, and its record ends at %v", m.Leaf.NotAfter, end)
@@ -194,8 +193,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 			(a.Reason == "") != (text == "") {
 			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
 		}
-		for _, other := range []explain.Code{explain.StoreFull, explain.StoreRefuses} {
-			if got, want := len(desktest.FindingsAt(d, t, other)), word != "ok" && other == code; got == 1 != want ||
+		for _, other := range []errcode.Code{errcode.StoreFull, errcode.StoreRefuses} {
+			if got, want := len(coordinatortest.FindingsAt(d, t, other)), word != "ok" && other == code; got == 1 != want ||
 				got > 1 {
 				t.Errorf("%s: %d findings %s", what, got, other)
 			}
@@ -203,16 +202,16 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	}
 	told("meanwhile", storeguard.Word(reason), "has taken no writes for")
 	told("meanwhile", storeguard.Word(reason), reason.String())
-	found := desktest.FindingsAt(d, t, code)[0]
+	found := coordinatortest.FindingsAt(d, t, code)[0]
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") ||
 		found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
 	}
 	d.Store.SetDown(coordinatortest.ErrDown) // as one whose file is gone, once it is opened anew
-	if got := desktest.FindingsAt(d, t, code); len(got) != 1 || len(desktest.FindingsAt(d, t,
-		explain.StoreUnreachable)) != 1 {
+	if got := coordinatortest.FindingsAt(d, t, code); len(got) != 1 || len(coordinatortest.FindingsAt(d, t,
+		errcode.StoreUnreachable)) != 1 {
 		t.Errorf("%d findings %s when it cannot be read either, want that and %s", len(got), code,
-			explain.StoreUnreachable)
+			errcode.StoreUnreachable)
 	}
 	d.Store.SetDown(nil)
 	d.Lapse()
@@ -227,11 +226,11 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	back := d.Clock().UTC().Format("15:04:05")
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("as soon as it takes one", storeguard.Word(reason), "since "+back+" UTC the store takes some writes")
-	if text := desktest.FindingsAt(d, t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
+	if text := coordinatortest.FindingsAt(d, t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
 		!strings.Contains(text, "it takes some") {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
-	d.Advance(writable.Settles + time.Second)
+	d.Advance(health.WriteSettles + time.Second)
 	d.C.Rooms().Moves.Succession.Look(t.Context())
 	told("when none was refused for long", "ok", "")
 }

@@ -16,27 +16,27 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/domains"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/grants"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/incidents"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/registry"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/backups"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/grants"
-	"github.com/fealty-io/fealty/internal/coordinator/incidents"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/registry"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/reseal"
-	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/shares"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/store/health"
+	"github.com/fealty-io/fealty/test/goldentest"
 )
 
 // storedTypes are the types that coordinators keep as JSON, in the store or beside it.
@@ -45,10 +45,10 @@ var storedTypes = map[string]any{
 	"audit-checkpoint": auditlog.Checkpoint{},
 	"audit-entry":      auditlog.Entry{},
 	"ban":              record.Ban{},
-	"backup-last":      backups.LastBackup{},
+	"backup-last":      backup.LastBackup{},
 	"config-state":     desired.State{},
 	"domain":           domains.Record{},
-	"drill-last":       backups.LastDrill{},
+	"drill-last":       backup.LastDrill{},
 	"entry-count":      record.EntryCount{},
 	"freeze":           reseal.RecordLock{},
 	"grant":            grants.Record{},
@@ -63,12 +63,12 @@ var storedTypes = map[string]any{
 	"member":           record.Member{},
 	"publication":      publication.Record{},
 	"registry":         registry.Record{},
-	"replica":          replicas.Record{},
-	"replica-signed":   replicas.Signed{},
+	"replica":          peer.Record{},
+	"replica-signed":   peer.Signed{},
 	"restore-gap":      authority.RestoreWindow{},
 	"rollout":          trust.RolloutRecord{},
-	"share-set":        seedshares.SetRecord{},
-	"store-seen":       regress.Record{},
+	"share-set":        shares.SetRecord{},
+	"store-seen":       health.Record{},
 	"token":            admission.Token{},
 	"token-use":        admission.TokenUse{},
 	"trust-state":      bundle.State{},
@@ -292,7 +292,7 @@ func typeParameter(decl ast.Decl) string {
 	return f.Type.TypeParams.List[0].Names[0].Name
 }
 
-// lastName returns the name of what is selected last, as Record of regress.Record.
+// lastName returns the name of what is selected last, as Record of health.Record.
 func lastName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:

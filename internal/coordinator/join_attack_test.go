@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -70,42 +70,42 @@ func TestBadJoinRequests(t *testing.T) {
 		token *proof.JoinToken // nil: a fresh one
 		kind  identity.Kind
 		alter func(*fealtyv1.JoinRequest)
-		want  explain.Code
+		want  errcode.Code
 	}{
-		{name: "no proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof = nil }, want: explain.ProofUnknownType},
+		{name: "no proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof = nil }, want: errcode.ProofUnknownType},
 		{name: "larger than a message of strangers may be",
 			alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", coordinator.MaxStrangerBytes) },
-			want:  explain.MessageTooLarge},
+			want:  errcode.MessageTooLarge},
 		{name: "unknown type of proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "telepathy" },
-			want: explain.ProofUnknownType},
+			want: errcode.ProofUnknownType},
 		{name: "forged signature", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Evidence[0] ^= 1 },
-			want: explain.TokenUnknown},
+			want: errcode.TokenUnknown},
 		{name: "unknown token", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = strings.Repeat("a", 16) },
-			want: explain.TokenUnknown},
+			want: errcode.TokenUnknown},
 		{name: "token id that is a path", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = "../trust/state" },
-			want: explain.TokenUnknown},
+			want: errcode.TokenUnknown},
 		{name: "token proof sold as a key", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "key" },
-			want: explain.JoinUnauthorized},
+			want: errcode.JoinUnauthorized},
 		{name: "replayed request",
 			alter: func(r *fealtyv1.JoinRequest) { r.Proof, r.Csr = recorded.Proof, recorded.Csr },
-			want:  explain.TokenUnknown},
-		{name: "spent token, another key", token: &spent, want: explain.TokenSpent},
-		{name: "revoked token", token: &revoked, want: explain.TokenRevoked},
+			want:  errcode.TokenUnknown},
+		{name: "spent token, another key", token: &spent, want: errcode.TokenSpent},
+		{name: "revoked token", token: &revoked, want: errcode.TokenRevoked},
 		{name: "wrong cluster", alter: func(r *fealtyv1.JoinRequest) { r.ClusterId = "other.example" },
-			want: explain.JoinWrongCluster},
+			want: errcode.JoinWrongCluster},
 		{name: "empty cluster", alter: func(r *fealtyv1.JoinRequest) { r.ClusterId = "" },
-			want: explain.JoinWrongCluster},
-		{name: "wrong kind", kind: identity.Shard, want: explain.JoinKindMismatch},
-		{name: "kind coordinator", kind: identity.Coordinator, want: explain.JoinKindMismatch},
-		{name: "kind workload", kind: identity.Workload, want: explain.JoinKindMismatch},
-		{name: "no kind", kind: "-", want: explain.JoinKindMismatch},
-		{name: "no CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = nil }, want: explain.JoinBadCSR},
+			want: errcode.JoinWrongCluster},
+		{name: "wrong kind", kind: identity.Shard, want: errcode.JoinKindMismatch},
+		{name: "kind coordinator", kind: identity.Coordinator, want: errcode.JoinKindMismatch},
+		{name: "kind workload", kind: identity.Workload, want: errcode.JoinKindMismatch},
+		{name: "no kind", kind: "-", want: errcode.JoinKindMismatch},
+		{name: "no CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = nil }, want: errcode.JoinBadCSR},
 		{name: "garbage CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = []byte("garbage") },
-			want: explain.JoinBadCSR},
-		{name: "somebody else's CSR", alter: csr(&x509.CertificateRequest{}, p384), want: explain.TokenUnknown},
+			want: errcode.JoinBadCSR},
+		{name: "somebody else's CSR", alter: csr(&x509.CertificateRequest{}, p384), want: errcode.TokenUnknown},
 		{name: "oversized CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = make([]byte, 9<<10) },
-			want: explain.JoinBadCSR},
-		{name: "RSA key", alter: csr(&x509.CertificateRequest{}, rsaKey), want: explain.TokenUnknown},
+			want: errcode.JoinBadCSR},
+		{name: "RSA key", alter: csr(&x509.CertificateRequest{}, rsaKey), want: errcode.TokenUnknown},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestBadJoinRequests(t *testing.T) {
 			n := f.Node()
 			n.Alter = csr(tc.template, n.Key)
 			tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-			coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBadCSR)
+			coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewTokenProver(tok)), errcode.JoinBadCSR)
 			if f.Catalog() != before {
 				t.Fatal("the catalog changed")
 			}
@@ -150,22 +150,22 @@ func TestBadJoinRequests(t *testing.T) {
 	}
 	t.Run("entry full", func(t *testing.T) {
 		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "small"})
-		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinEntryFull)
+		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), errcode.JoinEntryFull)
 	})
 	t.Run("name taken", func(t *testing.T) {
 		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
-		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinNameTaken)
+		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), errcode.JoinNameTaken)
 	})
 	t.Run("expired token", func(t *testing.T) {
 		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(time.Minute)})
 		f.Advance(time.Minute + time.Second)
-		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.TokenExpired)
+		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), errcode.TokenExpired)
 	})
 	t.Run("oversized message", func(t *testing.T) {
 		n := f.Node()
 		n.Alter = func(r *fealtyv1.JoinRequest) { r.Proof.Evidence = make([]byte, 2<<20) }
 		err := n.Join(identity.Data, proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
-		coordinatortest.WantCode(t, err, explain.MessageTooLarge)
+		coordinatortest.WantCode(t, err, errcode.MessageTooLarge)
 	})
 	if f.Catalog() != before {
 		t.Fatal("the catalog changed")

@@ -24,9 +24,9 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Nothing of a stranger's request is waited for: it is refused by its headers, or
@@ -89,13 +89,13 @@ func TestFailuresFillNoLog(t *testing.T) {
 	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	reg := prometheus.NewRegistry()
 	c.Rooms().Membership.RegisterMetrics(reg)
-	const each = 2 * pace.LogBurst
+	const each = 2 * ratelimit.LogBurst
 	for range each {
 		c.Word(t.Context(), "/method", errors.New("broken"))
 		c.Rooms().Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
 	}
-	if n := strings.Count(b.String(), "\n"); n < pace.LogBurst || n > 3*pace.LogBurst/2 {
-		t.Errorf("%d lines of %d, want about %d", n, 2*each, pace.LogBurst)
+	if n := strings.Count(b.String(), "\n"); n < ratelimit.LogBurst || n > 3*ratelimit.LogBurst/2 {
+		t.Errorf("%d lines of %d, want about %d", n, 2*each, ratelimit.LogBurst)
 	}
 	if n := coordinatortest.CounterOf(reg, "fealty_clone_alarms_total"); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // A data directory belongs to one process: a second coordinator on it does not
@@ -25,8 +25,8 @@ func TestSecondCoordinatorOnOneDirectory(t *testing.T) {
 	_, err = coordinator.New(context.Background(), coordinator.Config{DataDir: filepath.Join(f.Dir, "coordinator"),
 		Store:    f.Store,
 		Listener: l})
-	if !errors.Is(err, explain.StoreLocked) {
-		t.Fatalf("a second coordinator: %v, want %s", err, explain.StoreLocked)
+	if !errors.Is(err, errcode.StoreLocked) {
+		t.Fatalf("a second coordinator: %v, want %s", err, errcode.StoreLocked)
 	}
 	f.Member("node-a")
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/goldentest"
+	"github.com/fealty-io/fealty/test/goldentest"
 )
 
 // madeMessages are the messages that are not constants, as the golden file has them:
@@ -47,7 +47,7 @@ func TestLogMessages(t *testing.T) {
 		return nil
 	}
 	// Its rooms, and what words their panics and failures.
-	for _, dir := range []string{".", "../flowcontrol/panicked.go", "../watch/forever.go"} {
+	for _, dir := range []string{".", "../platform/flowcontrol/panicked.go", "../platform/watch/forever.go"} {
 		if err := filepath.WalkDir(dir, look); err != nil {
 			t.Fatal(err)
 		}

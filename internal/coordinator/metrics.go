@@ -7,10 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/enrolment"
-	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/pinned"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
 )
 
 // metrics are what a coordinator counts that is none of its rooms'. Names begin with fealty_.
@@ -52,12 +51,12 @@ func Metrics() (prometheus.Collector, error) {
 		return nil, err
 	}
 	c, err := assemble(Config{}.withDefaults(), own{
-		key: key, certificate: new(enrolment.Certificate), source: credential.NewIssued(ephemeral),
+		key: key, certificate: new(enterprise.Certificate), source: credential.NewIssued(ephemeral),
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.registerMetrics(c.registry, tlsfiles.NewFailures())
+	c.registerMetrics(c.registry, enterprise.NewFailures())
 	_, err = c.authorizer()
 	return c.registry, err
 }
@@ -70,11 +69,11 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 		reg.MustRegister(reloads)
 	}
 	if c.rooms.Self.Certificate() != nil {
-		reg.MustRegister(gauge.Of("fealty_operator_certificate_not_after_seconds",
+		reg.MustRegister(platformmetrics.GaugeOf("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
-			func() float64 { return tlsfiles.NotAfter(c.rooms.Self.Certificate().Files()) }))
+			func() float64 { return enterprise.NotAfter(c.rooms.Self.Certificate().Files()) }))
 	}
-	reg.MustRegister(gauge.Of("fealty_operator_roots_not_after_seconds",
+	reg.MustRegister(platformmetrics.GaugeOf("fealty_operator_roots_not_after_seconds",
 		"When the root of the operator's PKI that lasts longest ends, of those in the manifest in force, in seconds since "+
 			"1970; 0 if it names none.",
 		func() float64 {

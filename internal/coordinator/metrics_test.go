@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/internal/coordinator"
-	"github.com/fealty-io/fealty/internal/goldentest"
+	"github.com/fealty-io/fealty/test/goldentest"
 )
 
 // Dashboards and alerts name metrics: a name, a type, a label or a bucket changes only

@@ -14,13 +14,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -60,7 +58,7 @@ type modelToken struct {
 func TestAdmissionModel(t *testing.T) {
 	testlane.Checks(t, 10, 100) // each is a cluster of its own
 	rapid.Check(t, func(r *rapid.T) {
-		w := &world{Desk: coordinatortest.ReadyDesk(r, desktest.EntriesOf(true)), r: r,
+		w := &world{Desk: coordinatortest.ReadyDesk(r, coordinatortest.EntriesOf(true)), r: r,
 			holder: make(map[string]*coordinatortest.Machine),
 			vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool),
@@ -129,7 +127,7 @@ func (w *world) makeToken(r *rapid.T) {
 		if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
 			w.C.Rooms().Admission.RegisterServices)).CreateToken(
 			context.Background(), req); !errors.Is(err,
-			explain.NotFound) {
+			errcode.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
 		}
 		return
@@ -199,7 +197,7 @@ func (w *world) joinByToken(r *rapid.T) {
 	mayFail := w.lossy(r)
 	err := m.Join(kind, proof.NewTokenProver(tok.JoinToken))
 	w.Store.Lose()
-	if desktest.OutcomeUnknown(err) && mayFail {
+	if coordinatortest.OutcomeUnknown(err) && mayFail {
 		// It may have happened: then the use is bound to this key.
 		if !use() {
 			return
@@ -285,7 +283,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 	mayFail := w.lossy(r)
 	err := m.JoinWith(key, m.ID.Kind(), proof.NewSVIDProver(m.ID.Kind(), m.ID.Name(), m.Key))
 	w.Store.Lose()
-	if desktest.OutcomeUnknown(err) && mayFail {
+	if coordinatortest.OutcomeUnknown(err) && mayFail {
 		w.settle(r, m, key)
 		return
 	}
@@ -294,7 +292,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 	case err == nil && !allowed:
 		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path],
 			rec.Value.NotAfter, w.Clock())
-	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
+	case err != nil && allowed && !errors.Is(err, errcode.RateLimited) && !w.shared(m):
 		r.Fatalf("%s proved its last key and was refused: %v", path, err)
 	case err == nil:
 		if m.Grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
@@ -337,7 +335,7 @@ func (w *world) renewal(r *rapid.T) {
 	mayFail := w.lossy(r)
 	chain, err := m.RenewWith(m.Leaf, next)
 	w.Store.Lose()
-	if desktest.OutcomeUnknown(err) && mayFail {
+	if coordinatortest.OutcomeUnknown(err) && mayFail {
 		if w.Record(m.ID.Kind(), m.ID.Name()).Value.Key != coordinatortest.KeyOf(w.T, next) {
 			return
 		}
@@ -350,7 +348,7 @@ func (w *world) renewal(r *rapid.T) {
 	case err == nil && !allowed:
 		r.Fatalf("%s was renewed (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path],
 			m.Leaf.NotAfter, w.Clock())
-	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
+	case err != nil && allowed && !errors.Is(err, errcode.RateLimited) && !w.shared(m):
 		r.Fatalf("%s was not renewed: %v", path, err)
 	case err == nil:
 		m.Older, m.Key = append(m.Older, m.Key), next
@@ -400,7 +398,7 @@ func (w *world) shared(m *coordinatortest.Machine) bool {
 
 // kill marks all keys of a machine as banned.
 func (w *world) kill(m *coordinatortest.Machine) {
-	end := w.Clock().Add(lifetimes.KeyMemory(w.State().Manifest))
+	end := w.Clock().Add(record.KeyMemory(w.State().Manifest))
 	for _, k := range append(slices.Clone(m.Older), m.Key) {
 		w.dead[coordinatortest.KeyOf(w.T, k)] = end
 	}
@@ -416,12 +414,12 @@ func (w *world) ban(r *rapid.T) {
 	if m, p := w.live(r); m != nil {
 		path = p
 	}
-	kind, name := desktest.SplitPath(path)
+	kind, name := coordinatortest.SplitPath(path)
 	mayFail := w.lossy(r)
 	_, err := w.Members().BanMember(context.Background(),
 		&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
 	w.Store.Lose()
-	if desktest.OutcomeUnknown(err) && mayFail {
+	if coordinatortest.OutcomeUnknown(err) && mayFail {
 		_, err = w.Members().BanMember(context.Background(),
 			&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "again"})
 	}
@@ -446,7 +444,7 @@ func (w *world) unban(r *rapid.T) {
 	if !w.banned[path] {
 		return
 	}
-	kind, name := desktest.SplitPath(path)
+	kind, name := coordinatortest.SplitPath(path)
 	_, err := w.Members().UnbanMember(context.Background(), &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name})
 	w.ok(err)
 	delete(w.banned, path)
@@ -460,7 +458,7 @@ func (w *world) replace(r *rapid.T) {
 	if m == nil || w.vacant[path] {
 		return
 	}
-	kind, name := desktest.SplitPath(path)
+	kind, name := coordinatortest.SplitPath(path)
 	_, err := w.Members().ReplaceMember(context.Background(),
 		&fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
 	if !w.Record(m.ID.Kind(), m.ID.Name()).Exists() {
@@ -476,7 +474,7 @@ func (w *world) remove(r *rapid.T) {
 	if m == nil {
 		return
 	}
-	kind, name := desktest.SplitPath(path)
+	kind, name := coordinatortest.SplitPath(path)
 	rec := w.Record(m.ID.Kind(), name)
 	existed := rec.Exists()
 	req := &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, Force: rapid.Bool().Draw(r, "force"), Reason: "model"}
@@ -485,12 +483,12 @@ func (w *world) remove(r *rapid.T) {
 	_, err := w.Members().RemoveMember(context.Background(), req)
 	switch {
 	case existed && !w.domains[path] && atWork && !req.Force:
-		if !errors.Is(err, explain.MemberInContact) {
+		if !errors.Is(err, errcode.MemberInContact) {
 			r.Fatalf("%s is at work, and its removal said %v", path, err)
 		}
 		return
 	case w.domains[path] && existed:
-		if !errors.Is(err, explain.MemberOwnsDomains) {
+		if !errors.Is(err, errcode.MemberOwnsDomains) {
 			r.Fatalf("%s owns a domain, and its removal said %v", path, err)
 		}
 		return
@@ -529,17 +527,17 @@ func (w *world) undrain(r *rapid.T) {
 func (w *world) mark(r *rapid.T, m *coordinatortest.Machine, path string, want bool,
 	f func(kind, name string) (bool, error)) {
 	rec := w.Record(m.ID.Kind(), m.ID.Name())
-	kind, name := desktest.SplitPath(path)
+	kind, name := coordinatortest.SplitPath(path)
 	mayFail := w.lossy(r)
 	changed, err := f(kind, name)
 	w.Store.Lose()
 	again := false
-	if desktest.OutcomeUnknown(err) && mayFail {
+	if coordinatortest.OutcomeUnknown(err) && mayFail {
 		again = true
 		changed, err = f(kind, name)
 	}
 	if !rec.Exists() {
-		if !errors.Is(err, explain.NotFound) {
+		if !errors.Is(err, errcode.NotFound) {
 			r.Fatalf("%s is no member, and marking it said %v", path, err)
 		}
 		return
@@ -585,7 +583,7 @@ func (w *world) gone(path string) {
 	delete(w.domains, path)
 	delete(w.drained, path)
 	if w.contact[path] {
-		kind, name := desktest.SplitPath(path)
+		kind, name := coordinatortest.SplitPath(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
 		w.C.Rooms().Membership.Live().Closed(id, nil, false)
@@ -626,7 +624,7 @@ func (w *world) own(r *rapid.T) {
 
 func (w *world) otherManifest(*rapid.T) {
 	w.withPool = !w.withPool
-	w.ok(w.Set(desktest.EntriesOf(w.withPool)))
+	w.ok(w.Set(coordinatortest.EntriesOf(w.withPool)))
 }
 
 // check is what always holds, of the records alone.
@@ -669,7 +667,7 @@ func (w *world) check(r *rapid.T) {
 	// A banned key is in the bundle for as long as a certificate can be valid.
 	bundle := w.C.Rooms().Bundle.View().Bundle
 	for path := range w.banned {
-		kind, name := desktest.SplitPath(path)
+		kind, name := coordinatortest.SplitPath(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
 		if !bundle.Banned(id, coordinatortest.KeyNumber(0)) {
@@ -687,7 +685,7 @@ func (w *world) check(r *rapid.T) {
 
 func (w *world) csr(key *ecdsa.PrivateKey) []byte {
 	w.r.Helper()
-	der, err := ca.NewCSR(key)
+	der, err := pki.NewCSR(key)
 	w.ok(err)
 	return der
 }

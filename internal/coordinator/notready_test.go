@@ -18,34 +18,34 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/sealed"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // inRecovery says what the methods that answer in recovery mode say there to an empty
 // request: a code, or "" for an answer. Every other method of every service says that
 // it is in recovery mode.
-var inRecovery = map[string]struct{ far, local explain.Code }{
+var inRecovery = map[string]struct{ far, local errcode.Code }{
 	// Shows the phase, and why.
 	"StatusService.GetStatus": {"", ""},
 	// Says that there is a manifest, before it reads anything.
-	"ManifestService.FirstSet": {explain.HistoryInitialized, explain.HistoryInitialized},
+	"ManifestService.FirstSet": {errcode.HistoryInitialized, errcode.HistoryInitialized},
 	// Only the owners can open them, and they need them to bring the seed back.
-	"ManifestService.GetSeedShares": {explain.RecoveryMode, ""},
+	"ManifestService.GetSeedShares": {errcode.RecoveryMode, ""},
 	// It is how owners bring it back.
-	"RecoveryService.Recover": {"", explain.JoinNoBinding},
+	"RecoveryService.Recover": {"", errcode.JoinNoBinding},
 	// It proves itself and shows the history, and no authority.
-	"VerifyService.Verify": {explain.RequestField, explain.RequestField},
+	"VerifyService.Verify": {errcode.RequestField, errcode.RequestField},
 }
 
 // In recovery mode a coordinator serves its last state to nobody: each method of each
@@ -79,7 +79,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 						continue
 					}
 					local := cl.name == "local"
-					want := explain.RecoveryMode
+					want := errcode.RecoveryMode
 					switch {
 					case cl.noAnswer, cl.past && rule.GetOpen(): // nobody, or the same as before
 						continue
@@ -89,25 +89,25 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 						want = exception.far
 					}
 					if name == "RecoveryService.Recover" && !local && !headReads {
-						want = explain.HistoryInvalid // there is nothing to bring a share for
+						want = errcode.HistoryInvalid // there is nothing to bring a share for
 					}
 					if name == "ManifestService.GetSeedShares" && local && !headReads {
-						want = explain.HistoryInvalid
+						want = errcode.HistoryInvalid
 					}
 					err := call(f.Context(), cl.conn, m, rule.GetBind(), cl.bound)
 					if may := rule.GetOpen() || local && rule.GetLocal() || cl.kind != "" &&
 						slices.Contains(rule.GetKinds(), string(cl.kind)); !may {
-						if err == nil || !refusedByAuthz(err) && explain.Of(err).Code != explain.RecoveryMode {
+						if err == nil || !refusedByAuthz(err) && errcode.Of(err).Code != errcode.RecoveryMode {
 							t.Errorf("%s as %s, who may not: %v", name, cl.name, err)
 						}
 						continue
 					}
-					got := explain.Code("")
+					got := errcode.Code("")
 					if err != nil {
-						got = explain.Of(err).Code
+						got = errcode.Of(err).Code
 					}
 					if cl.kind != "" && !cl.past && !rule.GetOpen() {
-						want = explain.RecoveryMode // it is not known of which cluster an identity is
+						want = errcode.RecoveryMode // it is not known of which cluster an identity is
 					}
 					if got != want {
 						t.Errorf("%s as %s: %q (%v), want %q", name, cl.name, got, err, want)
@@ -200,7 +200,7 @@ func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 		t.Errorf("status says %+v", st)
 	}
 	_, err = f.Local().Manifest.SetManifest(f.Context(), &fealtyv1.SetManifestRequest{Manifest: f.Manifest("")})
-	coordinatortest.WantCode(t, err, explain.RecoveryMode)
+	coordinatortest.WantCode(t, err, errcode.RecoveryMode)
 
 	conn, err := coordinatortest.DialUnproven(f.Addr)
 	coordinatortest.WantOnly(t, "dial", err, "")
@@ -208,7 +208,7 @@ func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
 	coordinatortest.WantOnly(t, "first set", err, "")
 	_, err = first.Recv()
-	coordinatortest.WantCode(t, err, explain.HistoryInitialized)
+	coordinatortest.WantCode(t, err, errcode.HistoryInitialized)
 
 	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.Context(),
 		&fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
@@ -219,7 +219,7 @@ func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 			t.Errorf("it claims authority: %+v", c)
 		}
 	} else {
-		coordinatortest.WantCode(t, err, explain.HistoryInvalid) // the head does not read
+		coordinatortest.WantCode(t, err, errcode.HistoryInvalid) // the head does not read
 	}
 }
 

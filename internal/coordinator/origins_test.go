@@ -8,10 +8,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -64,7 +63,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("the mesh CA key is the one of before")
 	}
 
-	desktest.ReseedIn(f)
+	coordinatortest.ReseedIn(f)
 	f.Await(authority.Ready)
 	r.AwaitHead(f)
 	coordinatortest.WantOrigins(t, f, names...)
@@ -111,7 +110,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			coordinatortest.WantPhase(d, "ready", "")
 			coordinatortest.WantOnly(t, "write what waits", d.C.Rooms().Auditing.Write(t.Context()), "")
 			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
-				if found, _ := desktest.Audits(d, action); len(found) != 1 ||
+				if found, _ := coordinatortest.Audits(d, action); len(found) != 1 ||
 					found[0].Fields["head"] != d.State().Head.Hash.String() || found[0].Actor == "" ||
 					found[0].At.IsZero() {
 					t.Errorf("%s: %+v", action, found)

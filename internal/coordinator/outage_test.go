@@ -15,11 +15,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -51,26 +49,26 @@ func TestOutage(t *testing.T) {
 	for name, o := range map[string]storeOutage{
 		"fails": {begin: func(m *coordinatortest.MemStore) { m.SetDown(coordinatortest.ErrDown) },
 			end:  func(m *coordinatortest.MemStore) { m.SetDown(nil) },
-			code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned,
-			older: explain.RenewOlderKey},
+			code: errcode.StoreUnreachable, store: "degraded", members: 6, removed: errcode.JoinBanned,
+			older: errcode.RenewOlderKey},
 		"hangs": {begin: func(m *coordinatortest.MemStore) { m.SetHanging(true); m.SetDown(coordinatortest.ErrDown) },
 			end: func(m *coordinatortest.MemStore) {
 				m.SetDown(
 					nil)
-			}, code: explain.StoreUnreachable, store: "degraded",
+			}, code: errcode.StoreUnreachable, store: "degraded",
 			members: 6,
-			removed: explain.JoinBanned, older: explain.RenewOlderKey},
+			removed: errcode.JoinBanned, older: errcode.RenewOlderKey},
 		"full": {begin: func(m *coordinatortest.MemStore) { m.SetFull(true) },
 			end:  func(m *coordinatortest.MemStore) { m.SetFull(false) },
-			code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone,
-			older: explain.StoreBusy, read: true},
+			code: errcode.StoreFull, store: "full", members: 5, removed: errcode.RenewEntryGone,
+			older: errcode.StoreBusy, read: true},
 		"gone": {begin: func(m *coordinatortest.MemStore) { m.SetRefusing(coordinatortest.RefusedFor(store.FileGone)) },
 			end: func(m *coordinatortest.MemStore) {
 				m.SetRefusing(
 					nil)
-			}, code: explain.StoreRefuses, store: "file-gone",
+			}, code: errcode.StoreRefuses, store: "file-gone",
 			members: 5,
-			removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
+			removed: errcode.RenewEntryGone, older: errcode.StoreBusy, read: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testOutage(t, o) })
@@ -81,11 +79,11 @@ func TestOutage(t *testing.T) {
 // storeOutage is a way in which a store fails, and how it is told.
 type storeOutage struct {
 	begin, end func(*coordinatortest.MemStore)
-	code       explain.Code
+	code       errcode.Code
 	store      string       // in the answer of readiness
 	members    int          // that are shown
-	removed    explain.Code // of a member that was removed
-	older      explain.Code // of the key before the last one; see renewRecorded
+	removed    errcode.Code // of a member that was removed
+	older      errcode.Code // of the key before the last one; see renewRecorded
 	read       bool         // what is read is what is so
 }
 
@@ -97,7 +95,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+	d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 	stop := runs(d, t)
 	defer func() { stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 	known := []*coordinatortest.Machine{d.Joined("a"), d.Joined("b"), d.Joined("c")}
@@ -105,8 +103,8 @@ func testOutage(t *testing.T, o storeOutage) {
 	banned, removed, clone := d.Joined("banned"), d.Joined("removed"), d.Joined("cloned")
 	copied := *clone
 	coordinatortest.WantOnlyNil(t, clone.Renew())
-	desktest.BanAt(d, t, identity.Data, "banned")
-	desktest.RemoveAt(d, t, identity.Data, "removed")
+	coordinatortest.BanAt(d, t, identity.Data, "banned")
+	coordinatortest.RemoveAt(d, t, identity.Data, "removed")
 	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(),
 		false)) // as the trust loop goes on trying
 	spare := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
@@ -122,26 +120,26 @@ func testOutage(t *testing.T, o storeOutage) {
 	}
 	for _, until := range looks {
 		for _, m := range known {
-			desktest.WantOutage(t, m.ID.Name()+" with a new key", m.Renew(), o.code)
-			if err := desktest.RenewRecorded(m); err != nil {
+			coordinatortest.WantOutage(t, m.ID.Name()+" with a new key", m.Renew(), o.code)
+			if err := coordinatortest.RenewRecorded(m); err != nil {
 				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.ID.Name(), err)
 			}
 			if end := recordedEnd(d, m).Add(coordinator.DefaultMaxHeadAge); m.Leaf.NotAfter.After(end) {
 				t.Errorf("%s is certified until %v, want at most %v", m.ID.Name(), m.Leaf.NotAfter, end)
 			}
 		}
-		wantCut(t, "a banned member", desktest.RenewRecorded(banned))
-		coordinatortest.WantOnly(t, "a banned member past the guard", desktest.RenewPastGuard(d, banned),
-			explain.JoinBanned)
-		wantCut(t, "a removed member", desktest.RenewRecorded(removed))
-		coordinatortest.WantOnly(t, "a removed member past the guard", desktest.RenewPastGuard(d, removed), o.removed)
-		coordinatortest.WantOnly(t, "an older key", desktest.RenewRecorded(&copied), o.older)
-		desktest.WantOutage(t, "a join", d.Machine().Join(identity.Data, proof.NewTokenProver(spare)), o.code)
-		desktest.WantOutage(t, "a return", known[0].Rejoin(), o.code)
-		desktest.WantOutage(t, "a manifest",
+		wantCut(t, "a banned member", coordinatortest.RenewRecorded(banned))
+		coordinatortest.WantOnly(t, "a banned member past the guard", coordinatortest.RenewPastGuard(d, banned),
+			errcode.JoinBanned)
+		wantCut(t, "a removed member", coordinatortest.RenewRecorded(removed))
+		coordinatortest.WantOnly(t, "a removed member past the guard", coordinatortest.RenewPastGuard(d, removed), o.removed)
+		coordinatortest.WantOnly(t, "an older key", coordinatortest.RenewRecorded(&copied), o.older)
+		coordinatortest.WantOutage(t, "a join", d.Machine().Join(identity.Data, proof.NewTokenProver(spare)), o.code)
+		coordinatortest.WantOutage(t, "a return", known[0].Rejoin(), o.code)
+		coordinatortest.WantOutage(t, "a manifest",
 			d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
 		_, err := d.Members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
-		desktest.WantOutage(t, "a ban", err, o.code)
+		coordinatortest.WantOutage(t, "a ban", err, o.code)
 		time.Sleep(until - time.Since(began))
 	}
 	if d.State().Phase != authority.Ready || d.State().Head.Hash != head {
@@ -175,7 +173,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	}
 	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
 	if !o.read {
-		desktest.WantOutage(t, "a member that is not known", err, o.code)
+		coordinatortest.WantOutage(t, "a member that is not known", err, o.code)
 	}
 	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
@@ -184,7 +182,7 @@ func testOutage(t *testing.T, o storeOutage) {
 			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
 		t.Errorf("status in the outage: %d members, %v, %v", len(st.GetMembers()), st.GetFindings(), err)
 	}
-	if _, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
+	if _, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
 		t.Errorf("config in the outage: %v", err)
 	}
 
@@ -196,7 +194,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if n := d.C.Rooms().Auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
-	if entries, _ := desktest.Audits(d, "member.renew.outage"); len(entries) < 9 ||
+	if entries, _ := coordinatortest.Audits(d, "member.renew.outage"); len(entries) < 9 ||
 		entries[0].Fields["not_after"] == "" ||
 		entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
 		t.Errorf("%d audit entries of the outage: %v", len(entries), entries[:min(1, len(entries))])
@@ -224,15 +222,15 @@ func TestOutageEnds(t *testing.T) {
 	a := d.Joined("a")
 	d.Store.SetDown(coordinatortest.ErrDown)
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a))
+	coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(a))
 	d.Advance(time.Second)
-	coordinatortest.WantOnly(t, "too late", desktest.RenewRecorded(a), explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "too late", coordinatortest.RenewRecorded(a), errcode.StoreUnreachable)
 	_, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
-	coordinatortest.WantOnly(t, "members, too late", err, explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "members, too late", err, errcode.StoreUnreachable)
 	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
-	coordinatortest.WantOnly(t, "a member, too late", err, explain.StoreUnreachable)
-	_, err = desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
-	coordinatortest.WantOnly(t, "config, too late", err, explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "a member, too late", err, errcode.StoreUnreachable)
+	_, err = coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	coordinatortest.WantOnly(t, "config, too late", err, errcode.StoreUnreachable)
 	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
@@ -251,13 +249,13 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
 	d.C.Rooms().Moves.Succession.Look(t.Context())
 	d.Store.SetDown(coordinatortest.ErrDown)
-	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a))
+	coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(a))
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a))
+	coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(a))
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
 	d.C.Rooms().Moves.Succession.Look(t.Context())
-	desktest.RemoveAt(d, t, identity.Data, "a")
+	coordinatortest.RemoveAt(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t,
 		a.Key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
@@ -278,12 +276,12 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 		t.Fatal("it is not known")
 	}
 	// Until then the other one certifies it, asked a minute before the record says that it ends.
-	until := stale.NotAfter.Add(min(time.Hour-time.Minute, coordinator.DefaultMaxHeadAge, lifetimes.StretchOf(
+	until := stale.NotAfter.Add(min(time.Hour-time.Minute, coordinator.DefaultMaxHeadAge, record.StretchOf(
 		time.Hour)))
 	refused := 0
 	for d.Advance(time.Minute); d.Clock().Before(until.Add(-2 * time.Minute)); d.Advance(time.Minute) {
 		switch err := a.Renew(); {
-		case errors.Is(err, explain.RateLimited):
+		case errors.Is(err, errcode.RateLimited):
 			refused++
 		case err != nil:
 			t.Fatal(err)
@@ -292,7 +290,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	if refused == 0 {
 		t.Error("it may renew as often as it likes")
 	}
-	desktest.RemoveAt(d, t, identity.Data, "a")
+	coordinatortest.RemoveAt(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(stale.Key))
 	if err != nil || ban.Value.CertEnd.Before(until) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, until, err)
@@ -348,11 +346,11 @@ func TestOutageInTheMiddle(t *testing.T) {
 			return err
 		}},
 		{"config", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
-			_, err := desktest.PutAt(d, "kind: degraded\nname: less\nmax: 1s")
+			_, err := coordinatortest.PutAt(d, "kind: degraded\nname: less\nmax: 1s")
 			return err
 		}},
 		{"rotate", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
-			_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+			_, err := coordinatortest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			return err
 		}},
 		{"set", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
@@ -374,7 +372,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Fatalf("cut after %d: the keys are gone", n)
 				}
 				d.Store.SetDown(coordinatortest.ErrDown)
-				if err := desktest.RenewRecorded(other); err != nil && d.State().Phase == authority.Ready {
+				if err := coordinatortest.RenewRecorded(other); err != nil && d.State().Phase == authority.Ready {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.Store.SetDown(nil)
@@ -411,7 +409,7 @@ func wantCut(t *testing.T, what string, err error) {
 func TestStartWithoutTheStore(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Store.SetDown(coordinatortest.ErrDown)
-	if _, err := d.Another("another"); !errors.Is(err, explain.StoreUnreachable) ||
+	if _, err := d.Another("another"); !errors.Is(err, errcode.StoreUnreachable) ||
 		!errors.Is(err, coordinatortest.ErrDown) {
 		t.Errorf("started without a store: %v", err)
 	}

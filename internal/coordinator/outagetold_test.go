@@ -10,11 +10,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // Why the store does not answer is told apart, with its own words: to whoever calls, in status, in readiness
@@ -22,16 +21,16 @@ import (
 func TestWhyTheStoreDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	for o, want := range map[store.Outage]struct {
-		code explain.Code
+		code errcode.Code
 		word string
 	}{
-		store.Unreachable:  {explain.StoreUnreachable, "unreachable"},
-		store.Locked:       {explain.StoreHeld, "locked"},
-		store.LoginRefused: {explain.StoreLoginRefused, "login-refused"},
-		store.Overloaded:   {explain.StoreOverloaded, "too-many-connections"},
-		store.Standby:      {explain.StoreUnsuitable, "standby"},
-		store.Unsuitable:   {explain.StoreUnsuitable, "unsuitable"},
-		store.Unreadable:   {explain.StoreUnreachable, "unreadable"},
+		store.Unreachable:  {errcode.StoreUnreachable, "unreachable"},
+		store.Locked:       {errcode.StoreHeld, "locked"},
+		store.LoginRefused: {errcode.StoreLoginRefused, "login-refused"},
+		store.Overloaded:   {errcode.StoreOverloaded, "too-many-connections"},
+		store.Standby:      {errcode.StoreUnsuitable, "standby"},
+		store.Unsuitable:   {errcode.StoreUnsuitable, "unsuitable"},
+		store.Unreadable:   {errcode.StoreUnreachable, "unreadable"},
 	} {
 		t.Run(want.word, func(t *testing.T) {
 			t.Parallel()
@@ -42,17 +41,17 @@ func TestWhyTheStoreDoesNotAnswer(t *testing.T) {
 
 			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).
 				CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
-			told := explain.Of(explain.Of(err).GRPCStatus().Err())
-			if told.Code != want.code || !errors.Is(told, explain.StoreUnreachable) || !strings.Contains(told.Why, words) ||
-				explain.ExitCode(told) != explain.ExitUnreachable {
-				t.Errorf("a member is told %v, exit status %d", told, explain.ExitCode(told))
+			told := errcode.Of(errcode.Of(err).GRPCStatus().Err())
+			if told.Code != want.code || !errors.Is(told, errcode.StoreUnreachable) || !strings.Contains(told.Why, words) ||
+				errcode.ExitCode(told) != errcode.ExitUnreachable {
+				t.Errorf("a member is told %v, exit status %d", told, errcode.ExitCode(told))
 			}
-			stranger := explain.Of(explain.Of(storeguard.ForStrangers(err)).GRPCStatus().Err())
+			stranger := errcode.Of(errcode.Of(storeguard.ForStrangers(err)).GRPCStatus().Err())
 			if stranger.Code != want.code || !strings.Contains(stranger.Why, o.String()) || strings.Contains(stranger.Error(), "fealty at") {
 				t.Errorf("a stranger is told %v", stranger)
 			}
-			desktest.WantOutage(t, "a new key", m.Renew(), want.code)
-			coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m)) // as in every outage
+			coordinatortest.WantOutage(t, "a new key", m.Renew(), want.code)
+			coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(m)) // as in every outage
 
 			d.C.SelfChecked().Set(d.Clock())
 			if a := d.C.Health().Readiness(); !a.OK || a.Store != "failing" || a.Failure != want.word || !strings.Contains(a.Reason, words) {
@@ -61,7 +60,7 @@ func TestWhyTheStoreDoesNotAnswer(t *testing.T) {
 			if !d.C.Health().Liveness().OK {
 				t.Error("it is not alive")
 			}
-			if found := desktest.FindingsAt(d, t, want.code); len(found) != 1 || !strings.Contains(found[0].GetSummary(), words) {
+			if found := coordinatortest.FindingsAt(d, t, want.code); len(found) != 1 || !strings.Contains(found[0].GetSummary(), words) {
 				t.Errorf("findings: %v", found)
 			}
 			if n := counted(t, d.C.Registry(), want.word); n == 0 {
@@ -70,12 +69,12 @@ func TestWhyTheStoreDoesNotAnswer(t *testing.T) {
 
 			d.Store.SetDown(nil)
 			coordinatortest.WantOnlyNil(t, m.Renew())
-			d.Advance(writable.Settles + time.Second)
+			d.Advance(health.WriteSettles + time.Second)
 			coordinatortest.WantOnlyNil(t, m.Renew())
 			d.C.Rooms().Moves.Succession.Look(t.Context())
 			d.C.SelfChecked().Set(d.Clock())
-			if a := d.C.Health().Readiness(); a.Store != "ok" || a.Failure != "" || a.Reason != "" || len(desktest.FindingsAt(d, t, want.code)) != 0 {
-				t.Errorf("when it is over: %+v, %v", a, desktest.FindingsAt(d, t, want.code))
+			if a := d.C.Health().Readiness(); a.Store != "ok" || a.Failure != "" || a.Reason != "" || len(coordinatortest.FindingsAt(d, t, want.code)) != 0 {
+				t.Errorf("when it is over: %+v, %v", a, coordinatortest.FindingsAt(d, t, want.code))
 			}
 		})
 	}

@@ -15,11 +15,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -29,7 +28,7 @@ import (
 // mends it. Nothing new of the kind is taken.
 func TestOutdatedManifest(t *testing.T) {
 	t.Parallel()
-	corp := coordinatortest.CorpEntries(identitytest.NewPKI(t, "corp", nil))
+	corp := coordinatortest.CorpEntries(pkitest.NewPKI(t, "corp", nil))
 	outdated := map[string]string{
 		"a filler in a comment":  "  - {name: root, kind: admin, match: [\"key:KEY\"]} # ro\u3164ot\n",
 		"a tag in a comment":     "  - {name: root, kind: admin, match: [\"key:KEY\"]} # \U000e0041\n",
@@ -70,12 +69,12 @@ func TestOutdatedManifest(t *testing.T) {
 			if d.State().Phase != authority.Ready {
 				t.Fatalf("it did not come back: %s", d.State().Reason)
 			}
-			found := desktest.FindingsAt(d, t, explain.ManifestOutdated)
+			found := coordinatortest.FindingsAt(d, t, errcode.ManifestOutdated)
 			if len(found) != 1 {
 				t.Fatalf("findings %v, want the place that could not be set today", found)
 			}
 			// It can go on from a store that went back, too.
-			plan, err := backup.PlanInPlace(t.Context(), desktest.Lifted{MemStore: d.Store}, d.Clock(),
+			plan, err := backup.PlanInPlace(t.Context(), coordinatortest.Lifted{MemStore: d.Store}, d.Clock(),
 				func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
 			if err != nil || plan.Manifest.Hash() != d.State().Manifest.Hash() {
 				t.Errorf("a restore in place is planned with %v", err)
@@ -97,13 +96,13 @@ func TestOutdatedManifest(t *testing.T) {
 
 			again := d.Request(d.Manifest(pool + "  # another\n" + entry))
 			if _, err := d.C.Rooms().Moves.Manifests.Set(context.Background(), again, false); !errors.Is(err,
-				explain.ManifestInvalid) {
-				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
+				errcode.ManifestInvalid) {
+				t.Fatalf("set once more = %v, want %v", err, errcode.ManifestInvalid)
 			}
 			if err := d.Set(pool); err != nil {
 				t.Fatalf("the manifest that mends it: %v", err)
 			}
-			if found := desktest.FindingsAt(d, t, explain.ManifestOutdated); len(found) != 0 {
+			if found := coordinatortest.FindingsAt(d, t, errcode.ManifestOutdated); len(found) != 0 {
 				t.Errorf("still told: %v", found)
 			}
 		})
@@ -115,7 +114,7 @@ func TestOutdatedManifest(t *testing.T) {
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
 	d := earlierDesk(t)
-	pki := identitytest.NewPKI(t, "corp", d.Clock)
+	pki := pkitest.NewPKI(t, "corp", d.Clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(coordinatortest.CorpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
 	coordinatortest.WantOnlyNil(t, d.Set(pool+entry))
@@ -140,11 +139,11 @@ func TestOutdatedMember(t *testing.T) {
 	if err := d.Machine().Join(identity.Data, coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
 		"no\u3164de-2"))); !errors.Is(
 		err,
-		explain.JoinUnauthorized) {
+		errcode.JoinUnauthorized) {
 		t.Errorf("a join by a name that hides a character: %v", err)
 	}
 	coordinatortest.WantOnlyNil(t, d.Set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
-	if found := desktest.FindingsAt(d, t, explain.ManifestOutdated); len(found) != 0 {
+	if found := coordinatortest.FindingsAt(d, t, errcode.ManifestOutdated); len(found) != 0 {
 		t.Errorf("still told: %v", found)
 	}
 	renew("under the manifest that mends it")

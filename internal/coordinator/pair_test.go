@@ -7,8 +7,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // Two replicas on one store: what one does holds at the other.
@@ -38,8 +37,8 @@ func TestTwoReplicas(t *testing.T) {
 
 	// A replica that lags does not decide under its old manifest: it catches up
 	// first, and then refuses.
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
-	coordinatortest.WantOnly(t, "renew at the one that lags", at(other, m.Renew), explain.RenewEntryGone)
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
+	coordinatortest.WantOnly(t, "renew at the one that lags", at(other, m.Renew), errcode.RenewEntryGone)
 	if other.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
@@ -47,12 +46,12 @@ func TestTwoReplicas(t *testing.T) {
 	other.Rooms().Moves.Succession.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
-	desktest.BanAt(d, t, identity.Data, "a")
+	coordinatortest.BanAt(d, t, identity.Data, "a")
 	next, _ := coordinatortest.NewKey()
 	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
 		m.Key)},
 		coordinatortest.MustCSR(t, next))
-	coordinatortest.WantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
+	coordinatortest.WantOnly(t, "renew at the other after a ban here", err, errcode.JoinBanned)
 	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -43,7 +43,7 @@ func TestShardPausedIsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range st.GetFindings() {
-			if f.GetCode() == string(explain.ShardPaused) {
+			if f.GetCode() == string(errcode.ShardPaused) {
 				found = f.GetSummary() + "; " + f.GetRemedy()
 			}
 		}
@@ -93,7 +93,7 @@ func TestShardPausedIsFound(t *testing.T) {
 	}
 	want("a zombie says that it is not", true)
 
-	d.Advance(replicas.SilentAfter + time.Second)
+	d.Advance(peer.SilentAfter + time.Second)
 	want("heard no more", false)
 	must(second, new(true))
 	want("heard again", true)
@@ -104,6 +104,6 @@ func TestShardPausedIsFound(t *testing.T) {
 	if found := finds(); found != "" {
 		t.Errorf("banned just now: status finds %q", found)
 	}
-	d.Advance(replicas.SilentAfter + time.Second)
+	d.Advance(peer.SilentAfter + time.Second)
 	want("heard no more", false)
 }

@@ -6,16 +6,16 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/recovery"
 )
 
 // crowds of strangers: from how many addresses they come, how many calls each of these
 // begins, and how many places there are.
 var crowds = map[string]struct{ addresses, calls, most int }{
-	"8 addresses":                      {8, ownerrecovery.MaxPerSource + 1, ownerrecovery.MaxBringing},
-	"64 addresses":                     {64, 1, ownerrecovery.MaxBringing},
+	"8 addresses":                      {8, owner.MaxPerSource + 1, owner.MaxBringing},
+	"64 addresses":                     {64, 1, owner.MaxBringing},
 	"64 addresses that take all there": {64, 1, 24},
 }
 

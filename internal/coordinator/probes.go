@@ -10,15 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 )
 
 // Bounds of [Timing.MaxHeadAge].
 const (
 	MinMaxHeadAge = time.Minute // above authority.DegradedAfter
-	MaxMaxHeadAge = lifetimes.Stretch
+	MaxMaxHeadAge = record.Stretch
 )
 
 const (

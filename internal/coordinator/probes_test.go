@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 )
 
 func TestHealth(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/recovery"
 )
 
 // A coordinator on the way to another head decides nothing under the one before meanwhile,
@@ -57,7 +57,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen.Mark()}
 	_, err = coordinatortest.VerifyAt(t, r.Addr, want)
-	coordinatortest.WantCode(t, err, explain.RecoveryMode)
+	coordinatortest.WantCode(t, err, errcode.RecoveryMode)
 	if claim, _, err := r.C.Rooms().Shown.Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
 		32)); err != nil ||
 		claim.GetReady() || len(claim.GetMeshCa()) > 0 {
@@ -77,7 +77,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	later.Store(int64(authority.FollowPatience))
 	goOn()
 	r.Await(authority.Recovery)
-	if _, err := r.C.Rooms().Head.Ready(); !errors.Is(err, explain.RecoveryMode) {
+	if _, err := r.C.Rooms().Head.Ready(); !errors.Is(err, errcode.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
 	if ok, phase := r.C.Health().Readiness().OK, r.C.Health().Phase; ok || phase != authority.Recovery {

@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/auditstore"
+	auditlogstore "github.com/fealty-io/fealty/internal/auditlog/store"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Retention of the record families.
@@ -94,7 +94,7 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now tim
 // and then those behind checkpoints, once a newer checkpoint says that they are over.
 func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now time.Time) error {
 	before := now.Add(-auditRetention)
-	err := auditstore.Old(ctx, c.store, before,
+	err := auditlogstore.Old(ctx, c.store, before,
 		func(over []store.Entry) error { return c.rooms.Election.Drop(ctx, s, over) })
 	if err != nil {
 		return err

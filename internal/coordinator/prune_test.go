@@ -17,11 +17,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -40,7 +39,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 
 	// A banned key is forgotten when no certificate over it can be valid.
 	m := d.Joined("lost")
-	desktest.RemoveAt(d, t, identity.Data, "lost")
+	coordinatortest.RemoveAt(d, t, identity.Data, "lost")
 	over["banned key"] = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 
 	// A session is over when its certificate has ended, and what clocks may differ.
@@ -68,7 +67,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 	kept["token"], kept["use of a token"] = admission.TokenKey(id), d.Store.Keys(admission.TokenUsePrefix + id + "/")[0]
 	kept["session"] = login("new")
 	m = d.Joined("lost-2")
-	desktest.RemoveAt(d, t, identity.Data, "lost-2")
+	coordinatortest.RemoveAt(d, t, identity.Data, "lost-2")
 	kept["banned key"] = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 	until(at)
 
@@ -80,9 +79,9 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 	over["audit entry"], over["audit entry of a year ago"] = audit(coordinator.AuditRetention+time.Second),
 		audit(365*24*time.Hour)
 	kept["audit entry"] = audit(coordinator.AuditRetention - time.Second)
-	over["coordinator's word of itself"] = replicas.Prefix + "rubbish"
+	over["coordinator's word of itself"] = peer.Prefix + "rubbish"
 	d.Store.Write(over["coordinator's word of itself"], []byte("rubbish"))
-	over["gathered share"] = ownerrecovery.Prefix + "a/b"
+	over["gathered share"] = owner.Prefix + "a/b"
 	d.Store.Write(over["gathered share"], []byte("share"))
 	return d, over, kept
 }

@@ -14,11 +14,10 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/succession"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/succession"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -93,13 +92,13 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {
 		begin, end func(*coordinatortest.MemStore)
-		code       explain.Code
+		code       errcode.Code
 	}{
 		"down": {func(m *coordinatortest.MemStore) { m.SetDown(coordinatortest.ErrDown) },
 			func(m *coordinatortest.MemStore) { m.SetDown(nil) },
-			explain.StoreUnreachable},
+			errcode.StoreUnreachable},
 		"full": {func(m *coordinatortest.MemStore) { m.SetFull(true) },
-			func(m *coordinatortest.MemStore) { m.SetFull(false) }, explain.StoreFull},
+			func(m *coordinatortest.MemStore) { m.SetFull(false) }, errcode.StoreFull},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +108,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.Now = time.Time{} // the bubble's
 				d.Mu.Unlock()
 				coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
-				d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+				d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 				stop := runs(d, t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
@@ -126,8 +125,8 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				time.Sleep(time.Minute)
 				var all []*listening
 				for _, m := range waiting {
-					desktest.WantOutage(t, "a new key", m.Renew(), o.code)
-					coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m))
+					coordinatortest.WantOutage(t, "a new key", m.Renew(), o.code)
+					coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(m))
 					all = append(all, listens(ctx, d, &streams, m, m.Leaf))
 				}
 				calm := listens(ctx, d, &streams, other, other.Leaf)
@@ -145,7 +144,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 							waiting[i].ID.Name(), l.times(), l.end())
 					}
 				}
-				coordinatortest.WantOnlyNil(t, errors.Join(waiting[0].Renew(), desktest.RenewRecorded(waiting[1])))
+				coordinatortest.WantOnlyNil(t, errors.Join(waiting[0].Renew(), coordinatortest.RenewRecorded(waiting[1])))
 				time.Sleep(3*admission.RecallAgain + time.Second)
 				if a, b, c := all[0].times(), all[1].times(), all[2].times(); a != 1 || b != 1 || c < 3 || c > 4 {
 					t.Errorf("asked %d and %d times after they renewed, and %d times who did not", a, b, c)
@@ -168,7 +167,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.Now = time.Time{}
 		d.Mu.Unlock()
 		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
-		d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+		d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 		stop := runs(d, t)
 		defer func() { stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 		m := d.Joined("a")
@@ -178,7 +177,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		var waits []time.Duration
 		for range 3 {
 			began := time.Now()
-			coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m))
+			coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(m))
 			waits = append(waits, time.Since(began))
 		}
 		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience ||

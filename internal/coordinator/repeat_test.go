@@ -17,16 +17,15 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/trust"
 )
 
 // Clients make a change again at the next coordinator when one says that it is in
@@ -52,7 +51,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
 			Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
 				{Key: key.String(), Signature: ed25519.Sign(d.Signer,
-					snapshotform.PAE(snapshotform.TypeRootChange, coordinatortest.Cluster, p.GetChange()))},
+					snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, p.GetChange()))},
 			}}
 	}
 	const gold = "kind: qos\nname: gold\npriority: 1\n"
@@ -93,27 +92,27 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := desktest.TrustService(d).RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
+					_, err := coordinatortest.TrustService(d).RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
 					return err
 				}
 			}},
 		{"TrustService.RotateConfigKey", "refused while the first goes on, and one key more after it",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := desktest.TrustService(d).RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
+					_, err := coordinatortest.TrustService(d).RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
 					return err
 				}
 			}},
 		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *coordinatortest.Desk) func() error {
 			return func() error {
-				_, err := desktest.TrustService(d).Revoke(ctx,
-					&fealtyv1.RevokeRequest{Kind: string(snapshotform.RevokedRole), Name: "data/a/ingress", Reason: "test"})
+				_, err := coordinatortest.TrustService(d).Revoke(ctx,
+					&fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
 				return err
 			}
 		}},
 		{"TrustService.ApplyEmergency", "nothing: it is in force", func(d *coordinatortest.Desk) func() error {
-			raw := desktest.Statement(d, 1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} })
-			return func() error { _, err := desktest.ApplyEmergency(d, raw, false); return err }
+			raw := coordinatortest.Statement(d, 1, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{7}} })
+			return func() error { _, err := coordinatortest.ApplyEmergency(d, raw, false); return err }
 		}},
 		{"LeaderService.TransferLeader", "the next leader is sent away too",
 			func(d *coordinatortest.Desk) func() error {
@@ -149,13 +148,13 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		}},
 		{"ConfigService.PutConfig", "nothing, or what somebody put since is undone",
 			func(d *coordinatortest.Desk) func() error {
-				return func() error { _, err := desktest.PutAt(d, gold); return err }
+				return func() error { _, err := coordinatortest.PutAt(d, gold); return err }
 			}},
 		{"ConfigService.DeleteConfig", "not found, or what somebody put since goes too",
 			func(d *coordinatortest.Desk) func() error {
-				desktest.MustPut(d, gold)
+				coordinatortest.MustPut(d, gold)
 				return func() error {
-					_, err := desktest.ConfigAt(d).DeleteConfig(ctx,
+					_, err := coordinatortest.ConfigAt(d).DeleteConfig(ctx,
 						&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
 					return err
 				}
@@ -171,7 +170,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"MemberService.UndrainMember", "nothing, or a drain that somebody asked for since ends",
 			func(d *coordinatortest.Desk) func() error {
 				d.Joined("a")
-				desktest.DrainAt(d, t, "a")
+				coordinatortest.DrainAt(d, t, "a")
 				return func() error {
 					_, err := d.Members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 					return err
@@ -206,7 +205,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"MemberService.UnbanMember", "not found, or a ban that somebody made since is lifted",
 			func(d *coordinatortest.Desk) func() error {
 				d.Joined("a")
-				desktest.BanAt(d, t, identity.Data, "a")
+				coordinatortest.BanAt(d, t, identity.Data, "a")
 				return func() error {
 					_, err := d.Members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
 					return err
@@ -372,9 +371,9 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			switch {
 			case !*lost:
 				t.Fatalf("nothing was written, so nothing is shown: %v", err)
-			case err != nil && !errors.Is(err, explain.DoneNotInForce):
+			case err != nil && !errors.Is(err, errcode.DoneNotInForce):
 				t.Errorf("the change is in the store, and the answer does not say so: %v", err)
-			case errors.Is(err, explain.RecoveryMode):
+			case errors.Is(err, errcode.RecoveryMode):
 				t.Errorf("an answer with two codes: %v", err)
 			}
 		})

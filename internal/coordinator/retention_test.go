@@ -11,33 +11,32 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/auditlog/store"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 )
 
 // TestAuditNotesForgotten: that the notes of chains are removed which are over is no break, neither for who
 // made them nor for who reads back.
 func TestAuditNotesForgotten(t *testing.T) {
 	t.Parallel()
-	d, _ := desktest.AuditDesk(t)
+	d, _ := coordinatortest.AuditDesk(t)
 	for range 3 {
 		d.Advance(14 * time.Hour)
 		d.Restart()
 		d.Lead(d.C)
 		coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
+		coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 		coordinatortest.WantOnly(t, "drop what is over", d.C.DropAudit(t.Context(), d.State(), d.Clock()), "")
-		desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
+		coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 	}
 	if n := len(d.Store.Keys(auditlog.HeadPrefix)); n > 2 {
 		t.Errorf("%d notes are kept", n)
 	}
-	if got := desktest.BrokenLog(d); len(got) > 0 {
+	if got := coordinatortest.BrokenLog(d); len(got) > 0 {
 		t.Errorf("found %v", got)
 	}
 }
@@ -63,8 +62,8 @@ func (l *lateTrust) Changed() <-chan struct{} { return l.changed }
 func TestFirstCheckpointComesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := desktest.AuditDesk(t)
-		coordinatortest.WantOnlyNil(t, desktest.ReseedAt(d, nil))
+		d, _ := coordinatortest.AuditDesk(t)
+		coordinatortest.WantOnlyNil(t, coordinatortest.ReseedAt(d, nil))
 		s := d.State()
 		late := &lateTrust{d.C.Rooms().Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{
@@ -79,7 +78,7 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		loop.Go(func() { _ = trail.Run(ctx, s) })
 		synctest.Wait()
 		last := func() uint64 {
-			last, err := auditstore.Last(t.Context(), d.Store)
+			last, err := store.Last(t.Context(), d.Store)
 			coordinatortest.WantOnlyNil(t, err)
 			return last.Number
 		}
@@ -92,12 +91,12 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		late.read = true
 		close(late.changed)
 		synctest.Wait()
-		desktest.WantWholeLog(t, d.Store, desktest.AuditReport(t, d.C, d.Store, d.Clock()))
+		coordinatortest.WantWholeLog(t, d.Store, coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()))
 		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		d.Lapse()
 		d.Lead(d.C) // the audit looks, as somebody else may have led meanwhile
 		synctest.Wait()
-		desktest.WantWholeLog(t, d.Store, desktest.AuditReport(t, d.C, d.Store, d.Clock()))
+		coordinatortest.WantWholeLog(t, d.Store, coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()))
 		if took := time.Since(began); took != 0 || last() != before+2 {
 			t.Errorf("it took %v, and %d checkpoints", took, last()-before)
 		}
@@ -113,7 +112,7 @@ func TestAuditRetention(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	for i := range 4 {
 		d.Joined(fmt.Sprint("old-", i))
-		desktest.Checkpointed(d)
+		coordinatortest.Checkpointed(d)
 	}
 	old := d.Store.Keys(auditlog.ChainPrefix)
 	d.Advance(coordinator.AuditRetention - time.Hour)
@@ -121,7 +120,7 @@ func TestAuditRetention(t *testing.T) {
 	d.Lead(d.C)
 	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
+	coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 	d.Advance(2 * time.Hour)
 	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Lead(d.C)
@@ -130,7 +129,7 @@ func TestAuditRetention(t *testing.T) {
 		err := d.C.DropAudit(t.Context(), d.State(), d.Clock())
 		d.Store.FailAfter(-1)
 		d.Store.SetDown(nil)
-		if r := desktest.AuditReport(t, d.C, d.Store, d.Clock()); r.Wrong != 0 {
+		if r := coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()); r.Wrong != 0 {
 			t.Fatalf("ended after %d calls: %v", n, r.Problems)
 		}
 		if err == nil {
@@ -143,7 +142,7 @@ func TestAuditRetention(t *testing.T) {
 			t.Errorf("%s is still there", k)
 		}
 	}
-	if r := desktest.Checkpointed(d); r.First <= 4 || r.Covered == 0 {
+	if r := coordinatortest.Checkpointed(d); r.First <= 4 || r.Covered == 0 {
 		t.Errorf("kept: %+v", r)
 	}
 	if n := len(d.Store.Keys(auditlog.CheckpointPrefix)); n > 3 {

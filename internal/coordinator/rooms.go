@@ -9,98 +9,92 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/domains"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/grants"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/incidents"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/instructions"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/registry"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
-	"github.com/fealty-io/fealty/internal/coordinator/announcement"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
-	"github.com/fealty-io/fealty/internal/coordinator/auditing"
+	"github.com/fealty-io/fealty/internal/coordinator/audit/buffer"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/backups"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/decide"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/keychain"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/reseal"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/succession"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/grants"
-	"github.com/fealty-io/fealty/internal/coordinator/incidents"
-	"github.com/fealty-io/fealty/internal/coordinator/instructions"
-	"github.com/fealty-io/fealty/internal/coordinator/journals"
-	"github.com/fealty-io/fealty/internal/coordinator/keepers"
-	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/manifests"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
-	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
-	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
-	"github.com/fealty-io/fealty/internal/coordinator/peers"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
+	coordinatorpeer "github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/coordinator/peer/status"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/registry"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/reseal"
-	"github.com/fealty-io/fealty/internal/coordinator/restoration"
-	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/keepers"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/peer"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/shares"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/coordinator/succession"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/coordinator/turn"
-	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/coordinator/web"
-	"github.com/fealty-io/fealty/internal/coordinator/workloads"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/enrolment"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/replica"
-	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/store/sealed"
+	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
 var unguarded = []string{
-	replicas.Prefix, auditlog.Prefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
-	sealed.Prefix, seedshares.Prefix, seedshares.SetPrefix, ownerrecovery.Prefix, "history/blob/",
+	coordinatorpeer.Prefix, auditlog.Prefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
+	sealed.Prefix, shares.Prefix, shares.SetPrefix, owner.Prefix, "history/blob/",
 }
 
 // Rooms are what a coordinator is made of, in the order in which they are made; see docs/architecture.md.
 type Rooms struct {
 	StoreGuard   *storeguard.Guard
-	Auditing     *auditing.Queue
+	Auditing     *buffer.Queue
 	Self         *authority.Enrolment
 	Head         *authority.Head
 	Secrets      Secrets
 	Moves        Moves
-	Bundle       *trustbundle.Current
+	Bundle       *current.Current
 	Election     *election.Election
 	Audit        *audit.Trail
-	Announcement *announcement.Announcer
+	Announcement *status.Announcer
 	Shown        Shown
-	Peers        *peers.Peers
-	Membership   *membership.Membership
+	Peers        *status.Peers
+	Membership   *member.Membership
 	Trust        *trust.Trust
 	Desired      *desired.Desired
 	Admission    *admission.Admission
 	Fencing      Fencing
 	Publication  *publication.Publication
 	Delivery     *delivery.Delivery
-	Workloads    *workloads.Workloads
+	Workloads    *admission.Workloads
 }
 
 // Secrets are the rooms from which the secrets of a head come, and to which they go.
 type Secrets struct {
 	Keepers       *keepers.Keepers
 	Keys          *keychain.Keychain
-	Shares        *seedshares.Shares
-	PeerRecovery  *peerrecovery.PeerRecovery
-	OwnerRecovery *ownerrecovery.OwnerRecovery
+	Shares        *shares.Shares
+	PeerRecovery  *peer.PeerRecovery
+	OwnerRecovery *owner.OwnerRecovery
 }
 
 // Shown are the rooms that show what there is, and change none of it.
 type Shown struct {
-	Verification *verification.Verification
-	Backups      *backups.Backups
+	Verification *owner.Verification
+	Backups      *backup.Backups
 	Status       fealtyv1.StatusServiceServer // which lets everybody in
 	Web          *web.Web
 }
@@ -111,15 +105,15 @@ type Fencing struct {
 	Domains      *domains.Domains
 	Instructions *instructions.Instructions
 	Registry     *registry.Registry
-	Journals     *journals.Journals
+	Journals     *audit.Journals
 	Incidents    *incidents.Incidents
 }
 
 // Moves are the rooms that move the head, one change at a time.
 type Moves struct {
-	Turn        *turn.Turn
+	Turn        *authority.Turn
 	Reseal      *reseal.Reseal
-	Restoration *restoration.Restoration
+	Restoration *backup.Restoration
 	Succession  *succession.Succession
 	Manifests   *manifests.Manifests
 }
@@ -128,7 +122,7 @@ type Moves struct {
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
 	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, domains.Prefix, grants.Prefix,
-		instructions.Prefix, incidents.Prefix, backups.UpkeepPrefix, registry.Key, election.TermKey, publication.Prefix, bundle.Prefix},
+		instructions.Prefix, incidents.Prefix, backup.UpkeepPrefix, registry.Key, election.TermKey, publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.
@@ -139,10 +133,10 @@ var recordFamilies = reseal.Families{
 // own is what is this coordinator's own, whatever the store holds.
 type own struct {
 	key         ed25519.PrivateKey
-	certificate *enrolment.Certificate // nil: none
-	source      *credential.Issued     // what the listener presents and believes
-	outside     durable.FS             // of what others read
-	pair        *web.Pair              // nil: nothing is served to the web
+	certificate *enterprise.Certificate // nil: none
+	source      *credential.Issued      // what the listener presents and believes
+	outside     durable.FS              // of what others read
+	pair        *web.Pair               // nil: nothing is served to the web
 }
 
 // wire makes the rooms. Where a room asks something of one
@@ -160,8 +154,8 @@ func (c *Coordinator) wire(o own) error {
 		Moved:     func() { r.Head.LookAgain() },
 		Lost:      func() { r.Election.LookAgain() },
 	})
-	c.store = r.StoreGuard.Observe(patience.Store(cfg.Store))
-	r.Auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
+	c.store = r.StoreGuard.Observe(timeout.Store(cfg.Store))
+	r.Auditing = buffer.New(buffer.Config{Store: c.store, Now: c.now, Log: c.log})
 	r.Self = authority.NewEnrolment(authority.EnrolmentConfig{
 		FS: c.fs, Log: c.log, Now: c.now,
 		DataDir: cfg.DataDir, Addresses: c.addresses(), Pin: cfg.Pin, Key: o.key, Certificate: o.certificate,
@@ -171,15 +165,15 @@ func (c *Coordinator) wire(o own) error {
 		Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		MaxHeadAge: cfg.Timing.MaxHeadAge,
 		Leave:      func(ctx context.Context) { r.Moves.Succession.Leave(ctx) },
-		Memory:     func(s *authority.State) replica.Memory { return r.Secrets.Keys.Memory(s) },
+		Memory:     func(s *authority.State) decide.Memory { return r.Secrets.Keys.Memory(s) },
 	})
-	coordinators := &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
+	coordinators := &coordinatorpeer.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 	r.Secrets.Keepers = keepers.New(keepers.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Store: c.store, FS: c.fs, Failures: c.failures,
 		Log: c.log, Now: c.now,
 	})
 	r.Secrets.Keys = new(keychain.Keychain)
-	r.Secrets.PeerRecovery = peerrecovery.New(peerrecovery.Config{
+	r.Secrets.PeerRecovery = peer.New(peer.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Faults: cfg.Faults,
 		Readers:  c.readers,
 		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now,
@@ -187,16 +181,16 @@ func (c *Coordinator) wire(o own) error {
 		Peers: cfg.Peers, LookupHost: cfg.Machine.LookupHost, Dial: cfg.Machine.Dial, MaxAsking: cfg.knobs.maxAsking,
 		HeadIfFree: func(ctx context.Context) (*authority.State, error) { return r.Moves.Succession.IfFree(ctx) },
 	})
-	r.Moves.Turn = turn.New(r.Head.StoreSilent, r.Head.Degraded)
+	r.Moves.Turn = authority.NewTurn(r.Head.StoreSilent, r.Head.Degraded)
 	r.Moves.Reseal = reseal.New(reseal.Config{
 		Self: r.Self, Head: r.Head, Turn: r.Moves.Turn, Store: c.store, Faults: cfg.Faults, Log: c.log, Now: c.now,
 		Families: recordFamilies,
 	})
-	r.Secrets.Shares = seedshares.New(seedshares.Config{
+	r.Secrets.Shares = shares.New(shares.Config{
 		Head: r.Head, Store: c.store, Faults: cfg.Faults,
 		LeaderChange: func(s *authority.State) *record.Change { return r.Election.NewChange(s) },
 	})
-	r.Moves.Restoration = restoration.New(restoration.Config{
+	r.Moves.Restoration = backup.NewRestoration(backup.RestorationConfig{
 		Head: r.Head, Store: c.store, Faults: cfg.Faults, Log: c.log, Now: c.now,
 	})
 	r.Moves.Succession = succession.New(succession.Config{
@@ -216,7 +210,7 @@ func (c *Coordinator) wire(o own) error {
 			return r.Admission.Preview(ctx, s, next, out)
 		},
 	})
-	r.Bundle = trustbundle.New(trustbundle.Config{
+	r.Bundle = current.New(current.Config{
 		Self: r.Self, Head: r.Head, StoreGuard: r.StoreGuard, Guard: c.guard, Source: o.source,
 		Log: c.log, Now: c.now, MaxListed: cfg.knobs.maxListed,
 		Begin: func(ctx context.Context, ch *record.Change, in bundle.State) error {
@@ -236,26 +230,26 @@ func (c *Coordinator) wire(o own) error {
 		Store: c.store, Losses: r.StoreGuard, Authority: r.Head, Trust: r.Bundle,
 		Lead: r.Election, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
-	r.Announcement = announcement.New(announcement.Config{
+	r.Announcement = status.NewAnnouncer(status.AnnouncerConfig{
 		Self: r.Self, Head: r.Head, Keepers: r.Secrets.Keepers, Election: r.Election, StoreGuard: r.StoreGuard,
 		Replicas: coordinators, Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now,
 		Reads: cfg.knobs.reads, StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(),
 		Silence: func(key string) (time.Duration, bool) { return r.Peers.Silent(key) },
 	})
-	r.Secrets.OwnerRecovery = ownerrecovery.New(ownerrecovery.Config{
+	r.Secrets.OwnerRecovery = owner.New(owner.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Succession: r.Moves.Succession,
 		Turn:     r.Moves.Turn,
 		Election: r.Election, Store: c.store, Faults: cfg.Faults, Readers: c.readers, Refusals: c.refusals,
 		Log: c.log, Now: c.now, MaxBringing: cfg.knobs.maxBringing,
 	})
-	r.Shown.Verification = verification.New(verification.Config{
+	r.Shown.Verification = owner.NewVerification(owner.VerificationConfig{
 		Self: r.Self, Head: r.Head, Readers: c.readers, Now: c.now,
 	})
-	r.Shown.Backups = backups.New(backups.Config{
+	r.Shown.Backups = backup.New(backup.Config{
 		Head: r.Head, Store: c.store, Release: cfg.Release, Log: c.log, Now: c.now,
 		Tokens: admission.TokenPrefix,
 	})
-	r.Peers = peers.New(peers.Config{
+	r.Peers = status.New(status.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle, StoreGuard: r.StoreGuard,
 		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		Addresses: c.addresses(), Dial: cfg.Machine.Dial,
@@ -264,7 +258,7 @@ func (c *Coordinator) wire(o own) error {
 			return r.Trust.Proven(ctx, from, raw)
 		},
 	})
-	r.Membership = membership.New(membership.Config{
+	r.Membership = member.New(member.Config{
 		Self: r.Self, Head: r.Head, Bundle: r.Bundle, Election: r.Election, StoreGuard: r.StoreGuard, Peers: r.Peers,
 		Store: c.store, Guard: c.guard, Auditing: r.Auditing, Failures: c.failures, Log: c.log, Now: c.now,
 		Elapsed: c.elapsed,
@@ -289,8 +283,8 @@ func (c *Coordinator) wire(o own) error {
 		Faults: cfg.Faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
-	asking := func(each *flowcontrol.PerKey, what string) membership.Asking {
-		return membership.Asking{Membership: r.Membership, Each: each, What: what}
+	asking := func(each *flowcontrol.PerKey, what string) member.Asking {
+		return member.Asking{Membership: r.Membership, Each: each, What: what}
 	}
 	r.Fencing.Grants = grants.New(grants.Config{Head: r.Head, Bundle: r.Bundle,
 		Asking: asking(cfg.Rates.perMember(), "grants"), Log: c.log, Now: c.now})
@@ -300,7 +294,7 @@ func (c *Coordinator) wire(o own) error {
 		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Grants: r.Fencing.Grants, Now: c.now})
 	r.Fencing.Registry = registry.New(registry.Config{Head: r.Head, Bundle: r.Bundle,
 		Asking: asking(cfg.Rates.perPoller(), "calls about quotas and providers"), Grants: r.Fencing.Grants, Log: c.log, Now: c.now})
-	r.Fencing.Journals = journals.New(journals.Config{Head: r.Head,
+	r.Fencing.Journals = audit.NewJournals(audit.JournalsConfig{Head: r.Head,
 		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Grants: r.Fencing.Grants, Now: c.now, Retention: auditRetention})
 	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,
 		Now: c.now})
@@ -310,7 +304,7 @@ func (c *Coordinator) wire(o own) error {
 		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
 		Outside: o.outside, PublishDir: cfg.Publishing.Dir,
 	})
-	r.Workloads = workloads.New(workloads.Config{Head: r.Head, Bundle: r.Bundle, Publication: r.Publication,
+	r.Workloads = admission.NewWorkloads(admission.WorkloadsConfig{Head: r.Head, Bundle: r.Bundle, Publication: r.Publication,
 		Asking: asking(cfg.Rates.perPoller(), "what workloads are given"), Log: c.log, Now: c.now})
 	r.Delivery = delivery.New(delivery.Config{
 		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, Trust: r.Trust, Admission: r.Admission,

@@ -23,12 +23,12 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/localsocket"
-	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/meshgate"
-	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
 // stopGrace is how long calls under way may take to end when the coordinator stops.
@@ -123,7 +123,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 func listenUnix(path string, log *slog.Logger) (net.Listener, error) {
 	l, err := localsocket.Listen(path, 0o600, log)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.AddressUnusable, "address", path, "flag", "--admin-socket", "problem", err.Error())
+		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", path, "flag", "--admin-socket", "problem", err.Error())
 	}
 	return l, nil
 }
@@ -208,7 +208,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(meshform.HandshakeTimeout),
+		grpc.ConnectionTimeout(mesh.HandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
 	c.registerServices(services)
@@ -331,7 +331,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo,
 // forCaller returns err, what a call came to, as the caller may know it. A stranger learns why the store
 // does not answer, and not its own words, which name users and addresses.
 func forCaller(ctx context.Context, err error) error {
-	if peer := identity.FromContext(ctx); errors.Is(err, explain.StoreUnreachable) && !peer.Identified() && peer.Local == nil {
+	if peer := identity.FromContext(ctx); errors.Is(err, errcode.StoreUnreachable) && !peer.Identified() && peer.Local == nil {
 		return storeguard.ForStrangers(err)
 	}
 	return err
@@ -342,7 +342,7 @@ func forCaller(ctx context.Context, err error) error {
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
 	if _, not := c.rooms.Head.Ready(); not != nil && errors.Is(err,
-		explain.Denied) && identity.FromContext(ctx).Identified() {
+		errcode.Denied) && identity.FromContext(ctx).Identified() {
 		return not
 	}
 	return err
@@ -401,7 +401,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	switch ended := ctx.Err(); {
 	case ended != nil:
 		return status.FromContextError(ended).Err()
-	case errors.Is(err, patience.ErrOver):
+	case errors.Is(err, timeout.ErrOver):
 		return storeguard.ForStrangers(c.rooms.Head.StoreError("the call", err)) // the caller is not known here
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
@@ -409,5 +409,5 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 		return status.Error(codes.Canceled, "the caller ended the exchange before it was over")
 	}
 	c.failures.Log(ctx, c.log, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
-	return explain.New(explain.Internal, "what", method)
+	return errcode.New(errcode.Internal, "what", method)
 }

@@ -36,7 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -118,17 +118,17 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 		name  string
 		tok   proof.SetupToken
 		alter func(*fealtyv1.FirstSetRequest)
-		want  explain.Code
+		want  errcode.Code
 	}{
-		{"another token", other, nil, explain.SetupRefused},
-		{"no proof", tok, func(r *fealtyv1.FirstSetRequest) { r.Evidence = nil }, explain.SetupRefused},
+		{"another token", other, nil, errcode.SetupRefused},
+		{"no proof", tok, func(r *fealtyv1.FirstSetRequest) { r.Evidence = nil }, errcode.SetupRefused},
 		{"another manifest than was proven", tok, func(r *fealtyv1.FirstSetRequest) {
 			recorded = proto.Clone(r).(*fealtyv1.FirstSetRequest)
 			r.Set.Manifest = append(slices.Clone(r.Set.Manifest), '\n')
-		}, explain.SetupRefused},
+		}, errcode.SetupRefused},
 		{"replay on another connection", tok,
-			func(r *fealtyv1.FirstSetRequest) { proto.Reset(r); proto.Merge(r, recorded) }, explain.SetupRefused},
-		{"no manifest", tok, func(r *fealtyv1.FirstSetRequest) { r.Set = nil }, explain.SetupRefused},
+			func(r *fealtyv1.FirstSetRequest) { proto.Reset(r); proto.Merge(r, recorded) }, errcode.SetupRefused},
+		{"no manifest", tok, func(r *fealtyv1.FirstSetRequest) { r.Set = nil }, errcode.SetupRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			coordinatortest.WantCode(t, firstSet(f, tc.tok, m, tc.alter), tc.want)
@@ -162,7 +162,7 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = stream.Recv() // no challenge: nothing is read there any more
-	coordinatortest.WantCode(t, err, explain.HistoryInitialized)
+	coordinatortest.WantCode(t, err, errcode.HistoryInitialized)
 }
 
 // Before the first manifest every RPC but those that lead to it says so.
@@ -201,12 +201,12 @@ func TestBeforeTheFirstManifest(t *testing.T) {
 					t.Errorf("%s: %v", m.FullName(), err)
 				}
 			case "SetManifest":
-				if got := explain.Of(err).Code; got != explain.ManifestInvalid {
+				if got := errcode.Of(err).Code; got != errcode.ManifestInvalid {
 					t.Errorf("%s: %v", m.FullName(), err)
 				}
 			default:
-				if got := explain.Of(err).Code; got != explain.HistoryUninitialized {
-					t.Errorf("%s: %s (%v), want %s", m.FullName(), got, err, explain.HistoryUninitialized)
+				if got := errcode.Of(err).Code; got != errcode.HistoryUninitialized {
+					t.Errorf("%s: %s (%v), want %s", m.FullName(), got, err, errcode.HistoryUninitialized)
 				}
 			}
 		}
@@ -267,9 +267,9 @@ func TestProbesAndMetrics(t *testing.T) {
 	}
 	coordinatortest.WantCode(t, f.Node().Join(identity.Data,
 		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool",
-			Name: "node-a"}))), explain.JoinNameTaken)
+			Name: "node-a"}))), errcode.JoinNameTaken)
 	for _, line := range []string{
-		`fealty_joins_total{outcome="admitted"} 1`, `fealty_joins_total{outcome="` + string(explain.JoinNameTaken) +
+		`fealty_joins_total{outcome="admitted"} 1`, `fealty_joins_total{outcome="` + string(errcode.JoinNameTaken) +
 			`"} 1`, `fealty_renewals_total{outcome="renewed"} 1`,
 		"fealty_coordinator_ready 1", "fealty_coordinator_recovery_mode 0", "fealty_authority_epoch " +
 			"1", "fealty_history_index 1", "fealty_trust_bundle_version ",
@@ -285,7 +285,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	want("/probe/liveness", 200, "recovery")
 	want("/metrics", 200, "fealty_coordinator_recovery_mode 1")
 	_, err := f.Local().Token.CreateToken(f.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
-	coordinatortest.WantCode(t, err, explain.RecoveryMode)
+	coordinatortest.WantCode(t, err, errcode.RecoveryMode)
 }
 
 // Strangers that hold as many joins as they can, and say nothing or nonsense, stop
@@ -352,7 +352,7 @@ func TestJoinsAreLimitedBySource(t *testing.T) {
 	for range 6 {
 		err := f.Node().Join(identity.Data, proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
 		if err != nil {
-			coordinatortest.WantCode(t, err, explain.RateLimited)
+			coordinatortest.WantCode(t, err, errcode.RateLimited)
 			refused++
 		}
 	}
@@ -378,7 +378,7 @@ func TestErrorsAreWorded(t *testing.T) {
 		logged bool
 	}{
 		{t.Context(), nil, codes.OK, false},
-		{t.Context(), explain.New(explain.JoinBanned), codes.PermissionDenied, false},
+		{t.Context(), errcode.New(errcode.JoinBanned), codes.PermissionDenied, false},
 		{t.Context(), fmt.Errorf("open /secret/path: %w", os.ErrPermission), codes.Internal, true},
 		{t.Context(), context.DeadlineExceeded, codes.DeadlineExceeded, false},
 		{t.Context(), io.EOF, codes.Canceled, false},

@@ -17,15 +17,14 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/presence"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 // statusReadTimeout bounds how long status waits for the store, before it says what
@@ -44,7 +43,7 @@ type statusServer struct {
 func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse,
 	error) {
 	c := t.c
-	from, err := membership.ReadPage(req.GetPageSize(), req.GetPageToken())
+	from, err := member.ReadPage(req.GetPageSize(), req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +77,7 @@ func (c *Coordinator) introduction(ctx context.Context, s *authority.State) *fea
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.rooms.Self.EnrolmentKey(),
-		OperatorCertificate: tlsfiles.Tell(ctx, c.rooms.Self.Certificate().Files()),
+		OperatorCertificate: enterprise.Tell(ctx, c.rooms.Self.Certificate().Files()),
 	}
 }
 
@@ -103,7 +102,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	if s.Phase != authority.Ready {
 		out.Findings = first
 		if s.Phase == authority.Uninitialized {
-			out.Findings = append(out.Findings, finding.New(explain.HistoryUninitialized))
+			out.Findings = append(out.Findings, finding.New(errcode.HistoryUninitialized))
 		} else {
 			out.Findings = append(out.Findings, recoveryFindings(s, c.rooms.Secrets.OwnerRecovery.Text(s))...)
 		}
@@ -135,7 +134,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		}
 	}
 	switch {
-	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
+	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, errcode.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		// Why it takes no writes may be why it is not read: a file that is gone is told first.
@@ -144,7 +143,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		if outage := c.rooms.StoreGuard.OutageFindings(calls); outage != nil {
 			out.Findings = append(out.Findings, outage...)
 		} else {
-			out.Findings = append(out.Findings, finding.NewCritical(explain.StoreUnreachable, "what", "read the members",
+			out.Findings = append(out.Findings, finding.NewCritical(errcode.StoreUnreachable, "what", "read the members",
 				"cause", "the coordinator's log says how"))
 		}
 		out.Findings = append(append(out.Findings, c.rooms.Peers.MissedFindings()...), c.logFindings(s)...)
@@ -196,20 +195,20 @@ func recoveryFindings(s *authority.State, why string) (out []*fealtyv1.Finding) 
 				"owns a share of the seed"
 		}
 	}
-	return append(out, finding.NewCritical(explain.RecoveryMode, append(advice, "method", "the fleet", "reason",
+	return append(out, finding.NewCritical(errcode.RecoveryMode, append(advice, "method", "the fleet", "reason",
 		strings.ReplaceAll(why, "\n", "; "))...))
 }
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
 	if older := c.rooms.Head.OlderHeadError(); older != nil {
-		e := explain.Of(older)
-		out = append(out, finding.NewCritical(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
+		e := errcode.Of(older)
+		out = append(out, finding.NewCritical(errcode.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
 	since := c.rooms.Head.BehindSince()
 	if !c.rooms.Head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
-		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
+		out = append(out, finding.New(errcode.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
 	return slices.Concat(out, c.rooms.StoreGuard.LostFindings(), c.rooms.StoreGuard.UnkeptFindings(),
 		c.rooms.Self.CertificateFindings())
@@ -234,7 +233,7 @@ func manifestFindings(m *manifest.Manifest) []*fealtyv1.Finding {
 	if problems == nil {
 		return nil
 	}
-	return []*fealtyv1.Finding{finding.New(explain.ManifestOutdated, "count", fmt.Sprint(len(problems)), "problem",
+	return []*fealtyv1.Finding{finding.New(errcode.ManifestOutdated, "count", fmt.Sprint(len(problems)), "problem",
 		problems[0].Error())}
 }
 
@@ -264,9 +263,9 @@ func operatorRootFindings(s *authority.State, now time.Time) []*fealtyv1.Finding
 	fields := []any{"root", flowcontrol.Clip(last.Subject.String(), flowcontrol.MaxShownBytes), "at",
 		last.NotAfter.UTC().Format(time.RFC3339)}
 	if now.After(last.NotAfter) {
-		return []*fealtyv1.Finding{finding.NewCritical(explain.OperatorRootsEnd, append(fields, "ends", "has ended")...)}
+		return []*fealtyv1.Finding{finding.NewCritical(errcode.OperatorRootsEnd, append(fields, "ends", "has ended")...)}
 	}
-	return []*fealtyv1.Finding{finding.New(explain.OperatorRootsEnd, fields...)}
+	return []*fealtyv1.Finding{finding.New(errcode.OperatorRootsEnd, fields...)}
 }
 
 // maxDrainingNamed is how many draining members a baseline names.
@@ -281,10 +280,10 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 		case m.GetKind() != string(identity.Data) || m.GetBanned():
 		case m.GetState() == record.Active:
 			b.DataMembers++
-			switch presence.Contact(m.GetContact()) {
-			case presence.Connected:
+			switch peer.Contact(m.GetContact()) {
+			case peer.Connected:
 				b.Connected++
-			case presence.Unknown:
+			case peer.Unknown:
 				b.Unknown++
 			}
 		case m.GetState() == record.Draining:
@@ -293,8 +292,8 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 			}
 		}
 	}
-	state := presence.Enough(b.Needed, b.Connected, b.Unknown)
-	b.State, b.Met = string(state), state == presence.Met
+	state := peer.Enough(b.Needed, b.Connected, b.Unknown)
+	b.State, b.Met = string(state), state == peer.Met
 	return b
 }
 
@@ -308,8 +307,8 @@ const staleAfter = time.Minute
 func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now,
 	listensSince time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
-	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
-		out = append(out, finding.New(explain.MemberBaseline, baselineFields(b, entry)...))
+	if b := st.GetBaseline(); b.GetState() == string(peer.NotMet) {
+		out = append(out, finding.New(errcode.MemberBaseline, baselineFields(b, entry)...))
 	}
 	var expired, silent, stale, clocks, paused []finding.Case
 	for _, m := range members {
@@ -319,7 +318,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		case !now.Before(end):
 			expired = append(expired, finding.Case{Member: path, Value: end.UTC().Format(time.RFC3339)})
 		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(listensSince,
-			live.GetLastReport().AsTime())) <= replicas.SilentAfter:
+			live.GetLastReport().AsTime())) <= peer.SilentAfter:
 		case live.GetLastReport() != nil:
 			silent = append(silent, finding.Case{Member: path,
 				Value: live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
@@ -330,7 +329,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		if since := live.GetStaleSince(); live.GetConnected() && since != nil && now.Sub(since.AsTime()) >= staleAfter {
 			stale = append(stale, finding.Case{Member: path, Value: since.AsTime().UTC().Format(time.RFC3339)})
 		}
-		if p := live.GetProcess(); p.GetPaused() && !m.GetBanned() && now.Sub(p.GetLastCall().AsTime()) <= replicas.SilentAfter {
+		if p := live.GetProcess(); p.GetPaused() && !m.GetBanned() && now.Sub(p.GetLastCall().AsTime()) <= peer.SilentAfter {
 			paused = append(paused, finding.Case{Member: path, Value: "and said so last at " +
 				p.GetLastCall().AsTime().UTC().Format(time.RFC3339)})
 		}
@@ -338,11 +337,11 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 			clocks = append(clocks, finding.Case{Member: path, Value: d.AsDuration().Round(time.Second).String()})
 		}
 	}
-	out = append(out, finding.Fold(explain.MemberExpired, "expired", expired)...)
-	out = append(out, finding.Fold(explain.MemberSilent, "since", silent)...)
-	out = append(out, finding.Fold(explain.MemberStale, "since", stale)...)
-	out = append(out, finding.Fold(explain.MemberClock, "behind", clocks)...)
-	out = append(out, finding.Fold(explain.ShardPaused, "said", paused)...)
+	out = append(out, finding.Fold(errcode.MemberExpired, "expired", expired)...)
+	out = append(out, finding.Fold(errcode.MemberSilent, "since", silent)...)
+	out = append(out, finding.Fold(errcode.MemberStale, "since", stale)...)
+	out = append(out, finding.Fold(errcode.MemberClock, "behind", clocks)...)
+	out = append(out, finding.Fold(errcode.ShardPaused, "said", paused)...)
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
 	return out
 }

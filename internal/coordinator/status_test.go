@@ -14,11 +14,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // A state that many members share is one finding.
@@ -39,7 +38,7 @@ func TestFindingsFold(t *testing.T) {
 			}
 			continue
 		}
-		if len(got) != 1 || got[0].GetCode() != string(explain.MemberSilent) || !strings.Contains(got[0].GetSummary(),
+		if len(got) != 1 || got[0].GetCode() != string(errcode.MemberSilent) || !strings.Contains(got[0].GetSummary(),
 			fmt.Sprintf("data/n-00, data/n-01, data/n-02, and %d more", n-finding.FoldAbove)) {
 			t.Errorf("%d silent members: %v", n, got)
 		}
@@ -57,14 +56,14 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
 	s := d.C.Rooms().Membership.Live().Opened(a.ID, "")
-	found := func(want ...explain.Code) {
+	found := func(want ...errcode.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
 			SvidNotAfter: timestamppb.New(d.Clock().Add(time.Hour)), Live: d.C.Rooms().Membership.Live().Message(a.ID)}
-		var got []explain.Code
+		var got []errcode.Code
 		for _, f := range coordinator.Findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.Clock(),
 			d.Clock()) {
-			got = append(got, explain.Code(f.GetCode()))
+			got = append(got, errcode.Code(f.GetCode()))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("found %v, want %v", got, want)
@@ -85,17 +84,17 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		found() // it is sent what is newer now
 		d.Advance(coordinator.StaleAfter)
 		says(freshness, 0)
-		found(explain.MemberStale)
+		found(errcode.MemberStale)
 		says("fresh", 0)
 		found()
 	}
 	says("fresh", 3*time.Minute)
-	found(explain.MemberClock)
+	found(errcode.MemberClock)
 	says("fresh", -time.Minute)
 	found()
 	says("stale", 3*time.Minute)
 	d.Advance(coordinator.StaleAfter)
-	found(explain.MemberStale, explain.MemberClock)
+	found(errcode.MemberStale, errcode.MemberClock)
 	d.C.Rooms().Membership.Live().Closed(a.ID, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
@@ -138,7 +137,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 // The end of the last root of an operator's PKI is told a month before, and when it is over: after
 // it nobody joins by a certificate.
 func TestEndOfTheLastOperatorRootIsFound(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	end := pki.Root.Cert.NotAfter
 	if got := coordinatortest.CounterOf(d.C.Registry(), "fealty_operator_roots_not_after_seconds"); int64(got) != end.Unix() {
@@ -155,7 +154,7 @@ func TestEndOfTheLastOperatorRootIsFound(t *testing.T) {
 		d.Mu.Lock()
 		d.Now = end.Add(-tt.before)
 		d.Mu.Unlock()
-		found := desktest.FindingsAt(d, t, explain.OperatorRootsEnd)
+		found := coordinatortest.FindingsAt(d, t, errcode.OperatorRootsEnd)
 		switch {
 		case tt.severity == "" && len(found) == 0:
 		case len(found) != 1 || found[0].GetSeverity() != tt.severity ||

@@ -10,8 +10,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/verification"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -24,7 +24,7 @@ func TestFirstSetInParts(t *testing.T) {
 	f := coordinatortest.NewFleet(t, nil)
 	tok, _ := setupToken(f)
 	m := []byte(string(f.Manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
-	coordinatortest.WantCode(t, firstSet(f, tok, m, nil), explain.MessageTooLarge)
+	coordinatortest.WantCode(t, firstSet(f, tok, m, nil), errcode.MessageTooLarge)
 	send := func(alter func(parts []*fealtyv1.FirstSetRequest) []*fealtyv1.FirstSetRequest) error {
 		conn, err := pinned.Dial(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
 		if err != nil {
@@ -65,24 +65,24 @@ func TestFirstSetInParts(t *testing.T) {
 	type requests = []*fealtyv1.FirstSetRequest
 	for what, tc := range map[string]struct {
 		alter func(requests) requests
-		want  explain.Code
+		want  errcode.Code
 	}{
 		"another manifest": {func(r requests) requests {
 			r[2].Part = slices.Clone(r[2].Part)
 			r[2].Part[0] ^= 1
 			return r
-		}, explain.RequestField},
-		"more than was announced": {func(r requests) requests { r[0].ManifestBytes--; return r }, explain.RequestField},
+		}, errcode.RequestField},
+		"more than was announced": {func(r requests) requests { r[0].ManifestBytes--; return r }, errcode.RequestField},
 		"more than a manifest": {func(r requests) requests { r[0].ManifestBytes = 1 << 30; return r },
-			explain.RequestField},
+			errcode.RequestField},
 		"no proof": {func(r requests) requests { r[0].Evidence = nil; return r[:1] },
-			explain.SetupRefused},
+			errcode.SetupRefused},
 		"another hash": {func(r requests) requests { r[0].ManifestHash = make([]byte, 32); return r[:1] },
-			explain.SetupRefused},
+			errcode.SetupRefused},
 		"half a " +
 			"hash": {func(r requests) requests { r[0].ManifestHash = r[0].ManifestHash[:16]; return r[:1] },
-			explain.SetupRefused},
-		"an empty part": {func(r requests) requests { r[1].Part = nil; return r[:2] }, explain.RequestField},
+			errcode.SetupRefused},
+		"an empty part": {func(r requests) requests { r[1].Part = nil; return r[:2] }, errcode.RequestField},
 	} {
 		t.Run(what, func(t *testing.T) {
 			coordinatortest.WantCode(t, send(tc.alter), tc.want)
@@ -106,8 +106,8 @@ func TestFirstSetInParts(t *testing.T) {
 func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	answers := make(chan error, verification.MaxPerSource+1)
-	for range verification.MaxPerSource + 1 {
+	answers := make(chan error, owner.MaxVerificationsPerSource+1)
+	for range owner.MaxVerificationsPerSource + 1 {
 		stream, err := coordinatortest.Stranger(f).NewStream(f.Context(),
 			&fealtyv1.VerifyService_ServiceDesc.Streams[0],
 			fealtyv1.VerifyService_Verify_FullMethodName)
@@ -117,5 +117,5 @@ func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 		// Nothing is sent.
 		go func() { answers <- stream.RecvMsg(new(fealtyv1.VerifyResponse)) }()
 	}
-	coordinatortest.WantCode(t, <-answers, explain.RateLimited)
+	coordinatortest.WantCode(t, <-answers, errcode.RateLimited)
 }

@@ -24,14 +24,13 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/goldentest"
 )
 
 // The order in which a coordinator reads, writes and passes its fault points is what makes
@@ -332,8 +331,8 @@ func action(w store.Write) string {
 }
 
 // points returns fault points that are written down as those of who.
-func (tr *tracing) points(who string) *fault.Points {
-	p := new(fault.Points)
+func (tr *tracing) points(who string) *failpoint.Points {
+	p := new(failpoint.Points)
 	p.Watch(func(name string) { tr.say(who, "point %s", name) })
 	return p
 }
@@ -390,7 +389,7 @@ func (tr *tracing) settled(seed string) *coordinatortest.Desk {
 	d.Seed = seed
 	d.Open()
 	coordinatortest.WantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries), "")
-	desktest.MustPut(d, "kind: qos\nname: gold\npriority: 1\n")
+	coordinatortest.MustPut(d, "kind: qos\nname: gold\npriority: 1\n")
 	m := d.Machine()
 	token := d.Token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "a"})
 	coordinatortest.WantOnly(tr.T, "join", m.Join(identity.Data, proof.NewTokenProver(token)), "")
@@ -439,7 +438,7 @@ func traceRotateMeshKey(tr *tracing) {
 	d := tr.settled("")
 	before := d.State()
 	tr.during("rotate the mesh CA key", func() error {
-		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(),
+		_, err := coordinatortest.TrustService(d).RotateMeshKey(context.Background(),
 			&fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
@@ -461,7 +460,7 @@ func traceReseed(tr *tracing) {
 		req.Change = p.GetChange()
 		return err
 	})
-	req.Signatures = desktest.SignChangeAt(d, req.Change)
+	req.Signatures = coordinatortest.SignChangeAt(d, req.Change)
 	tr.during("commit", func() error {
 		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
 			d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
@@ -576,7 +575,7 @@ func traceSetWithPeer(tr *tracing) {
 	tr.during("it says where it is",
 		func() error { return peer.c.Rooms().Announcement.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
-		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(),
+		_, err := coordinatortest.TrustService(d).RotateMeshKey(context.Background(),
 			&fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})

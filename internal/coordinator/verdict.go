@@ -11,12 +11,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 )
 
 // The states of a verdict; see fealtyv1.Verdict. That of a coordinator that is not ready is
@@ -62,7 +62,7 @@ func verdictOf(st *fealtyv1.GetStatusResponse, unknown doubt) string {
 	}
 	attention := false
 	for _, f := range st.GetFindings() {
-		if f.GetSeverity() == finding.Critical && changesNothing(explain.Code(f.GetCode())) && f.GetCoordinator() == "" {
+		if f.GetSeverity() == finding.Critical && changesNothing(errcode.Code(f.GetCode())) && f.GetCoordinator() == "" {
 			return verdictUnchangeable
 		}
 		attention = attention || f.GetSeverity() != finding.Info
@@ -80,10 +80,10 @@ func verdictOf(st *fealtyv1.GetStatusResponse, unknown doubt) string {
 
 // changesNothing reports whether a critical finding of the code says that every change is
 // refused.
-func changesNothing(code explain.Code) bool {
+func changesNothing(code errcode.Code) bool {
 	switch code {
-	case explain.StoreWentBack, explain.StoreFull, explain.StoreRefuses, explain.StoreUnreachable,
-		explain.HistoryInvalid:
+	case errcode.StoreWentBack, errcode.StoreFull, errcode.StoreRefuses, errcode.StoreUnreachable,
+		errcode.HistoryInvalid:
 		return true
 	}
 	return false
@@ -112,11 +112,11 @@ func (c *Coordinator) unknown(s *authority.State, st *fealtyv1.GetStatusResponse
 	}
 	x := st.GetContacts()
 	if n := x.GetUnknown(); n > 0 {
-		out.clauses = append(out.clauses, "whether "+amount.Plural(n, "node", "nodes")+" can be reached")
+		out.clauses = append(out.clauses, "whether "+humanize.Plural(n, "node", "nodes")+" can be reached")
 	}
 	if n := x.GetNotHeard(); n > 0 {
-		out.clauses = append(out.clauses, "whether "+amount.Plural(n, "node", "nodes")+" away will be back")
-		out.settles = max(out.settles, replicas.SilentAfter-c.now().Sub(c.rooms.Membership.ListensSince()))
+		out.clauses = append(out.clauses, "whether "+humanize.Plural(n, "node", "nodes")+" away will be back")
+		out.settles = max(out.settles, peer.SilentAfter-c.now().Sub(c.rooms.Membership.ListensSince()))
 	}
 	return out
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // A watch that ended with the connection goes on when the store is back, and tells what

@@ -18,12 +18,11 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
@@ -42,7 +41,7 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	}
 	found := false
 	for _, f := range st.GetFindings() {
-		found = found || f.GetCode() == string(explain.StoreWentBack)
+		found = found || f.GetCode() == string(errcode.StoreWentBack)
 	}
 	if !found || st.GetFindings()[0].GetSeverity() != finding.Critical || st.GetVerdict().GetState() != "unchangeable" {
 		d.T.Errorf("%s: status is %v, and finds %v", when, st.GetVerdict(), st.GetFindings())
@@ -62,10 +61,10 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	_, err = coordinatortest.Served[fealtyv1.TokenServiceServer](c.Rooms().Admission.RegisterServices).CreateToken(
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	if !errors.Is(err, explain.StoreWentBack) {
+	if !errors.Is(err, errcode.StoreWentBack) {
 		d.T.Errorf("%s: a token: %v", when, err)
 	}
-	if err := d.Set(d.Extra); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.Set(d.Extra); !errors.Is(err, errcode.StoreWentBack) {
 		d.T.Errorf("%s: a set: %v", when, err)
 	}
 }
@@ -77,8 +76,8 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 func TestStoreWentBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	stays, gone := d.Joined("a"), d.Joined("b")
-	back := desktest.CopyOf(d.Store)
-	if err := desktest.TryBan(d, gone.ID); err != nil {
+	back := coordinatortest.CopyOf(d.Store)
+	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	banned := d.C.Rooms().Bundle.View()
@@ -87,7 +86,7 @@ func TestStoreWentBack(t *testing.T) {
 	back()
 
 	// While it runs.
-	if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, errcode.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	wantWentBack(d, "while it runs")
@@ -126,7 +125,7 @@ func TestStoreWentBack(t *testing.T) {
 	d.Restart()
 	wantWentBack(d, "once its revisions are above")
 
-	desktest.RestoreInPlace(d, d.Store, d.Signer)
+	coordinatortest.RestoreInPlace(d, d.Store, d.Signer)
 	d.Restart()
 	if s := d.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
@@ -141,7 +140,7 @@ func TestStoreWentBack(t *testing.T) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.Joined("c")
-	if err := desktest.TryBan(d, stays.ID); err != nil {
+	if err := coordinatortest.TryBan(d, stays.ID); err != nil {
 		t.Error(err)
 	}
 	d.Restart()
@@ -163,7 +162,7 @@ func TestTrustPutBack(t *testing.T) {
 	d.Joined("a")
 	gone := d.Joined("b")
 	before := d.Store.Snapshot()
-	if err := desktest.TryBan(d, gone.ID); err != nil {
+	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	d.C.Rooms().StoreGuard.Keep(t.Context())
@@ -196,7 +195,7 @@ func TestBanWithoutUnban(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			gone := d.Joined("b")
-			if err := desktest.TryBan(d, gone.ID); err != nil {
+			if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := d.Members().UnbanMember(t.Context(),
@@ -206,7 +205,7 @@ func TestBanWithoutUnban(t *testing.T) {
 			if d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Rooms().StoreGuard.Lost() != nil {
 				t.Fatalf("a ban that a person lifted: %v", d.C.Rooms().StoreGuard.Lost())
 			}
-			if err := desktest.TryBan(d, gone.ID); err != nil {
+			if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
@@ -247,7 +246,7 @@ func TestBanWithoutUnban(t *testing.T) {
 func TestTakesOverStoreOfBefore(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	gone := d.Joined("b")
-	if err := desktest.TryBan(d, gone.ID); err != nil {
+	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	s := d.State()
@@ -267,8 +266,8 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	desktest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	back := desktest.CopyOf(d.Store)
+	coordinatortest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	back := coordinatortest.CopyOf(d.Store)
 	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
 		!d.C.Rooms().Bundle.Bans(gone.ID,
 			identity.KeyID{}) {
@@ -292,13 +291,13 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 func TestPeersProve(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	gone := d.Joined("b")
-	back := desktest.CopyOf(d.Store)
-	if err := desktest.TryBan(d, gone.ID); err != nil {
+	back := coordinatortest.CopyOf(d.Store)
+	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	proof := d.C.Rooms().Bundle.View()
 	back()
-	desktest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	coordinatortest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	if d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
 		t.Fatalf("it knows by itself: %v", d.C.Rooms().StoreGuard.Lost())
 	}
@@ -346,7 +345,7 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	coordinatortest.WantOnlyNil(t, d.C.Close())
-	back := desktest.CopyOf(d.Store)
+	back := coordinatortest.CopyOf(d.Store)
 	d.Store.Write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.Store.Remove("member/data/b")
 	d.Open()
@@ -369,7 +368,7 @@ func TestUnwrittenSeenIsTold(t *testing.T) {
 		t.Helper()
 		d.Joined(fmt.Sprint("m", d.Store.Calls()))
 		d.C.Rooms().StoreGuard.Keep(t.Context())
-		return len(desktest.FindingsAt(d, t, explain.StoreUnrecorded))
+		return len(coordinatortest.FindingsAt(d, t, errcode.StoreUnrecorded))
 	}
 	if n := keep(); n != 0 {
 		t.Fatalf("%d findings before", n)

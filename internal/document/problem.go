@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // A Problem is one thing that is wrong with a document, and how to mend it.
@@ -21,7 +21,7 @@ type Problem struct {
 func Nearest(s string, known []string) string {
 	best, bestDistance := "", 3 // more than two slips is another word
 	for _, k := range known {
-		if d := slip.Distance(s, k); d < bestDistance && d < len(k) {
+		if d := humanize.Distance(s, k); d < bestDistance && d < len(k) {
 			best, bestDistance = k, d
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -58,7 +58,7 @@ func StatementOf(kind Kind, next manifest.Hash, current Hash) []byte {
 // of the signers; elsewhere they follow from the link before. The backup is there
 // for a restore alone: backups at one head differ in what is banned.
 //
-// A reseed has another statement, [cosigned.RootChange]: it names the new keys too,
+// A reseed has another statement, [trust.RootChange]: it names the new keys too,
 // and nodes that do not read the history verify it for themselves. It is nil for a
 // reseed whose parts can be nobody's; nothing authorizes that.
 func (t *Transition) Statement() []byte {
@@ -87,12 +87,12 @@ func (t *Transition) Statement() []byte {
 
 // RootChange returns what the signers of a reseed sign; the zero value for the
 // other kinds.
-func (t *Transition) RootChange() cosigned.RootChange {
+func (t *Transition) RootChange() trust.RootChange {
 	if t.Kind != KindReseed || t.Reseed == nil {
-		return cosigned.RootChange{}
+		return trust.RootChange{}
 	}
 	r := t.Reseed
-	return cosigned.RootChange{
+	return trust.RootChange{
 		ClusterID: r.Cluster, Index: t.Index, Previous: snapshot.Digest(t.Previous), Manifest: snapshot.Digest(t.Manifest),
 		AuthorityEpoch: t.AuthorityEpoch, SeedEpoch: t.SeedEpoch, PreviousRoot: r.PreviousRoot, Root: r.Root,
 		ConfigRoot: bytes.Clone(r.ConfigRoot[:]), TransactionKey: bytes.Clone(r.TransactionKey[:]),
@@ -101,7 +101,7 @@ func (t *Transition) RootChange() cosigned.RootChange {
 
 // SignedRootChange returns the change of root that t makes, with the signers'
 // signatures, as nodes verify it; nil for the other kinds.
-func (t *Transition) SignedRootChange() (*cosigned.SignedRootChange, error) {
+func (t *Transition) SignedRootChange() (*trust.SignedRootChange, error) {
 	if t.Kind != KindReseed {
 		return nil, nil
 	}
@@ -109,9 +109,9 @@ func (t *Transition) SignedRootChange() (*cosigned.SignedRootChange, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &cosigned.SignedRootChange{Change: change}
+	out := &trust.SignedRootChange{Change: change}
 	for _, s := range t.Signatures {
-		out.Signatures = append(out.Signatures, cosigned.SignerSignature{Key: s.Key, Signature: s.Signature})
+		out.Signatures = append(out.Signatures, trust.SignerSignature{Key: s.Key, Signature: s.Signature})
 	}
 	return out, nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -327,7 +326,7 @@ func authorityMoves(kind Kind, before, after *manifest.Manifest) bool {
 // sharesChange reports whether the seed's shares are made anew.
 func sharesChange(kind Kind, before, after *manifest.Manifest) bool {
 	return kind == KindReshare || kind == KindReseed ||
-		slices.Contains(manifest.AuthorityMoves(before, after), manifestform.AuthoritySeed)
+		slices.Contains(manifest.AuthorityMoves(before, after), manifest.AuthoritySeed)
 }
 
 // A Mark is the highest head that someone has seen. Keep it on disk: who

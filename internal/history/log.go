@@ -11,7 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/parts"
+	"github.com/fealty-io/fealty/internal/store/chunk"
 )
 
 // HeadKey is the key of the head record in the store.
@@ -178,15 +178,15 @@ func (l *Log) blob(ctx context.Context, hash Hash) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole, err := parts.Join(hash, value, store.MaxValueBytes,
-		func(part parts.Hash) ([]byte, error) { return l.value(ctx, part) })
-	part, ok := errors.AsType[*parts.Error](err)
+	whole, err := chunk.Join(hash, value, store.MaxValueBytes,
+		func(part chunk.Hash) ([]byte, error) { return l.value(ctx, part) })
+	part, ok := errors.AsType[*chunk.Error](err)
 	switch {
 	case err == nil:
 		return whole, nil
 	case ok && part.Err != nil:
 		return nil, part.Err
-	case ok && part.Part != parts.Hash{}:
+	case ok && part.Part != chunk.Hash{}:
 		return nil, &BlobError{Hash: part.Part}
 	}
 	return nil, &BlobError{Hash: hash}
@@ -258,7 +258,7 @@ func (l *Log) Append(ctx context.Context, base *Verified, t *Transition, m *mani
 // putBlob writes a blob under its hash, a long one in parts, which come before their index. It does
 // not matter who wrote it.
 func (l *Log) putBlob(ctx context.Context, blob []byte) error {
-	value, list := parts.Split(blob)
+	value, list := chunk.Split(blob)
 	if value == nil {
 		value = blob
 	}

@@ -8,9 +8,8 @@ import (
 
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/parts"
+	"github.com/fealty-io/fealty/internal/store/chunk"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 )
 
@@ -33,10 +32,10 @@ func wantManifest(t *testing.T, l *history.Log, k *testers, from *history.Verifi
 // whole is read, and is not written again.
 func TestLongManifest(t *testing.T) {
 	t.Parallel()
-	if manifestform.LongBytes > parts.MaxBytes {
+	if manifest.LongBytes > chunk.MaxBytes {
 		t.Fatal("one that every release is taken to read is divided")
 	}
-	if parts.MaxBytes+store.SealBytes+store.MaxKeyBytes > store.CutBytes/2 {
+	if chunk.MaxBytes+store.SealBytes+store.MaxKeyBytes > store.CutBytes/2 {
 		t.Fatal("a part is more than half of a transaction")
 	}
 	k := newTesters(t)
@@ -64,7 +63,7 @@ func TestLongManifest(t *testing.T) {
 		for _, e := range all.Entries {
 			largest = max(largest, len(e.Value))
 		}
-		if whole := largest == len(m.Bytes()); whole != (name == "whole") || !whole && largest > parts.MaxBytes {
+		if whole := largest == len(m.Bytes()); whole != (name == "whole") || !whole && largest > chunk.MaxBytes {
 			t.Errorf("%s: the largest of %d values has %d bytes", name, len(all.Entries), largest)
 		}
 	}
@@ -80,7 +79,7 @@ func TestLongManifestIsBroken(t *testing.T) {
 	if _, err := l.Append(t.Context(), v, tr, m, k.transaction); err != nil {
 		t.Fatal(err)
 	}
-	index, list := parts.Split(m.Bytes())
+	index, list := chunk.Split(m.Bytes())
 	part := history.HashOf(list[1])
 	for _, tc := range []struct {
 		name  string

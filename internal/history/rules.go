@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A Rule is one thing that every history must hold to.
@@ -333,7 +332,7 @@ var linkRules = [...]struct {
 			return ""
 		}
 		for _, part := range manifest.AuthorityMoves(s.before.manifest, s.manifest) {
-			if part != manifestform.AuthoritySeed && part != manifestform.AuthorityEverySet {
+			if part != manifest.AuthoritySeed && part != manifest.AuthorityEverySet {
 				return "reshare also changes " + part
 			}
 		}

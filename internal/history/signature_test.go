@@ -9,7 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifesttemplate"
+	"github.com/fealty-io/fealty/internal/manifest/template"
 )
 
 // signedChange is a change with a signer of the manifest in force.
@@ -29,8 +29,8 @@ func signedChange(t testing.TB) (next *manifest.Manifest, inForce *manifest.Mani
 	signer, k := key()
 	stranger, other := key()
 	parse := func(names ...manifest.Signer) *manifest.Manifest {
-		data, err := manifesttemplate.Write(manifesttemplate.Options{Cluster: "test.example", Signers: names,
-			Owners: []manifest.Owner{{Name: "host", Keeper: "file:/k"}}, Coordinators: []manifesttemplate.Enrolled{{Name: "c", Key: k}}})
+		data, err := template.Write(template.Options{Cluster: "test.example", Signers: names,
+			Owners: []manifest.Owner{{Name: "host", Keeper: "file:/k"}}, Coordinators: []template.Enrolled{{Name: "c", Key: k}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // Bounds of a history.
@@ -256,8 +255,8 @@ func (t *Transition) Encode() ([]byte, error) {
 	if err := checkReason(t.Reason); err != nil {
 		return nil, err
 	}
-	if t.Threshold < 0 || t.Threshold > manifestform.MaxOwners ||
-		len(t.ShareCommitments) > manifestform.MaxOwners || len(t.Signatures) > manifestform.MaxSigners {
+	if t.Threshold < 0 || t.Threshold > manifest.MaxOwners ||
+		len(t.ShareCommitments) > manifest.MaxOwners || len(t.Signatures) > manifest.MaxSigners {
 		return nil, fmt.Errorf("%w: threshold %d, %d shares, %d signatures: beyond what a manifest can hold", ErrEncoding, t.Threshold, len(t.ShareCommitments), len(t.Signatures))
 	}
 	w := wire{

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 )
 
 // program writes a shell script and returns its keeper. $DIR is its folder.

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // FileKeeper seals under a key of 32 random bytes in a file. Somebody who can read

@@ -9,7 +9,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // Keeper seals secrets so that a coordinator can open them again after a restart,

@@ -20,10 +20,10 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 )
 
 const keyFile = "/etc/fealty/seed.key"
@@ -408,7 +408,7 @@ func TestKeeperOf(t *testing.T) {
 
 // meshCA returns a key and a certificate of it.
 func meshCA(t testing.TB) (*ecdsa.PrivateKey, []byte) {
-	ca := identitytest.NewAuthority(t, "prod.example").MeshCA()
+	ca := pkitest.NewAuthority(t, "prod.example").MeshCA()
 	return ca.Key, ca.Cert.Raw
 }
 

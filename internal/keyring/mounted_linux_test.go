@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // mountedAt is the variable that makes a process of this test the coordinator of a pod, which looks at its key.

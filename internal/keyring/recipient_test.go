@@ -13,7 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifesttemplate"
+	"github.com/fealty-io/fealty/internal/manifest/template"
 )
 
 func inManifest(t rapid.TB, recipient string) bool {
@@ -21,10 +21,10 @@ func inManifest(t rapid.TB, recipient string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = manifesttemplate.Write(manifesttemplate.Options{
+	_, err = template.Write(template.Options{
 		Cluster: "prod.example", Signers: []manifest.Signer{{Name: "alice", Key: key}},
 		Owners:       []manifest.Owner{{Name: "alice", Recipient: recipient}},
-		Coordinators: []manifesttemplate.Enrolled{{Name: "c0", Key: key}},
+		Coordinators: []template.Enrolled{{Name: "c0", Key: key}},
 	})
 	return err == nil
 }

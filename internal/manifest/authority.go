@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // AuthorityMoves returns what setting after in place of before changes of who
@@ -22,16 +21,16 @@ func AuthorityMoves(before, after *Manifest) []string {
 		name  string
 		equal bool
 	}{
-		{manifestform.AuthorityCluster, before.Cluster == after.Cluster},
-		{manifestform.AuthorityCoordinators, slices.EqualFunc(before.coordinators(), after.coordinators(),
+		{AuthorityCluster, before.Cluster == after.Cluster},
+		{AuthorityCoordinators, slices.EqualFunc(before.coordinators(), after.coordinators(),
 			sameCoordinators)},
-		{manifestform.AuthoritySigners, before.Signers.Threshold == after.Signers.Threshold &&
+		{AuthoritySigners, before.Signers.Threshold == after.Signers.Threshold &&
 			slices.Equal(before.Signers.Keys, after.Signers.Keys)},
-		{manifestform.AuthoritySeed, before.Seed.Threshold == after.Seed.Threshold &&
+		{AuthoritySeed, before.Seed.Threshold == after.Seed.Threshold &&
 			slices.Equal(before.Seed.Owners, after.Seed.Owners)},
-		{manifestform.AuthorityProofs, sameProofs(before.Proofs, after.Proofs)},
-		{manifestform.AuthorityTrust, before.Trust == after.Trust},
-		{manifestform.AuthorityEverySet, before.Trust != TrustMesh && after.Trust != TrustMesh},
+		{AuthorityProofs, sameProofs(before.Proofs, after.Proofs)},
+		{AuthorityTrust, before.Trust == after.Trust},
+		{AuthorityEverySet, before.Trust != TrustMesh && after.Trust != TrustMesh},
 	} {
 		if !part.equal {
 			moved = append(moved, part.name)

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 func TestAuthorityMoves(t *testing.T) {
@@ -35,25 +34,25 @@ func TestAuthorityMoves(t *testing.T) {
 		{"SVIDs of coordinators", func(d *doc) { replaced(&d.admit, "coordinator-*\"]", "coordinator-*\"], svid_ttl: 30h") }, nil},
 		{"coordinator more", func(d *doc) {
 			d.admit += "  - {name: c2, kind: coordinator, match: [\"key:" + newKey(t).String() + "\"]}\n"
-		}, []string{manifestform.AuthorityCoordinators}},
-		{"coordinator's selector", func(d *doc) { replaced(&d.admit, "coordinator-*", "coord-*") }, []string{manifestform.AuthorityCoordinators}},
-		{"coordinator's name", func(d *doc) { replaced(&d.admit, "{name: coordinators", "{name: coordinators2") }, []string{manifestform.AuthorityCoordinators}},
-		{"fewer coordinators", func(d *doc) { replaced(&d.admit, "coordinator-*\"]", "coordinator-*\"], max_members: 3") }, []string{manifestform.AuthorityCoordinators}},
+		}, []string{manifest.AuthorityCoordinators}},
+		{"coordinator's selector", func(d *doc) { replaced(&d.admit, "coordinator-*", "coord-*") }, []string{manifest.AuthorityCoordinators}},
+		{"coordinator's name", func(d *doc) { replaced(&d.admit, "{name: coordinators", "{name: coordinators2") }, []string{manifest.AuthorityCoordinators}},
+		{"fewer coordinators", func(d *doc) { replaced(&d.admit, "coordinator-*\"]", "coordinator-*\"], max_members: 3") }, []string{manifest.AuthorityCoordinators}},
 		{"signer replaced", func(d *doc) {
 			d.signers = "signers:\n  threshold: 1\n  keys: [{name: alice, key: \"" + newKey(t).String() + "\"}]\n"
-		}, []string{manifestform.AuthoritySigners}},
-		{"seed threshold", func(d *doc) { replaced(&d.seed, "threshold: 2", "threshold: 1") }, []string{manifestform.AuthoritySeed}},
-		{"seed owner", func(d *doc) { replaced(&d.seed, "unwrap-seed", "unwrap-seed2") }, []string{manifestform.AuthoritySeed}},
-		{"proof root", func(d *doc) { replaced(&d.proofs, "    roots_pem: |\n", "    roots_pem: |\n"+indent(root, 6)) }, []string{manifestform.AuthorityProofs}},
-		{"measurement", func(d *doc) { replaced(&d.proofs, measurement, measurement+", "+strings.Repeat("cd", 48)) }, []string{manifestform.AuthorityProofs}},
-		{"TCB", func(d *doc) { replaced(&d.proofs, "snp: 8", "snp: 9") }, []string{manifestform.AuthorityProofs}},
-		{"a proof less", func(d *doc) { d.proofs = strings.Split(d.proofs, "  sevsnp")[0] }, []string{manifestform.AuthorityProofs}},
-		{"trust", func(d *doc) { replaced(&d.rest, "trust: root", "trust: mesh") }, []string{manifestform.AuthorityTrust, manifestform.AuthorityEverySet}},
-		{"cluster", func(d *doc) { replaced(&d.cluster, "prod", "test") }, []string{manifestform.AuthorityCluster}},
+		}, []string{manifest.AuthoritySigners}},
+		{"seed threshold", func(d *doc) { replaced(&d.seed, "threshold: 2", "threshold: 1") }, []string{manifest.AuthoritySeed}},
+		{"seed owner", func(d *doc) { replaced(&d.seed, "unwrap-seed", "unwrap-seed2") }, []string{manifest.AuthoritySeed}},
+		{"proof root", func(d *doc) { replaced(&d.proofs, "    roots_pem: |\n", "    roots_pem: |\n"+indent(root, 6)) }, []string{manifest.AuthorityProofs}},
+		{"measurement", func(d *doc) { replaced(&d.proofs, measurement, measurement+", "+strings.Repeat("cd", 48)) }, []string{manifest.AuthorityProofs}},
+		{"TCB", func(d *doc) { replaced(&d.proofs, "snp: 8", "snp: 9") }, []string{manifest.AuthorityProofs}},
+		{"a proof less", func(d *doc) { d.proofs = strings.Split(d.proofs, "  sevsnp")[0] }, []string{manifest.AuthorityProofs}},
+		{"trust", func(d *doc) { replaced(&d.rest, "trust: root", "trust: mesh") }, []string{manifest.AuthorityTrust, manifest.AuthorityEverySet}},
+		{"cluster", func(d *doc) { replaced(&d.cluster, "prod", "test") }, []string{manifest.AuthorityCluster}},
 		{"two at once", func(d *doc) {
 			replaced(&d.seed, "threshold: 2", "threshold: 1")
 			replaced(&d.admit, "coordinator-*", "coord-*")
-		}, []string{manifestform.AuthorityCoordinators, manifestform.AuthoritySeed}},
+		}, []string{manifest.AuthorityCoordinators, manifest.AuthoritySeed}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := base
@@ -80,7 +79,7 @@ func TestAuthorityMoves(t *testing.T) {
 		d := base
 		replaced(&d.rest, "trust: root", "trust: mesh")
 		m := mustParse(t, d.String())
-		if got := manifest.AuthorityMoves(m, m); !slices.Equal(got, []string{manifestform.AuthorityEverySet}) {
+		if got := manifest.AuthorityMoves(m, m); !slices.Equal(got, []string{manifest.AuthorityEverySet}) {
 			t.Errorf("moved: %v", got)
 		}
 	})

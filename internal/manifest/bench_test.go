@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // BenchmarkParse reads the longest list of entries that a manifest may have, and documents
@@ -16,7 +15,7 @@ import (
 func BenchmarkParse(b *testing.B) {
 	base := newDoc(b)
 	long := base
-	for i := range manifestform.MaxEntries - strings.Count(base.admit, "\n  - ") {
+	for i := range manifest.MaxEntries - strings.Count(base.admit, "\n  - ") {
 		long.admit += fmt.Sprintf("  - {name: e%d, kind: data, match: [\"token:e%d\"]}\n", i, i)
 	}
 	honest := long.String()

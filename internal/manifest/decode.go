@@ -10,8 +10,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/labels"
-	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
@@ -26,18 +24,18 @@ type (
 // name reads a name that becomes part of identities and of error messages.
 func (d *decoder) name(n *node, path string) string {
 	s, ok := d.Text(n, path)
-	if ok && !manifestform.IsName(s) {
+	if ok && !IsName(s) {
 		d.Fault("name", path, document.Shown(s)+" is not a name",
-			fmt.Sprintf("use letters, digits, '.', '-' and '_', at most %d of them", manifestform.MaxNameBytes))
+			fmt.Sprintf("use letters, digits, '.', '-' and '_', at most %d of them", MaxNameBytes))
 		return ""
 	}
 	return s
 }
 
 func (d *decoder) manifest(root *node) *Manifest {
-	m := &Manifest{Trust: defaultTrust, RejoinGrace: manifestform.DefaultRejoinGrace,
-		Baseline: Baseline{Data: manifestform.DefaultBaselineData},
-		Degraded: Degraded{Allow: Permissions(), Max: manifestform.DefaultDegradedMax, RouteTTL: -1}}
+	m := &Manifest{Trust: defaultTrust, RejoinGrace: DefaultRejoinGrace,
+		Baseline: Baseline{Data: DefaultBaselineData},
+		Degraded: Degraded{Allow: Permissions(), Max: DefaultDegradedMax, RouteTTL: -1}}
 	d.Object(root, "",
 		part{Name: "cluster", Required: true, Read: func(n *node, path string) {
 			s, ok := d.Text(n, path)
@@ -54,7 +52,7 @@ func (d *decoder) manifest(root *node) *Manifest {
 		part{Name: "signers", Required: true, Read: func(n *node, path string) { d.signers(n, path, &m.Signers) }},
 		part{Name: "proofs", Required: false, Read: func(n *node, path string) { d.proofs(n, path, &m.Proofs) }},
 		part{Name: "admit", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxEntries, func(n *node, path string) {
+			d.List(n, path, MaxEntries, func(n *node, path string) {
 				m.Admit = append(m.Admit, d.entry(n, path))
 			})
 		}},
@@ -63,12 +61,12 @@ func (d *decoder) manifest(root *node) *Manifest {
 		}},
 		part{Name: "degraded", Required: false, Read: func(n *node, path string) { d.degraded(n, path, &m.Degraded) }},
 		part{Name: "rejoin_grace", Required: false, Read: func(n *node, path string) {
-			m.RejoinGrace = d.Duration(n, path, 0, manifestform.MaxRejoinGrace)
+			m.RejoinGrace = d.Duration(n, path, 0, MaxRejoinGrace)
 		}},
 		part{Name: "baseline", Required: false, Read: func(n *node, path string) {
 			m.Baseline.stated = true
 			d.Object(n, path, part{Name: "data", Required: false, Read: func(n *node, path string) {
-				m.Baseline.Data = d.Number(n, path, 0, manifestform.MaxMembers)
+				m.Baseline.Data = d.Number(n, path, 0, MaxMembers)
 			}})
 		}},
 		part{Name: "workloads", Required: false, Read: func(n *node, path string) {
@@ -83,15 +81,15 @@ func (d *decoder) manifest(root *node) *Manifest {
 // fillDefaults sets what the document leaves to other fields of it.
 func fillDefaults(m *Manifest) {
 	if m.Degraded.RouteTTL < 0 {
-		m.Degraded.RouteTTL = min(manifestform.DefaultRouteTTL, m.Degraded.Max)
+		m.Degraded.RouteTTL = min(DefaultRouteTTL, m.Degraded.Max)
 	}
 	for i := range m.Admit {
 		switch e := &m.Admit[i]; {
 		case e.SVIDTTL != 0:
 		case isPerson(e.Kind):
-			e.SVIDTTL = manifestform.DefaultPersonTTL
+			e.SVIDTTL = DefaultPersonTTL
 		default:
-			e.SVIDTTL = m.Degraded.Max + manifestform.DefaultSVIDMargin
+			e.SVIDTTL = m.Degraded.Max + DefaultSVIDMargin
 		}
 	}
 }
@@ -103,10 +101,10 @@ func isPerson(k identity.Kind) bool { return k == identity.Admin || k == identit
 func (d *decoder) seed(n *node, path string, s *Seed) {
 	d.Object(n, path,
 		part{Name: "threshold", Required: true, Read: func(n *node, path string) {
-			s.Threshold = d.Number(n, path, 1, manifestform.MaxOwners)
+			s.Threshold = d.Number(n, path, 1, MaxOwners)
 		}},
 		part{Name: "owners", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxOwners, func(n *node, path string) {
+			d.List(n, path, MaxOwners, func(n *node, path string) {
 				s.Owners = append(s.Owners, d.owner(n, path))
 			})
 		}},
@@ -149,10 +147,10 @@ func (d *decoder) owner(n *node, path string) Owner {
 func (d *decoder) signers(n *node, path string, s *Signers) {
 	d.Object(n, path,
 		part{Name: "threshold", Required: true, Read: func(n *node, path string) {
-			s.Threshold = d.Number(n, path, 1, manifestform.MaxSigners)
+			s.Threshold = d.Number(n, path, 1, MaxSigners)
 		}},
 		part{Name: "keys", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxSigners, func(n *node, path string) {
+			d.List(n, path, MaxSigners, func(n *node, path string) {
 				s.Keys = append(s.Keys, d.signer(n, path))
 			})
 		}},
@@ -190,7 +188,7 @@ func (d *decoder) proofs(n *node, path string, p *Proofs) {
 			p.SEVSNP = &SEVSNPProof{}
 			d.Object(n, path,
 				part{Name: "measurements", Required: true, Read: func(n *node, path string) {
-					p.SEVSNP.Measurements = document.Unique(d.Decoder, n, path, manifestform.MaxListItems,
+					p.SEVSNP.Measurements = document.Unique(d.Decoder, n, path, MaxListItems,
 						d.measurement)
 				}},
 				part{Name: "min_tcb", Required: false, Read: func(n *node, path string) {
@@ -271,7 +269,7 @@ func (d *decoder) entry(n *node, path string) Entry {
 			e.Kind = document.Word(d.Decoder, n, path, "kind", Kinds())
 		}},
 		part{Name: "match", Required: true, Read: func(n *node, path string) {
-			d.List(n, path, manifestform.MaxPatterns, func(n *node, path string) {
+			d.List(n, path, MaxPatterns, func(n *node, path string) {
 				e.Match = append(e.Match, d.pattern(n, path))
 			})
 			if e.Match == nil && !d.Faulty(path) {
@@ -280,24 +278,24 @@ func (d *decoder) entry(n *node, path string) Entry {
 			}
 		}},
 		part{Name: "roles", Required: false, Read: func(n *node, path string) {
-			e.Roles = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, func(n *node, path string) Role {
+			e.Roles = document.Unique(d.Decoder, n, path, MaxListItems, func(n *node, path string) Role {
 				return document.Word(d.Decoder, n, path, "role", Roles())
 			})
 		}},
 		part{Name: "organizations", Required: false, Read: func(n *node, path string) {
-			e.Organizations = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, d.name)
+			e.Organizations = document.Unique(d.Decoder, n, path, MaxListItems, d.name)
 		}},
 		part{Name: "max_members", Required: false, Read: func(n *node, path string) {
-			e.MaxMembers = d.Number(n, path, 1, manifestform.MaxMembers)
+			e.MaxMembers = d.Number(n, path, 1, MaxMembers)
 		}},
 		part{Name: "svid_ttl", Required: false, Read: func(n *node, path string) {
-			e.SVIDTTL = d.Duration(n, path, manifestform.MinSVIDTTL, manifestform.MaxSVIDTTL)
+			e.SVIDTTL = d.Duration(n, path, MinSVIDTTL, MaxSVIDTTL)
 		}},
 		part{Name: "dns_names", Required: false, Read: func(n *node, path string) {
-			e.DNSNames = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, d.dnsName)
+			e.DNSNames = document.Unique(d.Decoder, n, path, MaxListItems, d.dnsName)
 		}},
 		part{Name: "ips", Required: false, Read: func(n *node, path string) {
-			e.IPs = document.Unique(d.Decoder, n, path, manifestform.MaxListItems, d.ip)
+			e.IPs = document.Unique(d.Decoder, n, path, MaxListItems, d.ip)
 		}},
 		part{Name: "labels", Required: false, Read: func(n *node, path string) { e.Labels = d.labels(n, path) }},
 		part{Name: "platform_may_read_seed", Required: false, Read: func(n *node, path string) {
@@ -324,12 +322,12 @@ func (d *decoder) pattern(n *node, path string) Pattern {
 // labels reads labels, no two of one key.
 func (d *decoder) labels(n *node, path string) []string {
 	var out, keys []string
-	d.List(n, path, labels.Max, func(n *node, path string) {
+	d.List(n, path, MaxLabels, func(n *node, path string) {
 		s, ok := d.Text(n, path)
 		if !ok {
 			return
 		}
-		key, problem := labels.Key(s)
+		key, problem := LabelKey(s)
 		switch {
 		case problem != "":
 			d.Fault("label", path, problem, "write one such as rack=r2")
@@ -349,7 +347,7 @@ func (d *decoder) issuer(n *node, path string) string {
 	if !ok {
 		return ""
 	}
-	if wrong := manifestform.IssuerFault(s); wrong != "" {
+	if wrong := IssuerFault(s); wrong != "" {
 		d.Fault("token-issuer", path, document.Shown(s)+" is no issuer: "+wrong,
 			"write the URL below which verifiers find .well-known/openid-configuration, such as https://id.example")
 		return ""
@@ -397,16 +395,16 @@ func (d *decoder) ip(n *node, path string) netip.Addr {
 func (d *decoder) degraded(n *node, path string, g *Degraded) {
 	d.Object(n, path,
 		part{Name: "allow", Required: false, Read: func(n *node, path string) {
-			g.Allow = document.Unique(d.Decoder, n, path, manifestform.MaxListItems,
+			g.Allow = document.Unique(d.Decoder, n, path, MaxListItems,
 				func(n *node, path string) Permission {
 					return document.Word(d.Decoder, n, path, "permission", Permissions())
 				})
 		}},
 		part{Name: "max", Required: false, Read: func(n *node, path string) {
-			g.Max = d.Duration(n, path, 0, manifestform.MaxSVIDTTL-manifestform.DefaultSVIDMargin)
+			g.Max = d.Duration(n, path, 0, MaxSVIDTTL-DefaultSVIDMargin)
 		}},
 		part{Name: "route_ttl", Required: false, Read: func(n *node, path string) {
-			g.RouteTTL = d.Duration(n, path, 0, manifestform.MaxRouteTTL)
+			g.RouteTTL = d.Duration(n, path, 0, MaxRouteTTL)
 		}},
 	)
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // Changes is what setting one manifest after another changes in effect.
@@ -274,7 +273,7 @@ var changeFinders = [...]struct {
 	}},
 	{changeClass{changeAuthorityEpoch, "whether everybody gets a new certificate"}, func(d *differ) {
 		why := slices.DeleteFunc(slices.Clone(d.moved),
-			func(s string) bool { return s == manifestform.AuthorityEverySet })
+			func(s string) bool { return s == AuthorityEverySet })
 		if len(why) > 0 {
 			d.change(Change{Subject: "authority_epoch", After: "moves",
 				Means: "because of " + strings.Join(why, ", ") + ": the mesh CA key is new, and every member " +

@@ -12,7 +12,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // Every class of changes, with what it looks like. The test walks the table of
@@ -138,7 +137,7 @@ func TestDiffTellsOfTheAuthorityEpoch(t *testing.T) {
 	base.rest = strings.Replace(base.rest, "trust: root", "trust: mesh", 1)
 	m := mustParse(t, base.String())
 	same := manifest.Diff(m, mustParse(t, base.String()+"# a comment\n"))
-	if !same.Empty() || !slices.Equal(same.Authority, []string{manifestform.AuthorityEverySet}) {
+	if !same.Empty() || !slices.Equal(same.Authority, []string{manifest.AuthorityEverySet}) {
 		t.Errorf("a comment changes %+v, and moves %v", same.List, same.Authority)
 	}
 }
@@ -343,7 +342,7 @@ func TestDiffOfOtherWordsIsEmpty(t *testing.T) {
 func TestDiffOfLargeManifests(t *testing.T) {
 	large := func(kind, form string) *manifest.Manifest {
 		d := newDoc(t)
-		for i := range manifestform.MaxGlobs / 50 {
+		for i := range manifest.MaxGlobs / 50 {
 			var match []string
 			for j := range 50 {
 				match = append(match, fmt.Sprintf("x509:dns:"+form, i*50+j))
@@ -355,8 +354,8 @@ func TestDiffOfLargeManifests(t *testing.T) {
 		return mustParse(t, d.String())
 	}
 	a, b := large("data", "a%04d-*"), large("data", "*-%04db")
-	if c := manifest.Diff(a, b); len(c.Of(manifest.ChangeCanJoin)) < manifestform.MaxGlobs || len(c.Of(manifest.ChangeCannotJoin)) < manifestform.MaxGlobs {
-		t.Errorf("%d can join and %d cannot, want %d each at least", len(c.Of(manifest.ChangeCanJoin)), len(c.Of(manifest.ChangeCannotJoin)), manifestform.MaxGlobs)
+	if c := manifest.Diff(a, b); len(c.Of(manifest.ChangeCanJoin)) < manifest.MaxGlobs || len(c.Of(manifest.ChangeCannotJoin)) < manifest.MaxGlobs {
+		t.Errorf("%d can join and %d cannot, want %d each at least", len(c.Of(manifest.ChangeCanJoin)), len(c.Of(manifest.ChangeCannotJoin)), manifest.MaxGlobs)
 	}
 	if c := manifest.Diff(a, a); !c.Empty() {
 		t.Errorf("a manifest differs from itself: %+v", c.List)

@@ -3,7 +3,6 @@ package manifest
 import (
 	"slices"
 
-	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
@@ -23,7 +22,7 @@ var later = [...]struct {
 	}},
 	{"baseline", func(m *Manifest) bool { return m.Baseline.stated }},
 	{"baseline.data", func(m *Manifest) bool { return m.Baseline.stated }},
-	{Long, func(m *Manifest) bool { return len(m.raw) > manifestform.LongBytes }},
+	{Long, func(m *Manifest) bool { return len(m.raw) > LongBytes }},
 	// It reads blocks alone, and each once; this release what people put around them too.
 	{"proofs.x509.roots_pem with text between its certificates, or one twice", func(m *Manifest) bool {
 		return m.Proofs.X509 != nil && !pemfile.Plain([]byte(m.Proofs.X509.RootsPEM))

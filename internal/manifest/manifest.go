@@ -27,7 +27,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A Manifest is a document that [Parse] accepted. Its fields, defaults filled
@@ -248,7 +247,7 @@ func ParseAccepted(data []byte) (*Manifest, error) {
 
 // decodeManifest reads root, the document that data holds.
 func decodeManifest(data []byte, root *node) (*Manifest, error) {
-	d := &decoder{document.NewDecoder(4 * manifestform.MaxProblems)}
+	d := &decoder{document.NewDecoder(4 * MaxProblems)}
 	m := d.manifest(root)
 	d.check(m, checks[:])
 	if d.Problems != nil {
@@ -272,8 +271,8 @@ func format() *document.Format {
 	return &document.Format{
 		Noun: "a manifest", Start: "start from the output of: fealty manifest init",
 		TooLong: "use patterns in place of single entries",
-		Bytes:   manifestform.MaxBytes, Documents: 1, Depth: manifestform.MaxDepth, Fields: maxFields,
-		Items: manifestform.MaxEntries, Marks: maxMarks, Problems: manifestform.MaxProblems,
+		Bytes:   MaxBytes, Documents: 1, Depth: MaxDepth, Fields: maxFields,
+		Items: MaxEntries, Marks: maxMarks, Problems: MaxProblems,
 	}
 }
 

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A Match is an entry that admits a candidate.
@@ -69,7 +68,7 @@ func (m *Manifest) match(kind identity.Kind, selectors []string) (Match, bool) {
 			continue
 		}
 		for _, s := range selectors {
-			if name, ok := ref.pattern.Capture(s); ok && manifestform.IsName(name) {
+			if name, ok := ref.pattern.Capture(s); ok && IsName(name) {
 				return Match{Entry: &m.Admit[ref.entry], Selector: s, Name: name}, true
 			}
 		}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 func TestParse(t *testing.T) {
@@ -141,7 +140,7 @@ func refusals(t testing.TB) []refusal {
 		return admit(lines...)
 	}
 	return []refusal{
-		{"size", "one byte too many", base.String() + "#" + strings.Repeat("x", manifestform.MaxBytes-len(base.String())), ""},
+		{"size", "one byte too many", base.String() + "#" + strings.Repeat("x", manifest.MaxBytes-len(base.String())), ""},
 		{"characters", "not UTF-8", with(func(d *doc) { d.cluster = "cluster: \"prod\xff\"\n" }), ""},
 		{"characters", "terminal escape", base.String() + "# \x1b[2K\n", ""},
 		{"characters", "right-to-left override", base.String() + "# \u202e\n", ""},
@@ -180,7 +179,7 @@ func refusals(t testing.TB) []refusal {
 		{"wrong-type", "a yes that is no bool", admit("{name: x, kind: coordinator, match: [\"k8s:sa:p/a\"], platform_may_read_seed: yes}"), "admit[4].platform_may_read_seed"},
 		{"wrong-type", "a scalar document", "hello\n", ""},
 		{"wrong-type", "field name is a number", base.String() + "12: b\n", ""},
-		{"too-many", "patterns", admit("{name: x, kind: data, match: [" + strings.Repeat("\"tpm:ek:x\", ", manifestform.MaxPatterns+1) + "]}"), "admit[4].match"},
+		{"too-many", "patterns", admit("{name: x, kind: data, match: [" + strings.Repeat("\"tpm:ek:x\", ", manifest.MaxPatterns+1) + "]}"), "admit[4].match"},
 		{"too-many", "fields in braces", base.String() + "x: {" + strings.Repeat("a: b, ", 100) + "}\n", ""},
 		{"too-many", "fields of an object", base.String() + strings.Repeat("a: b\n", 100_000), ""},
 		{"too-many", "fields of an object within", base.String() + "x:\n" + strings.Repeat("  a:\n  - b\n", 50_000), ""},
@@ -275,7 +274,7 @@ func refusals(t testing.TB) []refusal {
 		{"ip", "every address", entry("ips: [\"0.0.0.0\"]"), "admit[4].ips[0]"},
 		{"trust", "unknown", rest("trust: roots\n"), "trust"},
 		{"token-issuer", "empty", issuer(""), "workloads.token_issuer"},
-		{"token-issuer", "too long", issuer("https://id.example/" + strings.Repeat("a", manifestform.MaxIssuerBytes)), "workloads.token_issuer"},
+		{"token-issuer", "too long", issuer("https://id.example/" + strings.Repeat("a", manifest.MaxIssuerBytes)), "workloads.token_issuer"},
 		{"token-issuer", "plain HTTP", issuer("http://id.example"), "workloads.token_issuer"},
 		{"token-issuer", "an upper case scheme", issuer("HTTPS://id.example"), "workloads.token_issuer"},
 		{"token-issuer", "no scheme", issuer("id.example"), "workloads.token_issuer"},
@@ -337,7 +336,7 @@ func refusals(t testing.TB) []refusal {
 		{"shadowed-selector", "same selector", admit("{name: x, kind: data, match: [\"x509:subject:CN=node-c\"]}"), "admit[4].match[0]"},
 		{"shadowed-selector", "twice in an entry", admit("{name: x, kind: data, match: [\"token:x\", \"token:x\"]}"), "admit[4].match[1]"},
 		{"shadowed-selector", "wider glob before", admit("{name: x, kind: data, match: [\"x509:dns:*.example\"]}", "{name: y, kind: data, match: [\"x509:dns:*.a.example\"]}"), "admit[5].match[0]"},
-		{"too-many-globs", "one too many", globs(manifestform.MaxGlobs), "admit[1003].match[0]"},
+		{"too-many-globs", "one too many", globs(manifest.MaxGlobs), "admit[1003].match[0]"},
 		{"degraded-max", "longer than an SVID", rest("degraded: {max: 72h}\n"), "admit[2].svid_ttl"},
 		{"degraded-max", "as long as an SVID", entry("svid_ttl: 24h"), "admit[4].svid_ttl"},
 		{"route-ttl", "longer than the mode", rest("degraded: {max: 1h, route_ttl: 2h}\n"), "degraded.route_ttl"},
@@ -506,7 +505,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		d.admit += fmt.Sprintf("  - {name: a, kind: dat, match: [\"x509:subject:CN=%d\"], x: 1}\n", i)
 	}
 	_, err := manifest.Parse([]byte(d.String()))
-	if invalid, ok := errors.AsType[*manifest.InvalidError](err); !ok || len(invalid.Problems) != manifestform.MaxProblems {
+	if invalid, ok := errors.AsType[*manifest.InvalidError](err); !ok || len(invalid.Problems) != manifest.MaxProblems {
 		t.Fatalf("err = %v", err)
 	}
 }
@@ -564,9 +563,9 @@ func FuzzParse(f *testing.F) {
 // A manifest that a store has in parts is one that an earlier release cannot read.
 func TestParseLong(t *testing.T) {
 	text := newDoc(t).String()
-	for _, size := range []int{manifestform.LongBytes, manifestform.LongBytes + 1} {
+	for _, size := range []int{manifest.LongBytes, manifest.LongBytes + 1} {
 		m := mustParse(t, text+"#"+strings.Repeat("x", size-len(text)-2)+"\n")
-		if long := len(m.LaterFields()) > len(mustParse(t, text).LaterFields()); len(m.Bytes()) != size || long != (size > manifestform.LongBytes) {
+		if long := len(m.LaterFields()) > len(mustParse(t, text).LaterFields()); len(m.Bytes()) != size || long != (size > manifest.LongBytes) {
 			t.Errorf("of %d bytes: %q", size, m.LaterFields())
 		}
 	}
@@ -581,7 +580,7 @@ func TestParseTokenIssuer(t *testing.T) {
 	for _, issuer := range []string{
 		"https://id.example", "https://id.example:8443", "https://id", "https://192.0.2.1", "https://[2001:db8::1]:8443",
 		"https://id.example/prod/a-b.c_d~e", "https://id.example/.well-known",
-		"https://id.example/" + strings.Repeat("a", manifestform.MaxIssuerBytes-len("https://id.example/")),
+		"https://id.example/" + strings.Repeat("a", manifest.MaxIssuerBytes-len("https://id.example/")),
 	} {
 		d := base
 		d.rest = fmt.Sprintf("workloads: {token_issuer: %q}\n", issuer)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // ErrInvalid is matched by every error of [Parse].
@@ -50,7 +49,7 @@ func (p *Problem) Error() string {
 func (p *Problem) Is(target error) bool { return target == ErrInvalid }
 
 // An InvalidError holds every problem of a manifest, in the order of the
-// document; at most manifestform.MaxProblems. errors.As finds it, and its problems.
+// document; at most MaxProblems. errors.As finds it, and its problems.
 type InvalidError struct {
 	Problems []*Problem
 }
@@ -90,8 +89,8 @@ func invalid(found []*document.Problem) *InvalidError {
 		}
 		return a.Column - b.Column
 	})
-	if len(problems) > manifestform.MaxProblems {
-		problems = problems[:manifestform.MaxProblems]
+	if len(problems) > MaxProblems {
+		problems = problems[:MaxProblems]
 	}
 	return &InvalidError{Problems: problems}
 }

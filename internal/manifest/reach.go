@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A reach compares who can join under two manifests. Selectors are endless, so it
@@ -75,7 +74,7 @@ func (m *Manifest) takes(selector string) (patternRef, string, bool) {
 		return ref, m.Admit[ref.entry].Name, true
 	}
 	for _, ref := range m.globs {
-		if name, ok := ref.pattern.Capture(selector); ok && manifestform.IsName(name) {
+		if name, ok := ref.pattern.Capture(selector); ok && IsName(name) {
 			return ref, name, true
 		}
 	}
@@ -138,7 +137,7 @@ func (r *reach) uncovered(m, other *Manifest) []arrival {
 			case more == 0:
 				covered = true
 			default:
-				a.beyond = max(a.beyond, manifestform.MaxNameBytes-more)
+				a.beyond = max(a.beyond, MaxNameBytes-more)
 			}
 		}
 		if !covered {
@@ -155,10 +154,10 @@ func (r *reach) uncovered(m, other *Manifest) []arrival {
 func (p Pattern) coversNames(q Pattern) (more int, ok bool) {
 	before, ok1 := strings.CutPrefix(q.prefix(), p.prefix())
 	after, ok2 := strings.CutSuffix(q.suffix(), p.suffix())
-	if more = len(before) + len(after); !ok1 || !ok2 || more >= manifestform.MaxNameBytes {
+	if more = len(before) + len(after); !ok1 || !ok2 || more >= MaxNameBytes {
 		return 0, false
 	}
-	return more, more == 0 || manifestform.IsName("x"+before+after)
+	return more, more == 0 || IsName("x"+before+after)
 }
 
 // globs finds which entries of new take what entries of old took, by examples.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // checkRecipient says what is wrong with an age recipient, as far as its text
@@ -209,7 +208,7 @@ func sshString(b []byte) (s, rest []byte, ok bool) {
 // checkKeeper says what is wrong with a keeper such as file:/etc/fealty/seed.key.
 func checkKeeper(s string) (wrong string) {
 	scheme, name, ok := strings.Cut(s, ":")
-	if !ok || scheme != manifestform.KeeperFile && scheme != manifestform.KeeperExec {
+	if !ok || scheme != KeeperFile && scheme != KeeperExec {
 		return fmt.Sprintf("keeper %s is of no known kind", document.Shown(s))
 	}
 	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A parseRule is one way in which [Parse] refuses a document.
@@ -249,8 +248,8 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 			return
 		}
 		switch p.Family() {
-		case manifestform.FamilyKey, manifestform.FamilyX509, manifestform.FamilyTPM, manifestform.FamilySEVSNP:
-		case manifestform.FamilyKubernetes:
+		case FamilyKey, FamilyX509, FamilyTPM, FamilySEVSNP:
+		case FamilyKubernetes:
 			if !e.PlatformMayReadSeed {
 				d.Fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read "+
 					"the seed through this", "use key, x509, tpm or sevsnp, or accept it with "+
@@ -265,7 +264,7 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 
 // provable are the selector families that this release has a proof for. The others are
 // read, so that a manifest which names one is refused by its name.
-var provable = [...]string{manifestform.FamilyToken, manifestform.FamilyKey, manifestform.FamilyX509}
+var provable = [...]string{FamilyToken, FamilyKey, FamilyX509}
 
 func checkProvable(d *decoder, m *Manifest) {
 	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
@@ -282,7 +281,7 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 		e := &m.Admit[i]
 		kubernetes := false
 		for _, p := range e.Match {
-			kubernetes = kubernetes || p.Family() == manifestform.FamilyKubernetes
+			kubernetes = kubernetes || p.Family() == FamilyKubernetes
 		}
 		if e.PlatformMayReadSeed && (e.Kind != identity.Coordinator || !kubernetes) {
 			d.Fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i),
@@ -293,7 +292,7 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 
 func checkTokenSelectors(d *decoder, m *Manifest) {
 	eachPattern(m, func(e *Entry, _ int, p Pattern, path string) {
-		if want := manifestform.FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
+		if want := FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
 			d.Fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", document.Shown(p.text),
 				document.Shown(e.Name)), "write "+want)
 		}
@@ -303,12 +302,12 @@ func checkTokenSelectors(d *decoder, m *Manifest) {
 func checkProofPresent(d *decoder, m *Manifest) {
 	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
 		switch p.Family() {
-		case manifestform.FamilyX509:
+		case FamilyX509:
 			if m.Proofs.X509 == nil {
 				d.Fault("selector-without-proof", path, "no certificate can show this without roots",
 					"add proofs.x509.roots_pem")
 			}
-		case manifestform.FamilySEVSNP:
+		case FamilySEVSNP:
 			listed := false
 			if m.Proofs.SEVSNP != nil {
 				for _, measurement := range m.Proofs.SEVSNP.Measurements {
@@ -360,9 +359,9 @@ func checkOverlap(d *decoder, m *Manifest) {
 		}
 		all = append(all, now)
 	})
-	if len(globs) > manifestform.MaxGlobs {
-		d.Fault("too-many-globs", globs[manifestform.MaxGlobs].path, fmt.Sprintf("%d patterns have a *",
-			len(globs)), fmt.Sprintf("at most %d are allowed", manifestform.MaxGlobs))
+	if len(globs) > MaxGlobs {
+		d.Fault("too-many-globs", globs[MaxGlobs].path, fmt.Sprintf("%d patterns have a *",
+			len(globs)), fmt.Sprintf("at most %d are allowed", MaxGlobs))
 		return
 	}
 	order := make(map[string]int, len(all))

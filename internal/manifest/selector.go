@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A Pattern is a selector of an entry: a fact that a proof can show about a candidate
@@ -46,7 +45,7 @@ func (p Pattern) prefix() string { return p.text[:p.star] }
 func (p Pattern) suffix() string { return p.text[p.star+1:] }
 
 // IsToken reports whether the pattern says that its entry admits join tokens.
-func (p Pattern) IsToken() bool { return p.Family() == manifestform.FamilyToken }
+func (p Pattern) IsToken() bool { return p.Family() == FamilyToken }
 
 // Capture reports whether selector matches, and what the * stands for: "" for a
 // pattern without one. It does not look at whether that is a valid name.
@@ -88,7 +87,7 @@ func (p Pattern) covers(q Pattern) bool {
 
 func (p Pattern) matchesName(selector string) bool {
 	captured, ok := p.Capture(selector)
-	return ok && manifestform.IsName(captured)
+	return ok && IsName(captured)
 }
 
 // canonicalSelector returns the form of a selector that patterns are compared
@@ -185,7 +184,7 @@ func unknownSelector(s string) (what, do string) {
 }
 
 func parseTokenEntry(value string) (string, string) {
-	if !manifestform.IsName(value) {
+	if !IsName(value) {
 		return "", fmt.Sprintf("%s is not the name of an entry", document.Shown(value))
 	}
 	return value, ""

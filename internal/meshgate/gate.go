@@ -6,13 +6,13 @@ import (
 	"context"
 	"net"
 
+	internalmesh "github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/meshdoor"
-	"github.com/fealty-io/fealty/internal/meshform"
 	"github.com/fealty-io/fealty/mesh"
 )
 
 // Config has the bounds. The zero value is good.
-type Config = meshform.GateConfig
+type Config = internalmesh.GateConfig
 
 // Gate makes the handshakes of a listener before any server sees its connections, and hands those with an accepted
 // certificate to one server, and those of strangers to another, which can be given limits of its own. Both servers use

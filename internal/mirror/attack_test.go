@@ -27,9 +27,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -244,8 +244,8 @@ func TestHTTPSRate(t *testing.T) {
 	for _, tc := range []struct {
 		rate int // bytes in a second
 		want Reason
-	}{{2 * pace.Rate, ""}, {pace.Rate / 3, Slow}} {
-		const size = 60 * pace.Rate
+	}{{2 * ratelimit.TransferRate, ""}, {ratelimit.TransferRate / 3, Slow}} {
+		const size = 60 * ratelimit.TransferRate
 		overHTTPS(t, func(w http.ResponseWriter, r *http.Request) {
 			for sent := 0; sent < size; sent += tc.rate {
 				if _, err := w.Write(make([]byte, min(tc.rate, size-sent))); err != nil {
@@ -264,7 +264,7 @@ func TestHTTPSRate(t *testing.T) {
 			if tc.want == "" && err != nil || tc.want != "" && ReasonOf(err) != tc.want {
 				t.Errorf("at %d bytes a second: %v", tc.rate, err)
 			}
-			if took := time.Since(begin); tc.want == Slow && took > pace.Window+2*time.Second {
+			if took := time.Since(begin); tc.want == Slow && took > ratelimit.Window+2*time.Second {
 				t.Errorf("at %d bytes a second: given up after %v", tc.rate, took)
 			}
 		})
@@ -500,7 +500,7 @@ func TestUnsignedPartsAreBounded(t *testing.T) {
 	page := strings.Repeat("0", 64)
 	for name, g := range map[string]generation{
 		"no record":          {Format: generationFormat, Signatures: make([]signature, 1), Pages: []string{page}},
-		"a record too large": {Format: generationFormat, Record: make([]byte, snapshotform.MaxRecord+1), Signatures: make([]signature, 1), Pages: []string{page}},
+		"a record too large": {Format: generationFormat, Record: make([]byte, internalsnapshot.MaxRecord+1), Signatures: make([]signature, 1), Pages: []string{page}},
 		"many signatures":    {Format: generationFormat, Record: []byte("{}"), Signatures: make([]signature, 3), Pages: []string{page}},
 		"many bits":          {Format: generationFormat, Record: []byte("{}"), Signatures: make([]signature, 1), Bits: 60, Pages: []string{page}},
 		"negative bits":      {Format: generationFormat, Record: []byte("{}"), Signatures: make([]signature, 1), Bits: -1, Pages: []string{page}},

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Limits of transfers.
@@ -76,7 +76,7 @@ func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
 	}
 	dial := cfg.Dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: pace.Grace}).DialContext
+		dial = (&net.Dialer{Timeout: ratelimit.TransferGrace}).DialContext
 	}
 	roots := cfg.CA
 	if roots == nil {
@@ -87,7 +87,7 @@ func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
 			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				return dialTLS(ctx, dial, network, address, roots())
 			},
-			ResponseHeaderTimeout:  pace.Grace,
+			ResponseHeaderTimeout:  ratelimit.TransferGrace,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // a small answer must not become a large one
 			MaxConnsPerHost:        2,
@@ -116,7 +116,7 @@ func dialTLS(ctx context.Context, dial func(ctx context.Context, network, addres
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, pace.Grace)
+	ctx, cancel := context.WithTimeout(ctx, ratelimit.TransferGrace)
 	defer cancel()
 	conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS12})
 	if err := conn.HandshakeContext(ctx); err != nil {
@@ -135,7 +135,7 @@ func (s *HTTPS) String() string { return s.base.String() }
 
 // Get implements [Source].
 func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
-	ctx, transfer := pace.Begin(ctx, limit)
+	ctx, transfer := ratelimit.BeginTransfer(ctx, limit)
 	defer transfer.End()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base.String()+name, nil)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, erro
 	failed := func(err error) error {
 		timeout, ok := errors.AsType[net.Error](err)
 		if transfer.Slow() || ok && timeout.Timeout() {
-			return &Error{Reason: Slow, Name: name, Detail: pace.ErrSlow.Error()}
+			return &Error{Reason: Slow, Name: name, Detail: ratelimit.ErrSlowTransfer.Error()}
 		}
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err

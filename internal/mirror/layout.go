@@ -38,8 +38,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -59,9 +59,9 @@ const (
 	MaxBucket     = 1 << 20
 	MaxKeys       = 1 << 20
 	MaxLinks      = 256 << 10
-	MaxChanges    = snapshotform.MaxRootChanges * (snapshotform.MaxSignedRootChange*4/3 + 8)
+	MaxChanges    = internalsnapshot.MaxRootChanges * (internalsnapshot.MaxSignedRootChange*4/3 + 8)
 	// MaxBundle bounds a trust bundle with its envelope.
-	MaxBundle = snapshotform.DefaultContent + snapshotform.MaxHeader + 4<<10
+	MaxBundle = internalsnapshot.DefaultContent + internalsnapshot.MaxHeader + 4<<10
 
 	// MaxHeaders bounds the headers of a generation.
 	MaxHeaders = 1 << 20
@@ -161,12 +161,12 @@ func parseGeneration(data []byte) (*generation, error) {
 	switch {
 	case g.Format != generationFormat:
 		return nil, malformed("the generation", fmt.Sprintf("it is of format %.40q, known is %q", g.Format, generationFormat))
-	case len(g.Record) == 0 || len(g.Record) > snapshotform.MaxRecord:
+	case len(g.Record) == 0 || len(g.Record) > internalsnapshot.MaxRecord:
 		return nil, malformed("the generation", fmt.Sprintf("a record of %d bytes, limit %d",
-			len(g.Record), snapshotform.MaxRecord))
-	case len(g.Signatures) == 0 || len(g.Signatures) > snapshotform.MaxSignatures:
+			len(g.Record), internalsnapshot.MaxRecord))
+	case len(g.Signatures) == 0 || len(g.Signatures) > internalsnapshot.MaxSignatures:
 		return nil, malformed("the generation", fmt.Sprintf("%d signatures, want 1 to %d",
-			len(g.Signatures), snapshotform.MaxSignatures))
+			len(g.Signatures), internalsnapshot.MaxSignatures))
 	case g.Bits < 0 || g.Bits > maxBits || len(g.Pages) != pagesOf(g.Bits):
 		return nil, malformed("the generation", fmt.Sprintf("%d pages of buckets for %d bits", len(g.Pages), g.Bits))
 	}

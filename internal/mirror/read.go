@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sort"
 
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -149,7 +149,7 @@ func (t *Tree) Header(ctx context.Context, scope snapshot.Scope, subject string)
 // Content returns the content with a hash and a size, which a signed header says. It
 // is where it is in every generation.
 func Content(ctx context.Context, source Source, hash snapshot.Digest, size int) ([]byte, error) {
-	return object(ctx, source, ref{hash.String(), size}, "the content", snapshotform.MaxContent)
+	return object(ctx, source, ref{hash.String(), size}, "the content", internalsnapshot.MaxContent)
 }
 
 // find returns what the buckets have for (scope, subject).
@@ -180,9 +180,9 @@ func (t *Tree) find(ctx context.Context, scope snapshot.Scope, subject string) (
 	}
 	for _, h := range b.Headers {
 		if h.Scope == string(scope) && h.Subject == subject {
-			if len(h.Header) == 0 || len(h.Header) > snapshotform.MaxHeader {
+			if len(h.Header) == 0 || len(h.Header) > internalsnapshot.MaxHeader {
 				return bucketHeader{}, malformed("a bucket", fmt.Sprintf("a header of %d bytes, limit %d",
-					len(h.Header), snapshotform.MaxHeader))
+					len(h.Header), internalsnapshot.MaxHeader))
 			}
 			return h, nil
 		}

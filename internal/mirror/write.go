@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // AttemptTranscriptLabel is the label of what a recovering coordinator signs to
@@ -39,9 +39,9 @@ type AttemptTranscript struct {
 // a wrong size.
 func (t AttemptTranscript) Digest() ([64]byte, error) {
 	switch {
-	case t.Cluster == "" || len(t.Cluster) > identityform.MaxClusterBytes:
+	case t.Cluster == "" || len(t.Cluster) > identity.MaxClusterBytes:
 		return [64]byte{}, &TranscriptError{"cluster", fmt.Sprintf("has %d bytes, want 1 to %d",
-			len(t.Cluster), identityform.MaxClusterBytes)}
+			len(t.Cluster), identity.MaxClusterBytes)}
 	case len(t.Attempt) != AttemptBytes:
 		return [64]byte{}, &TranscriptError{"attempt", fmt.Sprintf("has %d bytes, want %d", len(t.Attempt), AttemptBytes)}
 	case t.Recipient == "" || len(t.Recipient) > MaxRecipientBytes:

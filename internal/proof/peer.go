@@ -5,7 +5,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // PeerTranscriptLabel is the label of what coordinators sign for each other.
@@ -75,9 +75,9 @@ func (t PeerTranscript) Digest(role PeerRole) ([64]byte, error) {
 		return [64]byte{}, &TranscriptError{"role", fmt.Sprintf("is %.16q, want %q or %q", string(role), Asker, Giver)}
 	case t.Purpose != Recover && t.Purpose != Prepare:
 		return [64]byte{}, &TranscriptError{"purpose", fmt.Sprintf("is %.16q, want %q or %q", string(t.Purpose), Recover, Prepare)}
-	case t.Cluster == "" || len(t.Cluster) > identityform.MaxClusterBytes:
+	case t.Cluster == "" || len(t.Cluster) > identity.MaxClusterBytes:
 		return [64]byte{}, &TranscriptError{"cluster", fmt.Sprintf("has %d bytes, want 1 to %d",
-			len(t.Cluster), identityform.MaxClusterBytes)}
+			len(t.Cluster), identity.MaxClusterBytes)}
 	case len(t.Head) != HeadBytes:
 		return [64]byte{}, &TranscriptError{"head", fmt.Sprintf("has %d bytes, want %d", len(t.Head), HeadBytes)}
 	case len(t.AskerNonce) != NonceBytes:

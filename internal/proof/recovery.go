@@ -4,7 +4,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // RecoveryTranscriptLabel is the label of what a recovering coordinator signs.
@@ -45,9 +45,9 @@ type RecoveryTranscript struct {
 // [*TranscriptError] if a part is missing or has a wrong size.
 func (t RecoveryTranscript) Digest() ([64]byte, error) {
 	switch {
-	case t.Cluster == "" || len(t.Cluster) > identityform.MaxClusterBytes:
+	case t.Cluster == "" || len(t.Cluster) > identity.MaxClusterBytes:
 		return [64]byte{}, &TranscriptError{"cluster", fmt.Sprintf("has %d bytes, want 1 to %d",
-			len(t.Cluster), identityform.MaxClusterBytes)}
+			len(t.Cluster), identity.MaxClusterBytes)}
 	case len(t.Attempt) != AttemptBytes:
 		return [64]byte{}, &TranscriptError{"attempt", fmt.Sprintf("has %d bytes, want %d", len(t.Attempt), AttemptBytes)}
 	case len(t.Binding) != BindingBytes:

@@ -20,7 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 const cluster = "prod.example"
@@ -188,7 +188,7 @@ func fixedX509(c X509Credential) func(context.Context) (X509Credential, error) {
 
 func x509Scheme(t testing.TB, name string, key, other crypto.Signer) scheme {
 	t.Helper()
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	names := func(c *x509.Certificate) {
 		c.Subject = pkix.Name{CommonName: "node-c", Organization: []string{"acme"}}
 		c.DNSNames = []string{"Node-C.example"}
@@ -202,7 +202,7 @@ func x509Scheme(t testing.TB, name string, key, other crypto.Signer) scheme {
 		name:   name,
 		prover: NewX509Prover(fixedX509(X509Credential{append(chain, pki.Root.Cert), key})),
 		// Of the same names, by a PKI that is called the same.
-		stranger: NewX509Prover(fixedX509(X509Credential{identitytest.NewPKI(t, "corp", nil).Issue(t, other, names), other})),
+		stranger: NewX509Prover(fixedX509(X509Credential{pkitest.NewPKI(t, "corp", nil).Issue(t, other, names), other})),
 		verifier: NewX509Verifier(roots, nil),
 		want:     Proven{typ: "x509", selectors: []string{"x509:dns:node-c.example", "x509:subject:CN=node-c"}, keyID: keyID(t, key.Public())},
 		malleate: func(t *testing.T, evidence []byte) []byte {

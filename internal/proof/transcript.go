@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"hash"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // ExporterLabel is the label under which both ends take the channel binding (RFC
@@ -100,9 +100,9 @@ func (t Transcript) Digest() ([64]byte, error) {
 	switch {
 	case t.Role != Candidate && t.Role != Seed:
 		return [64]byte{}, &TranscriptError{"role", fmt.Sprintf("is %.16q, want %q or %q", string(t.Role), Candidate, Seed)}
-	case t.Cluster == "" || len(t.Cluster) > identityform.MaxClusterBytes:
+	case t.Cluster == "" || len(t.Cluster) > identity.MaxClusterBytes:
 		return [64]byte{}, &TranscriptError{"cluster", fmt.Sprintf("has %d bytes, want 1 to %d",
-			len(t.Cluster), identityform.MaxClusterBytes)}
+			len(t.Cluster), identity.MaxClusterBytes)}
 	}
 	if err := checkChannel(t.Nonce, t.Binding); err != nil {
 		return [64]byte{}, err

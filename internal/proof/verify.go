@@ -4,7 +4,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // VerifyTranscriptLabel is the label of what a coordinator signs for who verifies it.
@@ -43,9 +43,9 @@ func (t VerifyTranscript) Digest() ([64]byte, error) {
 		phase = "ready"
 	}
 	switch {
-	case t.Cluster == "" || len(t.Cluster) > identityform.MaxClusterBytes:
+	case t.Cluster == "" || len(t.Cluster) > identity.MaxClusterBytes:
 		return [64]byte{}, &TranscriptError{"cluster", fmt.Sprintf("has %d bytes, want 1 to %d",
-			len(t.Cluster), identityform.MaxClusterBytes)}
+			len(t.Cluster), identity.MaxClusterBytes)}
 	case len(t.Nonce) != NonceBytes:
 		return [64]byte{}, &TranscriptError{"nonce", fmt.Sprintf("has %d bytes, want %d", len(t.Nonce), NonceBytes)}
 	case len(t.Binding) != BindingBytes:

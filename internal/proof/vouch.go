@@ -11,10 +11,9 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // VouchLabel is the label of what the key of a certificate signs for a coordinator.
@@ -71,9 +70,9 @@ func ClaimedCoordinator(claim string, certificates [][]byte) (Coordinator, error
 		return Coordinator{}, &FormatError{TypeX509, "evidence", fmt.Sprintf("it has %d certificates, at most %d are looked at", len(certificates), MaxX509Chain)}
 	}
 	for i, der := range certificates {
-		if len(der) > identityform.MaxCertificateBytes {
+		if len(der) > internalidentity.MaxCertificateBytes {
 			return Coordinator{}, &FormatError{TypeX509, "evidence", fmt.Sprintf("certificate %d is larger than %d bytes",
-				i+1, identityform.MaxCertificateBytes)}
+				i+1, internalidentity.MaxCertificateBytes)}
 		}
 		cert, err := x509.ParseCertificate(der)
 		if err != nil {
@@ -161,7 +160,7 @@ func (c Coordinator) Match(m *manifest.Manifest, now time.Time) (manifest.Match,
 			continue
 		}
 		for _, p := range e.Match {
-			if p.Family() == manifestform.FamilyX509 {
+			if p.Family() == manifest.FamilyX509 {
 				refused.Wanted = append(refused.Wanted, e.Name+" ("+p.String()+")")
 			}
 		}

@@ -17,8 +17,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/manifest"
 )
 
@@ -31,7 +31,7 @@ const TypeX509 = "x509"
 const (
 	// MaxX509Chain is how many certificates are sent: the leaf, and the CAs up to but
 	// without the root.
-	MaxX509Chain = identityform.MaxOperatorChain - 1
+	MaxX509Chain = internalidentity.MaxOperatorChain - 1
 
 	// MaxX509Selectors bounds what one certificate shows: a member's record holds all
 	// of it.
@@ -162,8 +162,8 @@ func decodeX509(raw []byte) (chain []*x509.Certificate, sig []byte, err error) {
 	raw = raw[1:]
 	for i := range n {
 		der, ok := part()
-		if !ok || len(der) > identityform.MaxCertificateBytes {
-			return bad("certificate %d is cut short, or larger than %d bytes", i+1, identityform.MaxCertificateBytes)
+		if !ok || len(der) > internalidentity.MaxCertificateBytes {
+			return bad("certificate %d is cut short, or larger than %d bytes", i+1, internalidentity.MaxCertificateBytes)
 		}
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
@@ -270,7 +270,7 @@ func operatorKeys(pub crypto.PublicKey) bool {
 	if key, ok := pub.(ed25519.PublicKey); ok && lowOrder(key) {
 		return false
 	}
-	return identityform.CheckProofKey(pub) == ""
+	return internalidentity.CheckProofKey(pub) == ""
 }
 
 var oidCommonName = asn1.ObjectIdentifier{2, 5, 4, 3} // RFC 5280 appendix A.1

@@ -22,22 +22,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // corp is a PKI, and the verifier that knows its root.
 type corp struct {
-	*identitytest.PKI
+	*pkitest.PKI
 	verifier Verifier
 }
 
 func newCorp(t testing.TB) corp {
 	t.Helper()
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +69,7 @@ func (c corp) prove(t testing.TB, tr Transcript, chain []*x509.Certificate, key 
 // A certificate shows what a manifest can name, and nothing that reads in two ways.
 func TestX509Selectors(t *testing.T) {
 	c := newCorp(t)
-	uri := func(s string) pkix.Extension { return identitytest.AltNames(s) }
+	uri := func(s string) pkix.Extension { return pkitest.AltNames(s) }
 	subject := func(names ...any) func(*x509.Certificate) {
 		return func(c *x509.Certificate) {
 			var rdns pkix.RDNSequence
@@ -129,14 +128,14 @@ func TestX509Selectors(t *testing.T) {
 			c.ExtraExtensions = []pkix.Extension{uri("SPIFFE://Corp.example/node/%63")}
 		}, []string{"x509:uri:SPIFFE://Corp.example/node/%63"}},
 		{"two URIs", func(c *x509.Certificate) {
-			c.ExtraExtensions = []pkix.Extension{identitytest.AltNames("spiffe://corp.example/node/c", "spiffe://corp.example/node/d")}
+			c.ExtraExtensions = []pkix.Extension{pkitest.AltNames("spiffe://corp.example/node/c", "spiffe://corp.example/node/d")}
 		}, nil},
 		{"one URI twice", func(c *x509.Certificate) {
-			c.ExtraExtensions = []pkix.Extension{identitytest.AltNames("spiffe://corp.example/node/c", "spiffe://corp.example/node/c")}
+			c.ExtraExtensions = []pkix.Extension{pkitest.AltNames("spiffe://corp.example/node/c", "spiffe://corp.example/node/c")}
 		}, nil},
 		{"two URIs beside a name", func(c *x509.Certificate) {
 			c.Subject.CommonName = "node-c"
-			c.ExtraExtensions = []pkix.Extension{identitytest.AltNames("spiffe://corp.example/node/c", "spiffe://corp.example/node/d")}
+			c.ExtraExtensions = []pkix.Extension{pkitest.AltNames("spiffe://corp.example/node/c", "spiffe://corp.example/node/d")}
 		}, []string{"x509:subject:CN=node-c"}},
 		{"no authority", func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{uri("urn:node:c")} }, nil},
 		{"star in a URI", func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{uri("spiffe://corp.example/*")} }, nil},
@@ -182,7 +181,7 @@ func manySelectors(n int) []string {
 
 func TestX509Refused(t *testing.T) {
 	c := newCorp(t)
-	stranger := identitytest.NewPKI(t, "corp", nil)
+	stranger := pkitest.NewPKI(t, "corp", nil)
 	key, other := newP256(t), newP256(t)
 	good := c.Issue(t, key, named("node-c"))
 	small, err := rsa.GenerateKey(rand.Reader, 1024)
@@ -203,7 +202,7 @@ func TestX509Refused(t *testing.T) {
 		{"somebody else's certificate of the same name", c.Issue(t, other, named("node-c")), key, ""},
 		{"wrong CA", stranger.Issue(t, key, named("node-c")), key, "path"},
 		{"wrong CA, our intermediate", []*x509.Certificate{stranger.Issue(t, key, named("node-c"))[0], c.Intermediate.Cert}, key, "path"},
-		{"signed by itself", []*x509.Certificate{identitytest.Sign(t, loneTemplate(t), loneTemplate(t), key.Public(), key)}, key, "path"},
+		{"signed by itself", []*x509.Certificate{pkitest.Sign(t, loneTemplate(t), loneTemplate(t), key.Public(), key)}, key, "path"},
 		{"expired", c.Issue(t, key, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), key, "in-date"},
 		{"not yet valid", c.Issue(t, key, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), key, "in-date"},
 		{"a server's", c.Issue(t, key, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), key, "extended-key-usage"},
@@ -233,7 +232,7 @@ func TestX509Refused(t *testing.T) {
 func loneTemplate(t *testing.T) *x509.Certificate {
 	t.Helper()
 	return &x509.Certificate{
-		SerialNumber: identitytest.NewSerial(t), Subject: pkix.Name{CommonName: "node-c"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: pkitest.NewSerial(t), Subject: pkix.Name{CommonName: "node-c"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 }
@@ -244,7 +243,7 @@ func TestX509LowOrderKey(t *testing.T) {
 	weak := ed25519.PublicKey(make([]byte, 32))
 	weak[0] = 1 // the neutral element
 	template := loneTemplate(t)
-	leaf := identitytest.Sign(t, template, c.Intermediate.Cert, weak, c.Intermediate.Key)
+	leaf := pkitest.Sign(t, template, c.Intermediate.Cert, weak, c.Intermediate.Key)
 	tr := newTranscript(t)
 	sig := make([]byte, 64)
 	sig[0] = 1 // R = A, s = 0
@@ -279,7 +278,7 @@ func TestX509EvidenceHasOneForm(t *testing.T) {
 		"no certificate in it":   {1, 0, 0, 0, 1, 7},
 		"garbage":                {1, 0, 3, 1, 2, 3, 0, 1, 7},
 		"a byte in certificates": edited(func(b []byte) []byte { return slices.Insert(b, 3+first, 0) }),
-		"certificate too large":  append([]byte{1, 0x20, 0x01}, make([]byte, identityform.MaxCertificateBytes+4)...),
+		"certificate too large":  append([]byte{1, 0x20, 0x01}, make([]byte, identity.MaxCertificateBytes+4)...),
 		"no signature":           good.Evidence[:len(good.Evidence)-72],
 	} {
 		e := good
@@ -382,7 +381,7 @@ func fuzzCorp(f *testing.F) (Verifier, []*x509.Certificate, ed25519.PrivateKey) 
 		if issuer == nil {
 			issuer = template
 		}
-		return identitytest.Sign(f, template, issuer, pub, rootKey)
+		return pkitest.Sign(f, template, issuer, pub, rootKey)
 	}
 	root := mint(1, &x509.Certificate{Subject: pkix.Name{CommonName: "root"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign}, nil, rootKey.Public().(ed25519.PublicKey))
 	leaf := mint(2, &x509.Certificate{
@@ -458,7 +457,7 @@ func FuzzX509Selectors(f *testing.F) {
 		}
 		for _, s := range got {
 			p, err := manifest.ParsePattern(s)
-			if err != nil || p.IsGlob() || p.String() != s || p.Family() != manifestform.FamilyX509 || strings.ContainsAny(s, "*\x00\n\r\x1b\x7f") {
+			if err != nil || p.IsGlob() || p.String() != s || p.Family() != manifest.FamilyX509 || strings.ContainsAny(s, "*\x00\n\r\x1b\x7f") {
 				t.Fatalf("%q: %v", s, err)
 			}
 		}

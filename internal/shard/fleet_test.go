@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
-	"github.com/fealty-io/fealty/internal/shard/rails"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // provider has machines in memory, behind a fence. An operation takes effect with the
@@ -32,8 +32,8 @@ type provider struct {
 	lists    []string // the revisions that were asked for
 	// These go wrong.
 	listing   func(inventory.Listing) (inventory.Listing, error)
-	answering func(call string, o execution.Order) error // instead of doing it
-	lost      func(call string, o execution.Order) error // after doing it
+	answering func(call string, o execute.Order) error // instead of doing it
+	lost      func(call string, o execute.Order) error // after doing it
 }
 
 func newProvider() *provider {
@@ -143,7 +143,7 @@ func (r *reached) List(_ context.Context, since string) (inventory.Listing, erro
 	return l, nil
 }
 
-func (r *reached) send(ctx context.Context, call string, o execution.Order, to inventory.State) error {
+func (r *reached) send(ctx context.Context, call string, o execute.Order, to inventory.State) error {
 	token, err := r.sender.Next(0, []byte(call+o.Operation))
 	if err != nil {
 		return err
@@ -162,9 +162,9 @@ func (r *reached) send(ctx context.Context, call string, o execution.Order, to i
 		m, there := r.machines[o.Machine.ID]
 		switch {
 		case !there:
-			return execution.ErrNotFound
+			return execute.ErrNotFound
 		case m.State.Transitional():
-			return fmt.Errorf("%s is %s: %w", m.ID, m.State, execution.ErrRejected)
+			return fmt.Errorf("%s is %s: %w", m.ID, m.State, execute.ErrRejected)
 		}
 		m.State, m.Operation = to, o.Operation
 		if to == inventory.Configuring {
@@ -178,16 +178,16 @@ func (r *reached) send(ctx context.Context, call string, o execution.Order, to i
 	}))
 }
 
-func (r *reached) Create(ctx context.Context, o execution.Order) error {
+func (r *reached) Create(ctx context.Context, o execute.Order) error {
 	return r.send(ctx, "create", o, inventory.Creating)
 }
-func (r *reached) Configure(ctx context.Context, o execution.Order) error {
+func (r *reached) Configure(ctx context.Context, o execute.Order) error {
 	return r.send(ctx, "configure", o, inventory.Configuring)
 }
-func (r *reached) Drain(ctx context.Context, o execution.Order) error {
+func (r *reached) Drain(ctx context.Context, o execute.Order) error {
 	return r.send(ctx, "drain", o, inventory.Draining)
 }
-func (r *reached) Delete(ctx context.Context, o execution.Order) error {
+func (r *reached) Delete(ctx context.Context, o execute.Order) error {
 	return r.send(ctx, "delete", o, inventory.Deleting)
 }
 
@@ -220,7 +220,7 @@ func run(t testing.TB, p *provider, edit func(*shard.Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := shard.Config{Providers: only(p.as(1)), Rails: rails.Default(), Journal: j}
+	cfg := shard.Config{Providers: only(p.as(1)), Rails: scheduler.Default(), Journal: j}
 	if edit != nil {
 		edit(&cfg)
 	}

@@ -9,19 +9,18 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
-	"github.com/fealty-io/fealty/internal/shard/rails"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // course is a shard whose tenants, provider and disk do what they like.
 type course struct {
 	*world
 	t      *rapid.T
-	quotas map[decision.Quota]int
+	quotas map[scheduler.Quota]int
 	wants  map[string]int
 	told   map[string]bool // tenants that reported
 	paused bool
@@ -54,10 +53,10 @@ func TestWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := newProvider().with(20, inventory.Configured, "red", 1).with(10, inventory.Configured, "blue", 1).
 			with(10, inventory.Idle, "", 0).with(10, inventory.Speculative, "", 0)
-		c := &course{t: rt, at: time.Unix(1_800_000_000, 0), wants: make(map[string]int), told: make(map[string]bool), quotas: map[decision.Quota]int{
+		c := &course{t: rt, at: time.Unix(1_800_000_000, 0), wants: make(map[string]int), told: make(map[string]bool), quotas: map[scheduler.Quota]int{
 			{Tenant: "red", Profile: "small"}: rapid.IntRange(20, 22).Draw(rt, "quota")}}
 		c.world = run(t, p, func(cfg *shard.Config) {
-			cfg.Quotas = func() map[decision.Quota]int { return c.quotas }
+			cfg.Quotas = func() map[scheduler.Quota]int { return c.quotas }
 			cfg.Clock, cfg.Journal = c, c
 			cfg.Policy.Release = rapid.Bool().Draw(rt, "release")
 		})
@@ -65,7 +64,7 @@ func TestWhateverHappens(t *testing.T) {
 			rt.Fatal(err)
 		}
 		tenants := rapid.SampledFrom([]string{"red", "blue"})
-		calls := rapid.SampledFrom([]error{nil, execution.ErrUnavailable, execution.ErrRejected, execution.ErrNotFound, errors.New("what")})
+		calls := rapid.SampledFrom([]error{nil, execute.ErrUnavailable, execute.ErrRejected, execute.ErrNotFound, errors.New("what")})
 		rt.Repeat(map[string]func(*rapid.T){
 			"cycle": func(*rapid.T) { _ = c.cycle() },
 			"again": func(*rapid.T) { _ = c.cycle() },
@@ -79,11 +78,11 @@ func TestWhateverHappens(t *testing.T) {
 			},
 			"calls": func(rt *rapid.T) {
 				err := calls.Draw(rt, "answer")
-				p.answering = func(string, execution.Order) error { return err }
+				p.answering = func(string, execute.Order) error { return err }
 			},
 			"answers": func(rt *rapid.T) {
 				err := calls.Draw(rt, "lost")
-				p.lost = func(string, execution.Order) error { return err }
+				p.lost = func(string, execute.Order) error { return err }
 			},
 			"listing": func(rt *rapid.T) {
 				err := rapid.SampledFrom([]error{nil, errors.New("no")}).Draw(rt, "answer")
@@ -126,9 +125,9 @@ func (c *course) cycle() error {
 	lost := make(map[string]int)
 	for _, result := range r.Results {
 		switch a := result.Action; a.Kind {
-		case decision.Reclaim:
+		case scheduler.Reclaim:
 			lost[a.Tenant]++
-		case decision.Preempt:
+		case scheduler.Preempt:
 			if !c.told[a.Tenant] {
 				c.t.Fatalf("%s did not report, and loses %+v", a.Tenant, a)
 			}
@@ -136,7 +135,7 @@ func (c *course) cycle() error {
 	}
 	for tenant, n := range lost {
 		// The shard may go by an older listing.
-		if seen := max(r.Machines[inventory.Configured], before[tenant]); n > rails.Radius(seen) || !c.told[tenant] {
+		if seen := max(r.Machines[inventory.Configured], before[tenant]); n > scheduler.Radius(seen) || !c.told[tenant] {
 			c.t.Fatalf("%s loses %d of %d, and reported: %v", tenant, n, seen, c.told[tenant])
 		}
 	}
@@ -146,10 +145,10 @@ func (c *course) cycle() error {
 	for _, state := range []inventory.State{inventory.Configured, inventory.Configuring, inventory.Draining} {
 		lost["has"] += c.p.count(state, "red")
 	}
-	if limit := c.quotas[decision.Quota{Tenant: "red", Profile: "small"}]; lost["has"] > limit {
+	if limit := c.quotas[scheduler.Quota{Tenant: "red", Profile: "small"}]; lost["has"] > limit {
 		c.t.Fatalf("red has %d of %d", lost["has"], limit)
 	}
-	if r.Executed(execution.Fenced) > 0 {
+	if r.Executed(execute.Fenced) > 0 {
 		c.t.Fatalf("the only shard is fenced: %+v", r.Results)
 	}
 	return err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 )
 
@@ -158,7 +158,7 @@ func TestProviderIsReplaced(t *testing.T) {
 	w.report("red", 5, 2)
 	w.step()
 	now["p"] = p.as(2)
-	p.listing = func(l inventory.Listing) (inventory.Listing, error) { return l, execution.ErrUnavailable }
+	p.listing = func(l inventory.Listing) (inventory.Listing, error) { return l, execute.ErrUnavailable }
 	if r := w.step(); r.Machines[inventory.Configured] != 2 || len(q.calls()) != 0 {
 		t.Errorf("while it is silent: %v, %q", r.Machines, q.calls())
 	}

@@ -21,13 +21,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
-	"github.com/fealty-io/fealty/internal/shard/notice"
-	"github.com/fealty-io/fealty/internal/shard/rails"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // Defaults of [Config].
@@ -38,7 +36,7 @@ const (
 
 // Provider is one that has machines. It is comparable, as a pointer is.
 type Provider interface {
-	execution.Provider
+	execute.Provider
 
 	// List returns all machines, or what changed since a revision that it returned before; ""
 	// asks for all. It reads, and carries no token. It returns when ctx ends.
@@ -67,24 +65,24 @@ type Config struct {
 	Providers func() map[string]Provider
 
 	// Quotas returns the quotas in force. Nil: there are none.
-	Quotas func() map[decision.Quota]int
+	Quotas func() map[scheduler.Quota]int
 
 	// Owns reports whether this shard may act in a domain at a provider now. Machines where it
 	// may not are left alone, and count as they are. Nil: it may act everywhere.
 	Owns func(provider, domain string) bool
 
 	// Policy is what is chosen for the decision.
-	Policy decision.Policy
+	Policy scheduler.Policy
 
-	// Rails are those that hold. The zero value has none: programs take rails.Default.
-	Rails rails.Rails
+	// Rails are those that hold. The zero value has none: programs take scheduler.Default.
+	Rails scheduler.Rails
 
 	// Grace is the time that a tenant has before a machine that it is told of is drained. Zero
 	// means none: it is drained at once.
 	Grace time.Duration
 
 	// Execution says how what was decided is carried out; its clock is Clock.
-	Execution execution.Options
+	Execution execute.Options
 
 	// Journal takes what was decided. Required: nothing is done that is not written down.
 	Journal Journal
@@ -107,8 +105,8 @@ type Config struct {
 type Shard struct {
 	cfg     Config
 	book    *demand.Book
-	pool    *execution.Pool
-	notices *notice.Board
+	pool    *execute.Pool
+	notices *scheduler.Board
 	paused  atomic.Bool
 
 	inventory inventory.Inventory // owned by Step
@@ -149,11 +147,11 @@ func New(cfg Config) (*Shard, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Execution.Now = cfg.Clock.Now
-	pool, err := execution.NewPool(nil, cfg.Execution)
+	pool, err := execute.NewPool(nil, cfg.Execution)
 	if err != nil {
 		return nil, err
 	}
-	s := &Shard{cfg: cfg, pool: pool, notices: notice.NewBoard(cfg.Grace), changed: make(chan struct{}),
+	s := &Shard{cfg: cfg, pool: pool, notices: scheduler.NewBoard(cfg.Grace), changed: make(chan struct{}),
 		book:      demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
 		inventory: inventory.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
 	s.paused.Store(cfg.Rails.Paused)
@@ -220,7 +218,7 @@ func (s *Shard) Wanted(tenant string) []demand.Row {
 
 // Notices returns the machines that a tenant is about to lose, in the order in which it
 // does.
-func (s *Shard) Notices(tenant string) []notice.Notice { return s.notices.Of(tenant) }
+func (s *Shard) Notices(tenant string) []scheduler.Notice { return s.notices.Of(tenant) }
 
 // Release says that a tenant does not need a machine any more of which it was told, and
 // reports whether it was: it is drained with the next cycle.
@@ -275,12 +273,12 @@ type Report struct {
 	// Unreported are the tenants that have machines and did not report since the start.
 	Unreported []string
 	Paused     bool
-	Rulings    []rails.Ruling
-	Results    []execution.Result // of the rulings that were to be executed, in their order
+	Rulings    []scheduler.Ruling
+	Results    []execute.Result // of the rulings that were to be executed, in their order
 }
 
 // Executed counts the results of an outcome.
-func (r Report) Executed(o execution.Outcome) (n int) {
+func (r Report) Executed(o execute.Outcome) (n int) {
 	for i := range r.Results {
 		if r.Results[i].Outcome == o {
 			n++
@@ -290,7 +288,7 @@ func (r Report) Executed(o execution.Outcome) (n int) {
 }
 
 // Ruled counts the rulings of a verdict.
-func (r Report) Ruled(v rails.Verdict) (n int) {
+func (r Report) Ruled(v scheduler.Verdict) (n int) {
 	for i := range r.Rulings {
 		if r.Rulings[i].Verdict == v {
 			n++

@@ -14,12 +14,11 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
-	"github.com/fealty-io/fealty/internal/shard/rails"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // From nothing to what is wanted, and to what is wanted then; each step is in the journal.
@@ -136,16 +135,16 @@ func TestPaused(t *testing.T) {
 		w.report("red", 0, 0)
 	}
 	r := w.step()
-	would := make(map[rails.Verdict]int)
+	would := make(map[scheduler.Verdict]int)
 	for _, ruling := range r.Rulings {
 		would[ruling.Would]++
 	}
-	if !r.Paused || r.Ruled(rails.Suppressed) != 101 || would[rails.Execute] != 6 || would[rails.Capped] != 95 ||
+	if !r.Paused || r.Ruled(scheduler.Suppressed) != 101 || would[scheduler.Execute] != 6 || would[scheduler.Capped] != 95 ||
 		len(r.Results) != 0 || len(p.calls()) != 0 {
-		t.Errorf("%d are suppressed, would be %v; %q", r.Ruled(rails.Suppressed), would, p.calls())
+		t.Errorf("%d are suppressed, would be %v; %q", r.Ruled(scheduler.Suppressed), would, p.calls())
 	}
 	w.Pause(false)
-	if r = w.step(); r.Executed(execution.Executed) != 6 {
+	if r = w.step(); r.Executed(execute.Executed) != 6 {
 		t.Errorf("when it goes on: %+v", r.Results)
 	}
 	w.Pause(true)
@@ -216,7 +215,7 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 		w.report("red", 5, 10)
 		check()
 		p.listing = nil
-		if w.step().Executed(execution.Executed) != 1 || p.lists[p.cycles()-1] != "" && name != "an error" {
+		if w.step().Executed(execute.Executed) != 1 || p.lists[p.cycles()-1] != "" && name != "an error" {
 			t.Errorf("%s: it answers again, after %q: %q", name, p.lists, p.calls())
 		}
 	}
@@ -249,11 +248,11 @@ func TestAnswerIsLost(t *testing.T) {
 		w := run(t, p, nil)
 		w.step()
 		w.report("red", 5, 1)
-		p.lost = func(string, execution.Order) error { return execution.ErrUnavailable }
+		p.lost = func(string, execute.Order) error { return execute.ErrUnavailable }
 		stale := inventory.Listing{Revision: "x"} // and the listing does not show it yet
 		r := w.step()
 		p.listing = func(inventory.Listing) (inventory.Listing, error) { return stale, nil }
-		if r.Executed(execution.Unavailable) != 1 || len(p.calls()) != 1 {
+		if r.Executed(execute.Unavailable) != 1 || len(p.calls()) != 1 {
 			t.Fatalf("%+v", r.Results)
 		}
 		if r = w.step(); len(r.Rulings) != 0 {
@@ -275,7 +274,7 @@ func TestRetries(t *testing.T) {
 		w := run(t, p, nil)
 		w.step()
 		w.report("red", 5, 1)
-		p.answering = func(string, execution.Order) error { return execution.ErrRejected }
+		p.answering = func(string, execute.Order) error { return execute.ErrRejected }
 		tries := 0
 		for range 20 {
 			w.step()
@@ -316,7 +315,7 @@ func TestJournalFails(t *testing.T) {
 		t.Errorf("%v, %q", err, p.calls())
 	}
 	w.disk.Refuse(nil)
-	p.answering = func(string, execution.Order) error { w.disk.Refuse(syscall.ENOSPC); return nil }
+	p.answering = func(string, execute.Order) error { w.disk.Refuse(syscall.ENOSPC); return nil }
 	if _, err := w.Step(t.Context()); !errors.Is(err, syscall.ENOSPC) || len(p.calls()) != 1 {
 		t.Errorf("%v", err)
 	}
@@ -386,8 +385,8 @@ func TestFenced(t *testing.T) {
 	successor.step()
 	p.calls()
 	r, err := zombie.Step(t.Context())
-	if !errors.Is(err, fence.ErrEnded) || r.Executed(execution.Fenced) != 1 || r.Executed(execution.PutOff) != 38 {
-		t.Errorf("%v: %d fenced, %d put off", err, r.Executed(execution.Fenced), r.Executed(execution.PutOff))
+	if !errors.Is(err, fence.ErrEnded) || r.Executed(execute.Fenced) != 1 || r.Executed(execute.PutOff) != 38 {
+		t.Errorf("%v: %d fenced, %d put off", err, r.Executed(execute.Fenced), r.Executed(execute.PutOff))
 	}
 	lists := p.cycles()
 	if _, err = zombie.Step(t.Context()); !errors.Is(err, fence.ErrEnded) || len(p.calls()) != 0 ||
@@ -402,7 +401,7 @@ func TestFenced(t *testing.T) {
 	if said := zombie.said(); said["assign fenced"] != 1 {
 		t.Errorf("the journal says %v", said)
 	}
-	if r := successor.step(); r.Executed(execution.Fenced) != 0 {
+	if r := successor.step(); r.Executed(execute.Fenced) != 0 {
 		t.Error("the successor is fenced")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -417,8 +416,8 @@ func TestQuotas(t *testing.T) {
 	p := newProvider().with(9, inventory.Idle, "", 0)
 	quota := 2
 	w := run(t, p, func(c *shard.Config) {
-		c.Quotas = func() map[decision.Quota]int {
-			return map[decision.Quota]int{{Tenant: "red", Profile: "small"}: quota}
+		c.Quotas = func() map[scheduler.Quota]int {
+			return map[scheduler.Quota]int{{Tenant: "red", Profile: "small"}: quota}
 		}
 	})
 	w.step()
@@ -440,8 +439,8 @@ func TestQuotaOfAnUnknownProfile(t *testing.T) {
 	profile := "smal"
 	w := run(t, p, func(c *shard.Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
-		c.Quotas = func() map[decision.Quota]int {
-			return map[decision.Quota]int{{Tenant: "red", Profile: profile}: 2, {Tenant: "blue", Profile: profile}: 1}
+		c.Quotas = func() map[scheduler.Quota]int {
+			return map[scheduler.Quota]int{{Tenant: "red", Profile: profile}: 2, {Tenant: "blue", Profile: profile}: 1}
 		}
 	})
 	for i, row := range []struct {
@@ -465,14 +464,14 @@ func TestMovedDomain(t *testing.T) {
 	}
 	w := run(t, p, func(c *shard.Config) { c.Execution.FirstPause = 1 })
 	w.step()
-	p.answering = func(_ string, o execution.Order) error {
+	p.answering = func(_ string, o execute.Order) error {
 		if o.Domain == "d-m0" {
 			return &fence.RefusedError{Reason: fence.ReasonMoved}
 		}
 		return nil
 	}
 	w.report("red", 5, 2)
-	if r := w.step(); r.Executed(execution.Moved) != 1 || r.Executed(execution.Executed) != 1 {
+	if r := w.step(); r.Executed(execute.Moved) != 1 || r.Executed(execute.Executed) != 1 {
 		t.Errorf("%+v", r.Results)
 	}
 	p.calls()
@@ -554,7 +553,7 @@ func TestRun(t *testing.T) {
 		if got := p.calls(); !slices.Equal(got, []string{"configure m0"}) || p.cycles() != 6 {
 			t.Errorf("%q after %d cycles", got, p.cycles())
 		}
-		if last := w.Last(); last.Machines[inventory.Idle] != 1 || last.Executed(execution.Executed) != 1 {
+		if last := w.Last(); last.Machines[inventory.Idle] != 1 || last.Executed(execute.Executed) != 1 {
 			t.Errorf("the last one: %+v", last)
 		}
 		cancel()
@@ -573,7 +572,7 @@ func TestNotices(t *testing.T) {
 		w.step()
 		w.report("red", 5, 38)
 		changed := w.Changed()
-		if r := w.step(); r.Ruled(rails.Noticed) != 2 || len(w.Notices("red")) != 2 || len(p.calls()) != 0 {
+		if r := w.step(); r.Ruled(scheduler.Noticed) != 2 || len(w.Notices("red")) != 2 || len(p.calls()) != 0 {
 			t.Errorf("%+v", r.Rulings)
 		}
 		<-changed

@@ -8,11 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/shard/decision"
-	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
-	"github.com/fealty-io/fealty/internal/shard/rails"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // Step is one cycle. The report says what happened as far as it went.
@@ -37,7 +36,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	in, facts := s.look(&report)
 	held := s.cfg.Rails
 	held.Paused = report.Paused
-	report.Rulings = held.Rule(decision.Decide(in), facts)
+	report.Rulings = held.Rule(scheduler.Decide(in), facts)
 	s.notify(&report)
 
 	// The last outcomes are in the journal before anything more is done.
@@ -45,11 +44,11 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 		return report, fmt.Errorf("shard: what the last cycle did could not be written down, and nothing is done "+
 			"before that: %w", err)
 	}
-	var actions []decision.Action
+	var actions []scheduler.Action
 	entries := make([]journal.Entry, 0, len(report.Rulings))
 	for _, r := range report.Rulings {
 		e := entryOf(r.Action)
-		if e.Outcome, e.Reason = string(r.Verdict), string(r.Reason); r.Verdict == rails.Execute {
+		if e.Outcome, e.Reason = string(r.Verdict), string(r.Reason); r.Verdict == scheduler.Execute {
 			actions = append(actions, r.Action)
 			e.Outcome = journal.Begun
 		}
@@ -60,7 +59,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 		// Those entries say that something is about to be done, and it is not.
 		for _, e := range entries[:written] {
 			if e.Outcome == journal.Begun {
-				e.Outcome = string(execution.PutOff)
+				e.Outcome = string(execute.PutOff)
 				s.owed = append(s.owed, e)
 			}
 		}
@@ -93,7 +92,7 @@ func (s *Shard) pay() error {
 	return err
 }
 
-func entryOf(a decision.Action) journal.Entry {
+func entryOf(a scheduler.Action) journal.Entry {
 	return journal.Entry{Kind: string(a.Kind), Machine: a.Machine.String(), Tenant: a.Tenant, For: a.For,
 		Profile: a.Profile,
 		Domain:  a.Domain, Priority: a.Priority, Operation: a.Operation}
@@ -102,17 +101,17 @@ func entryOf(a decision.Action) journal.Entry {
 // notify tells tenants of machines that they are about to lose, and keeps back what they
 // have time for.
 func (s *Shard) notify(report *Report) {
-	var execute []decision.Action
+	var execute []scheduler.Action
 	var places []int
 	for i, r := range report.Rulings {
-		if r.Verdict == rails.Execute {
+		if r.Verdict == scheduler.Execute {
 			execute, places = append(execute, r.Action), append(places, i)
 		}
 	}
 	for i, due := range s.notices.Due(execute, report.At) {
 		if !due {
 			r := &report.Rulings[places[i]]
-			r.Verdict, r.Reason = rails.Noticed, rails.Grace
+			r.Verdict, r.Reason = scheduler.Noticed, scheduler.Grace
 		}
 	}
 }
@@ -135,7 +134,7 @@ func (s *Shard) follow() {
 			s.inventory.Relist(name)
 		}
 	}
-	use := make(map[string]execution.Provider, len(next))
+	use := make(map[string]execute.Provider, len(next))
 	for name, p := range next {
 		use[name] = p
 	}
@@ -183,8 +182,8 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 }
 
 // look puts together what is decided about, and what the rails go by.
-func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
-	in := decision.Input{Machines: make([]*inventory.Machine, 0, s.inventory.Len()), Demand: s.book.Rows(),
+func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
+	in := scheduler.Input{Machines: make([]*inventory.Machine, 0, s.inventory.Len()), Demand: s.book.Rows(),
 		Held: make(map[inventory.Key]struct{}), Silent: s.inventory.Silent(), Policy: s.cfg.Policy}
 	if s.cfg.Quotas != nil {
 		in.Quotas = s.cfg.Quotas()
@@ -192,7 +191,7 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	// One that comes later holds up nobody: what it has was not counted before either.
 	ready := s.complete || len(s.providers) > 0 && len(s.listed) == len(s.providers)
 	s.complete = ready
-	facts := rails.Facts{Configured: make(map[string]int), Reported: make(map[string]bool), Unlisted: !ready}
+	facts := scheduler.Facts{Configured: make(map[string]int), Reported: make(map[string]bool), Unlisted: !ready}
 	for tenant := range in.Demand {
 		facts.Reported[tenant] = true
 	}
@@ -238,7 +237,7 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 
 // tellUnknown logs profiles of quotas that no machine has, once each for as long as it is so: a quota with a
 // slip in its name bounds nothing, and nobody but a shard knows which profiles there are.
-func (s *Shard) tellUnknown(in decision.Input) {
+func (s *Shard) tellUnknown(in scheduler.Input) {
 	known := make(map[string]bool)
 	for _, m := range in.Machines {
 		known[m.Profile] = true
@@ -261,16 +260,16 @@ func (s *Shard) tellUnknown(in decision.Input) {
 // tell logs what needs somebody's attention.
 func (s *Shard) tell(ctx context.Context, report *Report) {
 	type failed struct {
-		outcome execution.Outcome
+		outcome execute.Outcome
 		domain  string // of Moved
 	}
-	first, counts := make(map[failed]execution.Result), make(map[failed]int)
+	first, counts := make(map[failed]execute.Result), make(map[failed]int)
 	for _, r := range report.Results {
-		if r.Outcome == execution.Executed || r.Outcome == execution.PutOff {
+		if r.Outcome == execute.Executed || r.Outcome == execute.PutOff {
 			continue
 		}
 		f := failed{outcome: r.Outcome}
-		if r.Outcome == execution.Moved {
+		if r.Outcome == execute.Moved {
 			f.domain = r.Action.Domain
 		}
 		if counts[f]++; counts[f] == 1 {
@@ -281,10 +280,10 @@ func (s *Shard) tell(ctx context.Context, report *Report) {
 		log := s.cfg.Log.With("actions", counts[f], "first", r.Action.Machine.String(), "kind", string(r.Action.Kind),
 			"err", r.Err)
 		switch f.outcome {
-		case execution.Fenced:
+		case execute.Fenced:
 			log.ErrorContext(ctx, "this process was fenced and acts no more: look for another process with its "+
 				"identity")
-		case execution.Moved:
+		case execute.Moved:
 			log.ErrorContext(ctx, "a domain belongs to somebody else, and nothing is done in it any more", "domain",
 				f.domain)
 		default:

@@ -1,4 +1,4 @@
-// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember, internal/cosigned and internal/subjects
+// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember, internal/trust and internal/subjects
 // reach what package snapshot keeps for itself.
 //
 // Composing a snapshot asks the checks that verify one, so both are one package; but who composes is this module alone.

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
@@ -22,7 +22,7 @@ import (
 func ExampleVerifyHeader() {
 	now := time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)
 	trust, configKey := believer(now)
-	trust.Roles, trust.Organizations = []string{snapshotform.RoleCore}, []string{"acme"}
+	trust.Roles, trust.Organizations = []string{internalsnapshot.RoleCore}, []string{"acme"}
 
 	// On a coordinator: two versions of the routes of a group.
 	var generation uint64
@@ -71,7 +71,7 @@ func ExampleVerifyHeader() {
 	}
 	next, content, err := checked.CompletePatch(active, second.Patch)
 	if err != nil {
-		panic(err) // with snapshotform.ReasonBase, ask for the whole
+		panic(err) // with internalsnapshot.ReasonBase, ask for the whole
 	}
 	kept, err := second.With(content).Marshal() // to disk, before it is activated
 	if err != nil {
@@ -103,7 +103,7 @@ func believer(now time.Time) (snapshot.Trust, ed25519.PrivateKey) {
 	}, &snapshot.TrustBundle{
 		ClusterID: name, AuthorityEpoch: 1, Roots: [][]byte{root}, ConfigRoot: rootKey,
 		ConfigKeys: []snapshot.ConfigKey{{
-			Algorithm: snapshotform.AlgorithmTree, Key: public, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
+			Algorithm: internalsnapshot.AlgorithmTree, Key: public, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
 			Scopes: []snapshot.Scope{snapshot.ScopeRoutePolicy},
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: rootKey}}},
@@ -125,7 +125,7 @@ func believer(now time.Time) (snapshot.Trust, ed25519.PrivateKey) {
 }
 
 func cluster(now time.Time) (root []byte, name string) {
-	a := identitytest.NewAuthority(exampleTB{}, "prod.example", identitytest.WithClock(func() time.Time { return now }))
+	a := pkitest.NewAuthority(exampleTB{}, "prod.example", pkitest.WithClock(func() time.Time { return now }))
 	return slices.Clone(a.Root().Cert.Raw), a.Cluster()
 }
 

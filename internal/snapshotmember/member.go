@@ -47,7 +47,7 @@ type Checked interface {
 	Complete(content []byte) (*snapshot.Verified, error)
 
 	// CompletePatch is Complete with the content that patch makes of what is active, which it returns too, to be kept.
-	// A patch to anything else but the base that the header names is refused with snapshotform.ReasonBase, and nothing
+	// A patch to anything else but the base that the header names is refused with snapshot.ReasonBase, and nothing
 	// but the whole helps then.
 	CompletePatch(active *snapshot.Verified, patch []byte) (*snapshot.Verified, []byte, error)
 }

@@ -13,9 +13,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pace"
-	pausepkg "github.com/fealty-io/fealty/internal/pause"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	pausepkg "github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -25,7 +25,7 @@ const (
 	// CycleTime and maxCycleBytes bound one round of asking sources, whatever they
 	// have; maxNotices what one of them says in it.
 	CycleTime     = 10 * time.Minute
-	maxCycleBytes = 4 * snapshotform.MaxContent
+	maxCycleBytes = 4 * internalsnapshot.MaxContent
 	maxNotices    = 64
 )
 
@@ -94,12 +94,12 @@ func (e *FetchError) Unwrap() error { return e.Err }
 func Fetch(ctx context.Context, s Source, scope snapshot.Scope, hash snapshot.Digest, size int) ([]byte, error) {
 	fail := func(reason FetchReason, err error) ([]byte, error) { return nil, &FetchError{s.Name(), reason, err} }
 	caller := ctx
-	ctx, transfer := pace.Begin(ctx, int64(size))
+	ctx, transfer := ratelimit.BeginTransfer(ctx, int64(size))
 	defer transfer.End()
 	r, err := s.Content(ctx, scope, hash, size)
 	if err != nil {
 		if caller.Err() == nil && transfer.Slow() {
-			return fail(FetchSlow, pace.ErrSlow)
+			return fail(FetchSlow, ratelimit.ErrSlowTransfer)
 		}
 		return fail(FetchUnavailable, err)
 	}
@@ -111,7 +111,7 @@ func Fetch(ctx context.Context, s Source, scope snapshot.Scope, hash snapshot.Di
 	case caller.Err() != nil:
 		return fail(FetchUnavailable, caller.Err())
 	case transfer.Slow():
-		return fail(FetchSlow, fmt.Errorf("%w: %d bytes of %d came", pace.ErrSlow, len(content), size))
+		return fail(FetchSlow, fmt.Errorf("%w: %d bytes of %d came", ratelimit.ErrSlowTransfer, len(content), size))
 	case len(content) > size:
 		return fail(FetchOversized, fmt.Errorf("more than the %d bytes that are signed", size))
 	case err != nil && len(content) == 0:

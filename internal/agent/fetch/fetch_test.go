@@ -13,8 +13,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent/fetch"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -62,7 +62,7 @@ type drip struct {
 }
 
 func (d *drip) Read(b []byte) (int, error) {
-	if err := pause.Sleep(d.ctx, d.pause, nil); err != nil {
+	if err := clock.Sleep(d.ctx, d.pause, nil); err != nil {
 		return 0, err
 	}
 	return copy(b, d.piece), nil
@@ -86,8 +86,8 @@ func TestFetchIsExact(t *testing.T) {
 	}{
 		{"exact", holding(content), "", 0},
 		{"as slow as allowed", func(ctx context.Context) (io.Reader, error) {
-			return &slowly{ctx, bytes.NewReader(content), pace.Rate * 11 / 10}, nil
-		}, "", pace.Time(int64(len(content)))},
+			return &slowly{ctx, bytes.NewReader(content), ratelimit.TransferRate * 11 / 10}, nil
+		}, "", ratelimit.TransferTime(int64(len(content)))},
 		{"one byte short", holding(content[:len(content)-1]), fetch.FetchTruncated, 0},
 		{"nothing", holding(nil), fetch.FetchTruncated, 0},
 		{"broken off", func(context.Context) (io.Reader, error) {
@@ -98,13 +98,13 @@ func TestFetchIsExact(t *testing.T) {
 		{"one byte more", holding(append(bytes.Clone(content), 0)), fetch.FetchOversized, 0},
 		{"endless", dripping(0, content), fetch.FetchOversized, 0},
 		{"altered", holding(other), fetch.FetchAltered, 0},
-		{"a byte a second", dripping(time.Second, []byte{1}), fetch.FetchSlow, pace.Window},
-		{"empty reads", dripping(time.Millisecond, nil), fetch.FetchSlow, pace.Window},
+		{"a byte a second", dripping(time.Second, []byte{1}), fetch.FetchSlow, ratelimit.Window},
+		{"empty reads", dripping(time.Millisecond, nil), fetch.FetchSlow, ratelimit.Window},
 		{"fast at first, then silent", func(ctx context.Context) (io.Reader, error) {
 			return io.MultiReader(bytes.NewReader(content[:90<<10]), &drip{ctx, []byte{1}, time.Hour}), nil
-		}, fetch.FetchSlow, 2 * pace.Window},
+		}, fetch.FetchSlow, 2 * ratelimit.Window},
 		{"never opens", func(ctx context.Context) (io.Reader, error) { <-ctx.Done(); return nil, ctx.Err() },
-			fetch.FetchSlow, pace.Time(int64(len(content)))},
+			fetch.FetchSlow, ratelimit.TransferTime(int64(len(content)))},
 		{"not there", nil, fetch.FetchUnavailable, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -139,7 +139,7 @@ type slowly struct {
 
 func (s *slowly) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
-	if slept := pause.Sleep(s.ctx, time.Duration(n)*time.Second/time.Duration(s.rate), nil); slept != nil {
+	if slept := clock.Sleep(s.ctx, time.Duration(n)*time.Second/time.Duration(s.rate), nil); slept != nil {
 		return n, slept
 	}
 	return n, err

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/agent/contact"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/mesh"
@@ -23,7 +22,7 @@ type Fetcher struct {
 type Config struct {
 	Node    *accept.Node
 	Log     *slog.Logger
-	Contact *contact.Coordinators
+	Contact *Coordinators
 	// Demand hears that a coordinator asks for a renewal, and why.
 	Demand func(reason string)
 	Count  Counts

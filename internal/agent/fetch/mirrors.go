@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pause"
+	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
@@ -374,7 +374,7 @@ func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.TrustS
 // what the node holds is about to be stale.
 func (f *Fetcher) WatchMirrors(ctx context.Context) error {
 	for {
-		if err := pause.Sleep(ctx, pause.Around(f.MirrorEvery, mirrorSpread), nil); err != nil {
+		if err := clock.Sleep(ctx, clock.Around(f.MirrorEvery, mirrorSpread), nil); err != nil {
 			return err
 		}
 		if f.Node.Status().View().Connected {

@@ -17,10 +17,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/node/accept"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
-	pausepkg "github.com/fealty-io/fealty/internal/pause"
+	pausepkg "github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )

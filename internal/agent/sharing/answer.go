@@ -13,11 +13,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -26,7 +26,7 @@ type server struct {
 	fealtyv1.UnimplementedSharedServiceServer
 	cfg     Config
 	bounds  *bounds
-	sampler *pace.LogSampler
+	sampler *ratelimit.LogSampler
 	writers flowcontrol.Readers // that wait for callers to take what is sent
 }
 
@@ -58,13 +58,13 @@ func (s *server) begin(ctx context.Context, runtime []byte) (begun *call, err er
 	c := &call{s: s, member: member, ctx: ctx, end: end}
 	if len(runtime) > maxShown {
 		s.cfg.Answered(Malformed)
-		return nil, explain.New(explain.RequestField, "field", "node_runtime", "problem",
+		return nil, errcode.New(errcode.RequestField, "field", "node_runtime", "problem",
 			fmt.Sprintf("it has %d bytes, limit %d", len(runtime), maxShown))
 	}
 	// The caller is judged by the bans and roles that this node knows of, and by nobody else.
 	if err := s.cfg.Node.Autonomy.Permit(guard.ValidatePeers); err != nil {
 		s.cfg.Answered(Withheld)
-		return nil, explain.Of(err)
+		return nil, errcode.Of(err)
 	}
 	b, now := s.cfg.Node.TrustState(), s.cfg.Node.Now()
 	c.group, err = groupOf(b, s.cfg.Node.Autonomy.Facts().PolicyAt(now).Max, id, runtime, now)
@@ -81,7 +81,7 @@ func (c *call) send(ctx context.Context, bytes int, do func() error) error {
 	if err := c.s.bounds.give(c.member, bytes, c.s.cfg.Node.Now()); err != nil {
 		return err
 	}
-	return within(ctx, &c.s.writers, pace.Time(int64(bytes)), do)
+	return within(ctx, &c.s.writers, ratelimit.TransferTime(int64(bytes)), do)
 }
 
 // within has a caller take what do sends in the time that there is for it.
@@ -94,7 +94,7 @@ func within(ctx context.Context, writers *flowcontrol.Readers, most time.Duratio
 // answered counts how a call ended.
 func (c *call) answered(err error, otherwise string) {
 	outcome := otherwise
-	if code := explain.CodeOf(err); code == string(explain.RateLimited) {
+	if code := errcode.CodeOf(err); code == string(errcode.RateLimited) {
 		outcome = Limited
 	} else if err != nil {
 		outcome = Broken
@@ -141,7 +141,7 @@ func (c *call) list(has []*fealtyv1.HeldSnapshot, stream fealtyv1.SharedService_
 		}
 		raw, err := bare(h)
 		if err != nil {
-			return explain.Wrap(err, explain.Internal, "what", string(scope))
+			return errcode.Wrap(err, errcode.Internal, "what", string(scope))
 		}
 		if scope == snapshot.ScopeTrustBundle {
 			if err := c.sendLinks(ctx, stream); err != nil {
@@ -195,7 +195,7 @@ func (s *server) GetShared(req *fealtyv1.GetSharedRequest, stream fealtyv1.Share
 	defer c.end()
 	if n := len(req.GetContentHash()); n != sha256.Size {
 		s.cfg.Answered(Malformed)
-		return explain.New(explain.RequestField, "field", "content_hash", "problem",
+		return errcode.New(errcode.RequestField, "field", "content_hash", "problem",
 			fmt.Sprintf("it has %d bytes, a SHA-256 has %d", n, sha256.Size))
 	}
 	hash := snapshot.Digest(req.GetContentHash())
@@ -203,7 +203,7 @@ func (s *server) GetShared(req *fealtyv1.GetSharedRequest, stream fealtyv1.Share
 	if i < 0 {
 		// The same for what others have and for what nobody has.
 		s.cfg.Answered(Absent)
-		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
+		return errcode.New(errcode.NotFound, "what", "content", "name", hash.String())
 	}
 	err = c.sendContent(c.held[i].Verified.ContentJSON(), stream)
 	c.answered(err, Given)
@@ -223,7 +223,7 @@ func (c *call) sendContent(content string, stream fealtyv1.SharedService_GetShar
 // inPieces sends content piece by piece: each in stallTime, and all of them in the time that so many
 // bytes may take.
 func inPieces(ctx context.Context, writers *flowcontrol.Readers, content string, send func([]byte) error) error {
-	ctx, cancel := context.WithTimeout(ctx, pace.Time(int64(len(content))))
+	ctx, cancel := context.WithTimeout(ctx, ratelimit.TransferTime(int64(len(content))))
 	defer cancel()
 	for len(content) > 0 {
 		piece := []byte(content[:min(len(content), chunkBytes)])

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 )
 
 // Limits on what members ask of this node, which has other work.
@@ -69,7 +69,7 @@ func newBounds() *bounds {
 }
 
 func limited(what, limit string) error {
-	return explain.New(explain.RateLimited, "what", what, "limit", limit)
+	return errcode.New(errcode.RateLimited, "what", what, "limit", limit)
 }
 
 // begin begins a call of member, and returns what ends it.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 )
 
 // Bounds are those of a server.

@@ -14,11 +14,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/meshform"
+	internalmesh "github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/node/accept"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -112,13 +112,13 @@ func newServer(cfg Config) (*grpc.Server, *mesh.Guard, *server, error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	s := &server{cfg: cfg, bounds: newBounds(), sampler: pace.NewLogSampler()}
+	s := &server{cfg: cfg, bounds: newBounds(), sampler: ratelimit.NewLogSampler()}
 	g := grpc.NewServer(append(guard.ServerOptions(),
 		grpc.ChainStreamInterceptor(gate.Stream(), s.recovered), grpc.ChainUnaryInterceptor(gate.Unary()),
 		grpc.UnknownServiceHandler(gate.UnknownService),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
-		grpc.ConnectionTimeout(meshform.HandshakeTimeout),
+		grpc.ConnectionTimeout(internalmesh.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: time.Minute, Time: time.Minute,
 			Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}))...)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/agent/sharing"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // A caller that stops reading loses its place in seconds, and one that crawls when the time of the
@@ -29,8 +29,8 @@ func TestSlowCallersLoseTheirPlace(t *testing.T) {
 			}
 			return time.Millisecond
 		}, size/2/(16<<10)*time.Millisecond + sharing.StallTime},
-		"crawls":                  {func(int) time.Duration { return sharing.StallTime - time.Second }, pace.Time(size)},
-		"reads at the least pace": {func(int) time.Duration { return (16 << 10) * time.Second / pace.Rate }, 0},
+		"crawls":                  {func(int) time.Duration { return sharing.StallTime - time.Second }, ratelimit.TransferTime(size)},
+		"reads at the least pace": {func(int) time.Duration { return (16 << 10) * time.Second / ratelimit.TransferRate }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
-	"github.com/fealty-io/fealty/internal/reload"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/reload"
 )
 
 // maxKeys bounds a file of keys, in bytes, and maxKeyBlocks the keys in it.
@@ -78,7 +78,7 @@ func (f *authorityFlags) authority(w World, who *self) (fence.Authority, error) 
 // readKeys reads the public keys in a file, which is called name.
 func readKeys(path, name string) (map[string]ed25519.PublicKey, error) {
 	unusable := func(problem string) error {
-		return explain.New(explain.KeyFileUnusable, "file", name, "problem", problem)
+		return errcode.New(errcode.KeyFileUnusable, "file", name, "problem", problem)
 	}
 	text, err := durable.OS().ReadFile(path, maxKeys)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/beside"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/logging"
-	"github.com/fealty-io/fealty/internal/reload"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/node/client"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/logging"
+	"github.com/fealty-io/fealty/internal/platform/reload"
 )
 
 // Short says what the commands under fealty provider do.
@@ -66,7 +66,7 @@ type self struct {
 	id     identity.ID
 
 	// agent is the agent that it runs beside; nil with files of its own.
-	agent *beside.Agent
+	agent *client.Agent
 
 	// follow follows what source is made of, until ctx ends.
 	follow func(ctx context.Context) error
@@ -101,31 +101,31 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 		}
 		m, err := files.Current(ctx)
 		if err != nil {
-			return nil, tlsfiles.Word(files.Paths(), err)
+			return nil, enterprise.Word(files.Paths(), err)
 		}
-		w.Reload.Add(tlsfiles.Part(files))
+		w.Reload.Add(enterprise.Part(files))
 		return &self{source: files, id: m.ID(), follow: files.Run}, nil
 	}
 	if f.insecure || f.cert != "" || f.key != "" || f.ca != "" {
 		return nil, badValue("--agent", f.agent,
 			"--insecure or --tls-cert, --tls-key and --tls-ca say otherwise who this process is", "one of them")
 	}
-	agent, err := beside.Open(beside.Config{Dir: w.Within(f.agent), Now: w.Now, Log: w.Log, OnFailure: failed})
+	agent, err := client.Open(client.Config{Dir: w.Within(f.agent), Now: w.Now, Log: w.Log, OnFailure: failed})
 	if err != nil {
-		if _, worded := errors.AsType[*explain.Error](err); worded {
+		if _, worded := errors.AsType[*errcode.Error](err); worded {
 			return nil, err
 		}
-		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
+		return nil, errcode.Wrap(err, errcode.CredentialUnusable, "source", f.agent, "problem", err.Error())
 	}
 	m, err := agent.Source().Current(ctx)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
+		return nil, errcode.Wrap(err, errcode.CredentialUnusable, "source", f.agent, "problem", err.Error())
 	}
 	if m.ID().Kind() != kind {
 		return nil, wrongKind(f.agent, m.ID(), kind, "name the folder of an agent that joined as a "+string(kind)+
 			": fealty join --kind "+string(kind)+" --data DIR, with a token of an entry that admits it")
 	}
-	w.Reload.Add(tlsfiles.PartOf("the identity in "+f.agent, agent.Source(), func() error { agent.Look(); return agent.Failure() }))
+	w.Reload.Add(enterprise.PartOf("the identity in "+f.agent, agent.Source(), func() error { agent.Look(); return agent.Failure() }))
 	return &self{source: agent.Source(), id: m.ID(), agent: agent,
 		follow: agent.Run}, nil
 }
@@ -134,7 +134,7 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, log *slog.Logger,
 	failed func(credential.Reason)) (*credential.Files, error) {
 	paths := credential.FilePaths{Cert: w.Within(f.cert), Key: w.Within(f.key), CA: w.Within(f.ca)}
-	switch missing := tlsfiles.MissingFlags(paths); {
+	switch missing := enterprise.MissingFlags(paths); {
 	case f.insecure && !paths.IsZero():
 		return nil, badValue("--insecure", "given here", "there are files of a certificate too", "one of them")
 	case f.insecure:
@@ -143,17 +143,17 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 		return nil, badValue("--tls-cert", "missing", "both ends of a provider show who they are",
 			"--agent, or --tls-cert, --tls-key and --tls-ca, or --insecure on a loopback address to try things out")
 	case len(missing) > 0:
-		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
+		return nil, errcode.New(errcode.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
 	}
 	files, err := credential.NewFiles(credential.FilesConfig{Paths: paths, Now: w.Now,
 		Log:       log,
 		OnFailure: failed})
 	if err != nil {
-		return nil, tlsfiles.Word(paths, err)
+		return nil, enterprise.Word(paths, err)
 	}
 	m, err := files.Current(ctx)
 	if err != nil {
-		return nil, tlsfiles.Word(paths, err)
+		return nil, enterprise.Word(paths, err)
 	}
 	if m.ID().Kind() != kind {
 		return nil, wrongKind(paths.Cert, m.ID(), kind, "name the certificate of a "+string(kind)+
@@ -164,12 +164,12 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 
 // wrongKind says that an identity is good, and not that of who can do this.
 func wrongKind(source string, id identity.ID, kind identity.Kind, do string) error {
-	e := explain.New(explain.CredentialUnusable, "source", source, "problem",
+	e := errcode.New(errcode.CredentialUnusable, "source", source, "problem",
 		fmt.Sprintf("it is that of %s/%s, and a %s is needed", id.Kind(), id.Name(), kind))
 	e.Do = do
 	return e
 }
 
 func badValue(name, value, problem, want string) error {
-	return explain.New(explain.BadValue, "name", name, "value", value, "problem", problem, "want", want)
+	return errcode.New(errcode.BadValue, "name", name, "value", value, "problem", problem, "want", want)
 }

@@ -22,13 +22,12 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
-	"github.com/fealty-io/fealty/internal/providerform"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
-	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -86,7 +85,7 @@ func (f *check) run(ctx context.Context, w World) error {
 	t := conformance.Target{Cluster: f.cluster, Settle: f.settle}
 	if f.key != "" {
 		if t.Key, err = readKey(w.Within(f.key)); err != nil {
-			return explain.Wrap(err, explain.KeyFileUnusable, "file", f.key, "problem", err.Error())
+			return errcode.Wrap(err, errcode.KeyFileUnusable, "file", f.key, "problem", err.Error())
 		}
 	}
 	if words := strings.Fields(f.restart); len(words) > 0 {
@@ -106,7 +105,7 @@ func (f *check) run(ctx context.Context, w World) error {
 	// Before the cases, and in plain words: gRPC words what it met on its way.
 	probe, err := (&net.Dialer{Timeout: reachTimeout}).DialContext(ctx, "tcp", f.address)
 	if err != nil {
-		return explain.Wrap(err, explain.Unreachable, "endpoint", f.address, "problem", wording.Network(err))
+		return errcode.Wrap(err, errcode.Unreachable, "endpoint", f.address, "problem", errcode.Network(err))
 	}
 	probe.Close()
 	conn, err := f.dial(ctx, files, &t)
@@ -151,12 +150,12 @@ func (f *check) dial(ctx context.Context, files *credential.Files, t *conformanc
 		if err != nil {
 			return nil, err
 		}
-		t.Conn, t.Holder = conn, providerform.InsecureHolder
+		t.Conn, t.Holder = conn, provider.InsecureHolder
 		return conn, nil
 	}
 	m, err := files.Current(ctx)
 	if err != nil {
-		return nil, tlsfiles.Word(files.Paths(), err)
+		return nil, enterprise.Word(files.Paths(), err)
 	}
 	t.Holder, t.Cluster = m.ID().String(), m.ID().Cluster()
 	conn, err := mesh.Dial(f.address, files, credential.AnyOfKind(identity.Provider),
@@ -208,11 +207,11 @@ func (f *check) check(ctx context.Context, w World, t conformance.Target) error 
 	})
 	switch {
 	case errors.Is(err, conformance.ErrTooFew) || errors.Is(err, conformance.ErrDomains):
-		return explain.Wrap(err, explain.BadValue, "name", "--address", "value", f.address, "problem",
+		return errcode.Wrap(err, errcode.BadValue, "name", "--address", "value", f.address, "problem",
 			strings.TrimPrefix(err.Error(), "conformance: "), "want",
 			"a provider that nobody uses, with speculative machines, and --authority-key if they are in domains")
 	case status.Code(err) == codes.Unavailable:
-		return explain.Wrap(err, explain.Unreachable, "endpoint", f.address, "problem", f.unavailable(err))
+		return errcode.Wrap(err, errcode.Unreachable, "endpoint", f.address, "problem", f.unavailable(err))
 	case err != nil:
 		return err
 	}
@@ -220,7 +219,7 @@ func (f *check) check(ctx context.Context, w World, t conformance.Target) error 
 		return err
 	}
 	if r.Broken > 0 {
-		return explain.New(explain.ContractBroken, "provider", f.address, "cases", strings.Join(broken, ", "))
+		return errcode.New(errcode.ContractBroken, "provider", f.address, "cases", strings.Join(broken, ", "))
 	}
 	return nil
 }

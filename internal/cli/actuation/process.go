@@ -14,11 +14,10 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	fences "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/provider/process"
-	"github.com/fealty-io/fealty/internal/providerform"
-	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -98,8 +97,8 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", f.listen)
 	if err != nil {
-		return explain.Wrap(err, explain.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
-			wording.Network(err))
+		return errcode.Wrap(err, errcode.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
+			errcode.Network(err))
 	}
 	defer listener.Close()
 	marks, err := f.marks(w, authority, profiles)
@@ -125,7 +124,7 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 		run.Source, run.Follow = who.source, who.follow
 	}
 	err = p.Run(ctx, run)
-	if errors.Is(err, providerform.ErrNotLoopback) {
+	if errors.Is(err, internalprovider.ErrNotLoopback) {
 		return badValue("--listen", f.listen, "without TLS it is served on a loopback address alone",
 			"127.0.0.1:PORT, or a certificate")
 	}
@@ -136,7 +135,7 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 func (f *processes) worded(err error) error {
 	if errors.Is(err, durable.ErrLocked) || errors.Is(err, fences.ErrMissing) || errors.Is(err, fences.ErrCorrupt) ||
 		errors.Is(err, fences.ErrOtherCluster) {
-		return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "the folder", "problem", err.Error(),
+		return errcode.Wrap(err, errcode.BadSetting, "from", "--data", "key", "the folder", "problem", err.Error(),
 			"page", "provider process --help")
 	}
 	if invalid, ok := errors.AsType[*provider.InvalidError](err); ok {
@@ -163,7 +162,7 @@ func (f *processes) readProfiles(w World) ([]process.Profile, error) {
 
 // badProfiles says what is wrong with the file of profiles.
 func (f *processes) badProfiles(err error, problem string) error {
-	return explain.Wrap(err, explain.BadSetting, "from", f.profiles, "key", "a profile", "problem", problem,
+	return errcode.Wrap(err, errcode.BadSetting, "from", f.profiles, "key", "a profile", "problem", problem,
 		"page", "provider process --help")
 }
 

@@ -15,16 +15,15 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	epochs "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/planned"
-	"github.com/fealty-io/fealty/internal/providerform"
-	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/node/client"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/provider"
+	"github.com/fealty-io/fealty/internal/quota"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shardrun"
-	"github.com/fealty-io/fealty/internal/uplink"
-	"github.com/fealty-io/fealty/internal/wording"
+	"github.com/fealty-io/fealty/internal/shard/process"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // shards are the flags of fealty shard.
@@ -120,7 +119,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 				"--agent or a certificate beside --grant")
 		}
 		// The name that a provider knows it by stands for nobody in a cluster.
-		id, err := identity.New(providerform.InsecureHolder+".invalid", identity.Shard, providerform.InsecureHolder)
+		id, err := identity.New(provider.InsecureHolder+".invalid", identity.Shard, provider.InsecureHolder)
 		if err != nil {
 			return err
 		}
@@ -136,8 +135,8 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", f.listen)
 	if err != nil {
-		return explain.Wrap(err, explain.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
-			wording.Network(err))
+		return errcode.Wrap(err, errcode.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
+			errcode.Network(err))
 	}
 	defer listener.Close()
 	metrics, err := w.Metrics()
@@ -151,31 +150,31 @@ func (f *shards) run(ctx context.Context, w World) error {
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = who.follow(watching) }() // ends with watching
 	defer func() { stop(); <-ended }()
-	cfg := shardrun.Config{Dir: w.Within(f.data), Listener: listener, Source: who.source, ID: who.id,
+	cfg := process.Config{Dir: w.Within(f.data), Listener: listener, Source: who.source, ID: who.id,
 		Providers: providers, Grant: grant, Authority: authority,
 		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
 		Concurrency: f.at,
 		Metrics:     metrics, Log: w.Log, Output: w.Output}
 	if who.agent != nil {
-		link := uplink.New(uplink.Config{Source: who.source, Addresses: who.agent.Coordinators, Log: w.Log})
+		link := client.New(client.UplinkConfig{Source: who.source, Addresses: who.agent.Coordinators, Log: w.Log})
 		defer link.Close()
 		cfg.Coordinators = link
 	}
-	err = shardrun.Run(ctx, cfg)
-	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
-		return explain.Wrap(fenced, explain.ShardFenced, "member", who.id.String())
+	err = process.Run(ctx, cfg)
+	if fenced, ok := errors.AsType[*process.FencedError](err); ok {
+		return errcode.Wrap(fenced, errcode.ShardFenced, "member", who.id.String())
 	}
 	if errors.Is(err, epochs.ErrMissing) {
 		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
 	}
-	if errors.Is(err, providerform.ErrNotLoopback) {
+	if errors.Is(err, provider.ErrNotLoopback) {
 		return badValue("--insecure", "given here", err.Error(),
 			"loopback addresses in --listen and --provider, or a certificate")
 	}
 	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, fence.ErrExhausted,
-		epochs.ErrEnrolled, shardrun.ErrLost, planned.ErrDamaged} {
+		epochs.ErrEnrolled, process.ErrLost, quota.ErrDamaged} {
 		if errors.Is(err, bad) {
-			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "the folder", "problem", err.Error(),
+			return errcode.Wrap(err, errcode.BadSetting, "from", "--data", "key", "the folder", "problem", err.Error(),
 				"page", "shard --help")
 		}
 	}
@@ -185,7 +184,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	for _, bad := range []error{epochs.ErrSuperseded, fence.ErrUntrusted, fence.ErrMalformed} {
 		if errors.Is(err, bad) {
-			return explain.Wrap(err, explain.BadValue, "name", "--grant", "value", f.grant, "problem", err.Error(),
+			return errcode.Wrap(err, errcode.BadValue, "name", "--grant", "value", f.grant, "problem", err.Error(),
 				"want", "the newest grant of this shard")
 		}
 	}
@@ -213,8 +212,8 @@ func (f *shards) targets() (map[string]string, error) {
 }
 
 // readQuotas reads how much tenants may have.
-func (f *shards) readQuotas() (map[decision.Quota]int, error) {
-	out := make(map[decision.Quota]int, len(f.quotas))
+func (f *shards) readQuotas() (map[scheduler.Quota]int, error) {
+	out := make(map[scheduler.Quota]int, len(f.quotas))
 	for _, text := range f.quotas {
 		of, number, _ := strings.Cut(text, "=")
 		tenant, profile, ok := strings.Cut(of, "/")
@@ -222,7 +221,7 @@ func (f *shards) readQuotas() (map[decision.Quota]int, error) {
 		if !ok || err != nil || n < 0 || !inventory.ValidName(tenant) || !inventory.ValidName(profile) {
 			return nil, badValue("--quota", text, "it does not say of whom and how many", "TENANT/PROFILE=N")
 		}
-		out[decision.Quota{Tenant: tenant, Profile: profile}] = n
+		out[scheduler.Quota{Tenant: tenant, Profile: profile}] = n
 	}
 	return out, nil
 }
@@ -242,7 +241,7 @@ func (f *shards) readGrant(w World, authority fence.Authority) (string, error) {
 		return "", badValue("--authority-key", "missing", "nobody says whose grants count",
 			"the public key of who signed the grant")
 	}
-	text, err := durable.OS().ReadFile(w.Within(f.grant), fenceform.MaxStatement+1)
+	text, err := durable.OS().ReadFile(w.Within(f.grant), signed.MaxStatement+1)
 	if err != nil {
 		return "", badValue("--grant", f.grant, fmt.Sprint(err), "a file with a signed grant")
 	}

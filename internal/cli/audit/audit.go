@@ -23,19 +23,17 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 	snapshotpkg "github.com/fealty-io/fealty/internal/cli/snapshot"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
-	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -85,7 +83,7 @@ func (w *auditWanted) request(now time.Time) (*fealtyv1.GetAuditRequest, error) 
 			at = now.Add(-ago)
 		}
 		if err != nil || at.Unix() < 0 {
-			return nil, explain.New(explain.BadValue, "name", t.name, "value", t.text, "problem",
+			return nil, errcode.New(errcode.BadValue, "name", t.name, "value", t.text, "problem",
 				"it is neither a time nor how long ago", "want", "such as 2026-05-04T08:00:00Z, 36h or 7d")
 		}
 		*t.to = timestamppb.New(at)
@@ -115,10 +113,10 @@ have none yet. Entries of a release before that are marked: nothing vouches for 
 				return err
 			}
 			if limit < 1 || limit > maxAuditShown {
-				return explain.New(explain.BadValue, "name", "--limit", "value", fmt.Sprint(limit), "problem",
+				return errcode.New(errcode.BadValue, "name", "--limit", "value", fmt.Sprint(limit), "problem",
 					"it is out of range", "want", fmt.Sprintf("1 to %d", maxAuditShown))
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				if export != "" {
 					return exportAudit(ctx, c, s, export, cfg.Within(export))
 				}
@@ -135,10 +133,10 @@ have none yet. Entries of a release before that are marked: nothing vouches for 
 }
 
 // auditStream asks for the log, and returns what comes after whose it is.
-func auditStream(ctx context.Context, s *line.Services,
+func auditStream(ctx context.Context, s *client.Services,
 	req *fealtyv1.GetAuditRequest) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], *fealtyv1.AuditHead,
 	context.CancelFunc, error) {
-	stream, first, end, err := line.FirstOf(ctx, s.Line, "GetAudit",
+	stream, first, end, err := client.FirstOf(ctx, s.Line, "GetAudit",
 		func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], error) {
 			return s.Audit.GetAudit(ctx, req)
 		})
@@ -148,12 +146,12 @@ func auditStream(ctx context.Context, s *line.Services,
 	head := first.GetHead()
 	if head == nil {
 		end()
-		return nil, nil, nil, explain.New(explain.PeerProtocol, "problem", "it does not say whose audit log it is")
+		return nil, nil, nil, errcode.New(errcode.PeerProtocol, "problem", "it does not say whose audit log it is")
 	}
 	return stream, head, end, nil
 }
 
-func listAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.GetAuditRequest, limit int) error {
+func listAudit(ctx context.Context, c *program.CLI, s *client.Services, req *fealtyv1.GetAuditRequest, limit int) error {
 	stream, _, end, err := auditStream(ctx, s, req)
 	if err != nil {
 		return err
@@ -180,7 +178,7 @@ func listAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealt
 	}
 	if n == 0 && !known(req.GetAction()) {
 		// Only now: a coordinator of a later release may write actions that this one does not know.
-		e := explain.New(explain.NotFound, "what", "entry of the audit log with the action", "name",
+		e := errcode.New(errcode.NotFound, "what", "entry of the audit log with the action", "name",
 			command.ShownArg(req.GetAction()))
 		e.Why, e.Do = "no such action is known either", actionGuess(req.GetAction())
 		return e
@@ -218,7 +216,7 @@ func actionGuess(action string) string {
 	all := auditlog.Actions()
 	sort, _, dotted := strings.Cut(action, ".")
 	same := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return !strings.HasPrefix(a, sort+".") })
-	switch guess := slip.Guess(action, slices.Concat(actionSorts(), all)); {
+	switch guess := humanize.Suggest(action, slices.Concat(actionSorts(), all)); {
 	case guess != "":
 		return guess
 	case dotted && len(same) > 0:
@@ -234,23 +232,23 @@ type auditEntries struct {
 
 // auditEntry is one entry: of before there were chains, or with its place in one.
 type auditEntry struct {
-	At           output.Moment `json:"at"`
-	Actor        string        `json:"actor"`
-	Action       string        `json:"action"`
-	Target       string        `json:"target"`
-	Reason       string        `json:"reason"`
-	Fields       output.Object `json:"fields"` // in the order of the entry
-	BeforeChains bool          `json:"before_chains,omitempty"`
-	Chain        string        `json:"chain,omitempty"`
-	Number       string        `json:"number,omitempty"`
-	Checkpoint   string        `json:"checkpoint,omitempty"`
+	At           term.Moment `json:"at"`
+	Actor        string      `json:"actor"`
+	Action       string      `json:"action"`
+	Target       string      `json:"target"`
+	Reason       string      `json:"reason"`
+	Fields       term.Object `json:"fields"` // in the order of the entry
+	BeforeChains bool        `json:"before_chains,omitempty"`
+	Chain        string      `json:"chain,omitempty"`
+	Number       string      `json:"number,omitempty"`
+	Checkpoint   string      `json:"checkpoint,omitempty"`
 }
 
 func auditData(e *fealtyv1.AuditEntry) auditEntry {
-	out := auditEntry{At: output.Moment(e.GetAt().AsTime()), Actor: e.GetActor(), Action: e.GetAction(),
+	out := auditEntry{At: term.Moment(e.GetAt().AsTime()), Actor: e.GetActor(), Action: e.GetAction(),
 		Target: e.GetTarget(), Reason: e.GetReason()}
 	for _, f := range e.GetFields() {
-		out.Fields = append(out.Fields, output.Member{Name: f.GetName(), Value: f.GetValue()})
+		out.Fields = append(out.Fields, term.Member{Name: f.GetName(), Value: f.GetValue()})
 	}
 	if e.GetChain() == "" {
 		out.BeforeChains = true
@@ -306,14 +304,14 @@ are there already. With -o json each is one object.`,
 			if !known(wanted.action) {
 				c.Say("no action %s is known; %s", command.ShownArg(wanted.action), actionGuess(wanted.action))
 			}
-			return c.Ask(cfg, func(s *line.Services) error { return followAudit(ctx, c, s, req) })
+			return c.Ask(cfg, func(s *client.Services) error { return followAudit(ctx, c, s, req) })
 		},
 	})
 	wanted.flags(cmd, "", "begin with entries since a time, or how long ago (default with new ones)")
 	return cmd
 }
 
-func followAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.GetAuditRequest) error {
+func followAudit(ctx context.Context, c *program.CLI, s *client.Services, req *fealtyv1.GetAuditRequest) error {
 	stream, head, end, err := auditStream(ctx, s, req)
 	if err != nil {
 		return err
@@ -322,7 +320,7 @@ func followAudit(ctx context.Context, c *program.CLI, s *line.Services, req *fea
 	for {
 		part, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return explain.New(explain.Unreachable, "endpoint", "the coordinator", "problem",
+			return errcode.New(errcode.Unreachable, "endpoint", "the coordinator", "problem",
 				"it ended the stream: follow again")
 		}
 		if err != nil {
@@ -372,9 +370,9 @@ type exportedAudit struct {
 	Records string `json:"records"`
 }
 
-func exportAudit(ctx context.Context, c *program.CLI, s *line.Services, file, path string) error {
+func exportAudit(ctx context.Context, c *program.CLI, s *client.Services, file, path string) error {
 	if _, err := os.Lstat(path); err == nil {
-		return explain.New(explain.FileExists, "file", file, "purpose", "an audit log")
+		return errcode.New(errcode.FileExists, "file", file, "purpose", "an audit log")
 	}
 	stream, head, end, err := auditStream(ctx, s, &fealtyv1.GetAuditRequest{Exact: true})
 	if err != nil {
@@ -409,7 +407,7 @@ func exportAudit(ctx context.Context, c *program.CLI, s *line.Services, file, pa
 	}
 	return c.Print(program.ResultOf(exportedAudit{File: file, Cluster: head.GetClusterId(), Records: command.Number(n)},
 		func(p *term.Page) error {
-			p.Line("%s of the audit log of cluster %s are in %s", amount.Plural(int(n), "record", "records"),
+			p.Line("%s of the audit log of cluster %s are in %s", humanize.Plural(int(n), "record", "records"),
 				head.GetClusterId(), file)
 			return nil
 		}))
@@ -451,7 +449,7 @@ the next time.`,
 			if len(args) > 0 {
 				return verifyAuditFile(c, cfg, args[0], &a, knows)
 			}
-			return c.Ask(cfg, func(s *line.Services) error { return verifyAuditOf(ctx, c, cfg, s, &a, knows) })
+			return c.Ask(cfg, func(s *client.Services) error { return verifyAuditOf(ctx, c, cfg, s, &a, knows) })
 		},
 	})
 	f := cmd.Flags()
@@ -469,7 +467,7 @@ func knownCheckpoint(text string) (k auditlog.Known, err error) {
 		err = k.Hash.UnmarshalText([]byte(hash))
 	}
 	if err != nil || k.Number == 0 {
-		return k, explain.New(explain.BadValue, "name", "--known", "value", text, "problem", "it is no checkpoint",
+		return k, errcode.New(errcode.BadValue, "name", "--known", "value", text, "problem", "it is no checkpoint",
 			"want", "NUMBER:HASH, as fealty audit verify prints it")
 	}
 	return k, nil
@@ -482,7 +480,7 @@ func (a *auditAnchor) keys(c *program.CLI, cfg *settings.Values, came []byte) (c
 	name, raw := a.trust, came
 	if name == "" {
 		name = "the trust bundle in the file"
-	} else if raw, err = snapshotpkg.ReadBounded(c, cfg, a.trust, "trust bundle", snapshotform.MaxSigned); err != nil {
+	} else if raw, err = snapshotpkg.ReadBounded(c, cfg, a.trust, "trust bundle", internalsnapshot.MaxSigned); err != nil {
 		return "", nil, err
 	}
 	bundle, err := snapshotpkg.ReadingOf(name, raw)
@@ -491,7 +489,7 @@ func (a *auditAnchor) keys(c *program.CLI, cfg *settings.Values, came []byte) (c
 	}
 	switch {
 	case bundle.Header().ScopeType != snapshot.ScopeTrustBundle:
-		return "", nil, explain.New(explain.BadValue, "name", "--trust", "value", name, "problem",
+		return "", nil, errcode.New(errcode.BadValue, "name", "--trust", "value", name, "problem",
 			fmt.Sprintf("it is a snapshot of scope %s", bundle.Header().ScopeType), "want", "a trust_bundle")
 	case a.configRoot == "" && a.root == "":
 		return "", nil, command.Missing("--config-root",
@@ -532,14 +530,14 @@ func verifyAuditFile(c *program.CLI, cfg *settings.Values, file string, a *audit
 	if file != "-" {
 		f, err := os.Open(cfg.Within(file))
 		if err != nil {
-			return explain.Wrap(err, explain.FileMissing, "purpose", "audit log", "file", file, "cause",
+			return errcode.Wrap(err, errcode.FileMissing, "purpose", "audit log", "file", file, "cause",
 				snapshotpkg.Plainly(err, 0))
 		}
 		defer f.Close()
 		in = f
 	}
 	unreadable := func(format string, args ...any) error {
-		return explain.New(explain.AuditUnreadable, "file", file, "problem", fmt.Sprintf(format, args...))
+		return errcode.New(errcode.AuditUnreadable, "file", file, "problem", fmt.Sprintf(format, args...))
 	}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 64<<10), maxAuditLine)
@@ -577,7 +575,7 @@ func verifyAuditFile(c *program.CLI, cfg *settings.Values, file string, a *audit
 	return report(c, v.Close(), by, nil)
 }
 
-func verifyAuditOf(ctx context.Context, c *program.CLI, cfg *settings.Values, s *line.Services, a *auditAnchor,
+func verifyAuditOf(ctx context.Context, c *program.CLI, cfg *settings.Values, s *client.Services, a *auditAnchor,
 	known []auditlog.Known) error {
 	var cluster string
 	var keys auditlog.Keys
@@ -602,7 +600,7 @@ func verifyAuditOf(ctx context.Context, c *program.CLI, cfg *settings.Values, s 
 		root := head.GetConfigRootKey()
 		if a.configRoot != "" {
 			if root, err = hex.DecodeString(a.configRoot); err != nil || len(root) != ed25519.PublicKeySize {
-				return explain.New(explain.BadValue, "name", "--config-root", "value", a.configRoot, "problem",
+				return errcode.New(errcode.BadValue, "name", "--config-root", "value", a.configRoot, "problem",
 					"it is not 64 hex digits", "want", "an Ed25519 public key in hex")
 			}
 		}
@@ -674,10 +672,10 @@ func report(c *program.CLI, r *auditlog.Report, by string, root []byte) error {
 		if len(root) > 0 {
 			f.Add("config root key", hex.EncodeToString(root))
 		}
-		f.Add("vouched for", amount.Plural(int(r.Covered), "entry", "entries"))
-		f.Add("behind no checkpoint yet", amount.Plural(int(r.Uncovered), "entry", "entries"))
+		f.Add("vouched for", humanize.Plural(int(r.Covered), "entry", "entries"))
+		f.Add("behind no checkpoint yet", humanize.Plural(int(r.Uncovered), "entry", "entries"))
 		if r.Unchained > 0 {
-			f.Add("before chains", amount.Plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
+			f.Add("before chains", humanize.Plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
 		}
 		if last != "" {
 			f.Add("last checkpoint", last)
@@ -697,7 +695,7 @@ func report(c *program.CLI, r *auditlog.Report, by string, root []byte) error {
 		return err
 	}
 	if r.Wrong > 0 {
-		return explain.New(explain.AuditWrong, "count", fmt.Sprint(r.Wrong), "problem", r.Problems[0].String())
+		return errcode.New(errcode.AuditWrong, "count", fmt.Sprint(r.Wrong), "problem", r.Problems[0].String())
 	}
 	c.Say("nothing was altered; keep the last checkpoint for the next time: --known %s", last)
 	return nil

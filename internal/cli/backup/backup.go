@@ -22,22 +22,21 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/recovery"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -63,7 +62,7 @@ of it is lost or altered: fealty backup check says so.`,
   fealty backup create prod.backup --reader-key backup-reader.key`,
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("FILE"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				return createBackup(ctx, c, cfg, s, args[0], in)
 			})
 		},
@@ -91,7 +90,7 @@ func readerKey(path, name string) (key *age.X25519Identity, isNew bool, err erro
 		return key, true, err
 	}
 	if err != nil {
-		return nil, false, failure.OfPrivateFile(name, err)
+		return nil, false, render.OfPrivateFile(name, err)
 	}
 	defer keyring.Wipe(raw)
 	ids, err := age.ParseIdentities(bytes.NewReader(raw))
@@ -100,7 +99,7 @@ func readerKey(path, name string) (key *age.X25519Identity, isNew bool, err erro
 			return key, false, nil
 		}
 	}
-	return nil, false, explain.New(explain.BadValue, "name", "--reader-key", "value", name, "problem",
+	return nil, false, errcode.New(errcode.BadValue, "name", "--reader-key", "value", name, "problem",
 		"the file is there and holds no single age key, AGE-SECRET-KEY-1…", "want",
 		"a file that is not there yet, or one that this command made; of another key give --recipient the public half")
 }
@@ -112,7 +111,7 @@ func writeReaderKey(path string, key *age.X25519Identity) error {
 	return keyfile.Create(path, text, 0o600, "the key that reads backups")
 }
 
-func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *line.Services, file string,
+func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *client.Services, file string,
 	in newBackup) error {
 	path, recipients, dry := cfg.Within(file), in.recipients, in.dry
 	var reader *age.X25519Identity
@@ -125,14 +124,14 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 		recipients = append(slices.Clone(recipients), reader.Recipient().String())
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
+		return errcode.New(errcode.FileExists, "file", file, "purpose", "a backup")
 	}
-	stream, first, end, err := line.FirstOf(ctx, s.Line, "CreateBackup",
+	stream, first, end, err := client.FirstOf(ctx, s.Line, "CreateBackup",
 		func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.CreateBackupResponse], error) {
 			return s.Backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
 		})
-	if errors.Is(err, explain.BackupNoReader) {
-		return explain.Wrap(err, explain.BackupNoReader, "file", file)
+	if errors.Is(err, errcode.BackupNoReader) {
+		return errcode.Wrap(err, errcode.BackupNoReader, "file", file)
 	}
 	if err != nil {
 		return err
@@ -140,7 +139,7 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 	defer end()
 	head := first.GetHead()
 	if head == nil {
-		return explain.New(explain.PeerProtocol, "problem", "it does not say what the backup is of")
+		return errcode.New(errcode.PeerProtocol, "problem", "it does not say what the backup is of")
 	}
 	if dry {
 		c.Planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
@@ -169,7 +168,7 @@ func createBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, s *
 			}
 		}
 		if n != last.GetBytes() || !bytes.Equal(sum.Sum(nil), last.GetSha256()) {
-			return explain.New(explain.PeerProtocol, "problem",
+			return errcode.New(errcode.PeerProtocol, "problem",
 				fmt.Sprintf("%d bytes came, and the backup has %d", n, last.GetBytes()))
 		}
 		return nil
@@ -199,18 +198,18 @@ func readersOf(head *fealtyv1.BackupHead) string {
 
 // createdBackup is what fealty backup create prints; of a dry run without what the file has.
 type createdBackup struct {
-	File           string        `json:"file"`
-	Cluster        string        `json:"cluster"`
-	CreatedAt      output.Moment `json:"created_at"`
-	Revision       string        `json:"revision"`
-	HistoryIndex   string        `json:"history_index"`
-	AuthorityEpoch string        `json:"authority_epoch"`
-	Head           string        `json:"head"`
-	Owners         output.Texts  `json:"owners"`
-	Members        string        `json:"members"`
-	Bans           string        `json:"bans"`
-	TokensLeftOut  string        `json:"tokens_left_out"`
-	Entries        string        `json:"entries"`
+	File           string      `json:"file"`
+	Cluster        string      `json:"cluster"`
+	CreatedAt      term.Moment `json:"created_at"`
+	Revision       string      `json:"revision"`
+	HistoryIndex   string      `json:"history_index"`
+	AuthorityEpoch string      `json:"authority_epoch"`
+	Head           string      `json:"head"`
+	Owners         term.Texts  `json:"owners"`
+	Members        string      `json:"members"`
+	Bans           string      `json:"bans"`
+	TokensLeftOut  string      `json:"tokens_left_out"`
+	Entries        string      `json:"entries"`
 	*backupEnd
 }
 
@@ -223,7 +222,7 @@ type backupEnd struct {
 
 func result(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) program.Result {
 	data := createdBackup{
-		File: file, Cluster: head.GetClusterId(), CreatedAt: output.Moment(head.GetCreatedAt().AsTime()),
+		File: file, Cluster: head.GetClusterId(), CreatedAt: term.Moment(head.GetCreatedAt().AsTime()),
 		Revision: command.Number(head.GetRevision()), HistoryIndex: command.Number(head.GetHistoryIndex()),
 		AuthorityEpoch: command.Number(head.GetAuthorityEpoch()), Head: hex.EncodeToString(head.GetHead()),
 		Owners: head.GetOwners(), Members: command.Number(head.GetMembers()), Bans: command.Number(head.GetBans()),
@@ -239,10 +238,10 @@ func result(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) pro
 		f.Add("revision", command.Number(head.GetRevision()))
 		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", member.Short(hex.EncodeToString(head.GetHead())),
 			head.GetHistoryIndex(), head.GetAuthorityEpoch()))
-		f.Add("holds", fmt.Sprintf("%s, %s, %s", amount.Plural(int(head.GetMembers()), "member", "members"),
-			amount.Plural(int(head.GetBans()), "ban", "bans"),
-			amount.Plural(int(head.GetEntries()), "entry", "entries")))
-		f.Add("leaves out", amount.Plural(int(head.GetTokens()), "join token", "join tokens"))
+		f.Add("holds", fmt.Sprintf("%s, %s, %s", humanize.Plural(int(head.GetMembers()), "member", "members"),
+			humanize.Plural(int(head.GetBans()), "ban", "bans"),
+			humanize.Plural(int(head.GetEntries()), "entry", "entries")))
+		f.Add("leaves out", humanize.Plural(int(head.GetTokens()), "join token", "join tokens"))
 		if len(head.GetOwners()) > 0 {
 			f.Add("for", strings.Join(head.GetOwners(), ", "))
 		}
@@ -301,7 +300,7 @@ func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file
 	if in.transactionKey != "" {
 		var err error
 		if want, err = identityauthor.ParseKeyID(in.transactionKey); err != nil {
-			return nil, key, explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value",
+			return nil, key, errcode.Wrap(err, errcode.BadValue, "name", "--transaction-key", "value",
 				in.transactionKey, "problem", "it is not 64 lower-case hex digits", "want",
 				"the SHA-256 that fealty manifest verify-history shows")
 		}
@@ -323,7 +322,7 @@ func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file
 		return nil, key, err
 	}
 	if in.transactionKey != "" && key != want {
-		return nil, key, explain.New(explain.BackupUnusable, "file", file, "problem",
+		return nil, key, errcode.New(errcode.BackupUnusable, "file", file, "problem",
 			fmt.Sprintf("transaction key %s signed it, and --transaction-key is %s: it is of another cluster, or "+
 				"forged", key, want))
 	}
@@ -341,23 +340,23 @@ func backupKeys(ctx context.Context, c *program.CLI, cfg *settings.Values, in ba
 func openBackup(cfg *settings.Values, file string) (*os.File, error) {
 	f, err := os.Open(cfg.Within(file))
 	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "backup", "file", file, "cause",
-			failure.Bare(err).Error())
+		return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "backup", "file", file, "cause",
+			render.Bare(err).Error())
 	}
 	return f, nil
 }
 
 // ofBackup words why the backup in file cannot be used.
 func ofBackup(file string, err error) error {
-	if e, ok := errors.AsType[*explain.Error](err); ok {
+	if e, ok := errors.AsType[*errcode.Error](err); ok {
 		return e
 	}
 	problem := strings.TrimPrefix(err.Error(), "backup: ")
 	if errors.Is(err, keyring.ErrNotForYou) {
-		return explain.Wrap(err, explain.BackupUnusable, "file", file, "problem", "none of the private keys opens it",
+		return errcode.Wrap(err, errcode.BackupUnusable, "file", file, "problem", "none of the private keys opens it",
 			"do", "give --share-key the key of an owner of the seed when it was made, or of a --recipient of then")
 	}
-	return explain.Wrap(err, explain.BackupUnusable, "file", file, "problem", problem)
+	return errcode.Wrap(err, errcode.BackupUnusable, "file", file, "problem", problem)
 }
 
 // backupHead is the head of a history in a backup.
@@ -372,14 +371,14 @@ type checkedBackup struct {
 	File           string         `json:"file"`
 	Valid          bool           `json:"valid"`
 	Cluster        string         `json:"cluster"`
-	CreatedAt      output.Moment  `json:"created_at"`
+	CreatedAt      term.Moment    `json:"created_at"`
 	Release        string         `json:"release"`
 	Revision       string         `json:"revision"`
 	Head           backupHead     `json:"head"`
 	Transitions    int            `json:"transitions"`
 	TransactionKey string         `json:"transaction_key"`
 	Pinned         bool           `json:"pinned"`
-	Owners         output.Texts   `json:"owners"`
+	Owners         term.Texts     `json:"owners"`
 	Digest         string         `json:"digest"`
 	Entries        string         `json:"entries"`
 	Families       map[string]int `json:"families"`
@@ -389,7 +388,7 @@ type checkedBackup struct {
 func contentsResult(file string, found *backup.Contents, key identity.KeyID, pinned bool) program.Result {
 	h, head := found.Header, found.History.Current()
 	data := checkedBackup{
-		File: file, Valid: true, Cluster: h.Cluster, CreatedAt: output.Moment(h.CreatedAt), Release: h.Release,
+		File: file, Valid: true, Cluster: h.Cluster, CreatedAt: term.Moment(h.CreatedAt), Release: h.Release,
 		Revision: command.Number(uint64(h.Revision)),
 		Head: backupHead{Hash: head.Hash.String(), Index: command.Number(head.Index),
 			AuthorityEpoch: command.Number(head.AuthorityEpoch)},
@@ -405,7 +404,7 @@ func contentsResult(file string, found *backup.Contents, key identity.KeyID, pin
 		f.Add("revision", command.Number(uint64(h.Revision)))
 		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", member.Short(head.Hash.String()), head.Index,
 			head.AuthorityEpoch))
-		f.Add("history", amount.Plural(len(found.History.Links()), "transition", "transitions"))
+		f.Add("history", humanize.Plural(len(found.History.Links()), "transition", "transitions"))
 		var counts []string
 		for _, name := range command.SortedKeys(found.Families) {
 			counts = append(counts, fmt.Sprintf("%s %d", name, found.Families[name]))

@@ -11,23 +11,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/member"
-	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/server"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/term"
 )
 
 // restoreFlags are what a restore is told.
@@ -69,7 +68,7 @@ and members that hold newer bans show them when the coordinators are back.`,
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			switch {
 			case in.inPlace && len(args) > 0:
-				return explain.New(explain.BadValue, "name", "--in-place", "value", args[0], "problem",
+				return errcode.New(errcode.BadValue, "name", "--in-place", "value", args[0], "problem",
 					"nothing is read from a backup in place", "want", "no FILE, or no --in-place")
 			case in.inPlace:
 				return restoreInPlace(ctx, c, cfg, in)
@@ -100,7 +99,7 @@ func restoreBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, fi
 			"--store URL of an empty store")
 	}
 	if len(in.reason) > history.MaxReasonBytes {
-		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem",
+		return errcode.New(errcode.BadValue, "name", "--reason", "value", "given", "problem",
 			fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
 	}
 	found, _, err := checkBackup(ctx, c, cfg, file, in.backupFlags)
@@ -108,7 +107,7 @@ func restoreBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, fi
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	st, name, err := process.OpenStoreThere(ctx, c, cfg, log)
+	st, name, err := server.OpenStoreThere(ctx, c, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -149,7 +148,7 @@ func restoreBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, fi
 		return ofBackup(file, err)
 	}
 	if st == nil {
-		if st, name, err = process.OpenStore(ctx, c, cfg, log); err != nil {
+		if st, name, err = server.OpenStore(ctx, c, cfg, log); err != nil {
 			return err
 		}
 	}
@@ -212,12 +211,12 @@ func signRestore(cfg *settings.Values, in restoreFlags, m *manifest.Manifest, re
 		case !ok:
 			return err
 		case errors.Is(err, history.ErrNoSigner):
-			return explain.Wrap(err, explain.SignatureForeign, "change", history.KindRestore.Undone(), "signer",
+			return errcode.Wrap(err, errcode.SignatureForeign, "change", history.KindRestore.Undone(), "signer",
 				e.Key.String())
 		case errors.Is(err, history.ErrOtherChange), errors.Is(err, history.ErrOtherHead):
-			return explain.Wrap(err, explain.SignatureOther, "file", f.From, "problem", e.Detail)
+			return errcode.Wrap(err, errcode.SignatureOther, "file", f.From, "problem", e.Detail)
 		default:
-			return explain.Wrap(err, explain.SignatureFileBad, "file", f.From, "problem", e.Detail)
+			return errcode.Wrap(err, errcode.SignatureFileBad, "file", f.From, "problem", e.Detail)
 		}
 		if !slices.ContainsFunc(plan.Signatures, func(s history.Signature) bool { return s.Key == f.Signature.Key }) {
 			plan.Signatures = append(plan.Signatures, f.Signature)
@@ -232,13 +231,13 @@ func restoreInPlace(ctx context.Context, c *program.CLI, cfg *settings.Values, i
 	case cfg.Find("store").Text == "":
 		return command.Missing("--store", "a store goes on in place", "--store URL of the store that went back")
 	case len(in.keys) > 0 || in.passphraseFile != "" || in.transactionKey != "":
-		return explain.New(explain.BadValue, "name", "--share-key, --passphrase-file and --transaction-key", "value",
+		return errcode.New(errcode.BadValue, "name", "--share-key, --passphrase-file and --transaction-key", "value",
 			"given", "problem", "nothing is read from a backup in place", "want", "none of them with --in-place")
 	case len(in.reason) > history.MaxReasonBytes:
-		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem",
+		return errcode.New(errcode.BadValue, "name", "--reason", "value", "given", "problem",
 			fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
 	}
-	st, name, err := process.OpenStoreThere(ctx, c, cfg, slog.New(slog.DiscardHandler))
+	st, name, err := server.OpenStoreThere(ctx, c, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -247,7 +246,7 @@ func restoreInPlace(ctx context.Context, c *program.CLI, cfg *settings.Values, i
 	}
 	defer st.Close()
 	found, err := backup.PlanInPlace(ctx, st, c.Env.Now(), func(m *manifest.Manifest) (store.Revision, error) {
-		return replicas.SeenIn(ctx, st, m)
+		return peer.SeenIn(ctx, st, m)
 	}, in.reason, c.Env.Release)
 	if err != nil {
 		return restoreFailed(name, "", err)
@@ -307,18 +306,18 @@ type resumedHead struct {
 
 // restoredInPlace is what fealty backup restore prints of a store that went back.
 type restoredInPlace struct {
-	Store            string       `json:"store"`
-	Cluster          string       `json:"cluster"`
-	InPlace          bool         `json:"in_place"`
-	Entries          string       `json:"entries"`
-	Resumes          resumedHead  `json:"resumes"`
-	Index            string       `json:"index"`
-	AuthorityEpoch   string       `json:"authority_epoch"`
-	Floor            string       `json:"floor"`
-	Signed           output.Texts `json:"signed"`
-	NotSigned        output.Texts `json:"not_signed"`
-	SignaturesNeeded int          `json:"signatures_needed"`
-	Whole            bool         `json:"whole"`
+	Store            string      `json:"store"`
+	Cluster          string      `json:"cluster"`
+	InPlace          bool        `json:"in_place"`
+	Entries          string      `json:"entries"`
+	Resumes          resumedHead `json:"resumes"`
+	Index            string      `json:"index"`
+	AuthorityEpoch   string      `json:"authority_epoch"`
+	Floor            string      `json:"floor"`
+	Signed           term.Texts  `json:"signed"`
+	NotSigned        term.Texts  `json:"not_signed"`
+	SignaturesNeeded int         `json:"signatures_needed"`
+	Whole            bool        `json:"whole"`
 }
 
 func inPlaceResult(name string, found *backup.Standing) program.Result {
@@ -336,7 +335,7 @@ func inPlaceResult(name string, found *backup.Standing) program.Result {
 		var f term.Facts
 		f.Add("store", name)
 		f.Add("cluster", m.Cluster)
-		f.Add("holds", amount.Plural(int(found.Entries), "entry", "entries"))
+		f.Add("holds", humanize.Plural(int(found.Entries), "entry", "entries"))
 		f.Add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", member.Short(found.Hash.String()), found.Head.Index,
 			found.Head.AuthorityEpoch))
 		f.Add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch,
@@ -357,59 +356,59 @@ func restoreFailed(name, file string, err error) error {
 	}
 	problem := strings.TrimPrefix(err.Error(), "backup: ")
 	if errors.Is(err, backup.ErrNoCluster) {
-		return explain.Wrap(err, explain.RestoreOccupied, "store", name, "problem", problem, "do",
+		return errcode.Wrap(err, errcode.RestoreOccupied, "store", name, "problem", problem, "do",
 			"name the store of the cluster with --store; into an empty one a backup is restored: "+
 				"fealty backup restore FILE")
 	}
 	for _, target := range []error{backup.ErrOccupied, backup.ErrOtherRestore, backup.ErrNoFloor} {
 		if errors.Is(err, target) {
-			return explain.Wrap(err, explain.RestoreOccupied, "store", name, "problem", problem)
+			return errcode.Wrap(err, errcode.RestoreOccupied, "store", name, "problem", problem)
 		}
 	}
 	switch {
 	case errors.Is(err, backup.ErrClockBehind):
-		return explain.Wrap(err, explain.RestoreClock, "problem", problem)
+		return errcode.Wrap(err, errcode.RestoreClock, "problem", problem)
 	case errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) || errors.Is(err, backup.ErrCut) ||
 		errors.Is(err, backup.ErrUnsigned):
 		return ofBackup(file, err)
 	case errors.Is(err, store.ErrUnknownOutcome):
-		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", "restoring the backup")
+		return errcode.Wrap(err, errcode.StoreOutcomeUnknown, "what", "restoring the backup")
 	case store.ReasonOf(err) == store.NoSpace:
-		return explain.Wrap(err, explain.StoreFull, "what", "restoring the backup")
+		return errcode.Wrap(err, errcode.StoreFull, "what", "restoring the backup")
 	case store.ReasonOf(err) != 0:
-		return explain.Wrap(err, explain.StoreRefuses, "what", "restoring the backup", "reason",
+		return errcode.Wrap(err, errcode.StoreRefuses, "what", "restoring the backup", "reason",
 			store.ReasonOf(err).String())
 	}
-	if e, ok := errors.AsType[*explain.Error](err); ok {
+	if e, ok := errors.AsType[*errcode.Error](err); ok {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "restoring into "+name, "cause", problem)
+	return errcode.Wrap(err, errcode.StoreUnreachable, "what", "restoring into "+name, "cause", problem)
 }
 
 // restored is what fealty backup restore prints.
 type restored struct {
-	Store            string        `json:"store"`
-	Cluster          string        `json:"cluster"`
-	BackupOf         output.Moment `json:"backup_of"`
-	Entries          string        `json:"entries"`
-	Resumes          resumedHead   `json:"resumes"`
-	Index            string        `json:"index"`
-	AuthorityEpoch   string        `json:"authority_epoch"`
-	Floor            string        `json:"floor"`
-	Signed           output.Texts  `json:"signed"`
-	NotSigned        output.Texts  `json:"not_signed"`
-	SignaturesNeeded int           `json:"signatures_needed"`
-	Whole            bool          `json:"whole"`
+	Store            string      `json:"store"`
+	Cluster          string      `json:"cluster"`
+	BackupOf         term.Moment `json:"backup_of"`
+	Entries          string      `json:"entries"`
+	Resumes          resumedHead `json:"resumes"`
+	Index            string      `json:"index"`
+	AuthorityEpoch   string      `json:"authority_epoch"`
+	Floor            string      `json:"floor"`
+	Signed           term.Texts  `json:"signed"`
+	NotSigned        term.Texts  `json:"not_signed"`
+	SignaturesNeeded int         `json:"signatures_needed"`
+	Whole            bool        `json:"whole"`
 }
 
 func restoreResult(name string, found *backup.Contents, plan *backup.Intent) program.Result {
 	m, head := found.History.Manifest(), found.History.Current()
 	signed, missing := signed(m, plan)
 	data := restored{
-		Store: name, Cluster: found.Header.Cluster, BackupOf: output.Moment(found.Header.CreatedAt),
+		Store: name, Cluster: found.Header.Cluster, BackupOf: term.Moment(found.Header.CreatedAt),
 		Entries: command.Number(found.Trailer.Entries),
 		Resumes: resumedHead{Hash: head.Hash.String(), Index: command.Number(head.Index),
 			AuthorityEpoch: command.Number(head.AuthorityEpoch)},
@@ -467,13 +466,13 @@ check says of the one you mean.`,
 			if keyFile == "" {
 				return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 			}
-			raw, err := failure.ReadFile(cfg.Within(args[0]), history.MaxRestoreRequestBytes)
+			raw, err := render.ReadFile(cfg.Within(args[0]), history.MaxRestoreRequestBytes)
 			if err != nil {
-				return explain.Wrap(err, explain.FileMissing, "purpose", "request to sign", "file", args[0])
+				return errcode.Wrap(err, errcode.FileMissing, "purpose", "request to sign", "file", args[0])
 			}
 			request, err := history.DecodeRestoreRequest(raw)
 			if err != nil {
-				return explain.Wrap(err, explain.SignatureFileBad, "file", args[0], "problem",
+				return errcode.Wrap(err, errcode.SignatureFileBad, "file", args[0], "problem",
 					"it is not what fealty backup restore --request-out writes")
 			}
 			key, err := keyfile.Read(cfg.Within(keyFile))

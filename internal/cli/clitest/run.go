@@ -12,7 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/cli/term"
 )
 
 // Now is the clock of commands under test.
@@ -96,7 +96,7 @@ func JSONOf(t testing.TB, text string) map[string]any {
 	if d.More() {
 		t.Fatalf("more than one object:\n%s", text)
 	}
-	if v["schema"] != output.Schema {
+	if v["schema"] != term.Schema {
 		t.Fatalf("schema is %v", v["schema"])
 	}
 	return v

@@ -17,20 +17,18 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
 	desired "github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -83,7 +81,7 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 			for _, d := range docs {
 				req.Records = append(req.Records, desired.Encode(d.Record))
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Config.PutConfig(ctx, req)
 				if err != nil {
 					return placed(err, docs)
@@ -107,8 +105,8 @@ func expectVersion(cmd *cobra.Command, version *uint64) {
 // record has the fields of its kind.
 type (
 	shownConfig struct {
-		Version uint64        `json:"version"`
-		Record  output.Object `json:"record"`
+		Version uint64      `json:"version"`
+		Record  term.Object `json:"record"`
 	}
 	listedConfig struct {
 		Version uint64 `json:"version"`
@@ -129,7 +127,7 @@ beside the version of the config.`,
 			if err := checkKind(args[0]); err != nil {
 				return err
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Config.GetConfig(ctx, &fealtyv1.GetConfigRequest{Kind: args[0], Name: args[1]})
 				if err != nil {
 					return err
@@ -138,11 +136,11 @@ beside the version of the config.`,
 				if err != nil {
 					return err
 				}
-				if c.Format == output.JSON {
+				if c.Format == term.JSON {
 					return c.Print(program.Result{Data: shownConfig{resp.GetVersion(), record}})
 				}
 				// Without the mark that other output has: it is to be put again.
-				return output.WriteYAML(c.Env.Stdout, record)
+				return term.WriteYAML(c.Env.Stdout, record)
 			})
 		},
 	})
@@ -162,7 +160,7 @@ func list(c *program.CLI) *cobra.Command {
 				}
 				req.Kind = args[0]
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				records, version, err := listConfig(ctx, s, req)
 				if err != nil {
 					return err
@@ -187,7 +185,7 @@ func list(c *program.CLI) *cobra.Command {
 						if err := p.Table(t); err != nil {
 							return err
 						}
-						c.Say("%s, version %d", amount.Plural(len(records), "record", "records"), version)
+						c.Say("%s, version %d", humanize.Plural(len(records), "record", "records"), version)
 						return nil
 					}))
 			})
@@ -203,7 +201,7 @@ func sum(record []byte) string {
 
 // listConfig reads all pages. Pages of several versions are not one config, so it
 // begins again if a write comes in between.
-func listConfig(ctx context.Context, s *line.Services, req *fealtyv1.ListConfigRequest) ([]*fealtyv1.ConfigRecord,
+func listConfig(ctx context.Context, s *client.Services, req *fealtyv1.ListConfigRequest) ([]*fealtyv1.ConfigRecord,
 	uint64, error) {
 	const tries = 5
 	for range tries {
@@ -225,7 +223,7 @@ func listConfig(ctx context.Context, s *line.Services, req *fealtyv1.ListConfigR
 			}
 		}
 	}
-	return nil, 0, explain.New(explain.StoreBusy, "what", "list the config", "tries", tries)
+	return nil, 0, errcode.New(errcode.StoreBusy, "what", "list the config", "tries", tries)
 }
 
 func configDelete(c *program.CLI) *cobra.Command {
@@ -252,7 +250,7 @@ func configDelete(c *program.CLI) *cobra.Command {
 			for _, name := range args[1:] {
 				req.Records = append(req.Records, &fealtyv1.ConfigRecord{Kind: args[0], Name: name})
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Config.DeleteConfig(ctx, req)
 				if err != nil {
 					return err
@@ -271,8 +269,8 @@ func checkKind(kind string) error {
 		return nil
 	}
 	want := "one of " + strings.Join(kindWords(), ", ")
-	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
-		command.JoinText("it is no kind of record", slip.Guess(kind, kindWords())), "want", want)
+	return errcode.New(errcode.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
+		command.JoinText("it is no kind of record", humanize.Suggest(kind, kindWords())), "want", want)
 }
 
 // A sourceRecord is a record with the file that it stands in.
@@ -290,7 +288,7 @@ func readRecords(c *program.CLI, cfg *settings.Values, name string) ([]sourceRec
 		files = []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			if files, err = recordFiles(path); err != nil {
-				return nil, explain.Wrap(err, explain.FileMissing, "purpose", "folder of config records", "file", name)
+				return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "folder of config records", "file", name)
 			}
 		}
 	}
@@ -301,14 +299,14 @@ func readRecords(c *program.CLI, cfg *settings.Values, name string) ([]sourceRec
 		if file == "-" {
 			data, err = command.ReadAll(c.Env.Stdin, desired.MaxText)
 		} else {
-			data, err = failure.ReadFile(file, desired.MaxText)
+			data, err = render.ReadFile(file, desired.MaxText)
 		}
-		if errors.Is(err, failure.ErrTooLarge) {
-			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "file of config records", "file", file,
+		if errors.Is(err, render.ErrTooLarge) {
+			return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "file of config records", "file", file,
 				"do", "divide it into files that are put one after the other")
 		}
 		if err != nil {
-			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "file of config records", "file", file)
+			return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "file of config records", "file", file)
 		}
 		docs, err := desired.Decode(data)
 		if invalid, ok := errors.AsType[*desired.InvalidError](err); ok {
@@ -320,14 +318,14 @@ func readRecords(c *program.CLI, cfg *settings.Values, name string) ([]sourceRec
 		for _, d := range docs {
 			k := desired.KeyOf(d.Record)
 			if i := slices.IndexFunc(out, func(o sourceRecord) bool { return desired.KeyOf(o.Record) == k }); i >= 0 {
-				return nil, explain.New(explain.ConfigInvalid, "file", name, "count", 1, "problem",
+				return nil, errcode.New(errcode.ConfigInvalid, "file", name, "count", 1, "problem",
 					fmt.Sprintf("%s:%d: %s stands in %s:%d too", file, d.Place.Line, k, out[i].file, out[i].Place.Line))
 			}
 			out = append(out, sourceRecord{d, file})
 		}
 	}
 	if n := len(out); n == 0 || n > desired.MaxBatch {
-		return nil, explain.New(explain.ConfigInvalid, "file", name, "count", 1, "problem",
+		return nil, errcode.New(errcode.ConfigInvalid, "file", name, "count", 1, "problem",
 			fmt.Sprintf("there are %d records, and 1 to %d are put at a time", n, desired.MaxBatch))
 	}
 	return out, nil
@@ -337,7 +335,7 @@ func readRecords(c *program.CLI, cfg *settings.Values, name string) ([]sourceRec
 func recordFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, failure.Bare(err)
+		return nil, render.Bare(err)
 	}
 	var out []string
 	for _, e := range entries {
@@ -357,12 +355,12 @@ func invalidRecords(c *program.CLI, file string, e *desired.InvalidError) error 
 	for i, p := range e.Problems {
 		lines[i] = recordProblem(file, p)
 	}
-	if c.Format != output.JSON && c.Format != output.YAML {
+	if c.Format != term.JSON && c.Format != term.YAML {
 		for _, line := range lines[1:] {
 			c.Say("%s", line)
 		}
 	}
-	return explain.Wrap(e, explain.ConfigInvalid, "file", file, "count", len(lines), "problem", lines[0], "problems",
+	return errcode.Wrap(e, errcode.ConfigInvalid, "file", file, "count", len(lines), "problem", lines[0], "problems",
 		strings.Join(lines, "\n"))
 }
 
@@ -379,8 +377,8 @@ func recordProblem(file string, p *desired.Problem) string {
 // placed adds to a coordinator's refusal where the record and the field stand that
 // it is about.
 func placed(err error, docs []sourceRecord) error {
-	e := explain.Of(err)
-	if e.Code != explain.ConfigInvalid {
+	e := errcode.Of(err)
+	if e.Code != errcode.ConfigInvalid {
 		return err
 	}
 	for _, d := range docs {
@@ -388,7 +386,7 @@ func placed(err error, docs []sourceRecord) error {
 			continue
 		}
 		at := d.At(e.Fields["field"])
-		return explain.Wrap(err, e.Code, "file", d.file, "count", e.Fields["count"], "record", e.Fields["record"],
+		return errcode.Wrap(err, e.Code, "file", d.file, "count", e.Fields["count"], "record", e.Fields["record"],
 			"field", e.Fields["field"],
 			"problem", fmt.Sprintf("%s:%d:%d: %s", d.file, at.Line, at.Column, e.Fields["problem"]))
 	}
@@ -399,20 +397,20 @@ func placed(err error, docs []sourceRecord) error {
 func readRecord(raw []byte) (desired.Record, error) {
 	r, err := desired.DecodeCanonical(raw)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.Internal, "what",
+		return nil, errcode.Wrap(err, errcode.Internal, "what",
 			"reading a record that the coordinator sent, which may be of another release")
 	}
 	return r, nil
 }
 
-func recordObject(raw []byte) (output.Object, error) {
+func recordObject(raw []byte) (term.Object, error) {
 	r, err := readRecord(raw)
 	if err != nil {
 		return nil, err
 	}
 	// Kind and name first, as people write them.
-	o := nodeValue(desired.Node(r)).(output.Object)
-	slices.SortStableFunc(o, func(a, b output.Member) int { return cmp.Compare(headOrder(a.Name), headOrder(b.Name)) })
+	o := nodeValue(desired.Node(r)).(term.Object)
+	slices.SortStableFunc(o, func(a, b term.Member) int { return cmp.Compare(headOrder(a.Name), headOrder(b.Name)) })
 	return o, nil
 }
 
@@ -427,9 +425,9 @@ func headOrder(name string) int {
 func nodeValue(n *document.Node) any {
 	switch n.Kind {
 	case document.Object:
-		out := output.Object{}
+		out := term.Object{}
 		for _, f := range n.Fields {
-			out = append(out, output.Member{Name: f.Name, Value: nodeValue(f.Value)})
+			out = append(out, term.Member{Name: f.Name, Value: nodeValue(f.Value)})
 		}
 		return out
 	case document.List:
@@ -497,7 +495,7 @@ func printChanges(c *program.CLI, changes []*fealtyv1.ConfigChange, version uint
 		items = append(items, changedRecord{Record: x.record, Action: x.action, Fields: fields})
 	}
 	if dry {
-		c.Planned(amount.Plural(n, "record", "records") + " would change")
+		c.Planned(humanize.Plural(n, "record", "records") + " would change")
 	}
 	return c.Print(program.ResultOf(configChanges{Version: version, Changed: n > 0, Changes: items},
 		func(p *term.Page) error {
@@ -516,7 +514,7 @@ func printChanges(c *program.CLI, changes []*fealtyv1.ConfigChange, version uint
 				}
 			}
 			if !dry {
-				c.Say("%s changed, version %d", amount.Plural(n, "record", "records"), version)
+				c.Say("%s changed, version %d", humanize.Plural(n, "record", "records"), version)
 			}
 			return nil
 		}))
@@ -571,11 +569,11 @@ func flatten(n *document.Node, path string, out map[string]string) {
 	case n.Kind == document.List:
 		var items []string
 		for _, item := range n.Items {
-			items = append(items, output.Quote(item.Text))
+			items = append(items, term.Quote(item.Text))
 		}
 		out[path] = "[" + strings.Join(items, ", ") + "]"
 	case n.Kind == document.String:
-		out[path] = output.Quote(n.Text)
+		out[path] = term.Quote(n.Text)
 	default:
 		out[path] = n.Text
 	}

@@ -16,16 +16,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/process"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/cli/shell"
-	"github.com/fealty-io/fealty/internal/devcluster"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/server"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	devcluster "github.com/fealty-io/fealty/internal/dev/cluster"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // logFileWriter says when the log is not written, as on a full disk, and when it is again. The handler of a log writes
@@ -76,7 +74,7 @@ fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it
 		Groups: []settings.Group{settings.Dev}, GoesOn: func() bool { return !exit },
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if exit && !story {
-				return explain.New(explain.BadValue, "name", "--exit", "value", "without --story", "problem",
+				return errcode.New(errcode.BadValue, "name", "--exit", "value", "without --story", "problem",
 					"there is nothing that could end", "want", "--story --exit")
 			}
 			if story {
@@ -117,7 +115,7 @@ func dev(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) 
 			c.Say("the log "+logFile+" "+format, args...)
 		}}, nil))
 	}
-	process.Harden(opts.Log)
+	server.Harden(opts.Log)
 	telling, told := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { durable.TellNewcomers(telling, opts.Log) })
@@ -173,7 +171,7 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 		if m.GetLive().GetConnected() {
 			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %s\n", m.GetSpiffeId(), m.GetJoinedBy(),
 				m.GetState(),
-				amount.Plural(len(m.GetDomains()), "domain", "domains"))
+				humanize.Plural(len(m.GetDomains()), "domain", "domains"))
 		}
 	}
 	for _, line := range cluster.Shards() {
@@ -188,10 +186,10 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 	switch err := cluster.Stranger(ctx); {
 	case err == nil:
 		return errors.New("a stranger was admitted to the dev cluster")
-	case explain.Of(err).Code != explain.JoinUnauthorized:
+	case errcode.Of(err).Code != errcode.JoinUnauthorized:
 		return err
 	default:
-		e := explain.Of(err)
+		e := errcode.Of(err)
 		fmt.Fprintf(out, "stranger     refused with %s: %s: %s\n", e.Code, e.What, e.Why)
 	}
 	fmt.Fprintf(out, "ready        after %.1f s", time.Since(started).Seconds())
@@ -199,7 +197,7 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 		fmt.Fprintf(out, "; the log is %s", logFile)
 	}
 	fmt.Fprint(out, "\n\nIn a second terminal:\n\n")
-	flag := " --socket " + shell.Word(cluster.AdminSocket())
+	flag := " --socket " + term.ShellWord(cluster.AdminSocket())
 	if found, err := filepath.Abs(filepath.Join(c.Env.Dir, program.DevFolder)); err == nil && found == cluster.Dir() {
 		flag = "" // found by itself from this folder
 	}
@@ -213,7 +211,7 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 	} {
 		at := flag
 		if strings.HasPrefix(line, "fealty dev ") && flag != "" {
-			at = " --data " + shell.Word(cluster.Dir())
+			at = " --data " + term.ShellWord(cluster.Dir())
 		}
 		fmt.Fprintln(out, "  "+c.Called(line+at))
 	}
@@ -223,7 +221,7 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 		return nil
 	}
 	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n",
-		shell.Word(shownDir(c.Env.Dir, cluster.Dir())))
+		term.ShellWord(shownDir(c.Env.Dir, cluster.Dir())))
 	return nil
 }
 
@@ -245,15 +243,15 @@ func devStory(ctx context.Context, c *program.CLI, exit bool) (err error) {
 		if !r.OK {
 			failed++
 		}
-		if err := writeStep(c.Env.Stdout, r, c.Format == output.JSON); err != nil {
+		if err := writeStep(c.Env.Stdout, r, c.Format == term.JSON); err != nil {
 			failed++
 		}
 	})
 	if ctx.Err() != nil {
-		return explain.New(explain.Interrupted, "what", "the story")
+		return errcode.New(errcode.Interrupted, "what", "the story")
 	}
 	if failed > 0 {
-		return explain.New(explain.StoryFailed, "failed", failed, "steps", told)
+		return errcode.New(errcode.StoryFailed, "failed", failed, "steps", told)
 	}
 	if exit {
 		return nil

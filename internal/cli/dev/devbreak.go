@@ -7,14 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/devcluster"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
-	"github.com/fealty-io/fealty/internal/wording"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // breakCommand is fealty dev break, which does harm to a dev cluster that runs.
@@ -26,7 +24,7 @@ func breakCommand(c *program.CLI) *cobra.Command {
 one leads in about a second, in a later term. A write that the killed one had sent to the store, and that
 arrives later, fails there.`,
 		Sample: `  fealty dev break leader`,
-	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakLeader} })
+	}, func([]string) cluster.Harm { return cluster.Harm{Kind: cluster.BreakLeader} })
 	coordinator := harmCommand(c, program.Command{
 		Use: "coordinator NAME", Short: "kill one coordinator",
 		Long: `Kill one coordinator, as kill -9 would. The others serve, and its members go to them. When it is ` +
@@ -34,8 +32,8 @@ arrives later, fails there.`,
 it gets its secrets back from another one.`,
 		Sample: `  fealty dev break coordinator coordinator-2`,
 		Args:   command.Exactly("NAME"),
-	}, func(args []string) devcluster.Harm {
-		return devcluster.Harm{Kind: devcluster.BreakCoordinator, Name: args[0]}
+	}, func(args []string) cluster.Harm {
+		return cluster.Harm{Kind: cluster.BreakCoordinator, Name: args[0]}
 	})
 	var member string
 	network := harmCommand(c, program.Command{
@@ -44,8 +42,8 @@ it gets its secrets back from another one.`,
 			`for that, and
 comes back by itself when the network does.`,
 		Sample: `  fealty dev break network --member node-a`,
-	}, func([]string) devcluster.Harm {
-		return devcluster.Harm{Kind: devcluster.BreakNetwork, Name: member}
+	}, func([]string) cluster.Harm {
+		return cluster.Harm{Kind: cluster.BreakNetwork, Name: member}
 	})
 	network.Flags().StringVar(&member, "member", "", "the member, such as node-a")
 	var by time.Duration
@@ -55,8 +53,8 @@ comes back by itself when the network does.`,
 			`that is negative.`,
 		Sample: `  fealty dev break clock node-a --by 20m`,
 		Args:   command.Exactly("NAME"),
-	}, func(args []string) devcluster.Harm {
-		return devcluster.Harm{Kind: devcluster.BreakClock, Name: args[0], By: by}
+	}, func(args []string) cluster.Harm {
+		return cluster.Harm{Kind: cluster.BreakClock, Name: args[0], By: by}
 	})
 	clock.Flags().DurationVar(&by, "by", time.Hour, "how far, such as 20m or -1h")
 	shard := harmCommand(c, program.Command{
@@ -67,7 +65,7 @@ believes that it is in charge, and its provider refuses what it tries.`,
 		Sample: `  fealty dev break shard
   fealty dev heal
   fealty status`,
-	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakShard} })
+	}, func([]string) cluster.Harm { return cluster.Harm{Kind: cluster.BreakShard} })
 	return program.Group("break", "do harm to a dev cluster that runs, to see what happens", leader, coordinator,
 		network, clock,
 		shard)
@@ -79,18 +77,18 @@ func healCommand(c *program.CLI) *cobra.Command {
 		Long: `Undo all that fealty dev break did: coordinators that were killed start again, networks are whole, clocks
 are right, and shards that were stopped go on, as zombies. It returns when every coordinator is ready.`,
 		Sample: `  fealty dev heal`,
-	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.Heal} })
+	}, func([]string) cluster.Harm { return cluster.Harm{Kind: cluster.Heal} })
 }
 
 // harmDone is what fealty dev break and heal print.
 type harmDone struct {
-	Did    string       `json:"did"`
-	Watch  output.Texts `json:"watch"`
-	DryRun bool         `json:"dry_run"`
+	Did    string     `json:"did"`
+	Watch  term.Texts `json:"watch"`
+	DryRun bool       `json:"dry_run"`
 }
 
 // harmCommand is a command that has a dev cluster do what harm says.
-func harmCommand(c *program.CLI, s program.Command, harm func(args []string) devcluster.Harm) *cobra.Command {
+func harmCommand(c *program.CLI, s program.Command, harm func(args []string) cluster.Harm) *cobra.Command {
 	var dry bool
 	s.Long += `
 
@@ -104,19 +102,19 @@ runs it can do that.`
 		}
 		h := harm(args)
 		h.Dry = dry
-		socket := devcluster.ControlSocket(dir)
-		done, err := devcluster.Ask(ctx, socket, h)
+		socket := cluster.ControlSocket(dir)
+		done, err := cluster.Ask(ctx, socket, h)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem",
-				wording.Network(err))
+			return errcode.Wrap(err, errcode.Unreachable, "endpoint", "the dev cluster in "+dir, "problem",
+				errcode.Network(err))
 		case done.Name != "":
-			return explain.Wrap(errors.New(done.Problem), explain.BadValue, "name", done.Name, "value", done.Value,
+			return errcode.Wrap(errors.New(done.Problem), errcode.BadValue, "name", done.Name, "value", done.Value,
 				"problem", done.Problem, "want", "what runs, as fealty dev break --help says")
 		case done.Problem != "":
-			return explain.Wrap(errors.New(done.Problem), explain.WaitRanOut, "what", waited(h), "problem",
+			return errcode.Wrap(errors.New(done.Problem), errcode.WaitRanOut, "what", waited(h), "problem",
 				done.Problem)
 		}
 		did := done.Did
@@ -139,8 +137,8 @@ runs it can do that.`
 }
 
 // waited is what a dev cluster waits for to do h.
-func waited(h devcluster.Harm) string {
-	if h.Kind == devcluster.Heal {
+func waited(h cluster.Harm) string {
+	if h.Kind == cluster.Heal {
 		return "that every coordinator is ready"
 	}
 	return "that a coordinator leads"

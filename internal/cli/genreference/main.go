@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/fealty-io/fealty/internal/cli"
-	"github.com/fealty-io/fealty/internal/reference"
+	"github.com/fealty-io/fealty/internal/cli/reference"
 )
 
 func main() {

@@ -13,12 +13,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fealty-io/fealty/internal/cli/shell"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // maxKeyBytes bounds a file with one key.
@@ -28,18 +28,18 @@ const maxKeyBytes = 16 << 10
 func Read(path string) (ed25519.PrivateKey, error) {
 	raw, err := durable.OS().ReadSecret(path, maxKeyBytes)
 	if err != nil {
-		return nil, failure.OfPrivateFile(path, err)
+		return nil, render.OfPrivateFile(path, err)
 	}
 	unusable := func(problem string) (ed25519.PrivateKey, error) {
-		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", problem)
+		return nil, errcode.New(errcode.KeyFileUnusable, "file", path, "problem", problem)
 	}
 	defer clear(raw)
 	parsed, err := pemfile.PrivateKey(raw, pemfile.Limits{Bytes: maxKeyBytes, Blocks: 4})
 	switch {
 	case errors.Is(err, pemfile.ErrEncrypted):
-		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", "its key is encrypted, and no "+
+		return nil, errcode.New(errcode.KeyFileUnusable, "file", path, "problem", "its key is encrypted, and no "+
 			"passphrase is asked for here", "want", "the key without its passphrase, in a file (umask 077; "+
-			"openssl pkey -in "+shell.Word(path)+" -out FILE)")
+			"openssl pkey -in "+term.ShellWord(path)+" -out FILE)")
 	case err != nil:
 		return unusable(err.Error())
 	}
@@ -84,14 +84,14 @@ func Create(path string, data []byte, mode fs.FileMode, purpose string) error {
 // returned as it is, if it is worded.
 func CreateStream(path string, mode fs.FileMode, purpose string, fill func(io.Writer) error) error {
 	failed := func(err error) error {
-		if e, ok := errors.AsType[*explain.Error](err); ok {
+		if e, ok := errors.AsType[*errcode.Error](err); ok {
 			return e
 		}
 		if errors.Is(err, fs.ErrExist) {
-			return explain.Wrap(err, explain.FileExists, "file", path, "purpose", purpose)
+			return errcode.Wrap(err, errcode.FileExists, "file", path, "purpose", purpose)
 		}
-		return explain.Wrap(err, explain.FileNotWritten, "file", path, "purpose", purpose, "cause",
-			failure.Bare(err).Error())
+		return errcode.Wrap(err, errcode.FileNotWritten, "file", path, "purpose", purpose, "cause",
+			render.Bare(err).Error())
 	}
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".fealty-*")

@@ -9,16 +9,16 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func diff(c *program.CLI) *cobra.Command {
@@ -53,7 +53,7 @@ diff; then nothing is on standard error, as it is for an error.`,
 				return err
 			}
 			if code && !e.changes.Empty() {
-				return program.ExitWith(explain.ExitFailed)
+				return program.ExitWith(errcode.ExitFailed)
 			}
 			return nil
 		},
@@ -82,7 +82,7 @@ func diffManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, arg
 		return &effect{old: old, changes: manifest.Diff(old, next)}, nil
 	}
 	var e *effect
-	err = c.Ask(cfg, func(s *line.Services) error {
+	err = c.Ask(cfg, func(s *client.Services) error {
 		e, err = preview(ctx, s, next)
 		return err
 	})
@@ -98,19 +98,19 @@ type effect struct {
 }
 
 // preview asks the coordinator what next would do to who is there.
-func preview(ctx context.Context, s *line.Services, next *manifest.Manifest) (*effect, error) {
+func preview(ctx context.Context, s *client.Services, next *manifest.Manifest) (*effect, error) {
 	resp, err := s.Manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: next.Bytes()})
 	if err != nil {
 		return nil, err
 	}
 	old, err := manifest.ParseAccepted(resp.GetManifest())
 	if err != nil {
-		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem",
+		return nil, errcode.Wrap(err, errcode.HistoryInvalid, "problem",
 			"what was sent as the manifest in force is none")
 	}
 	hash := resp.GetTransition().GetHash()
 	if len(hash) != sha256.Size {
-		return nil, explain.New(explain.HistoryInvalid, "problem", "what was sent as the head of the history is none")
+		return nil, errcode.New(errcode.HistoryInvalid, "problem", "what was sent as the head of the history is none")
 	}
 	return &effect{old, history.Hash(hash), manifest.Diff(old, next), resp}, nil
 }
@@ -188,7 +188,7 @@ func (e *effect) show(p *term.Page) error {
 		return nil
 	}
 	if n := e.preview.GetMembersTotal(); n > 0 {
-		p.Heading(amount.Plural(n, "member", "members") + " would not be renewed")
+		p.Heading(humanize.Plural(n, "member", "members") + " would not be renewed")
 		t := &term.Table{Columns: []term.Column{{Title: "MEMBER"}, {Title: "ENTRY"}, {Title: "WHY", Least: 20}}}
 		for _, m := range e.preview.GetMembers() {
 			t.Add(term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(m.GetEntry()), term.Txt(m.GetWhy()))
@@ -198,7 +198,7 @@ func (e *effect) show(p *term.Page) error {
 		}
 	}
 	if n := e.preview.GetTokensTotal(); n > 0 {
-		p.Heading(amount.Plural(n, "token", "tokens") + " would admit nobody")
+		p.Heading(humanize.Plural(n, "token", "tokens") + " would admit nobody")
 		t := &term.Table{Columns: []term.Column{{Title: "TOKEN"}, {Title: "ENTRY"}}}
 		for _, x := range e.preview.GetTokens() {
 			t.Add(term.Txt(x.GetId()), term.Txt(x.GetEntry()))

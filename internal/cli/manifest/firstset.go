@@ -11,13 +11,13 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -39,16 +39,16 @@ const (
 func firstSet(ctx context.Context, c *program.CLI, cfg *settings.Values, file string,
 	req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
 	if socket := cfg.Find("socket"); socket.Text != "" && socket.Rank == settings.FromFlag {
-		return nil, explain.New(explain.BadValue, "name", "--socket", "value", "given together with --setup-token-file",
+		return nil, errcode.New(errcode.BadValue, "name", "--socket", "value", "given together with --setup-token-file",
 			"problem", "over the socket of a coordinator the first manifest is set without a token", "want", "one of them")
 	}
-	data, err := failure.ReadFile(cfg.Within(file), proof.MaxLineBytes+2)
+	data, err := render.ReadFile(cfg.Within(file), proof.MaxLineBytes+2)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
+		return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "setup token", "file", file)
 	}
 	token, err := proof.ParseSetupToken(string(data))
 	if err != nil {
-		return nil, failure.Translate(err)
+		return nil, render.Translate(err)
 	}
 	addresses := slices.Clone(cfg.List("coordinator"))
 	for _, addr := range token.Addresses {
@@ -63,7 +63,7 @@ func firstSet(ctx context.Context, c *program.CLI, cfg *settings.Values, file st
 			return resp, nil
 		}
 		// What a coordinator says counts for more than that nobody answered elsewhere.
-		if told == nil || errors.Is(told, explain.Unreachable) {
+		if told == nil || errors.Is(told, errcode.Unreachable) {
 			told = err
 		}
 		if sent || ctx.Err() != nil {
@@ -88,17 +88,17 @@ func firstSetOver(ctx context.Context, c *program.CLI, cfg *settings.Values, add
 		other, ok := errors.AsType[*pinned.Error](err)
 		switch {
 		case sent || !ok:
-			return nil, sent, failure.OverNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.Text("timeout"))
+			return nil, sent, render.OverNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.Text("timeout"))
 		case other.Key.IsZero():
-			return nil, false, explain.Wrap(err, explain.PeerUntrusted, "endpoint", addr, "problem",
+			return nil, false, errcode.Wrap(err, errcode.PeerUntrusted, "endpoint", addr, "problem",
 				"what answers there is no coordinator without a manifest: "+other.Detail, "do",
 				"if the cluster has its first manifest, change it with a login or over --socket; else check the address")
 		}
 		others[other.Key] = true
 		if try == firstSetTries || try == firstSetTriesOfOne && len(others) == 1 || ctx.Err() != nil {
-			return nil, false, explain.Wrap(err, explain.PeerUntrusted, "endpoint", addr, "problem",
+			return nil, false, errcode.Wrap(err, errcode.PeerUntrusted, "endpoint", addr, "problem",
 				fmt.Sprintf("the coordinator that wrote the setup token did not answer there: in %d attempts %s did",
-					try, amount.Plural(len(others), "another one", "other ones")), "do",
+					try, humanize.Plural(len(others), "another one", "other ones")), "do",
 				"if it was started again since, take the token that it wrote then; if several stand behind that address, "+
 					"name its own with --coordinator HOST:PORT, or set the manifest on its machine with --socket FILE")
 		}
@@ -122,16 +122,16 @@ func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.Se
 	}
 	cs, ok := proof.ConnectionState(stream.Context())
 	if !ok {
-		return nil, explain.New(explain.JoinNoBinding)
+		return nil, errcode.New(errcode.JoinNoBinding)
 	}
 	binding, err := proof.Binding(cs)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
+		return nil, errcode.Wrap(err, errcode.JoinNoBinding, "problem", err.Error())
 	}
 	evidence, err := token.Prove(proof.SetupTranscript{Nonce: challenge.GetNonce(), Binding: binding,
 		Manifest: req.GetManifest()})
 	if err != nil {
-		return nil, explain.Wrap(err, explain.PeerProtocol, "endpoint", addr, "problem", "its challenge is malformed")
+		return nil, errcode.Wrap(err, errcode.PeerProtocol, "endpoint", addr, "problem", "its challenge is malformed")
 	}
 	*sent = true
 	// An error of Send says only that there is an answer.

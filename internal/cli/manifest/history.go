@@ -17,20 +17,19 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func manifestHistory(c *program.CLI) *cobra.Command {
@@ -42,7 +41,7 @@ verified elsewhere: fealty manifest verify-history --file FILE.`,
 		Sample: "  fealty manifest history -o json > history.json",
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
 				if err != nil {
 					return err
@@ -82,7 +81,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 			if key != "" {
 				var err error
 				if want, err = identityauthor.ParseKeyID(key); err != nil {
-					return explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value", key, "problem",
+					return errcode.Wrap(err, errcode.BadValue, "name", "--transaction-key", "value", key, "problem",
 						"it is not 64 lower-case hex digits", "want", "the SHA-256 that this command printed before")
 				}
 			}
@@ -93,7 +92,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 				}
 				return VerifyHistory(c, resp, want)
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := WholeHistory(ctx, s)
 				if err != nil {
 					return err
@@ -139,19 +138,19 @@ func ReadHistory(c *program.CLI, cfg *settings.Values, file string) (*fealtyv1.G
 	if file == "-" {
 		data, err = command.ReadAll(c.Env.Stdin, maxExportBytes)
 	} else {
-		data, err = failure.ReadFile(cfg.Within(file), maxExportBytes)
+		data, err = render.ReadFile(cfg.Within(file), maxExportBytes)
 	}
 	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "history", "file", file)
+		return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "history", "file", file)
 	}
 	var in exported
 	if err := json.Unmarshal(data, &in); err != nil {
-		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the file is not JSON of an exported history")
+		return nil, errcode.Wrap(err, errcode.HistoryInvalid, "problem", "the file is not JSON of an exported history")
 	}
-	if in.Schema != output.Schema {
-		return nil, explain.New(explain.HistoryInvalid, "problem",
+	if in.Schema != term.Schema {
+		return nil, errcode.New(errcode.HistoryInvalid, "problem",
 			fmt.Sprintf("the file is of schema %q, want %q: make it with fealty manifest history -o json", in.Schema,
-				output.Schema))
+				term.Schema))
 	}
 	out := &fealtyv1.GetHistoryResponse{Head: in.Head, TransactionKey: in.TransactionKey}
 	for _, t := range in.Transitions {
@@ -170,7 +169,7 @@ func VerifyHistory(c *program.CLI, resp *fealtyv1.GetHistoryResponse, want ident
 		if index != "" {
 			pairs = append(pairs, "index", index)
 		}
-		return explain.Wrap(err, explain.HistoryInvalid, pairs...)
+		return errcode.Wrap(err, errcode.HistoryInvalid, pairs...)
 	}
 	keyID := identity.KeyID(sha256.Sum256(resp.GetTransactionKey()))
 	parsed, err := x509.ParsePKIXPublicKey(resp.GetTransactionKey())
@@ -249,7 +248,7 @@ func checked(v *history.Verified, key, want identity.KeyID) program.Result {
 	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("history", term.Green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head",
-			amount.Plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
+			humanize.Plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
 		f.Add("head", fmt.Sprintf("%s, index %d, authority epoch %d", head.Hash, head.Index, head.AuthorityEpoch))
 		f.Add("manifest", v.Manifest().Hash().String())
 		if pinned && want != key {
@@ -260,7 +259,7 @@ func checked(v *history.Verified, key, want identity.KeyID) program.Result {
 			f.Paint("transaction key", term.Amber,
 				key.String()+" ▲ as it was sent: compare it with what you know, and give it with --transaction-key")
 		}
-		f.Add("checked", amount.Plural(len(history.Rules()), "rule",
+		f.Add("checked", humanize.Plural(len(history.Rules()), "rule",
 			"rules")+" of each link and of the chain; -o wide lists them")
 		if err := p.Facts(f); err != nil || !p.Wide {
 			return err
@@ -276,7 +275,7 @@ func checked(v *history.Verified, key, want identity.KeyID) program.Result {
 }
 
 // WholeHistory asks for the history, page by page.
-func WholeHistory(ctx context.Context, s *line.Services) (*fealtyv1.GetHistoryResponse, error) {
+func WholeHistory(ctx context.Context, s *client.Services) (*fealtyv1.GetHistoryResponse, error) {
 	var out *fealtyv1.GetHistoryResponse
 	from := uint64(0)
 	for {

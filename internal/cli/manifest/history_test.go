@@ -16,11 +16,11 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/clitest"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/output/message"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 )
 
@@ -89,7 +89,7 @@ func TestVerifyHistory(t *testing.T) {
 		var out strings.Builder
 		c := program.New(program.Env{Stdout: &out})
 		err := manifestpkg.VerifyHistory(c, h, identity.KeyID{})
-		if (err == nil) != tt.ok || err != nil && !errors.Is(err, explain.HistoryInvalid) {
+		if (err == nil) != tt.ok || err != nil && !errors.Is(err, errcode.HistoryInvalid) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if err != nil && out.Len() > 0 {
@@ -103,7 +103,7 @@ func TestVerifyHistory(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	key[0] ^= 1
-	if err := manifestpkg.VerifyHistory(program.New(program.Env{}), h, key); !errors.Is(err, explain.HistoryInvalid) {
+	if err := manifestpkg.VerifyHistory(program.New(program.Env{}), h, key); !errors.Is(err, errcode.HistoryInvalid) {
 		t.Errorf("another key than the pinned one: %v", err)
 	}
 }
@@ -111,23 +111,23 @@ func TestVerifyHistory(t *testing.T) {
 // An exported history can be verified from its file.
 func TestExportedHistory(t *testing.T) {
 	var b strings.Builder
-	if err := output.Write(&b, output.JSON, message.Of(signedHistory(t))); err != nil {
+	if err := term.Write(&b, term.JSON, message.Of(signedHistory(t))); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	for name, tt := range map[string]struct {
 		text string
-		exit explain.Exit
+		exit errcode.Exit
 		says string
 	}{
 		"as exported":            {b.String(), 0, ""},
-		"another schema":         {strings.Replace(b.String(), output.Schema, "fealty.cli/v2", 1), explain.ExitRefused, `schema "fealty.cli/v2"`},
-		"not JSON":               {"x", explain.ExitRefused, "not JSON"},
-		"not base64":             {strings.Replace(b.String(), `"head": "`, `"head": "*`, 1), explain.ExitRefused, "FE-H107"},
-		"a line break in base64": {strings.Replace(b.String(), `"head": "`, `"head": "\n`, 1), explain.ExitRefused, "FE-H107"},
-		"something else":         {`{"schema": "` + output.Schema + `"}`, explain.ExitRefused, "FE-H107"},
-		"more than JSON":         {b.String() + "{}", explain.ExitRefused, "not JSON"},
-		"words for a key":        {strings.Replace(b.String(), `"transaction_key": "`, `"transaction_key": 7, "x": "`, 1), explain.ExitRefused, "FE-H107"},
+		"another schema":         {strings.Replace(b.String(), term.Schema, "fealty.cli/v2", 1), errcode.ExitRefused, `schema "fealty.cli/v2"`},
+		"not JSON":               {"x", errcode.ExitRefused, "not JSON"},
+		"not base64":             {strings.Replace(b.String(), `"head": "`, `"head": "*`, 1), errcode.ExitRefused, "FE-H107"},
+		"a line break in base64": {strings.Replace(b.String(), `"head": "`, `"head": "\n`, 1), errcode.ExitRefused, "FE-H107"},
+		"something else":         {`{"schema": "` + term.Schema + `"}`, errcode.ExitRefused, "FE-H107"},
+		"more than JSON":         {b.String() + "{}", errcode.ExitRefused, "not JSON"},
+		"words for a key":        {strings.Replace(b.String(), `"transaction_key": "`, `"transaction_key": 7, "x": "`, 1), errcode.ExitRefused, "FE-H107"},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "h.json"), []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)

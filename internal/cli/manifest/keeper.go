@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
 )
 
 func keeper(c *program.CLI) *cobra.Command {
@@ -38,7 +38,7 @@ The last copy that a coordinator opens is kept.`,
   fealty manifest keeper forget host 9d6e7f12d9fd22fe --dry-run`,
 		Groups: []settings.Group{settings.Client}, Args: command.Exactly("NAME", "KEYID"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				if !dry {
 					risk := fmt.Sprintf(
 						"what keeper %s sealed under key %s opens for nobody any more, also if its file is found",

@@ -15,21 +15,20 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/internal/manifesttemplate"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/manifest/template"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -107,10 +106,10 @@ func initManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, in 
 	if err != nil {
 		return err
 	}
-	text, err := manifesttemplate.Write(opts)
+	text, err := template.Write(opts)
 	if err != nil {
 		if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
-			return explain.Wrap(err, explain.BadValue, "name", "an option of manifest init", "value", "used", "problem",
+			return errcode.Wrap(err, errcode.BadValue, "name", "an option of manifest init", "value", "used", "problem",
 				e.Problems[0].Field+": "+e.Problems[0].What, "want", e.Problems[0].Do)
 		}
 		return err
@@ -142,7 +141,7 @@ func initManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, in 
 
 // enrolmentKey asks the coordinator that the settings name for its own key.
 func enrolmentKey(ctx context.Context, c *program.CLI, cfg *settings.Values) (key string, err error) {
-	err = c.Ask(cfg, func(s *line.Services) error {
+	err = c.Ask(cfg, func(s *client.Services) error {
 		st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		if err == nil {
 			key = st.GetEnrolmentKey()
@@ -150,7 +149,7 @@ func enrolmentKey(ctx context.Context, c *program.CLI, cfg *settings.Values) (ke
 		}
 		return err
 	})
-	if errors.Is(err, explain.NoCoordinatorConfigured) {
+	if errors.Is(err, errcode.NoCoordinatorConfigured) {
 		return "", command.Missing("--coordinator-key",
 			"the manifest has to admit a coordinator, and none is named that could be asked for its key",
 			"--coordinator-key ed25519:KEY, or --socket PATH of the coordinator")
@@ -159,7 +158,7 @@ func enrolmentKey(ctx context.Context, c *program.CLI, cfg *settings.Values) (ke
 }
 
 // options reads the flags. key is a new signer's, with the file that holds it.
-func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.PrivateKey, keyFile []byte, err error) {
+func (in initFlags) options() (opts template.Options, key ed25519.PrivateKey, keyFile []byte, err error) {
 	opts.Cluster, opts.SeedThreshold, opts.SignersThreshold = in.cluster, in.seedThreshold, in.signersThreshold
 	named := func(flag, text, fallback string) (name, value string) {
 		name, value, ok := strings.Cut(text, "=")
@@ -173,16 +172,16 @@ func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.Privat
 		name, value := named("--coordinator-key", text, fmt.Sprintf("coordinator-%d", i+1))
 		k, err := manifest.ParseKey(value)
 		if err != nil {
-			return opts, nil, nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator-key", "value", value,
+			return opts, nil, nil, errcode.Wrap(err, errcode.BadValue, "name", "--coordinator-key", "value", value,
 				"problem", err.Error(), "want", "ed25519:KEY, as fealty status -o wide shows it")
 		}
-		opts.Coordinators = append(opts.Coordinators, manifesttemplate.Enrolled{Name: name, Key: k})
+		opts.Coordinators = append(opts.Coordinators, template.Enrolled{Name: name, Key: k})
 	}
 	for i, text := range in.signers {
 		name, value := named("--signer", text, fmt.Sprintf("signer-%d", i+1))
 		k, err := manifest.ParseKey(value)
 		if err != nil {
-			return opts, nil, nil, explain.Wrap(err, explain.BadValue, "name", "--signer", "value", value, "problem",
+			return opts, nil, nil, errcode.Wrap(err, errcode.BadValue, "name", "--signer", "value", value, "problem",
 				err.Error(), "want", "NAME=ed25519:KEY")
 		}
 		opts.Signers = append(opts.Signers, manifest.Signer{Name: name, Key: k})
@@ -240,19 +239,19 @@ func ReadManifest(c *program.CLI, cfg *settings.Values, file string,
 	var data []byte
 	var err error
 	if file == "-" {
-		data, err = command.ReadAll(c.Env.Stdin, manifestform.MaxBytes)
+		data, err = command.ReadAll(c.Env.Stdin, manifest.MaxBytes)
 	} else {
-		data, err = failure.ReadFile(cfg.Within(file), manifestform.MaxBytes)
+		data, err = render.ReadFile(cfg.Within(file), manifest.MaxBytes)
 	}
 	if err != nil {
-		return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "manifest", "file", file)
+		return nil, nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "manifest", "file", file)
 	}
 	m, err := parse(data)
 	return data, m, err
 }
 
 func InvalidManifest(file string, e *manifest.InvalidError) error {
-	return explain.Wrap(e, explain.ManifestInvalid, "file", file, "count", len(e.Problems), "problem",
+	return errcode.Wrap(e, errcode.ManifestInvalid, "file", file, "count", len(e.Problems), "problem",
 		"the first is: "+e.Problems[0].What)
 }
 
@@ -330,7 +329,7 @@ func validManifest(file string, m *manifest.Manifest) program.Result {
 		f.Paint("manifest", term.Green, file+" is valid")
 		f.Add("cluster", m.Cluster)
 		f.Add("hash", m.Hash().String())
-		f.Add("admits", amount.Plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
+		f.Add("admits", humanize.Plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
 		f.Add("signers", fmt.Sprintf("%d of %d", m.Signers.Threshold, len(m.Signers.Keys)))
 		f.Add("seed owners", seedOwners(m.Seed))
 		f.Add("trust", string(m.Trust))
@@ -342,10 +341,10 @@ func validManifest(file string, m *manifest.Manifest) program.Result {
 func seedOwners(s manifest.Seed) string {
 	var out []string
 	if n := len(s.People()); n > 0 {
-		out = append(out, fmt.Sprintf("%d of %s", s.Threshold, amount.Plural(n, "person", "people")))
+		out = append(out, fmt.Sprintf("%d of %s", s.Threshold, humanize.Plural(n, "person", "people")))
 	}
 	if n := len(s.Keepers()); n > 0 {
-		out = append(out, amount.Plural(n, "keeper", "keepers"))
+		out = append(out, humanize.Plural(n, "keeper", "keepers"))
 	}
 	return strings.Join(out, ", or ")
 }
@@ -442,7 +441,7 @@ func changeManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, f
 	req := &fealtyv1.SetManifestRequest{Manifest: data, Reason: in.reason, DryRun: in.dry, Kind: string(kind)}
 	if in.setupFile != "" {
 		if len(in.keys)+len(in.signatures) > 0 {
-			return explain.New(explain.BadValue, "name", "--sign-with", "value",
+			return errcode.New(errcode.BadValue, "name", "--sign-with", "value",
 				"given together with --setup-token-file",
 				"problem", "a setup token is for the first manifest, which nobody signs", "want", "one of them")
 		}
@@ -464,7 +463,7 @@ func changeManifest(ctx context.Context, c *program.CLI, cfg *settings.Values, f
 	if err != nil {
 		return err
 	}
-	return c.Ask(cfg, func(s *line.Services) error {
+	return c.Ask(cfg, func(s *client.Services) error {
 		resp, err := setManifest(ctx, c, s, req, m, keys, signatures)
 		if err != nil {
 			return err
@@ -488,7 +487,7 @@ func ReadKeys(cfg *settings.Values, files []string) ([]ed25519.PrivateKey, error
 
 // setManifest signs for the head that the coordinator has, adds the signatures that
 // were made elsewhere, and sends.
-func setManifest(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.SetManifestRequest,
+func setManifest(ctx context.Context, c *program.CLI, s *client.Services, req *fealtyv1.SetManifestRequest,
 	m *manifest.Manifest, keys []ed25519.PrivateKey, files []SignatureFile) (*fealtyv1.SetManifestResponse, error) {
 	st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 	if err != nil {
@@ -498,7 +497,7 @@ func setManifest(ctx context.Context, c *program.CLI, s *line.Services, req *fea
 	var effect *effect
 	if !first {
 		if len(st.GetHead()) != sha256.Size {
-			return nil, explain.New(explain.RecoveryMode, "method", "a "+req.GetKind(), "reason", st.GetPhaseReason())
+			return nil, errcode.New(errcode.RecoveryMode, "method", "a "+req.GetKind(), "reason", st.GetPhaseReason())
 		}
 		if effect, err = preview(ctx, s, m); err != nil {
 			return nil, err
@@ -609,7 +608,7 @@ func get(c *program.CLI) *cobra.Command {
 		Sample: "  fealty manifest get > manifest.yaml",
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{Index: index})
 				if err != nil {
 					return err
@@ -618,10 +617,10 @@ func get(c *program.CLI) *cobra.Command {
 				// one that the history names, and a manifest, whoever sent it.
 				m, err := manifest.ParseAccepted(resp.GetManifest())
 				if err != nil {
-					return explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent is not a manifest")
+					return errcode.Wrap(err, errcode.HistoryInvalid, "problem", "what was sent is not a manifest")
 				}
 				if h := m.Hash(); !bytes.Equal(h[:], resp.GetTransition().GetManifestHash()) {
-					return explain.New(explain.HistoryInvalid, "index", resp.GetTransition().GetIndex(), "problem",
+					return errcode.New(errcode.HistoryInvalid, "index", resp.GetTransition().GetIndex(), "problem",
 						"the manifest that was sent is not the one that the transition names")
 				}
 				data := shownManifest{message.Of(resp.GetTransition()), string(resp.GetManifest())}

@@ -13,18 +13,18 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 )
 
 // reseedFlags are what manifest reseed is told.
@@ -118,19 +118,19 @@ func reseedCluster(ctx context.Context, c *program.CLI, cfg *settings.Values, in
 		req.Signatures = append(req.Signatures, sig)
 	}
 	if in.commit != "" {
-		if req.Change, err = failure.ReadFile(cfg.Within(in.commit), snapshotform.MaxRecord); err != nil {
-			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
+		if req.Change, err = render.ReadFile(cfg.Within(in.commit), snapshot.MaxRecord); err != nil {
+			return errcode.Wrap(err, errcode.FileMissing, "purpose", "change of root", "file", in.commit)
 		}
 	}
-	return c.Ask(cfg, func(s *line.Services) error {
+	return c.Ask(cfg, func(s *client.Services) error {
 		if in.commit == "" {
 			p, err := s.Reseed.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: set, DryRun: in.dry})
 			if err != nil {
 				return err
 			}
-			change, err := cosigned.DecodeRootChange(p.GetChange())
+			change, err := trust.DecodeRootChange(p.GetChange())
 			if err != nil {
-				return explain.Wrap(err, explain.PeerProtocol, "endpoint", "the coordinator", "problem", err.Error())
+				return errcode.Wrap(err, errcode.PeerProtocol, "endpoint", "the coordinator", "problem", err.Error())
 			}
 			if in.dry {
 				c.Planned("the cluster would get a new seed; what it derives is made anew each time, so these keys " +
@@ -187,9 +187,9 @@ func WordManifest(file string, err error) error {
 
 // signReseed signs a change of root with each key.
 func signReseed(change []byte, keys []ed25519.PrivateKey) ([]*fealtyv1.ManifestSignature, error) {
-	parsed, err := cosigned.DecodeRootChange(change)
+	parsed, err := trust.DecodeRootChange(change)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "the change of root", "value", "unreadable", "problem",
+		return nil, errcode.Wrap(err, errcode.BadValue, "name", "the change of root", "value", "unreadable", "problem",
 			err.Error(), "want", "the file that manifest reseed --prepare wrote, byte for byte")
 	}
 	statement, err := parsed.Statement()
@@ -217,9 +217,9 @@ type reseedSignature struct {
 const reseedSignatureSchema = "fealty.reseed-signature/v1"
 
 func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignature, error) {
-	data, err := failure.ReadFile(cfg.Within(file), maxSignatureFile)
+	data, err := render.ReadFile(cfg.Within(file), maxSignatureFile)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", file)
+		return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "signature", "file", file)
 	}
 	var in reseedSignature
 	err = json.Unmarshal(data, &in)
@@ -234,7 +234,7 @@ func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignatu
 		_, err = manifest.ParseKey(in.Key)
 	}
 	if err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "--signature", "value", file, "problem", err.Error(),
+		return nil, errcode.Wrap(err, errcode.BadValue, "name", "--signature", "value", file, "problem", err.Error(),
 			"want", "a file that manifest sign-reseed wrote")
 	}
 	return &fealtyv1.ManifestSignature{Key: in.Key, Signature: raw}, nil
@@ -251,9 +251,9 @@ roots and manifest with what you were told on another way.`,
 		Sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
 		Args:   command.Exactly("FILE"),
 		Run: func(_ context.Context, cfg *settings.Values, args []string) error {
-			change, err := failure.ReadFile(cfg.Within(args[0]), snapshotform.MaxRecord)
+			change, err := render.ReadFile(cfg.Within(args[0]), snapshot.MaxRecord)
 			if err != nil {
-				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
+				return errcode.Wrap(err, errcode.FileMissing, "purpose", "change of root", "file", args[0])
 			}
 			if keyFile == "" {
 				return command.Missing("--sign-with", "a signature needs a key", "--sign-with KEY")
@@ -277,7 +277,7 @@ roots and manifest with what you were told on another way.`,
 			if err := keyfile.Create(cfg.Within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
 				return err
 			}
-			parsed, err := cosigned.DecodeRootChange(change)
+			parsed, err := trust.DecodeRootChange(change)
 			if err != nil {
 				return err
 			}
@@ -310,7 +310,7 @@ type rootChange struct {
 	Root               string `json:"root"`
 }
 
-func changeOfRoot(r cosigned.RootChange) rootChange {
+func changeOfRoot(r trust.RootChange) rootChange {
 	return rootChange{
 		Cluster: r.ClusterID, SeedEpoch: r.SeedEpoch, AuthorityEpoch: r.AuthorityEpoch, Index: r.Index,
 		PreviousTransition: r.Previous.String(), ManifestHash: r.Manifest.String(),
@@ -318,7 +318,7 @@ func changeOfRoot(r cosigned.RootChange) rootChange {
 	}
 }
 
-func changeFacts(r cosigned.RootChange) term.Facts {
+func changeFacts(r trust.RootChange) term.Facts {
 	var f term.Facts
 	f.Add("cluster", r.ClusterID)
 	f.Add("seed epoch", command.Itoa(int64(r.SeedEpoch)))
@@ -331,7 +331,7 @@ func changeFacts(r cosigned.RootChange) term.Facts {
 	return f
 }
 
-func preparedResult(p *fealtyv1.PrepareReseedResponse, r cosigned.RootChange) program.Result {
+func preparedResult(p *fealtyv1.PrepareReseedResponse, r trust.RootChange) program.Result {
 	data := plannedReseed{changeOfRoot(r), p.GetMembers(), p.GetTokensVoided()}
 	return program.ResultOf(data, func(pg *term.Page) error {
 		f := changeFacts(r)

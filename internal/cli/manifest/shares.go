@@ -12,19 +12,18 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func manifestShares(c *program.CLI) *cobra.Command {
@@ -42,7 +41,7 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 		Sample: "  fealty manifest shares --out shares",
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Manifest.GetSeedShares(ctx, &fealtyv1.GetSeedSharesRequest{})
 				if err != nil {
 					return err
@@ -70,7 +69,7 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 				}
 				switch {
 				case len(resp.GetShares()) == 0 && len(resp.GetMissing()) > 0:
-					return explain.New(explain.NotFound, "what", "share in the store for", "name",
+					return errcode.New(errcode.NotFound, "what", "share in the store for", "name",
 						strings.Join(resp.GetMissing(), ", "))
 				case len(resp.GetShares()) == 0:
 					c.Say("there are no shares: no owner of the seed in the manifest in force is a person, and its " +
@@ -96,7 +95,7 @@ func shareFile(dir, owner string) string { return filepath.Join(dir, owner+".sha
 func readySharesDir(cfg *settings.Values, dir string, m *manifest.Manifest, dry bool) error {
 	people := m.Seed.People()
 	if len(people) == 0 {
-		return explain.New(explain.BadValue, "name", "--shares-out", "value", dir, "problem",
+		return errcode.New(errcode.BadValue, "name", "--shares-out", "value", dir, "problem",
 			"no owner of the seed in this manifest is a person with a share", "want", "the set without it")
 	}
 	dir = cfg.Within(dir)
@@ -107,7 +106,7 @@ func readySharesDir(cfg *settings.Values, dir string, m *manifest.Manifest, dry 
 	}
 	for _, o := range people {
 		if _, err := os.Lstat(shareFile(dir, o.Name)); !errors.Is(err, fs.ErrNotExist) {
-			return explain.Wrap(err, explain.FileExists, "file", shareFile(dir, o.Name), "purpose",
+			return errcode.Wrap(err, errcode.FileExists, "file", shareFile(dir, o.Name), "purpose",
 				"a share of the seed")
 		}
 	}
@@ -116,8 +115,8 @@ func readySharesDir(cfg *settings.Values, dir string, m *manifest.Manifest, dry 
 
 func makeSharesDir(dir string) error {
 	if err := durable.OS().MkdirAll(dir); err != nil {
-		return explain.Wrap(err, explain.FileNotWritten, "file", dir, "purpose", "the folder for shares", "cause",
-			failure.Bare(err).Error())
+		return errcode.Wrap(err, errcode.FileNotWritten, "file", dir, "purpose", "the folder for shares", "cause",
+			render.Bare(err).Error())
 	}
 	return nil
 }
@@ -130,8 +129,8 @@ func writeShares(c *program.CLI, cfg *settings.Values, dir string, shares []*fea
 	}
 	for _, x := range shares {
 		// The name becomes a path, and comes from elsewhere.
-		if !manifestform.IsName(x.GetOwner()) {
-			return explain.New(explain.PeerProtocol, "problem",
+		if !manifest.IsName(x.GetOwner()) {
+			return errcode.New(errcode.PeerProtocol, "problem",
 				"it sent a share of the seed for an owner whose name is none")
 		}
 		if err := keyfile.Create(shareFile(dir, x.GetOwner()), x.GetFile(), 0o600,
@@ -140,7 +139,7 @@ func writeShares(c *program.CLI, cfg *settings.Values, dir string, shares []*fea
 		}
 	}
 	c.Say("wrote %s of the seed to %s: give each owner the file of their name, which their key alone opens",
-		amount.Plural(len(shares), "share", "shares"), dir)
+		humanize.Plural(len(shares), "share", "shares"), dir)
 	return nil
 }
 
@@ -151,7 +150,7 @@ func tellOfShares(c *program.CLI, cfg *settings.Values, dir string, shares []*fe
 		return nil
 	case dir == "":
 		c.Say("%s of the seed to hand out, to %s: fealty manifest shares --out DIR",
-			amount.Plural(len(shares), "share", "shares"), owners(shares))
+			humanize.Plural(len(shares), "share", "shares"), owners(shares))
 		return nil
 	}
 	if err := writeShares(c, cfg, dir, shares); err != nil {

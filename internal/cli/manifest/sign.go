@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/settings"
 )
 
 func manifestSign(c *program.CLI) *cobra.Command {
@@ -49,12 +49,12 @@ func signManifest(c *program.CLI, cfg *settings.Values, file, current, keyFile s
 	case keyFile == "":
 		return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 	case kind != history.KindSet && kind != history.KindReshare:
-		return explain.New(explain.BadValue, "name", "--kind", "value", command.ShownArg(string(kind)), "problem",
+		return errcode.New(errcode.BadValue, "name", "--kind", "value", command.ShownArg(string(kind)), "problem",
 			"it is no change that signers consent to", "want", "set or reshare")
 	}
 	var head history.Hash
 	if err := head.UnmarshalText([]byte(current)); err != nil {
-		return explain.Wrap(err, explain.BadValue, "name", "--current", "value", command.ShownArg(current),
+		return errcode.Wrap(err, errcode.BadValue, "name", "--current", "value", command.ShownArg(current),
 			"problem", "it is not 64 hex digits", "want", "the hash of the transition in force")
 	}
 	_, m, err := ReadManifest(c, cfg, file, manifest.Parse)
@@ -97,13 +97,13 @@ type SignatureFile struct {
 func ReadSignatures(cfg *settings.Values, files []string) ([]SignatureFile, error) {
 	var out []SignatureFile
 	for _, name := range files {
-		data, err := failure.ReadFile(cfg.Within(name), history.MaxSignatureFileBytes)
+		data, err := render.ReadFile(cfg.Within(name), history.MaxSignatureFileBytes)
 		if err != nil {
-			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", name)
+			return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "signature", "file", name)
 		}
 		f, err := history.DecodeSignatureFile(data)
 		if err != nil {
-			return nil, explain.Wrap(err, explain.SignatureFileBad, "file", name, "problem",
+			return nil, errcode.Wrap(err, errcode.SignatureFileBad, "file", name, "problem",
 				"it is not what fealty manifest sign writes")
 		}
 		out = append(out, SignatureFile{name, f})
@@ -126,16 +126,16 @@ func countable(files []SignatureFile, kind history.Kind, m *manifest.Manifest, h
 		case !ok:
 			return err
 		case errors.Is(err, history.ErrOtherManifest), errors.Is(err, history.ErrOtherChange):
-			return explain.Wrap(err, explain.SignatureOther, "file", f.From, "problem", e.Detail)
+			return errcode.Wrap(err, errcode.SignatureOther, "file", f.From, "problem", e.Detail)
 		case errors.Is(err, history.ErrOtherHead):
-			return explain.Wrap(err, explain.SignatureStale, "file", f.From, "expected", f.Current.String(), "head",
+			return errcode.Wrap(err, errcode.SignatureStale, "file", f.From, "expected", f.Current.String(), "head",
 				head.String())
 		case errors.Is(err, history.ErrNoSigner):
-			return explain.Wrap(err, explain.SignatureForeign, "change", kind.Undone(), "signer", e.Key.String())
+			return errcode.Wrap(err, errcode.SignatureForeign, "change", kind.Undone(), "signer", e.Key.String())
 		case errors.Is(err, history.ErrSignedTwice):
-			return explain.Wrap(err, explain.SignatureTwice, "change", kind.Undone(), "signer", e.Key.String())
+			return errcode.Wrap(err, errcode.SignatureTwice, "change", kind.Undone(), "signer", e.Key.String())
 		}
-		return explain.Wrap(err, explain.SignatureFileBad, "file", f.From, "problem", e.Detail)
+		return errcode.Wrap(err, errcode.SignatureFileBad, "file", f.From, "problem", e.Detail)
 	}
 	return nil
 }

@@ -14,17 +14,15 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/doctor"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -72,7 +70,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				_, _, err := command.MemberArg(kind + "/x")
 				return err
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := ListMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
 					Labels: labels, PageSize: command.PageSize})
 				if err != nil {
@@ -80,7 +78,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				}
 				if at := resp.GetKnownAt(); at != nil {
 					c.Say("the coordinator's store is out of reach: these are the members as it knew them %s",
-						amount.Relative(at.AsTime(), c.Env.Now()))
+						humanize.Relative(at.AsTime(), c.Env.Now()))
 				}
 				var names []string
 				for _, m := range resp.GetMembers() {
@@ -123,7 +121,7 @@ var (
 func contactOf(m *fealtyv1.Member, now time.Time) string {
 	last := ""
 	if at := m.GetLive().GetLastReport(); at != nil {
-		last = ", reported " + amount.Relative(at.AsTime(), now)
+		last = ", reported " + humanize.Relative(at.AsTime(), now)
 	}
 	switch conditionOfContact(m) {
 	case IsConnected:
@@ -181,14 +179,14 @@ func Table(members []*fealtyv1.Member, now time.Time) *term.Table {
 		live := m.GetLive()
 		report := "-"
 		if at := live.GetLastReport(); at != nil {
-			report = amount.Relative(at.AsTime(), now)
+			report = humanize.Relative(at.AsTime(), now)
 		}
 		alone := "-"
 		if at := live.GetAutonomousUntil(); at != nil {
-			alone = amount.Relative(at.AsTime(), now)
+			alone = humanize.Relative(at.AsTime(), now)
 		}
 		t.Add(ConditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()),
-			term.Txt(amount.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
+			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
 			currentOf(live), term.Txt(command.Dash(m.GetReportedHost())), term.Txt(command.Dash(m.GetSeenAddress())),
 			term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
 			term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone),
@@ -208,15 +206,15 @@ func NeedTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 		live := m.GetLive()
 		report, alone := "-", "not known"
 		if at := live.GetLastReport(); at != nil {
-			report = amount.Relative(at.AsTime(), now)
+			report = humanize.Relative(at.AsTime(), now)
 		}
 		if until, known := aloneUntil(m); !now.Before(until) {
 			alone = "no longer"
 		} else if known {
-			alone = "for " + amount.Span(until.Sub(now))
+			alone = "for " + humanize.Span(until.Sub(now))
 		}
 		t.Add(ConditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(alone),
-			term.Txt(amount.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report), currentOf(live),
+			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report), currentOf(live),
 			term.Txt(command.Dash(m.GetReportedHost())))
 	}
 	return t
@@ -320,7 +318,7 @@ func (n Counted) Words() string {
 	add(&apart, n.Replacing, "being replaced")
 	add(&apart, n.Banned, "banned")
 	if n.People > 0 {
-		apart = append(apart, amount.Plural(n.People, "person or tool", "people and tools"))
+		apart = append(apart, humanize.Plural(n.People, "person or tool", "people and tools"))
 	}
 	return command.JoinWords(out, "; apart from these ", strings.Join(apart, ", "))
 }
@@ -374,7 +372,7 @@ func details(m *fealtyv1.Member, now time.Time) term.Facts {
 	if is != IsCertified {
 		f.Add("contact", contactOf(m, now))
 	}
-	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+amount.Relative(m.GetSvidNotAfter().AsTime(), now))
+	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+humanize.Relative(m.GetSvidNotAfter().AsTime(), now))
 	f.Add("key", m.GetKeyId())
 	f.Add("joined", command.JoinWords(command.When(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
 	f.Add("entry", m.GetEntry())
@@ -386,11 +384,11 @@ func details(m *fealtyv1.Member, now time.Time) term.Facts {
 	f.Add("organizations", strings.Join(m.GetOrganizations(), ", "))
 	f.Add("domains", strings.Join(m.GetDomains(), ", "))
 	if live.GetLastReport() != nil {
-		f.Add("last report", command.When(live.GetLastReport())+", "+amount.Relative(live.GetLastReport().AsTime(),
+		f.Add("last report", command.When(live.GetLastReport())+", "+humanize.Relative(live.GetLastReport().AsTime(),
 			now))
 	}
 	if p := live.GetProcess(); p != nil {
-		words := "called " + command.When(p.GetLastCall()) + ", " + amount.Relative(p.GetLastCall().AsTime(), now)
+		words := "called " + command.When(p.GetLastCall()) + ", " + humanize.Relative(p.GetLastCall().AsTime(), now)
 		if p.GetIncarnation() != "" {
 			words += fmt.Sprintf("; epoch %d.%d, incarnation %s", p.GetEpoch()>>32, p.GetEpoch()&(1<<32-1),
 				p.GetIncarnation())
@@ -430,7 +428,7 @@ func LastPeriods(all []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
 
 // PeriodWords says when a node was in degraded mode, and what its guard was asked.
 func PeriodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
-	words := "since " + command.When(p.GetSince()) + ", " + amount.Relative(p.GetSince().AsTime(), now)
+	words := "since " + command.When(p.GetSince()) + ", " + humanize.Relative(p.GetSince().AsTime(), now)
 	if p.GetUntil() != nil {
 		words = "from " + command.When(p.GetSince()) + " to " + command.When(p.GetUntil())
 	}
@@ -461,7 +459,7 @@ func show(c *program.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Members.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: kind, Name: name})
 				if err != nil {
 					return err
@@ -475,7 +473,7 @@ func show(c *program.CLI) *cobra.Command {
 
 func memberWait(c *program.CLI) *cobra.Command {
 	var what string
-	wait := patience.Flag{D: patience.Default}
+	wait := client.WaitFlag{D: client.Default}
 	states := []string{"joined", "connected", "drained", "gone"}
 	cmd := c.Command(program.Command{
 		Use: "wait MEMBER", Short: "wait until a member joined, is connected, is drained, or is gone",
@@ -489,11 +487,11 @@ func memberWait(c *program.CLI) *cobra.Command {
 				return err
 			}
 			if !slices.Contains(states, what) {
-				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem",
-					command.JoinText("nothing can be waited for by that name", slip.Guess(what, states)), "want",
+				return errcode.New(errcode.BadValue, "name", "--for", "value", what, "problem",
+					command.JoinText("nothing can be waited for by that name", humanize.Suggest(what, states)), "want",
 					"one of "+strings.Join(states, ", "))
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				return waitFor(ctx, c, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, what, wait)
 			})
 		},
@@ -515,21 +513,21 @@ type goneMember struct {
 }
 
 // waitFor asks for a member each second, and says when its state changes.
-func waitFor(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv1.GetMemberRequest, what string,
-	wait patience.Flag) error {
+func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealtyv1.GetMemberRequest, what string,
+	wait client.WaitFlag) error {
 	path := req.GetKind() + "/" + req.GetName()
 	said := ""
 	pause := time.Second
-	m, err := patience.Until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
+	m, err := client.Until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
 		pause = time.Second / 2
 		resp, err := s.Members.GetMember(ctx, req)
 		state := "not a member"
 		switch {
 		case err == nil:
 			state = ConditionOf(resp.GetMember(), c.Env.Now()).Word
-		case !errors.Is(explain.Of(err), explain.NotFound):
+		case !errors.Is(errcode.Of(err), errcode.NotFound):
 			// A coordinator that recovers, or a network that is away, may come back.
-			return nil, !patience.MayPass(explain.Of(err)), err
+			return nil, !client.MayPass(errcode.Of(err)), err
 		}
 		if state != said {
 			c.Say("%s is %s", path, state)
@@ -543,7 +541,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *line.Services, req *fealtyv
 		case "drained":
 			// Neither a stranger nor a member in service gets there by itself.
 			if err == nil && resp.GetMember().GetDrainingSince() == nil {
-				err = explain.New(explain.MemberNotDraining, "member", path)
+				err = errcode.New(errcode.MemberNotDraining, "member", path)
 			}
 			return resp.GetMember(), err != nil || drained(resp.GetMember()), err
 		}
@@ -576,7 +574,7 @@ type memberChange struct {
 	// risk says what confirming it means; blank: it is not dangerous.
 	risk string
 	done string // said afterwards
-	call func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string, error)
+	call func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string, error)
 
 	reason, reasonRequired bool
 	// force says what confirming it with --force means; blank: there is no --force.
@@ -594,7 +592,7 @@ type memberArgs struct {
 func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 	var dry, yes, forced bool
 	var reason string
-	var wait patience.Flag
+	var wait client.WaitFlag
 	cmd := c.Command(program.Command{
 		Use: m.use, Short: m.short, Long: m.long, Groups: []settings.Group{settings.Client},
 		Args: command.Exactly("MEMBER"), Complete: func(ctx context.Context, cfg *settings.Values) []string {
@@ -620,7 +618,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 					return err
 				}
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, member, more, err := m.call(ctx, s,
 					memberArgs{kind: kind, name: name, reason: reason, dry: dry, force: forced})
 				if err != nil {
@@ -672,14 +670,14 @@ func drain(c *program.CLI) *cobra.Command {
 ones, and no longer counts in the resilience baseline. The mark stays when it restarts, renews, rejoins, or is
 replaced. With --wait the command ends when the member owns nothing any more. Draining twice changes nothing.`,
 		done: "draining", reason: true, until: "drained",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.DrainMember(ctx,
 				&fealtyv1.DrainMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
 			if err != nil {
 				return nil, nil, "", err
 			}
-			more := "it owns " + amount.Plural(len(resp.GetMember().GetDomains()), "domain", "domains")
+			more := "it owns " + humanize.Plural(len(resp.GetMember().GetDomains()), "domain", "domains")
 			if drained(resp.GetMember()) {
 				more = "it owns nothing; fealty member remove " + a.kind + "/" + a.name + " takes it out"
 			}
@@ -696,7 +694,7 @@ func undrain(c *program.CLI) *cobra.Command {
 		use: "undrain MEMBER", short: "put a member that drains back into service",
 		long: "Take the mark of fealty member drain away: the member counts again, and may get domains again.",
 		done: "in service",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.UndrainMember(ctx,
 				&fealtyv1.UndrainMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
@@ -718,7 +716,7 @@ free. A member that is at work is refused, as its name may be a slip: drain it f
 		risk: "%s will be a member no more: its connections end at once, and it has to join as at first",
 		done: "removed", reason: true,
 		force: "%s is removed even if it is at work: its connections end at once, and it has to join as at first",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.RemoveMember(ctx,
 				&fealtyv1.RemoveMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry, Force: a.force,
@@ -735,7 +733,7 @@ func replace(c *program.CLI) *cobra.Command {
 			"replaced.",
 		risk: "the machine that is %s now is cut off at once, and the next one with a proof takes its name",
 		done: "free for its next machine", reason: true,
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.ReplaceMember(ctx,
 				&fealtyv1.ReplaceMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
@@ -753,7 +751,7 @@ func ban(c *program.CLI) *cobra.Command {
 seconds where they reach a coordinator. A name that is no member yet can be banned too.`,
 		risk: "%s is cut off within seconds, wherever a coordinator is reached, and cannot come back under this name or with any key that it had",
 		done: "banned", reason: true, reasonRequired: true,
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name,
 				Reason: a.reason, DryRun: a.dry})
@@ -768,7 +766,7 @@ seconds where they reach a coordinator. A name that is no member yet can be bann
 // endedWhere says what a ban ended at which coordinator. A coordinator that was not heard does not count as 0.
 func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 	if len(resp.GetEnded()) == 0 { // a coordinator of an earlier release counts its own
-		return "the coordinator that was asked ended " + amount.Plural(resp.GetConnectionsClosed(), "connection",
+		return "the coordinator that was asked ended " + humanize.Plural(resp.GetConnectionsClosed(), "connection",
 			"connections") + " of it"
 	}
 	var parts, none, silent []string
@@ -780,7 +778,7 @@ func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 			none = append(none, at.GetCoordinator())
 		default:
 			parts = append(parts,
-				amount.Plural(at.GetConnections(), "connection", "connections")+" of it ended at "+at.GetCoordinator())
+				humanize.Plural(at.GetConnections(), "connection", "connections")+" of it ended at "+at.GetCoordinator())
 		}
 	}
 	switch {
@@ -801,12 +799,12 @@ func unban(c *program.CLI) *cobra.Command {
 		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as " +
 			"at first.",
 		done: "banned no more",
-		call: func(ctx context.Context, s *line.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
+		call: func(ctx context.Context, s *client.Services, a memberArgs) (proto.Message, *fealtyv1.Member, string,
 			error) {
 			resp, err := s.Members.UnbanMember(ctx,
 				&fealtyv1.UnbanMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
 			return resp, nil,
-				"its old keys stay refused for " + amount.Span(resp.GetKeysBannedFor().AsDuration()), err
+				"its old keys stay refused for " + humanize.Span(resp.GetKeysBannedFor().AsDuration()), err
 		},
 	})
 }
@@ -821,7 +819,7 @@ func Short(s string) string {
 
 // memberNames are the members, as KIND/NAME.
 func memberNames(ctx context.Context, c *program.CLI, cfg *settings.Values) (out []string) {
-	_ = c.Ask(cfg, func(s *line.Services) error {
+	_ = c.Ask(cfg, func(s *client.Services) error {
 		resp, err := ListMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
 		for _, m := range resp.GetMembers() {
 			out = append(out, m.GetKind()+"/"+m.GetName())

@@ -4,10 +4,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/cli/shell"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // devFolder is where a local cluster is kept, below the folder in which it was
@@ -18,29 +18,29 @@ const (
 )
 
 // Ask runs f with a connection to the coordinator that the settings name.
-func (c *CLI) Ask(cfg *settings.Values, f func(*line.Services) error) error {
+func (c *CLI) Ask(cfg *settings.Values, f func(*client.Services) error) error {
 	l, local, err := c.Dial(cfg)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	return f(line.ServicesOf(l, local))
+	return f(client.ServicesOf(l, local))
 }
 
 // Dial opens the way to the coordinators that the settings name, or else to those of
 // the current context. It connects on the first call.
-func (c *CLI) Dial(cfg *settings.Values) (_ *line.Line, local bool, err error) {
+func (c *CLI) Dial(cfg *settings.Values) (_ *client.Line, local bool, err error) {
 	socket, coordinators, who := cfg.Find("socket"), cfg.Find("coordinator"),
 		max2(cfg.Find("identity"), cfg.Find("context"))
 	remote := max(coordinators.Rank, who.Rank)
 	timeout := cfg.Duration("timeout")
 	switch {
 	case socket.Text != "" && socket.Rank == remote:
-		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value",
+		return nil, false, errcode.New(errcode.BadValue, "name", "--socket", "value",
 			"given together with "+max2(coordinators, who).From,
 			"problem", "they name two ways to a coordinator", "want", "one of them")
 	case socket.Text != "" && socket.Rank > remote:
-		l, err := line.Dial(cfg.Path("socket"), timeout)
+		l, err := client.Dial(cfg.Path("socket"), timeout)
 		return l, true, err
 	}
 	p, err := c.Person(cfg)
@@ -53,16 +53,16 @@ func (c *CLI) Dial(cfg *settings.Values) (_ *line.Line, local bool, err error) {
 	case p.Dir != "" || remote > settings.FromDefault:
 		if p.Rank == settings.FromDefault && remote == settings.FromDefault && len(found) > 0 {
 			c.Say("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s",
-				p.Context, DevFolder, shell.Word(found[0]))
+				p.Context, DevFolder, term.ShellWord(found[0]))
 		}
 		l, err := c.dialRemote(cfg, p, timeout)
 		return l, false, err
 	case len(found) > 0:
 		c.Say("no coordinator is named: asking the local cluster in %s", DevFolder)
-		l, err := line.DialAll(found, timeout)
+		l, err := client.DialAll(found, timeout)
 		return l, true, err
 	}
-	return nil, false, explain.New(explain.NoCoordinatorConfigured,
+	return nil, false, errcode.New(errcode.NoCoordinatorConfigured,
 		"looked", "flags, environment, configuration file, logins of this user and ./.fealty-dev",
 		"ways", "on a coordinator's machine --socket PATH; elsewhere fealty login --token-file FILE once, or "+
 			"--identity DIR of such a login, with --coordinator HOST:PORT for another address; "+
@@ -77,9 +77,9 @@ func max2(a, b settings.Value) settings.Value {
 }
 
 // dialRemote opens the way to coordinators elsewhere, as the person that logged in.
-func (c *CLI) dialRemote(cfg *settings.Values, p person, timeout time.Duration) (*line.Line, error) {
+func (c *CLI) dialRemote(cfg *settings.Values, p person, timeout time.Duration) (*client.Line, error) {
 	if p.Dir == "" {
-		return nil, explain.New(explain.BadValue, "name", "--coordinator", "value", "given alone",
+		return nil, errcode.New(errcode.BadValue, "name", "--coordinator", "value", "given alone",
 			"problem", "a coordinator elsewhere has to know who asks", "want",
 			"a login too: fealty login --token-file FILE, or --identity DIR of one")
 	}
@@ -92,7 +92,7 @@ func (c *CLI) dialRemote(cfg *settings.Values, p person, timeout time.Duration) 
 		addresses = named
 	}
 	if len(addresses) == 0 {
-		return nil, explain.New(explain.NoCoordinatorConfigured, "looked", "the identity in "+p.Dir)
+		return nil, errcode.New(errcode.NoCoordinatorConfigured, "looked", "the identity in "+p.Dir)
 	}
-	return line.DialAs(login, addresses, c.Env.Now, timeout)
+	return client.DialAs(login, addresses, c.Env.Now, timeout)
 }

@@ -12,14 +12,13 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // A Command is one before cobra knows it.
@@ -85,8 +84,8 @@ func (c *CLI) Command(s Command) *cobra.Command {
 		if show {
 			return c.printConfig(cfg)
 		}
-		if c.Format == output.Names && !s.Names {
-			return explain.New(explain.BadValue, "name", "-o", "value", string(output.Names), "problem",
+		if c.Format == term.Names && !s.Names {
+			return errcode.New(errcode.BadValue, "name", "-o", "value", string(term.Names), "problem",
 				cmd.CommandPath()+" does not list things by name", "want", "table, wide, json or yaml")
 		}
 		return s.Run(cmd.Context(), cfg, args)
@@ -103,7 +102,7 @@ func Group(use, short string, verbs ...*cobra.Command) *cobra.Command {
 		Use: use, Short: short, Long: strings.ToUpper(short[:1]) + short[1:] + ".",
 		Args: oneOfCommands, Annotations: map[string]string{command.GroupMark: "true"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return explain.New(explain.UnknownCommand, "command", cmd.CommandPath()+" on its own", "guess",
+			return errcode.New(errcode.UnknownCommand, "command", cmd.CommandPath()+" on its own", "guess",
 				"it takes one of "+strings.Join(Names(cmd), ", "))
 		},
 	}
@@ -153,12 +152,12 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 	pairs := []any{"command", cmd.CommandPath() + " " + command.ShownArg(args[0])}
 	if g := meant(cmd, args[0]); g != "" {
 		pairs = append(pairs, "guess", g)
-	} else if g := slip.Guess(args[0], Names(cmd)); g != "" {
+	} else if g := humanize.Suggest(args[0], Names(cmd)); g != "" {
 		pairs = append(pairs, "guess", g)
 	} else if cmd.HasParent() {
 		pairs = append(pairs, "guess", "there are "+strings.Join(Names(cmd), ", "))
 	}
-	return explain.New(explain.UnknownCommand, pairs...)
+	return errcode.New(errcode.UnknownCommand, pairs...)
 }
 
 // flagError words what is wrong with a flag. A command that does not exist is the
@@ -174,7 +173,7 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 		if v, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			pairs = append(pairs, "value", orBlank(bad.Setting.Shown(v.GetValue())))
 		}
-		return explain.New(explain.BadValue, pairs...)
+		return errcode.New(errcode.BadValue, pairs...)
 	}
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name, known := "--"+e.GetSpecifiedName(), flagNames(cmd)
@@ -183,24 +182,24 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 			name = "-" + e.GetSpecifiedName()
 		}
 		pairs = append(pairs, "flag", name)
-		if g := slip.Guess(e.GetSpecifiedName(), known); g != "" && len(e.GetSpecifiedName()) > 1 {
+		if g := humanize.Suggest(e.GetSpecifiedName(), known); g != "" && len(e.GetSpecifiedName()) > 1 {
 			pairs = append(pairs, "guess", strings.Replace(g, "mean ", "mean --", 1))
 		} else if argument(cmd, e.GetSpecifiedName()) {
 			pairs = append(pairs, "guess", "it is an argument here and not a flag: "+
 				strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		}
-		return explain.New(explain.UnknownFlag, pairs...)
+		return errcode.New(errcode.UnknownFlag, pairs...)
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		return explain.New(explain.BadValue, "name", "--"+e.GetFlag().Name, "value", "blank",
+		return errcode.New(errcode.BadValue, "name", "--"+e.GetFlag().Name, "value", "blank",
 			"problem", "the flag needs a value", "want",
 			"--"+e.GetFlag().Name+" "+strings.ToUpper(e.GetFlag().Value.Type()))
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return explain.New(explain.BadValue, "name", "--"+e.GetFlag().Name, "value", orBlank(e.GetValue()),
+		return errcode.New(errcode.BadValue, "name", "--"+e.GetFlag().Name, "value", orBlank(e.GetValue()),
 			"problem", "it is not a "+e.GetFlag().Value.Type(), "want", "a "+e.GetFlag().Value.Type())
 	}
-	return explain.Wrap(err, explain.BadValue, "name", "a flag", "value", "read", "problem", err.Error())
+	return errcode.Wrap(err, errcode.BadValue, "name", "a flag", "value", "read", "problem", err.Error())
 }
 
 // argument reports whether the name of a flag that does not exist is what an argument of cmd is called, or what
@@ -329,7 +328,7 @@ type surroundings struct {
 }
 
 func (s surroundings) Ask(do func(grpc.ClientConnInterface) error) error {
-	return s.c.Ask(s.cfg, func(all *line.Services) error { return do(all.Line) })
+	return s.c.Ask(s.cfg, func(all *client.Services) error { return do(all.Line) })
 }
 
 func (s surroundings) Print(r command.Result) error {
@@ -350,7 +349,7 @@ func (s surroundings) Confirm(ctx context.Context, command, risk string, yes boo
 func (s surroundings) Member(arg string) (kind, name string, err error) {
 	return command.MemberArg(arg)
 }
-func (s surroundings) Ago(at time.Time) string { return amount.Relative(at, s.c.Env.Now()) }
+func (s surroundings) Ago(at time.Time) string { return humanize.Relative(at, s.c.Env.Now()) }
 
 // otherWords are what tools of this kind call things that have another name here, each
 // with commands that may be meant: the ones that exist in the group are named.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 )
 
 // completionTime is how long somebody who pressed TAB waits for a coordinator.

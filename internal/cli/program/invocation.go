@@ -17,10 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // watchPause is between two looks of status --watch.
@@ -75,7 +74,7 @@ type Env struct {
 // are values, so that tests run commands as the program does.
 type CLI struct {
 	Env    Env
-	Format output.Format // of data and errors; known as soon as it can be
+	Format term.Format // of data and errors; known as soon as it can be
 
 	commands *regexp.Regexp // finds those of this program in a text; nil: they stand as they are
 }
@@ -126,7 +125,7 @@ func (c *CLI) Run(ctx context.Context, root *cobra.Command) int {
 	root.SetArgs(withValues(root, c.Env.Args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return int(explain.ExitOK)
+		return int(errcode.ExitOK)
 	}
 	return c.fail(cmd, err)
 }
@@ -250,7 +249,7 @@ func (c *CLI) Confirm(ctx context.Context, command, risk string, yes bool) error
 		return nil
 	}
 	refuse := func(problem string) error {
-		return explain.New(explain.NotConfirmed, "command", command, "risk", risk, "problem", problem)
+		return errcode.New(errcode.NotConfirmed, "command", command, "risk", risk, "problem", problem)
 	}
 	if !c.Env.IsTerminal(c.Env.Stdin) {
 		return refuse("there is no terminal to ask on")

@@ -8,15 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 )
 
 // formatOf finds the format in arguments that nobody has parsed yet, so that an
 // error in them comes in the form that was asked for.
-func (c *CLI) formatOf(args []string) output.Format {
+func (c *CLI) formatOf(args []string) term.Format {
 	chosen := c.Getenv("FEALTY_OUTPUT")
 	for i, a := range args {
 		if a == "--" {
@@ -32,10 +31,10 @@ func (c *CLI) formatOf(args []string) output.Format {
 			}
 		}
 	}
-	if !slices.Contains(output.Formats(), chosen) {
-		return output.Table
+	if !slices.Contains(term.Formats(), chosen) {
+		return term.TableFormat
 	}
-	return output.Format(chosen)
+	return term.Format(chosen)
 }
 
 // A Result is what a command found out: a struct for programs, which is encoded as JSON
@@ -53,10 +52,10 @@ func (c *CLI) Print(r Result) error {
 	w := bufio.NewWriter(c.Env.Stdout)
 	var err error
 	switch c.Format {
-	case output.JSON, output.YAML:
-		err = output.Write(w, c.Format, r.Data)
+	case term.JSON, term.YAML:
+		err = term.Write(w, c.Format, r.Data)
 	default:
-		err = r.show(&term.Page{W: w, Wide: c.Format == output.Wide, Colour: c.Coloured(c.Env.Stdout), Width: c.width(c.Env.Stdout), Program: c.Env.Program,
+		err = r.show(&term.Page{W: w, Wide: c.Format == term.Wide, Colour: c.Coloured(c.Env.Stdout), Width: c.width(c.Env.Stdout), Program: c.Env.Program,
 			Called: c.Called})
 	}
 	if err == nil {
@@ -67,7 +66,7 @@ func (c *CLI) Print(r Result) error {
 
 // PrintList is print for a command that lists things with names.
 func (c *CLI) PrintList(names []string, r Result) error {
-	if c.Format != output.Names {
+	if c.Format != term.Names {
 		return c.Print(r)
 	}
 	w := bufio.NewWriter(c.Env.Stdout)
@@ -79,10 +78,10 @@ func (c *CLI) PrintList(names []string, r Result) error {
 
 // exitError ends a command that printed all there is to say with a status that is
 // not 0.
-type exitError struct{ exit explain.Exit }
+type exitError struct{ exit errcode.Exit }
 
 // ExitWith ends a command with a status, after it printed all there is to say.
-func ExitWith(exit explain.Exit) error { return exitError{exit} }
+func ExitWith(exit errcode.Exit) error { return exitError{exit} }
 
 func (e exitError) Error() string { return e.exit.String() }
 
@@ -95,16 +94,16 @@ func (c *CLI) fail(cmd *cobra.Command, err error) int {
 	if cmd != nil {
 		what = cmd.CommandPath()
 	}
-	e := failure.Of(what, err)
+	e := render.Of(what, err)
 	c.PrintError(e)
-	return int(explain.ExitCode(e))
+	return int(errcode.ExitCode(e))
 }
 
 // PrintError writes an error as three lines, or as one object.
-func (c *CLI) PrintError(e *explain.Error) {
+func (c *CLI) PrintError(e *errcode.Error) {
 	switch c.Format {
-	case output.JSON, output.YAML:
-		_ = output.Write(c.Env.Stderr, c.Format, errorOf(e))
+	case term.JSON, term.YAML:
+		_ = term.Write(c.Env.Stderr, c.Format, errorOf(e))
 	default:
 		colour := c.Coloured(c.Env.Stderr)
 		for i, line := range e.Lines() {
@@ -133,8 +132,8 @@ type failed struct {
 	Error failedWith `json:"error"`
 }
 
-func errorOf(e *explain.Error) failed {
-	exit := explain.ExitCode(e)
+func errorOf(e *errcode.Error) failed {
+	exit := errcode.ExitCode(e)
 	return failed{Error: failedWith{
 		Code: string(e.Code), What: e.What, Why: e.Why, Do: e.Do, Fields: e.Fields,
 		Exit: int(exit), ExitWords: exit.String(),

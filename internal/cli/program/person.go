@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/fealty-io/fealty/internal/cli/shell"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/enroll"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/logins"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/contexts"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // UserFolder returns this program's folder in the user's configuration folder: below
@@ -29,11 +29,11 @@ func (c *CLI) UserFolder() string {
 }
 
 // Logins are the logins of this user.
-func (c *CLI) Logins() logins.Logins {
+func (c *CLI) Logins() contexts.Logins {
 	if dir := c.UserFolder(); dir != "" {
-		return logins.In(durable.OS(), filepath.Join(dir, "logins"))
+		return contexts.In(durable.OS(), filepath.Join(dir, "logins"))
 	}
-	return logins.Logins{}
+	return contexts.Logins{}
 }
 
 // LoginNames are the names of this user's logins. One that was begun and never granted
@@ -63,20 +63,20 @@ func (c *CLI) Person(cfg *settings.Values) (person, error) {
 	dir, named := cfg.Find("identity"), cfg.Find("context")
 	switch {
 	case dir.Text != "" && named.Text != "" && dir.Rank == named.Rank:
-		return person{}, explain.New(explain.BadValue, "name", named.From, "value", "given together with "+dir.From,
+		return person{}, errcode.New(errcode.BadValue, "name", named.From, "value", "given together with "+dir.From,
 			"problem", "they name two identities", "want", "one of them")
 	case dir.Rank > named.Rank:
 		return person{cfg.Path("identity"), "", dir.From, dir.Rank}, nil
 	case named.Text != "":
 		at, err := c.Logins().Dir(named.Text)
 		if err != nil {
-			return person{}, explain.Wrap(err, explain.BadValue, "name", named.From, "value", named.Text, "problem",
+			return person{}, errcode.Wrap(err, errcode.BadValue, "name", named.From, "value", named.Text, "problem",
 				err.Error(), "want", "a name that fealty context list shows")
 		}
 		return person{at, named.Text, named.From, named.Rank}, nil
 	}
 	name, err := c.Logins().Current()
-	if errors.Is(err, logins.ErrNone) {
+	if errors.Is(err, contexts.ErrNone) {
 		return person{}, nil
 	}
 	var at string
@@ -84,7 +84,7 @@ func (c *CLI) Person(cfg *settings.Values) (person, error) {
 		at, err = c.Logins().Dir(name)
 	}
 	if err != nil {
-		return person{}, explain.Wrap(err, explain.LoginNeeded, "dir", c.UserFolder(), "problem", err.Error(), "do",
+		return person{}, errcode.Wrap(err, errcode.LoginNeeded, "dir", c.UserFolder(), "problem", err.Error(), "do",
 			"name the login with --context, as fealty context list shows them")
 	}
 	return person{at, name, "the current context", settings.FromDefault}, nil
@@ -94,8 +94,8 @@ func (c *CLI) Person(cfg *settings.Values) (person, error) {
 // log in again under the same name.
 func (p person) Load(c *CLI) (enroll.LoginIdentity, error) {
 	login, err := enroll.LoadLogin(nil, p.Dir, c.Env.Now)
-	if e, ok := errors.AsType[*explain.Error](err); ok {
-		where := " --identity " + shell.Word(p.Dir)
+	if e, ok := errors.AsType[*errcode.Error](err); ok {
+		where := " --identity " + term.ShellWord(p.Dir)
 		if p.Context != "" {
 			where = " --context " + p.Context
 		}
@@ -103,7 +103,7 @@ func (p person) Load(c *CLI) (enroll.LoginIdentity, error) {
 		for _, name := range command.SortedKeys(e.Fields) {
 			pairs = append(pairs, name, e.Fields[name])
 		}
-		return login, explain.Wrap(err, e.Code, pairs...)
+		return login, errcode.Wrap(err, e.Code, pairs...)
 	}
 	return login, err
 }
@@ -123,12 +123,12 @@ func LoginPlace(c *CLI, cfg *settings.Values, cluster string) (person, error) {
 	}
 	at, err := c.Logins().Dir(name)
 	if err != nil {
-		return person{}, explain.Wrap(err, explain.BadValue, "name", "--identity", "value", "missing", "problem",
+		return person{}, errcode.Wrap(err, errcode.BadValue, "name", "--identity", "value", "missing", "problem",
 			err.Error(), "want", "--identity DIR, a folder of your own")
 	}
 	// A context is one cluster's: a slip must not end the login to another one.
 	if before, err := enroll.LoadLogin(nil, at, c.Env.Now); err == nil && before.ID.Cluster() != cluster {
-		return person{}, explain.New(explain.BadValue, "name", "--context", "value", name, "problem",
+		return person{}, errcode.New(errcode.BadValue, "name", "--context", "value", name, "problem",
 			"it holds a login to cluster "+before.ID.Cluster()+", which would be lost", "want",
 			"another name for the login to "+cluster)
 	}

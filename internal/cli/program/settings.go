@@ -3,9 +3,8 @@ package program
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
 )
 
 // load finds the settings of groups for a command, and takes the form that data comes in
@@ -15,7 +14,7 @@ func (c *CLI) load(cmd *cobra.Command, groups ...settings.Group) (*settings.Valu
 	if err != nil {
 		return nil, err
 	}
-	c.Format = output.Format(cfg.Text("output"))
+	c.Format = term.Format(cfg.Text("output"))
 	return cfg, nil
 }
 

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 )
 
 // A share whose answer was lost was sent all the same: of a coordinator that is ready
@@ -16,21 +16,21 @@ func TestSentShareIsNotForgotten(t *testing.T) {
 		one *broughtOne
 		err error
 	}
-	lost := came{&broughtOne{Owner: "bob", Sent: true}, explain.New(explain.Unreachable)}
-	unreached := came{&broughtOne{Owner: "bob"}, explain.New(explain.Unreachable)}
+	lost := came{&broughtOne{Owner: "bob", Sent: true}, errcode.New(errcode.Unreachable)}
+	unreached := came{&broughtOne{Owner: "bob"}, errcode.New(errcode.Unreachable)}
 	taken := came{&broughtOne{Owner: "bob", Sent: true, Progress: recovery.Progress{Brought: []string{"bob"}, Needed: 2}}, nil}
-	ready := came{nil, explain.New(explain.RecoveryNotNeeded)}
+	ready := came{nil, errcode.New(errcode.RecoveryNotNeeded)}
 	for name, row := range map[string]struct {
 		came      []came
 		recovered bool
-		want      explain.Code // of the last; empty: none
+		want      errcode.Code // of the last; empty: none
 	}{
 		"its answer was lost":        {[]came{lost, ready}, true, ""},
 		"lost, and not reached then": {[]came{lost, unreached, ready}, true, ""},
 		"another owner's was last":   {[]came{taken, ready}, true, ""},
-		"it was never reached":       {[]came{unreached, ready}, false, explain.RecoveryNotNeeded},
-		"it was ready before":        {[]came{ready}, false, explain.RecoveryNotNeeded},
-		"lost once":                  {[]came{lost}, false, explain.Unreachable},
+		"it was never reached":       {[]came{unreached, ready}, false, errcode.RecoveryNotNeeded},
+		"it was ready before":        {[]came{ready}, false, errcode.RecoveryNotNeeded},
+		"lost once":                  {[]came{lost}, false, errcode.Unreachable},
 		"taken":                      {[]came{taken}, false, ""},
 	} {
 		var b bringing

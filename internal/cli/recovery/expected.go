@@ -4,7 +4,7 @@ import (
 	"cmp"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
@@ -32,11 +32,11 @@ func (e *expected) pin() (identity.KeyID, error) {
 	const want = "the root pin, as fealty status showed it, or leave it out"
 	pin, err := identityauthor.ParseKeyID(e.text)
 	if err != nil {
-		return pin, explain.Wrap(err, explain.BadValue, "name", "--root-pin", "value", cmp.Or(e.text, "blank"), "problem",
+		return pin, errcode.Wrap(err, errcode.BadValue, "name", "--root-pin", "value", cmp.Or(e.text, "blank"), "problem",
 			"it is not 64 lower-case hex digits", "want", want)
 	}
 	if pin.IsZero() { // by which any root would do
-		return pin, explain.New(explain.BadValue, "name", "--root-pin", "value", e.text, "problem",
+		return pin, errcode.New(errcode.BadValue, "name", "--root-pin", "value", e.text, "problem",
 			"it is the pin of no key", "want", want)
 	}
 	return pin, nil

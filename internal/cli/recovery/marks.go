@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/recovery"
-	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // marksFlag has a command keep marks of the clusters that it verified.
@@ -58,8 +58,8 @@ func (m marks) read(cluster string) (recovery.Mark, error) {
 		seen, err = recovery.ParseMark(raw, cluster)
 	}
 	if err != nil {
-		return recovery.Mark{}, explain.Wrap(err, explain.MarkUnusable, "cluster", cluster, "verb", "read", "file",
-			m.file(cluster), "problem", failure.Bare(err).Error(),
+		return recovery.Mark{}, errcode.Wrap(err, errcode.MarkUnusable, "cluster", cluster, "verb", "read", "file",
+			m.file(cluster), "problem", render.Bare(err).Error(),
 			"do", "give the file back from a backup; without one, remove it and take the next look at the cluster as "+
 				"the first")
 	}
@@ -76,11 +76,11 @@ func (m marks) keep(before, now recovery.Mark) error {
 		now.Root = before.Root // the same seed, and so the same root
 	}
 	refused := func(err error) error {
-		return explain.Wrap(err, explain.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file",
-			m.file(now.Cluster), "problem", failure.Bare(err).Error())
+		return errcode.Wrap(err, errcode.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file",
+			m.file(now.Cluster), "problem", render.Bare(err).Error())
 	}
 	if m.dir == "" {
-		return explain.New(explain.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file",
+		return errcode.New(errcode.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file",
 			"there is no folder for it", "problem", "neither HOME nor XDG_CONFIG_HOME names one")
 	}
 	raw, err := json.MarshalIndent(now, "", "  ")
@@ -105,6 +105,6 @@ func keepSeen(c *program.CLI, m marks, before recovery.Mark, v *history.Verified
 	}
 	if err := m.keep(before, now); err != nil {
 		c.Say("what was seen of %s was not written down, so that a store that goes back would not be noticed here: %s",
-			now.Cluster, explain.Of(err).Why)
+			now.Cluster, errcode.Of(err).Why)
 	}
 }

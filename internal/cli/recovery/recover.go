@@ -17,24 +17,22 @@ import (
 	terminal "golang.org/x/term"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/member"
-	"github.com/fealty-io/fealty/internal/cli/patience"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/pinned"
-	"github.com/fealty-io/fealty/internal/recovery"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -50,7 +48,7 @@ type recoverFlags struct {
 	marks          string
 	drill, dry     bool
 	force, yes     bool
-	wait           patience.Flag
+	wait           client.WaitFlag
 }
 
 func Command(c *program.CLI) *cobra.Command {
@@ -122,20 +120,20 @@ func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 	}{{in.dry, "--dry-run"}, {in.wait.D > 0, "--wait"}, {in.manifest.given, "--manifest"}, {in.pin.given, "--root-pin"},
 		{in.force, "--force"}} {
 		if in.drill && x.set {
-			return explain.New(explain.BadValue, "name", x.name, "value", "given together with --drill", "problem",
+			return errcode.New(errcode.BadValue, "name", x.name, "value", "given together with --drill", "problem",
 				"a drill brings nothing anywhere", "want", "one of them")
 		}
 	}
 	if in.history.given && !in.drill {
-		return explain.New(explain.BadValue, "name", "--history", "value", "given without --drill", "problem",
+		return errcode.New(errcode.BadValue, "name", "--history", "value", "given without --drill", "problem",
 			"a recovery is shown the history by the coordinator", "want", "--drill, to compare a share with a file")
 	}
 	if in.history.given && in.history.text == "" {
-		return explain.New(explain.BadValue, "name", "--history", "value", "blank", "problem",
+		return errcode.New(errcode.BadValue, "name", "--history", "value", "blank", "problem",
 			"the shares would be compared with what the coordinator shows", "want", "--history FILE, or leave it out")
 	}
 	if in.dry && in.wait.D > 0 {
-		return explain.New(explain.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem",
+		return errcode.New(errcode.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem",
 			"a dry run changes nothing to wait for", "want", "one of them")
 	}
 	files, err := openShares(ctx, c, cfg, in)
@@ -156,7 +154,7 @@ func recover(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 	}
 	for i, f := range files {
 		if cluster != "" && f.Cluster != cluster {
-			return explain.New(explain.PeerOtherCluster, "endpoint", "the manifest "+in.manifest.text, "cluster", cluster, "expected",
+			return errcode.New(errcode.PeerOtherCluster, "endpoint", "the manifest "+in.manifest.text, "cluster", cluster, "expected",
 				f.Cluster, "problem", "the share of "+f.Owner+" in "+in.shares[i]+" is of "+f.Cluster+"; nobody was asked", "do",
 				"give the manifest of "+f.Cluster+", or a share of "+cluster)
 		}
@@ -177,14 +175,14 @@ func ReadShareKeys(ctx context.Context, c *program.CLI, cfg *settings.Values, na
 		path := cfg.Within(name)
 		raw, err := durable.OS().ReadSecret(path, keyring.MaxKeyFileBytes)
 		if err != nil {
-			return nil, failure.OfPrivateFile(name, err)
+			return nil, render.OfPrivateFile(name, err)
 		}
 		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) {
 			return askPassphrase(ctx, c, cfg, passphraseFile, name)
 		})
 		keyring.Wipe(raw)
 		if err != nil {
-			if e, ok := errors.AsType[*explain.Error](err); ok {
+			if e, ok := errors.AsType[*errcode.Error](err); ok {
 				return nil, e
 			}
 			if ctx.Err() != nil {
@@ -192,10 +190,10 @@ func ReadShareKeys(ctx context.Context, c *program.CLI, cfg *settings.Values, na
 			}
 			problem := strings.TrimPrefix(err.Error(), "keyring: ")
 			if errors.Is(err, keyring.ErrPassphrase) {
-				return nil, explain.Wrap(err, explain.KeyFileLocked, "file", name, "problem",
+				return nil, errcode.Wrap(err, errcode.KeyFileLocked, "file", name, "problem",
 					strings.TrimSuffix(problem, ": "+keyring.ErrPassphrase.Error()))
 			}
-			return nil, explain.Wrap(err, explain.KeyFileUnusable, "file", name, "problem",
+			return nil, errcode.Wrap(err, errcode.KeyFileUnusable, "file", name, "problem",
 				strings.TrimSuffix(problem, ": "+keyring.ErrIdentityFile.Error()), "want", wantShareKey)
 		}
 		keys = append(keys, ids...)
@@ -213,13 +211,13 @@ func openShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in re
 	}
 	var files []keyring.ShareFile
 	for _, name := range in.shares {
-		raw, err := failure.ReadFile(cfg.Within(name), keyring.MaxShareFileBytes)
+		raw, err := render.ReadFile(cfg.Within(name), keyring.MaxShareFileBytes)
 		if err != nil {
-			return files, explain.Wrap(err, explain.FileMissing, "purpose", "share", "file", name)
+			return files, errcode.Wrap(err, errcode.FileMissing, "purpose", "share", "file", name)
 		}
 		f, err := keyring.OpenShare(keys, raw)
 		if err != nil {
-			return files, explain.Wrap(err, explain.ShareUnusable, "file", name, "problem",
+			return files, errcode.Wrap(err, errcode.ShareUnusable, "file", name, "problem",
 				strings.TrimPrefix(err.Error(), "keyring: "))
 		}
 		files = append(files, f)
@@ -235,7 +233,7 @@ const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
 func askPassphrase(ctx context.Context, c *program.CLI, cfg *settings.Values, file, key string) ([]byte, error) {
 	if file != "" {
 		path := cfg.Within(file)
-		read := func() ([]byte, error) { return failure.ReadFile(path, maxPassphraseBytes) }
+		read := func() ([]byte, error) { return render.ReadFile(path, maxPassphraseBytes) }
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, maxPassphraseBytes) }
 		}
@@ -244,19 +242,19 @@ func askPassphrase(ctx context.Context, c *program.CLI, cfg *settings.Values, fi
 		case err == nil:
 			return bytes.TrimRight(raw, "\r\n"), nil
 		case errors.Is(err, durable.ErrExposed):
-			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem",
+			return nil, errcode.Wrap(err, errcode.KeyFileLocked, "file", key, "problem",
 				"others can read the passphrase file "+file+", so the passphrase counts as known to them",
 				"do", "change the passphrase if others may have read it, and chmod 600 "+file)
-		case errors.Is(err, durable.ErrTooLarge), errors.Is(err, failure.ErrTooLarge):
-			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem",
+		case errors.Is(err, durable.ErrTooLarge), errors.Is(err, render.ErrTooLarge):
+			return nil, errcode.Wrap(err, errcode.KeyFileLocked, "file", key, "problem",
 				fmt.Sprintf("the passphrase file %s has more than %d bytes", file, maxPassphraseBytes))
 		}
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "passphrase file", "file", file, "cause",
-			failure.Bare(err).Error())
+		return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "passphrase file", "file", file, "cause",
+			render.Bare(err).Error())
 	}
 	f, ok := c.Env.Stdin.(*os.File)
 	if !ok || !c.Env.IsTerminal(c.Env.Stdin) {
-		return nil, explain.New(explain.KeyFileLocked, "file", key, "problem",
+		return nil, errcode.New(errcode.KeyFileLocked, "file", key, "problem",
 			"there is no terminal to ask for its passphrase on")
 	}
 	return askSecret(ctx, c, int(f.Fd()), "passphrase of "+key)
@@ -299,7 +297,7 @@ func (in recoverFlags) expect(c *program.CLI, cfg *settings.Values) (out recover
 	if in.manifest.given {
 		file := in.manifest.text
 		if file == "" {
-			return out, cluster, explain.New(explain.BadValue, "name", "--manifest", "value", "blank", "problem",
+			return out, cluster, errcode.New(errcode.BadValue, "name", "--manifest", "value", "blank", "problem",
 				"the cluster would be taken with any manifest", "want", "--manifest FILE, or leave it out")
 		}
 		_, m, err := manifestpkg.ReadManifest(c, cfg, file, manifest.ParseAccepted)
@@ -328,7 +326,7 @@ func recovering(ctx context.Context, c *program.CLI, cfg *settings.Values) ([]st
 		return login.Addresses, err
 	}
 	var addrs []string
-	err := c.Ask(cfg, func(s *line.Services) error {
+	err := c.Ask(cfg, func(s *client.Services) error {
 		st, err := s.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		addrs = st.GetAddresses()
 		for _, r := range st.GetReplicas() {
@@ -341,7 +339,7 @@ func recovering(ctx context.Context, c *program.CLI, cfg *settings.Values) ([]st
 		return err
 	})
 	if err == nil && len(addrs) == 0 {
-		err = explain.New(explain.NoCoordinatorConfigured, "looked", "the addresses that the coordinator tells")
+		err = errcode.New(errcode.NoCoordinatorConfigured, "looked", "the addresses that the coordinator tells")
 	}
 	return addrs, err
 }
@@ -390,7 +388,7 @@ func bringShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in r
 		return so.last, false, nil
 	}
 	pause := time.Second
-	b, err := patience.Until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
+	b, err := client.Until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
 	if err != nil {
 		return err
 	}
@@ -417,7 +415,7 @@ func (b *bringing) take(one *broughtOne, err error) error {
 		b.last = one
 		return nil
 	}
-	if b.sent && errors.Is(explain.Of(err), explain.RecoveryNotNeeded) {
+	if b.sent && errors.Is(errcode.Of(err), errcode.RecoveryNotNeeded) {
 		b.last.Progress.Recovered = true
 		return nil
 	}
@@ -447,12 +445,12 @@ func agree(ctx context.Context, c *program.CLI, in recoverFlags, cluster string,
 
 // fatalToOwner reports whether trying again cannot help.
 func fatalToOwner(err error) bool {
-	e := explain.Of(err)
-	return !slices.ContainsFunc([]explain.Code{
-		explain.Unreachable, explain.RecoveryMode, explain.RecoveryOver, explain.OutcomeUnknown, explain.RateLimited,
-		explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreBusy, explain.StoreFull,
-		explain.StoreRefuses,
-	}, func(code explain.Code) bool { return errors.Is(e, code) })
+	e := errcode.Of(err)
+	return !slices.ContainsFunc([]errcode.Code{
+		errcode.Unreachable, errcode.RecoveryMode, errcode.RecoveryOver, errcode.OutcomeUnknown, errcode.RateLimited,
+		errcode.StoreUnreachable, errcode.StoreOutcomeUnknown, errcode.StoreBusy, errcode.StoreFull,
+		errcode.StoreRefuses,
+	}, func(code errcode.Code) bool { return errors.Is(e, code) })
 }
 
 // bringShare brings one share to the first address that is reached.
@@ -468,11 +466,11 @@ func bringShare(ctx context.Context, c *program.CLI, cfg *settings.Values, in re
 		if _, ok := errors.AsType[*recovery.UnagreedError](err); ok {
 			return nil, err
 		}
-		err = failure.OverNetwork(err, addr, "Recover", b.Sent, true, cfg.Text("timeout"))
+		err = render.OverNetwork(err, addr, "Recover", b.Sent, true, cfg.Text("timeout"))
 		if first == nil {
 			first = err
 		}
-		if b.Sent || ctx.Err() != nil || !errors.Is(explain.Of(err), explain.Unreachable) {
+		if b.Sent || ctx.Err() != nil || !errors.Is(errcode.Of(err), errcode.Unreachable) {
 			return b, err
 		}
 	}
@@ -483,7 +481,7 @@ func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 	expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
 	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
-		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
+		return errcode.Wrap(err, errcode.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
@@ -501,7 +499,7 @@ func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recov
 			}
 			links, head := v.History.Links(), v.History.Head()
 			c.Say("verified the history of %s: %s, head %s at index %d, authority epoch %d", file.Cluster,
-				amount.Plural(len(links), "transition", "transitions"), member.Short(head.Hash.String()), head.Index,
+				humanize.Plural(len(links), "transition", "transitions"), member.Short(head.Hash.String()), head.Index,
 				head.AuthorityEpoch)
 			c.Say("verified %s: it is %s, admitted by manifest %s", addr, v.Coordinator,
 				member.Short(v.History.Manifest().Hash().String()))
@@ -530,18 +528,18 @@ func progressText(p recovery.Progress) string {
 
 // recoveryReport is what fealty recover prints.
 type recoveryReport struct {
-	Cluster        string       `json:"cluster"`
-	Owner          string       `json:"owner"`
-	Sent           bool         `json:"sent"`
-	Coordinator    string       `json:"coordinator"`
-	Attempt        string       `json:"attempt"`
-	Needed         int          `json:"needed"`
-	Brought        output.Texts `json:"brought"`
-	Missing        output.Texts `json:"missing"`
-	Recovered      bool         `json:"recovered"`
-	AuthorityEpoch uint64       `json:"authority_epoch"`
-	Head           string       `json:"head"`
-	ManifestHash   string       `json:"manifest_hash"`
+	Cluster        string     `json:"cluster"`
+	Owner          string     `json:"owner"`
+	Sent           bool       `json:"sent"`
+	Coordinator    string     `json:"coordinator"`
+	Attempt        string     `json:"attempt"`
+	Needed         int        `json:"needed"`
+	Brought        term.Texts `json:"brought"`
+	Missing        term.Texts `json:"missing"`
+	Recovered      bool       `json:"recovered"`
+	AuthorityEpoch uint64     `json:"authority_epoch"`
+	Head           string     `json:"head"`
+	ManifestHash   string     `json:"manifest_hash"`
 }
 
 func (b *broughtOne) result() program.Result {
@@ -586,7 +584,7 @@ func (b *broughtOne) result() program.Result {
 type drilled struct {
 	file  string
 	owner string
-	err   *explain.Error // nil: it is the share that the head commits to
+	err   *errcode.Error // nil: it is the share that the head commits to
 }
 
 // drill compares shares with the history. A history comes from a ready
@@ -598,7 +596,7 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 	if in.history.given {
 		resp, err = manifestpkg.ReadHistory(c, cfg, in.history.text)
 	} else {
-		err = c.Ask(cfg, func(s *line.Services) error {
+		err = c.Ask(cfg, func(s *client.Services) error {
 			resp, err = manifestpkg.WholeHistory(ctx, s)
 			return err
 		})
@@ -620,11 +618,11 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 			if in.history.given {
 				shown = "the history in " + in.history.text
 			}
-			err = explain.Wrap(err, explain.PeerOtherCluster, "endpoint", shown, "cluster", named, "expected", f.Cluster,
+			err = errcode.Wrap(err, errcode.PeerOtherCluster, "endpoint", shown, "cluster", named, "expected", f.Cluster,
 				"problem", "its manifest names that cluster, and the share of "+f.Owner+" is of "+f.Cluster, "do",
 				"compare the share with the history of "+f.Cluster)
 		case err != nil:
-			err = explain.Wrap(err, explain.RecoveryHistory, "endpoint", "that was given", "problem",
+			err = errcode.Wrap(err, errcode.RecoveryHistory, "endpoint", "that was given", "problem",
 				strings.TrimPrefix(err.Error(), "history: "))
 		default:
 			var seen recovery.Mark
@@ -640,7 +638,7 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 			}
 		}
 		if err != nil {
-			d.err = explain.Of(err)
+			d.err = errcode.Of(err)
 		} else {
 			good[f.Owner] = true
 		}
@@ -697,13 +695,13 @@ func recordDrill(ctx context.Context, c *program.CLI, cfg *settings.Values, from
 			req.Shares = append(req.Shares, &fealtyv1.DrilledShare{Owner: d.owner, Commitment: hash[:]})
 		}
 	}
-	err := c.Ask(cfg, func(s *line.Services) error {
+	err := c.Ask(cfg, func(s *client.Services) error {
 		_, err := s.Backup.RecordDrill(ctx, req)
 		return err
 	})
 	if err != nil {
 		c.Say("the shares are good, and the coordinator did not note it for fealty status: %s",
-			failure.Of(program.Name, err).Error())
+			render.Of(program.Name, err).Error())
 	}
 }
 
@@ -726,11 +724,11 @@ type drillReport struct {
 }
 
 type drillHead struct {
-	Needed  int          `json:"needed"`
-	Cluster string       `json:"cluster"`
-	Head    string       `json:"head"`
-	Index   uint64       `json:"index"`
-	Owners  output.Texts `json:"owners"`
+	Needed  int        `json:"needed"`
+	Cluster string     `json:"cluster"`
+	Head    string     `json:"head"`
+	Index   uint64     `json:"index"`
+	Owners  term.Texts `json:"owners"`
 }
 
 func drillResult(found []drilled, good map[string]bool, head *recovery.Head) program.Result {

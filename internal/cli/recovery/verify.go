@@ -15,21 +15,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
-	"github.com/fealty-io/fealty/internal/recovery"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -111,7 +111,7 @@ func verify(ctx context.Context, c *program.CLI, cfg *settings.Values, in verify
 		return err
 	}
 	if in.full {
-		if err := c.Ask(cfg, func(s *line.Services) error { return verifyFull(ctx, s, found) }); err != nil {
+		if err := c.Ask(cfg, func(s *client.Services) error { return verifyFull(ctx, s, found) }); err != nil {
 			return err
 		}
 	}
@@ -128,8 +128,8 @@ func verify(ctx context.Context, c *program.CLI, cfg *settings.Values, in verify
 			break
 		}
 		if err := writeAnchors(out, found); err != nil {
-			return explain.Wrap(err, explain.BadValue, "name", "--out", "value", in.out, "problem",
-				failure.Bare(err).Error(), "want", "a folder that can be written")
+			return errcode.Wrap(err, errcode.BadValue, "name", "--out", "value", in.out, "problem",
+				render.Bare(err).Error(), "want", "a folder that can be written")
 		}
 	}
 	if found.Restored {
@@ -149,12 +149,12 @@ func verifyAny(ctx context.Context, c *program.CLI, cfg *settings.Values, want r
 		if err == nil {
 			return found, addr, nil
 		}
-		err = failure.OverNetwork(err, addr, "Verify", false, false, cfg.Text("timeout"))
-		if first == nil || errors.Is(explain.Of(first), explain.Unreachable) {
+		err = render.OverNetwork(err, addr, "Verify", false, false, cfg.Text("timeout"))
+		if first == nil || errors.Is(errcode.Of(first), errcode.Unreachable) {
 			first = err
 		}
-		e := explain.Of(err)
-		if ctx.Err() != nil || !errors.Is(e, explain.Unreachable) && !errors.Is(e, explain.RecoveryMode) {
+		e := errcode.Of(err)
+		if ctx.Err() != nil || !errors.Is(e, errcode.Unreachable) && !errors.Is(e, errcode.RecoveryMode) {
 			return nil, "", err
 		}
 	}
@@ -165,7 +165,7 @@ func verifyAt(ctx context.Context, c *program.CLI, cfg *settings.Values, want re
 	addr string) (*recovery.Cluster, error) {
 	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
+		return nil, errcode.Wrap(err, errcode.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
@@ -179,7 +179,7 @@ func verifyAt(ctx context.Context, c *program.CLI, cfg *settings.Values, want re
 
 // verifyFull replays the whole history with its manifests, which a coordinator shows
 // after a login. It has to lead through what was found.
-func verifyFull(ctx context.Context, s *line.Services, found *recovery.Cluster) error {
+func verifyFull(ctx context.Context, s *client.Services, found *recovery.Cluster) error {
 	resp, err := manifestpkg.WholeHistory(ctx, s)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func verifyFull(ctx context.Context, s *line.Services, found *recovery.Cluster) 
 		_, err = v.CheckMark(found.History.Mark())
 	}
 	if err != nil {
-		return explain.Wrap(err, explain.HistoryInvalid, "problem",
+		return errcode.Wrap(err, errcode.HistoryInvalid, "problem",
 			"with its manifests: "+strings.TrimPrefix(err.Error(), "history: "))
 	}
 	return nil
@@ -251,7 +251,7 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		f.Add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
 		f.Add("manifest", m.Hash().String()+", in force")
 		f.Add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d",
-			amount.Plural(len(v.Links()), "transition", "transitions"), member.Short(head.Hash.String()), head.Index,
+			humanize.Plural(len(v.Links()), "transition", "transitions"), member.Short(head.Hash.String()), head.Index,
 			head.AuthorityEpoch))
 		switch n := v.Unsigned(); {
 		case in.full:
@@ -259,7 +259,7 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		case n > 0:
 			f.Paint("consent", term.Amber,
 				fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with "+
-					"--full", amount.Plural(n, "link", "links")))
+					"--full", humanize.Plural(n, "link", "links")))
 		}
 		if first && !in.pin.given {
 			f.Paint("root key", term.Amber,

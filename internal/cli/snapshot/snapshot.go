@@ -22,27 +22,24 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/cli/mirrors"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
-	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -88,16 +85,16 @@ func snapshotBytes(ctx context.Context, c *program.CLI, cfg *settings.Values, na
 		dir := cfg.Path("data")
 		raw, err := state.ReadActive(durable.OS(), dir, snapshot.Scope(scope))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, explain.Wrap(err, explain.SnapshotNone, "scope", scope, "place", dir, "cause",
+			return nil, errcode.Wrap(err, errcode.SnapshotNone, "scope", scope, "place", dir, "cause",
 				"the node has none in use, or the folder is not a node's")
 		}
 		if err != nil {
-			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "snapshot", "file", name, "cause",
-				Plainly(err, snapshotform.MaxSigned))
+			return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "snapshot", "file", name, "cause",
+				Plainly(err, internalsnapshot.MaxSigned))
 		}
 		return raw, nil
 	}
-	return ReadBounded(c, cfg, name, "snapshot", snapshotform.MaxSigned)
+	return ReadBounded(c, cfg, name, "snapshot", internalsnapshot.MaxSigned)
 }
 
 // ReadBounded reads a regular file, or standard input, of at most limit bytes.
@@ -110,7 +107,7 @@ func ReadBounded(c *program.CLI, cfg *settings.Values, name, purpose string, lim
 		raw, err = durable.OS().ReadFile(cfg.Within(name), limit)
 	}
 	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", purpose, "file", name, "cause",
+		return nil, errcode.Wrap(err, errcode.FileMissing, "purpose", purpose, "file", name, "cause",
 			Plainly(err, limit))
 	}
 	return raw, nil
@@ -128,7 +125,7 @@ func Plainly(err error, limit int64) string {
 	case errors.Is(err, durable.ErrNotRegular):
 		return "it is no regular file; for a pipe use -"
 	}
-	return failure.Bare(err).Error()
+	return render.Bare(err).Error()
 }
 
 // ReadingOf decodes what is said to be a snapshot.
@@ -147,7 +144,7 @@ func ReadingOf(name string, raw []byte) (*Reading, error) {
 // Unreadable words err as what is wrong with the bytes of a file.
 func Unreadable(name, sort string, err error) error {
 	problem := strings.TrimSuffix(strings.TrimPrefix(err.Error(), "snapshot: "), ": "+snapshot.ErrMalformed.Error())
-	return explain.Wrap(err, explain.SnapshotUnreadable, "sort", sort, "file", name, "problem", problem)
+	return errcode.Wrap(err, errcode.SnapshotUnreadable, "sort", sort, "file", name, "problem", problem)
 }
 
 func checkScope(scope string) error {
@@ -156,10 +153,10 @@ func checkScope(scope string) error {
 		return nil
 	}
 	problem := "it is no scope"
-	if g := slip.Guess(scope, all); g != "" {
+	if g := humanize.Suggest(scope, all); g != "" {
 		problem = g
 	}
-	return explain.New(explain.BadValue, "name", "SCOPE", "value", command.ShownArg(scope), "problem", problem,
+	return errcode.New(errcode.BadValue, "name", "SCOPE", "value", command.ShownArg(scope), "problem", problem,
 		"want", "one of "+strings.Join(all, ", "))
 }
 
@@ -195,7 +192,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 			var err error
 			switch {
 			case member != "" && from != "":
-				return explain.New(explain.BadValue, "name", "--from", "value", "given together with --member",
+				return errcode.New(errcode.BadValue, "name", "--from", "value", "given together with --member",
 					"problem", "they name two places", "want", "one of them")
 			case member != "":
 				r, err = readSnapshot(ctx, c, cfg, "member:"+member+":"+args[0])
@@ -238,10 +235,10 @@ func memberSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, m
 	}
 	kind, name, ok := strings.Cut(member, "/")
 	if !ok || kind == "" || name == "" {
-		return nil, explain.New(explain.BadValue, "name", "--member", "value", command.ShownArg(member), "problem",
+		return nil, errcode.New(errcode.BadValue, "name", "--member", "value", command.ShownArg(member), "problem",
 			"it is not KIND/NAME", "want", "KIND/NAME, such as data/db-1")
 	}
-	err = c.Ask(cfg, func(s *line.Services) error {
+	err = c.Ask(cfg, func(s *client.Services) error {
 		resp, err := s.Signed.GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: kind, Name: name, Scope: scope})
 		raw = resp.GetSnapshot().GetEnvelope()
 		return err
@@ -256,14 +253,14 @@ const mirrorTime = 2 * time.Minute
 func mirrorSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, place string,
 	scope snapshot.Scope) ([]byte, error) {
 	if problem := settings.CheckMirror(place); problem != "" {
-		return nil, explain.New(explain.BadValue, "name", "--from", "value", command.ShownArg(place), "problem",
+		return nil, errcode.New(errcode.BadValue, "name", "--from", "value", command.ShownArg(place), "problem",
 			problem, "want", "https://HOST/PATH or a folder")
 	}
-	roots, err := mirrors.ReadRoots(c, cfg, slog.New(slog.DiscardHandler))
+	roots, err := ReadMirrorRoots(c, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	source, err := mirrors.Open(cfg, place, roots)
+	source, err := OpenMirror(cfg, place, roots)
 	if err != nil {
 		return nil, err
 	}
@@ -278,10 +275,10 @@ func mirrorSnapshot(ctx context.Context, c *program.CLI, cfg *settings.Values, p
 	case err == nil:
 		return raw, nil
 	case mirror.ReasonOf(err) == mirror.Absent:
-		return nil, explain.Wrap(err, explain.SnapshotNone, "scope", string(scope), "place", place, "cause",
+		return nil, errcode.Wrap(err, errcode.SnapshotNone, "scope", string(scope), "place", place, "cause",
 			"its generation has none for "+o.Trust.Me.String())
 	}
-	return nil, explain.Wrap(err, explain.MirrorNoNews, "mirror", place, "problem",
+	return nil, errcode.Wrap(err, errcode.MirrorNoNews, "mirror", place, "problem",
 		strings.TrimPrefix(err.Error(), "mirror: "))
 }
 
@@ -347,23 +344,23 @@ type shownBase struct {
 
 // shownHeader is the header of a snapshot.
 type shownHeader struct {
-	SnapshotID      string        `json:"snapshot_id"`
-	SchemaVersion   int           `json:"schema_version"`
-	ClusterID       string        `json:"cluster_id"`
-	Subject         string        `json:"subject"`
-	ScopeType       string        `json:"scope_type"`
-	ScopeIDs        output.Texts  `json:"scope_ids"`
-	Roles           output.Texts  `json:"roles"`
-	OrganizationIDs output.Texts  `json:"organization_ids"`
-	AuthorityEpoch  uint64        `json:"authority_epoch"`
-	ConfigVersion   uint64        `json:"config_version"`
-	IssuedAt        output.Moment `json:"issued_at"`
-	ValidFrom       output.Moment `json:"valid_from"`
-	RefreshAfter    output.Moment `json:"refresh_after"`
-	ExpiresAt       output.Moment `json:"expires_at"`
-	ContentHash     string        `json:"content_hash"`
-	ContentSize     int           `json:"content_size"`
-	Base            *shownBase    `json:"base"`
+	SnapshotID      string      `json:"snapshot_id"`
+	SchemaVersion   int         `json:"schema_version"`
+	ClusterID       string      `json:"cluster_id"`
+	Subject         string      `json:"subject"`
+	ScopeType       string      `json:"scope_type"`
+	ScopeIDs        term.Texts  `json:"scope_ids"`
+	Roles           term.Texts  `json:"roles"`
+	OrganizationIDs term.Texts  `json:"organization_ids"`
+	AuthorityEpoch  uint64      `json:"authority_epoch"`
+	ConfigVersion   uint64      `json:"config_version"`
+	IssuedAt        term.Moment `json:"issued_at"`
+	ValidFrom       term.Moment `json:"valid_from"`
+	RefreshAfter    term.Moment `json:"refresh_after"`
+	ExpiresAt       term.Moment `json:"expires_at"`
+	ContentHash     string      `json:"content_hash"`
+	ContentSize     int         `json:"content_size"`
+	Base            *shownBase  `json:"base"`
 }
 
 func ofHeader(h *snapshot.Header) shownHeader {
@@ -375,22 +372,22 @@ func ofHeader(h *snapshot.Header) shownHeader {
 		SnapshotID: h.SnapshotID, SchemaVersion: h.SchemaVersion, ClusterID: h.ClusterID, Subject: h.Subject.String(),
 		ScopeType: string(h.ScopeType), ScopeIDs: h.ScopeIDs, Roles: h.Roles, OrganizationIDs: h.OrganizationIDs,
 		AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion,
-		IssuedAt: output.Moment(h.IssuedAt), ValidFrom: output.Moment(h.ValidFrom),
-		RefreshAfter: output.Moment(h.RefreshAfter), ExpiresAt: output.Moment(h.ExpiresAt),
+		IssuedAt: term.Moment(h.IssuedAt), ValidFrom: term.Moment(h.ValidFrom),
+		RefreshAfter: term.Moment(h.RefreshAfter), ExpiresAt: term.Moment(h.ExpiresAt),
 		ContentHash: h.ContentHash.String(), ContentSize: h.ContentSize, Base: base,
 	}
 }
 
 // shownRecord is the record of a revocation list.
 type shownRecord struct {
-	ClusterID      string        `json:"cluster_id"`
-	AuthorityEpoch uint64        `json:"authority_epoch"`
-	Generation     uint64        `json:"generation"`
-	Root           string        `json:"root"`
-	TreeSize       uint64        `json:"tree_size"`
-	IssuedAt       output.Moment `json:"issued_at"`
-	FreshUntil     output.Moment `json:"fresh_until"`
-	Revocations    string        `json:"revocations"`
+	ClusterID      string      `json:"cluster_id"`
+	AuthorityEpoch uint64      `json:"authority_epoch"`
+	Generation     uint64      `json:"generation"`
+	Root           string      `json:"root"`
+	TreeSize       uint64      `json:"tree_size"`
+	IssuedAt       term.Moment `json:"issued_at"`
+	FreshUntil     term.Moment `json:"fresh_until"`
+	Revocations    string      `json:"revocations"`
 }
 
 func ofRecord(r *snapshot.Record) *shownRecord {
@@ -399,8 +396,8 @@ func ofRecord(r *snapshot.Record) *shownRecord {
 	}
 	return &shownRecord{
 		ClusterID: r.ClusterID, AuthorityEpoch: r.AuthorityEpoch, Generation: r.Generation,
-		Root: r.Root.String(), TreeSize: r.TreeSize, IssuedAt: output.Moment(r.IssuedAt),
-		FreshUntil:  output.Moment(r.FreshUntil),
+		Root: r.Root.String(), TreeSize: r.TreeSize, IssuedAt: term.Moment(r.IssuedAt),
+		FreshUntil:  term.Moment(r.FreshUntil),
 		Revocations: r.Revocations.String(),
 	}
 }
@@ -461,7 +458,7 @@ type shownSnapshot struct {
 }
 
 func (r *Reading) data(parts []section, problem string) shownSnapshot {
-	signers := make([]shownSignature, 0, snapshotform.MaxSignatures)
+	signers := make([]shownSignature, 0, internalsnapshot.MaxSignatures)
 	for _, s := range r.signatures() {
 		signers = append(signers, shownSignature{KeyID: s.KeyID, Algorithm: s.Algorithm})
 	}
@@ -506,12 +503,12 @@ func (r *Reading) show(p *term.Page, parts []section, problem string, now time.T
 	}
 	f.Add("roles", strings.Join(h.Roles, ", "))
 	f.Add("organizations", strings.Join(h.OrganizationIDs, ", "))
-	f.Add("issued", h.IssuedAt.Format(time.RFC3339)+", "+amount.Relative(h.IssuedAt, now))
-	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+amount.Relative(h.ExpiresAt, now))
+	f.Add("issued", h.IssuedAt.Format(time.RFC3339)+", "+humanize.Relative(h.IssuedAt, now))
+	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+humanize.Relative(h.ExpiresAt, now))
 	if x := r.claims.Record; x != nil {
 		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch,
-			amount.Plural(int(min(x.TreeSize, snapshotform.MaxVersion)), "header", "headers")))
-		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+amount.Relative(x.FreshUntil, now))
+			humanize.Plural(int(min(x.TreeSize, internalsnapshot.MaxVersion)), "header", "headers")))
+		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+humanize.Relative(x.FreshUntil, now))
 	}
 	for _, s := range r.signatures() {
 		f.Add("signed by", "key "+s.KeyID+", "+s.Algorithm)
@@ -525,7 +522,7 @@ func (r *Reading) show(p *term.Page, parts []section, problem string, now time.T
 			f.Add("tree root", x.Root.String())
 			f.Add("revocations", x.Revocations.String())
 			f.Add("proof", fmt.Sprintf("header %d, %s", r.Signed.Proof.Index,
-				amount.Plural(len(r.Signed.Proof.Hashes), "hash", "hashes")))
+				humanize.Plural(len(r.Signed.Proof.Hashes), "hash", "hashes")))
 		}
 	}
 	f.Add("size", fmt.Sprintf("%d bytes, %d of them content", len(r.raw), len(r.Signed.Content)))
@@ -667,7 +664,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 			"a trust bundle shows nothing by itself: it has to be said whose it is",
 			"--config-root KEY, or --root-pin PIN with --root-statement FILE")
 	case configRoot != "" && root+statement != "":
-		return nil, explain.New(explain.BadValue, "name", "--config-root", "value",
+		return nil, errcode.New(errcode.BadValue, "name", "--config-root", "value",
 			"given together with --root-pin or --root-statement", "problem", "they name two anchors", "want", "one of them")
 	case root != "" && statement == "", root == "" && statement != "":
 		return nil, command.Missing(map[bool]string{true: "--root-statement", false: "--root-pin"}[statement == ""],
@@ -676,7 +673,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 	bundle := r
 	if trust != "" {
 		var err error
-		raw, err := ReadBounded(c, cfg, trust, "trust bundle", snapshotform.MaxSigned)
+		raw, err := ReadBounded(c, cfg, trust, "trust bundle", internalsnapshot.MaxSigned)
 		if err != nil {
 			return nil, err
 		}
@@ -684,7 +681,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 			return nil, err
 		}
 		if got := bundle.Header().ScopeType; got != snapshot.ScopeTrustBundle {
-			return nil, explain.New(explain.BadValue, "name", "--trust", "value", trust, "problem",
+			return nil, errcode.New(errcode.BadValue, "name", "--trust", "value", trust, "problem",
 				fmt.Sprintf("it is a snapshot of scope %s", got), "want", "a trust_bundle")
 		}
 	}
@@ -734,17 +731,17 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 	if configRoot != "" {
 		key, err := hex.DecodeString(configRoot)
 		if err != nil || len(key) != ed25519.PublicKeySize {
-			return nil, explain.New(explain.BadValue, "name", "--config-root", "value", configRoot, "problem",
+			return nil, errcode.New(errcode.BadValue, "name", "--config-root", "value", configRoot, "problem",
 				"it is not 64 hex digits", "want", "an Ed25519 public key in hex")
 		}
 		return key, nil
 	}
 	pin, err := identityauthor.ParseKeyID(root)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.BadValue, "name", "--root-pin", "value", root, "problem",
+		return nil, errcode.Wrap(err, errcode.BadValue, "name", "--root-pin", "value", root, "problem",
 			"it is not 64 lower-case hex digits", "want", "the root pin that fealty status -o wide shows")
 	}
-	raw, err := ReadBounded(c, cfg, statement, "root statement", int64(snapshotform.MaxSignedRoot))
+	raw, err := ReadBounded(c, cfg, statement, "root statement", int64(internalsnapshot.MaxSignedRoot))
 	if err != nil {
 		return nil, err
 	}
@@ -759,7 +756,7 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 	case errors.Is(err, snapshot.ErrMalformed):
 		return nil, Unreadable(statement, "root statement", err)
 	case err != nil:
-		return nil, explain.Wrap(err, explain.SnapshotUnreadable, "sort", "root statement of the pinned root", "file",
+		return nil, errcode.Wrap(err, errcode.SnapshotUnreadable, "sort", "root statement of the pinned root", "file",
 			statement, "problem", rejection(err).Detail)
 	}
 	return key, nil
@@ -770,14 +767,14 @@ func pinned(content []byte, pin identity.KeyID) (*x509.Certificate, error) {
 	var in struct {
 		Roots [][]byte `json:"roots"`
 	}
-	if err := json.Unmarshal(content, &in); err == nil && len(in.Roots) <= identityform.MaxRoots {
+	if err := json.Unmarshal(content, &in); err == nil && len(in.Roots) <= internalidentity.MaxRoots {
 		for _, der := range in.Roots {
 			if cert, err := x509.ParseCertificate(der); err == nil && identity.KeyOf(cert) == pin {
 				return cert, nil
 			}
 		}
 	}
-	return nil, explain.New(explain.BadValue, "name", "--root-pin", "value", pin.String(), "problem",
+	return nil, errcode.New(errcode.BadValue, "name", "--root-pin", "value", pin.String(), "problem",
 		"the trust bundle has no root with this key", "want", "the root pin of the cluster that the bundle is of")
 }
 
@@ -795,7 +792,7 @@ func RefusedSnapshot(r *Reading, err error) error {
 	if rejected.Check > 0 {
 		check = strconv.Itoa(rejected.Check)
 	}
-	return explain.Wrap(err, explain.SnapshotRefused, "scope", string(r.Header().ScopeType), "version",
+	return errcode.Wrap(err, errcode.SnapshotRefused, "scope", string(r.Header().ScopeType), "version",
 		r.Header().ConfigVersion,
 		"check", fmt.Sprintf("%s (%s)", check, rejected.Reason), "problem", rejected.Detail, "reason",
 		string(rejected.Reason))
@@ -851,18 +848,18 @@ type shownCheck struct {
 
 // verifiedSnapshot is what fealty snapshot verify prints.
 type verifiedSnapshot struct {
-	Snapshot       string        `json:"snapshot"`
-	Verified       bool          `json:"verified"`
-	AcceptedBefore bool          `json:"accepted_before"`
-	Against        string        `json:"against"`
-	Scope          string        `json:"scope"`
-	Subject        string        `json:"subject"`
-	AuthorityEpoch uint64        `json:"authority_epoch"`
-	ConfigVersion  uint64        `json:"config_version"`
-	ContentHash    string        `json:"content_hash"`
-	ExpiresAt      output.Moment `json:"expires_at"`
-	SignerKeyIDs   output.Texts  `json:"signer_key_ids"`
-	Checks         []shownCheck  `json:"checks"`
+	Snapshot       string       `json:"snapshot"`
+	Verified       bool         `json:"verified"`
+	AcceptedBefore bool         `json:"accepted_before"`
+	Against        string       `json:"against"`
+	Scope          string       `json:"scope"`
+	Subject        string       `json:"subject"`
+	AuthorityEpoch uint64       `json:"authority_epoch"`
+	ConfigVersion  uint64       `json:"config_version"`
+	ContentHash    string       `json:"content_hash"`
+	ExpiresAt      term.Moment  `json:"expires_at"`
+	SignerKeyIDs   term.Texts   `json:"signer_key_ids"`
+	Checks         []shownCheck `json:"checks"`
 }
 
 // verifySnapshot makes the checks, shows them, and returns the refusal.
@@ -889,7 +886,7 @@ func verifySnapshot(c *program.CLI, r *Reading, a *anchor) error {
 		Snapshot: r.Name, Verified: err == nil, AcceptedBefore: held, Against: a.name,
 		Scope: string(h.ScopeType), Subject: h.Subject.String(), AuthorityEpoch: h.AuthorityEpoch,
 		ConfigVersion: h.ConfigVersion,
-		ContentHash:   h.ContentHash.String(), ExpiresAt: output.Moment(h.ExpiresAt), SignerKeyIDs: keys, Checks: rows,
+		ContentHash:   h.ContentHash.String(), ExpiresAt: term.Moment(h.ExpiresAt), SignerKeyIDs: keys, Checks: rows,
 	}, func(p *term.Page) error {
 		var f term.Facts
 		what := fmt.Sprintf("%s, version %d of authority epoch %d", h.ScopeType, h.ConfigVersion, h.AuthorityEpoch)
@@ -946,7 +943,7 @@ The exit status is 0 whether or not they differ. With --exit-code it is 1 if the
 		Groups: []settings.Group{settings.Snapshot, settings.Client}, Args: command.Exactly("OLD", "NEW"),
 		Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if args[0] == "-" && args[1] == "-" {
-				return explain.New(explain.BadValue, "name", "NEW", "value", "-", "problem",
+				return errcode.New(errcode.BadValue, "name", "NEW", "value", "-", "problem",
 					"standard input can be read once", "want", "a file for one of them")
 			}
 			var both [2]*Reading
@@ -964,7 +961,7 @@ The exit status is 0 whether or not they differ. With --exit-code it is 1 if the
 				return err
 			}
 			if code && len(d.sections) > 0 {
-				return program.ExitWith(explain.ExitFailed)
+				return program.ExitWith(errcode.ExitFailed)
 			}
 			return nil
 		},
@@ -1020,7 +1017,7 @@ func (r *Reading) headerFields() []section {
 		err = errors.Join(err, wrong)
 		for name, value := range fields {
 			var b strings.Builder
-			err = errors.Join(err, output.WriteJSON(&b, value))
+			err = errors.Join(err, term.WriteJSON(&b, value))
 			out = append(out, section{prefix + name, strings.TrimSuffix(b.String(), "\n")})
 		}
 		if err != nil {

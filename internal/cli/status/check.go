@@ -11,20 +11,20 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/doctor"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/doctor"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
-	"github.com/fealty-io/fealty/internal/term"
 )
 
 func Check(c *program.CLI) *cobra.Command {
@@ -49,9 +49,9 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			groups := []string{"node", "coordinator", "store"}
 			if len(args) > 0 {
 				if !slices.Contains(doctor.Groups(), args[0]) {
-					return explain.New(explain.BadValue, "name", "the group of checks", "value",
+					return errcode.New(errcode.BadValue, "name", "the group of checks", "value",
 						command.ShownArg(args[0]),
-						"problem", command.JoinText("there is none of that name", slip.Guess(args[0], doctor.Groups())),
+						"problem", command.JoinText("there is none of that name", humanize.Suggest(args[0], doctor.Groups())),
 						"want", "one of "+strings.Join(doctor.Groups(), ", "))
 				}
 				groups = args[:1]
@@ -90,7 +90,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			if err := c.Print(checkResult(results)); err != nil {
 				return err
 			}
-			if exit := doctor.Exit(results); exit != explain.ExitOK {
+			if exit := doctor.Exit(results); exit != errcode.ExitOK {
 				return program.ExitWith(exit)
 			}
 			return nil
@@ -118,7 +118,7 @@ func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doc
 	}
 	s.Status = sync.OnceValues(func() (*fealtyv1.GetStatusResponse, error) {
 		l, _, err := c.Dial(cfg)
-		if errors.Is(err, explain.NoCoordinatorConfigured) {
+		if errors.Is(err, errcode.NoCoordinatorConfigured) {
 			return nil, doctor.ErrNotAsked
 		}
 		if err != nil {
@@ -136,7 +136,7 @@ func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doc
 		if s.Data == "" {
 			return nil, doctor.ErrNotAsked
 		}
-		l, err := line.Dial(AgentSocket(s.Data), timeout)
+		l, err := client.Dial(AgentSocket(s.Data), timeout)
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +163,7 @@ func ShapeOf(o doctor.Outcome) member.Condition {
 
 // checkReport is what fealty check prints.
 type checkReport struct {
-	Exit   explain.Exit      `json:"exit"`
+	Exit   errcode.Exit      `json:"exit"`
 	Checks []checkReportItem `json:"checks"`
 }
 

@@ -10,8 +10,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
-	"github.com/fealty-io/fealty/internal/doctor"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/cli/doctor"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // Each check is explained.
@@ -20,7 +20,7 @@ func TestExplainChecks(t *testing.T) {
 		clitest.Run(t, "explain", "check."+k.ID).Want(t, 0)
 	}
 	clitest.Run(t, "explain", "check").Want(t, 0)
-	clitest.Run(t, "explain", "check.node.contcat").Want(t, int(explain.ExitNotFound), "FE-U108")
+	clitest.Run(t, "explain", "check.node.contcat").Want(t, int(errcode.ExitNotFound), "FE-U108")
 }
 
 func TestCheckCommand(t *testing.T) {
@@ -36,11 +36,11 @@ func TestCheckCommand(t *testing.T) {
 		t.Errorf("\n%s", r.Stdout)
 	}
 	st.Phase, st.PhaseReason = "recovery", "no seed"
-	r = clitest.Run(t, "check", "coordinator", "--socket", socket, "-o", "json").Want(t, int(explain.ExitUnhealthy))
+	r = clitest.Run(t, "check", "coordinator", "--socket", socket, "-o", "json").Want(t, int(errcode.ExitUnhealthy))
 	for _, want := range []string{`"schema": "fealty.cli/v1"`, `"id": "coordinator.phase"`, `"result": "failed"`, `"depends_on": "coordinator.phase"`, `"exit": 10`} {
 		if !strings.Contains(r.Stdout, want) {
 			t.Errorf("no %s in\n%s", want, r.Stdout)
 		}
 	}
-	clitest.Run(t, "check", "cordinator", "--socket", socket).Want(t, int(explain.ExitUsage), "FE-U103")
+	clitest.Run(t, "check", "cordinator", "--socket", socket).Want(t, int(errcode.ExitUsage), "FE-U103")
 }

@@ -9,15 +9,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func Leader(c *program.CLI) *cobra.Command {
@@ -25,7 +24,7 @@ func Leader(c *program.CLI) *cobra.Command {
 }
 
 func leaderShow(c *program.CLI) *cobra.Command {
-	var wait patience.Flag
+	var wait client.WaitFlag
 	cmd := c.Command(program.Command{
 		Use: "show", Short: "show which coordinator leads, under which term, and since when",
 		Long: `Show which coordinator leads, as far as the one that is asked can tell. The leader compiles what ` +
@@ -35,13 +34,13 @@ ends rotations and prunes; everything else is served by every coordinator that i
   fealty leader show --wait=30s -o json`,
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				pause := time.Second / 20
-				resp, err := patience.Until(ctx, wait, "a leader",
+				resp, err := client.Until(ctx, wait, "a leader",
 					func(ctx context.Context) (*fealtyv1.GetLeaderResponse, bool, error) {
 						resp, err := s.Leader.GetLeader(ctx, &fealtyv1.GetLeaderRequest{})
 						if err != nil {
-							return nil, !patience.MayPass(explain.Of(err)), err
+							return nil, !client.MayPass(errcode.Of(err)), err
 						}
 						return resp, resp.GetLeader().GetTerm() != 0, nil
 					}, &pause)
@@ -80,14 +79,14 @@ func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
 	switch {
 	case l == nil: // an older coordinator does not say
 	case l.GetTerm() == 0:
-		f.Paint("leader", term.Amber, "nobody, for "+amount.Span(l.GetNobodyFor().AsDuration()))
+		f.Paint("leader", term.Amber, "nobody, for "+humanize.Span(l.GetNobodyFor().AsDuration()))
 	default:
 		answers := ""
 		if l.GetSelf() {
 			answers = " (answers)"
 		}
 		f.Add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(),
-			command.When(l.GetSince()), amount.Relative(l.GetSince().AsTime(), now)))
+			command.When(l.GetSince()), humanize.Relative(l.GetSince().AsTime(), now)))
 	}
 }
 
@@ -106,7 +105,7 @@ A coordinator that is stopped hands over by itself. Nothing is lost by a transfe
   fealty leader transfer --to coordinator-2 --reason "maintenance of host 1"`,
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Leader.TransferLeader(ctx,
 					&fealtyv1.TransferLeaderRequest{To: to, Reason: reason, DryRun: dry})
 				if err != nil {

@@ -15,19 +15,18 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/doctor"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -63,7 +62,7 @@ attention or is not known, and 10 if nothing can be changed, or the cluster, or 
 			if err == nil {
 				err = c.Print(r)
 			}
-			if err == nil && exit && health != explain.ExitOK {
+			if err == nil && exit && health != errcode.ExitOK {
 				return program.ExitWith(health)
 			}
 			return err
@@ -76,17 +75,17 @@ attention or is not known, and 10 if nothing can be changed, or the cluster, or 
 }
 
 // glance is one look at a fleet or a node.
-type glance func(ctx context.Context) (program.Result, explain.Exit, error)
+type glance func(ctx context.Context) (program.Result, errcode.Exit, error)
 
 // look returns how to look at what status is to show.
 func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), error) {
 	if data != "" {
-		l, err := line.Dial(AgentSocket(cfg.Within(data)), cfg.Duration("timeout"))
+		l, err := client.Dial(AgentSocket(cfg.Within(data)), cfg.Duration("timeout"))
 		if err != nil {
 			return nil, nil, err
 		}
 		node := fealtyv1.NewNodeServiceClient(l)
-		return func(ctx context.Context) (program.Result, explain.Exit, error) {
+		return func(ctx context.Context) (program.Result, errcode.Exit, error) {
 			n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
 			if err != nil {
 				return program.Result{}, 0, err
@@ -102,7 +101,7 @@ func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), er
 		return nil, nil, err
 	}
 	status := fealtyv1.NewStatusServiceClient(l)
-	return func(ctx context.Context) (program.Result, explain.Exit, error) {
+	return func(ctx context.Context) (program.Result, errcode.Exit, error) {
 		st, err := GetStatus(ctx, status, command.PageSize)
 		if err != nil {
 			return program.Result{}, 0, err
@@ -137,7 +136,7 @@ func GetStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size ui
 // watch looks again and again, until it is interrupted, which is how it ends. A
 // look that fails after one that did not is shown, and the next one is taken.
 func watchStatus(ctx context.Context, c *program.CLI, look glance) error {
-	redraw := c.Env.IsTerminal(c.Env.Stdout) && (c.Format == output.Table || c.Format == output.Wide)
+	redraw := c.Env.IsTerminal(c.Env.Stdout) && (c.Format == term.TableFormat || c.Format == term.Wide)
 	for first := true; ; first = false {
 		r, _, err := look(ctx)
 		switch {
@@ -146,7 +145,7 @@ func watchStatus(ctx context.Context, c *program.CLI, look glance) error {
 		case err != nil && first:
 			return err
 		case err != nil:
-			c.PrintError(failure.Of(program.Name, err))
+			c.PrintError(render.Of(program.Name, err))
 		default:
 			switch {
 			case redraw:
@@ -171,21 +170,21 @@ func watchStatus(ctx context.Context, c *program.CLI, look glance) error {
 }
 
 // fleetHealth says how a fleet is, as an exit status.
-func fleetHealth(st *fealtyv1.GetStatusResponse) explain.Exit {
-	health := explain.ExitOK
+func fleetHealth(st *fealtyv1.GetStatusResponse) errcode.Exit {
+	health := errcode.ExitOK
 	for _, f := range st.GetFindings() {
 		switch f.GetSeverity() {
 		case "critical":
-			return explain.ExitUnhealthy
+			return errcode.ExitUnhealthy
 		case "warning":
-			health = explain.ExitDegraded
+			health = errcode.ExitDegraded
 		}
 	}
 	if st.GetPhase() != "ready" {
-		return explain.ExitUnhealthy
+		return errcode.ExitUnhealthy
 	}
 	if len(verdictOf(st).GetUnknown()) > 0 {
-		health = explain.ExitDegraded
+		health = errcode.ExitDegraded
 	}
 	return health
 }
@@ -201,7 +200,7 @@ func verdictOf(st *fealtyv1.GetStatusResponse) *fealtyv1.Verdict {
 	case len(st.GetFindings()) > 0:
 		v.State = "attention"
 	case x.GetUnknown() > 0:
-		v.State, v.Unknown = "unknown", []string{"whether " + amount.Plural(x.GetUnknown(), "node", "nodes") + " can be reached"}
+		v.State, v.Unknown = "unknown", []string{"whether " + humanize.Plural(x.GetUnknown(), "node", "nodes") + " can be reached"}
 	default:
 		v.State = "well"
 	}
@@ -278,10 +277,10 @@ func leading(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	}
 	var out string
 	if l := st.GetLeader(); l.GetTerm() > 0 {
-		out = fmt.Sprintf("%s leads, term %d, since %s; ", l.GetName(), l.GetTerm(), amount.Relative(l.GetSince().AsTime(),
+		out = fmt.Sprintf("%s leads, term %d, since %s; ", l.GetName(), l.GetTerm(), humanize.Relative(l.GetSince().AsTime(),
 			now))
 	} else if l != nil {
-		out = "nobody leads, for " + amount.Span(l.GetNobodyFor().AsDuration()) + "; "
+		out = "nobody leads, for " + humanize.Span(l.GetNobodyFor().AsDuration()) + "; "
 	}
 	all := len(st.GetReplicas())
 	switch {
@@ -336,7 +335,7 @@ func ReplicaTable(replicas []*fealtyv1.Replica, now time.Time) *term.Table {
 		if r.GetHistoryIndex() > 0 {
 			index = command.Itoa(int64(r.GetHistoryIndex()))
 		}
-		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(amount.Relative(heard, now)),
+		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(humanize.Relative(heard, now)),
 			term.Txt(strings.Join(r.GetAddresses(),
 				", ")), term.Txt(command.Dash(r.GetRelease())), term.Txt(r.GetEnrolmentKey()))
 	}
@@ -348,7 +347,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	v := verdictOf(st)
 	since := ""
 	if at := v.GetSince(); at != nil {
-		since = ", since " + command.When(at) + ", " + amount.Relative(at.AsTime(), now)
+		since = ", since " + command.When(at) + ", " + humanize.Relative(at.AsTime(), now)
 	}
 	switch st.GetPhase() {
 	case "uninitialized":
@@ -356,7 +355,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	case "recovery":
 		return command.JoinWords("This coordinator is recovering and changes nothing"+since, ": ", phaseReason(st)) + "."
 	}
-	things := amount.Plural(len(st.GetFindings()), "thing needs", "things need") + " attention"
+	things := humanize.Plural(len(st.GetFindings()), "thing needs", "things need") + " attention"
 	out, unread := fmt.Sprintf("Cluster %s is ready", st.GetClusterId()), ""
 	if st.GetBaseline() == nil {
 		unread = "who its members are is not known now; "
@@ -370,19 +369,19 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	}
 	n := member.Count(st.GetMembers(), now)
 	if unknown := st.GetContacts().GetUnknown(); unknown > 0 {
-		out += fmt.Sprintf(": %s, at least %d connected and %d unknown", amount.Plural(n.Nodes, "node", "nodes"),
+		out += fmt.Sprintf(": %s, at least %d connected and %d unknown", humanize.Plural(n.Nodes, "node", "nodes"),
 			n.Connected, unknown)
 		if who := st.GetContacts().GetUnanswered(); len(who) > 0 {
 			out += ", as " + strings.Join(who, ", ") + " did not answer"
 		}
 	} else {
-		out += fmt.Sprintf(": %s, %d connected", amount.Plural(n.Nodes, "node", "nodes"), n.Connected)
+		out += fmt.Sprintf(": %s, %d connected", humanize.Plural(n.Nodes, "node", "nodes"), n.Connected)
 	}
 	switch v.GetState() {
 	case "well":
 		return out + "; nothing needs attention" + since + "."
 	case "settling":
-		return out + "; settling, " + amount.Span(v.GetSettlesIn().AsDuration()) + ": not known is " +
+		return out + "; settling, " + humanize.Span(v.GetSettlesIn().AsDuration()) + ": not known is " +
 			strings.Join(v.GetUnknown(), "; ") + "."
 	case "unknown":
 		return out + "; not known is " + strings.Join(v.GetUnknown(), "; ") + since + "."
@@ -393,7 +392,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 // phaseReason says why a coordinator is in its phase; empty where a finding says that.
 func phaseReason(st *fealtyv1.GetStatusResponse) string {
 	if slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool {
-		return f.GetCode() == string(explain.RecoveryMode)
+		return f.GetCode() == string(errcode.RecoveryMode)
 	}) {
 		return ""
 	}
@@ -468,7 +467,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 		addUpkeep(&f, u, now)
 	}
 	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ",
-		amount.Span(now.Sub(st.GetStartedAt().AsTime()))))
+		humanize.Span(now.Sub(st.GetStartedAt().AsTime()))))
 	if wide || !ready { // who brings a coordinator in needs them
 		f.Add("addresses", strings.Join(st.GetAddresses(), ", "))
 		f.Add("enrolment key", st.GetEnrolmentKey())
@@ -486,7 +485,7 @@ func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
 	const clock = "the clock of the coordinator that noted it was ahead"
 	switch at := u.GetBackupAt(); {
 	case at != nil:
-		f.Add("last backup", amount.Relative(at.AsTime(), now)+", to "+u.GetBackupBy())
+		f.Add("last backup", humanize.Relative(at.AsTime(), now)+", to "+u.GetBackupBy())
 	case u.GetBackupBy() != "":
 		f.Paint("last backup", term.Amber, "to "+u.GetBackupBy()+", and not known when: "+clock+"; the next one is noted anew")
 	default:
@@ -522,10 +521,10 @@ func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
 		f.Paint("last drill", term.Amber, missing)
 	case len(at) < need:
 		f.Paint("last drill", term.Amber, command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed",
-			amount.Relative(at[0], now), len(at), need), "; ", missing))
+			humanize.Relative(at[0], now), len(at), need), "; ", missing))
 	default:
 		f.Add("last drill", command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed since then",
-			amount.Relative(at[need-1], now), need, need), "; ", missing))
+			humanize.Relative(at[need-1], now), need, need), "; ", missing))
 	}
 }
 
@@ -547,22 +546,22 @@ func leastAutonomy(members []*fealtyv1.Member, now time.Time) string {
 	}
 	path := least.GetKind() + "/" + least.GetName()
 	if until := least.GetLive().GetAutonomousUntil().AsTime(); now.Before(until) {
-		return "every node for " + amount.Span(until.Sub(now)) + " at least (" + path + ": " +
+		return "every node for " + humanize.Span(until.Sub(now)) + " at least (" + path + ": " +
 			least.GetLive().GetAutonomyLimit() + ")"
 	}
 	return path + " no longer (" + least.GetLive().GetAutonomyLimit() + ")"
 }
 
 // nodeHealth says how a node is, as an exit status.
-func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
+func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) errcode.Exit {
 	switch {
 	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
-		return explain.ExitUnhealthy
+		return errcode.ExitUnhealthy
 	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil, n.GetLogProblem() != "", len(n.GetLostSockets()) > 0,
 		operatorProblem(n.GetOperatorCertificate(), now) != "":
-		return explain.ExitDegraded
+		return errcode.ExitDegraded
 	}
-	return explain.ExitOK
+	return errcode.ExitOK
 }
 
 // operatorProblem says what is wrong with the certificate of an operator's PKI that an
@@ -574,7 +573,7 @@ func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
 	case c.GetProblem() != "":
 		return c.GetProblem()
 	case !now.Before(c.GetNotAfter().AsTime()):
-		return "it ended " + amount.Relative(c.GetNotAfter().AsTime(), now) + ", and no other one is in its place"
+		return "it ended " + humanize.Relative(c.GetNotAfter().AsTime(), now) + ", and no other one is in its place"
 	}
 	return ""
 }
@@ -582,7 +581,7 @@ func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
 // ownPKI says which certificate of an operator's PKI is in use.
 func ownPKI(c *fealtyv1.OperatorCertificate, now time.Time) string {
 	return fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(),
-		amount.Relative(c.GetNotAfter().AsTime(), now))
+		humanize.Relative(c.GetNotAfter().AsTime(), now))
 }
 
 // permittedWords lists what the guard of a node permits.
@@ -609,7 +608,7 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	words := "is connected to " + n.GetCoordinator()
 	switch {
 	case !now.Before(end):
-		state, words = member.IsExpired, "has no valid certificate: it ended "+amount.Relative(end, now)
+		state, words = member.IsExpired, "has no valid certificate: it ended "+humanize.Relative(end, now)
 	case !n.GetConnected():
 		state, words = isAlone, "works on its own: no coordinator is in reach"
 	}
@@ -623,16 +622,16 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 		f.Add("member", n.GetMemberState())
 	}
 	f.Add("svid", fmt.Sprintf("from %s to %s, ends %s", command.When(n.GetSvidNotBefore()),
-		command.When(n.GetSvidNotAfter()), amount.Relative(end, now)))
+		command.When(n.GetSvidNotAfter()), humanize.Relative(end, now)))
 	if n.GetNextRenewal() != nil {
-		f.Add("renewal", amount.Relative(n.GetNextRenewal().AsTime(), now))
+		f.Add("renewal", humanize.Relative(n.GetNextRenewal().AsTime(), now))
 	}
 	if n.GetAutonomousUntil() != nil {
 		f.Add("works alone", doctor.AloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
 	}
 	if n.GetContactLostAt() != nil {
 		f.Paint("out of reach", term.Amber,
-			"since "+command.When(n.GetContactLostAt())+", "+amount.Relative(n.GetContactLostAt().AsTime(), now))
+			"since "+command.When(n.GetContactLostAt())+", "+humanize.Relative(n.GetContactLostAt().AsTime(), now))
 	}
 	f.Add("key", n.GetKeyId())
 	f.Add("coordinator", n.GetCoordinator())
@@ -660,11 +659,11 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	}
 	if d := n.GetClockBehind(); d != nil {
 		f.Paint("clock", term.Amber,
-			"the machine's is "+amount.Span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
+			"the machine's is "+humanize.Span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
 	}
 	if problem := n.GetLogProblem(); problem != "" {
 		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %d lines: of standard error, %s (%s)",
-			command.When(n.GetLogProblemSince()), n.GetLogDropped(), problem, explain.LogFailing))
+			command.When(n.GetLogProblemSince()), n.GetLogDropped(), problem, errcode.LogFailing))
 	}
 	f.Add("release", n.GetRelease())
 	p.Heading("node")

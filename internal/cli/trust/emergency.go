@@ -13,22 +13,21 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/keyfile"
-	"github.com/fealty-io/fealty/internal/cli/line"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/cli/status"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -62,9 +61,9 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 			if in.out == "" {
 				return command.Missing("--out", "the statement goes into a file", "--out FILE")
 			}
-			s := &cosigned.SignedEmergency{}
+			s := &trust.SignedEmergency{}
 			if s.Statement, err = e.Encode(); err != nil {
-				return explain.Wrap(err, explain.BadValue, "name", "the statement", "value", "given", "problem",
+				return errcode.Wrap(err, errcode.BadValue, "name", "the statement", "value", "given", "problem",
 					strings.TrimPrefix(err.Error(), "snapshot: "), "want", "something to revoke, with a reason")
 			}
 			if err := writeEmergency(cfg, in.out, s); err != nil {
@@ -94,8 +93,8 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 }
 
 // statement returns what the flags say.
-func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
-	e := &cosigned.Emergency{ClusterID: in.cluster, Number: in.number, Reason: in.reason,
+func (in emergencyFlags) statement(now time.Time) (*trust.Emergency, error) {
+	e := &trust.Emergency{ClusterID: in.cluster, Number: in.number, Reason: in.reason,
 		IssuedAt: now.UTC().Truncate(time.Second)}
 	if in.cluster == "" {
 		return nil, command.Missing("--cluster", "a statement is for one cluster", "--cluster ID")
@@ -131,7 +130,7 @@ func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
 		}
 		id, err := identity.New(in.cluster, identity.Kind(kind), name)
 		if err != nil {
-			return nil, explain.Wrap(err, explain.BadValue, "name", "--member", "value", command.ShownArg(text),
+			return nil, errcode.Wrap(err, errcode.BadValue, "name", "--member", "value", command.ShownArg(text),
 				"problem", err.Error(), "want", "KIND/NAME of a member")
 		}
 		e.Nodes = append(e.Nodes, id)
@@ -139,7 +138,7 @@ func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
 	for _, text := range in.revoked {
 		kind, name, ok := strings.Cut(text, "=")
 		if !ok {
-			return nil, explain.New(explain.BadValue, "name", "--revoke", "value", command.ShownArg(text),
+			return nil, errcode.New(errcode.BadValue, "name", "--revoke", "value", command.ShownArg(text),
 				"problem", "it is not KIND=NAME", "want", "such as service=billing")
 		}
 		if err := checkRevokedKind(kind); err != nil {
@@ -147,7 +146,7 @@ func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
 		}
 		r := snapshot.Revoked{Kind: kind, Name: name}
 		if err := r.Check(in.cluster); err != nil {
-			return nil, explain.Wrap(err, explain.BadValue, "name", "--revoke", "value", command.ShownArg(text),
+			return nil, errcode.Wrap(err, errcode.BadValue, "name", "--revoke", "value", command.ShownArg(text),
 				"problem", strings.TrimPrefix(err.Error(),
 					"snapshot: "), "want", "KIND=NAME, as fealty trust revoke --help says")
 		}
@@ -161,14 +160,14 @@ func (in emergencyFlags) statement(now time.Time) (*cosigned.Emergency, error) {
 func digestFlag(flag, text string, dst []byte) error {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != len(dst) || text != strings.ToLower(text) {
-		return explain.New(explain.BadValue, "name", flag, "value", command.ShownArg(text), "problem",
+		return errcode.New(errcode.BadValue, "name", flag, "value", command.ShownArg(text), "problem",
 			"it is not 64 lower case hex digits", "want", "a SHA-256, as fealty trust show -o wide shows it")
 	}
 	copy(dst, raw)
 	return nil
 }
 
-func writeEmergency(cfg *settings.Values, file string, s *cosigned.SignedEmergency) error {
+func writeEmergency(cfg *settings.Values, file string, s *trust.SignedEmergency) error {
 	raw, err := s.Marshal()
 	if err != nil {
 		return err
@@ -177,18 +176,18 @@ func writeEmergency(cfg *settings.Values, file string, s *cosigned.SignedEmergen
 }
 
 // readEmergency reads one file, or copies of one statement that were signed apart.
-func readEmergency(cfg *settings.Values, files []string) (*cosigned.SignedEmergency, *cosigned.Emergency, error) {
-	var all *cosigned.SignedEmergency
+func readEmergency(cfg *settings.Values, files []string) (*trust.SignedEmergency, *trust.Emergency, error) {
+	var all *trust.SignedEmergency
 	for _, file := range files {
 		bad := func(err error) error {
-			return explain.Wrap(err, explain.EmergencyRefused, "problem",
+			return errcode.Wrap(err, errcode.EmergencyRefused, "problem",
 				file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
 		}
-		raw, err := failure.ReadFile(cfg.Within(file), int64(snapshotform.MaxSignedEmergency))
+		raw, err := render.ReadFile(cfg.Within(file), int64(internalsnapshot.MaxSignedEmergency))
 		if err != nil {
-			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
+			return nil, nil, errcode.Wrap(err, errcode.FileMissing, "purpose", "emergency statement", "file", file)
 		}
-		s, err := cosigned.UnmarshalEmergency(raw)
+		s, err := trust.UnmarshalEmergency(raw)
 		if err != nil {
 			return nil, nil, bad(err)
 		}
@@ -202,10 +201,10 @@ func readEmergency(cfg *settings.Values, files []string) (*cosigned.SignedEmerge
 	return all, e, err
 }
 
-func decoded(file string, s *cosigned.SignedEmergency) (*cosigned.Emergency, error) {
-	e, err := cosigned.DecodeEmergency(s.Statement)
+func decoded(file string, s *trust.SignedEmergency) (*trust.Emergency, error) {
+	e, err := trust.DecodeEmergency(s.Statement)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.EmergencyRefused, "problem",
+		return nil, errcode.Wrap(err, errcode.EmergencyRefused, "problem",
 			file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	return e, nil
@@ -314,7 +313,7 @@ more. Several files of one statement, signed apart, count as one.`,
 			if dir != "" {
 				return applyOnNode(ctx, c, cfg, dir, raw, dry)
 			}
-			return c.Ask(cfg, func(services *line.Services) error {
+			return c.Ask(cfg, func(services *client.Services) error {
 				resp, err := services.Trust.ApplyEmergency(ctx,
 					&fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
 				if err != nil {
@@ -329,7 +328,7 @@ more. Several files of one statement, signed apart, count as one.`,
 						p.Line("statement %d was in force before", e.Number)
 					case !dry:
 						p.Line("statement %d is in force, and in the trust bundle; %s ended", e.Number,
-							amount.Plural(resp.GetConnectionsClosed(), "connection", "connections"))
+							humanize.Plural(resp.GetConnectionsClosed(), "connection", "connections"))
 					}
 					return nil
 				}))
@@ -344,7 +343,7 @@ more. Several files of one statement, signed apart, count as one.`,
 }
 
 func applyOnNode(ctx context.Context, c *program.CLI, cfg *settings.Values, dir string, raw []byte, dry bool) error {
-	l, err := line.Dial(status.AgentSocket(cfg.Within(dir)), cfg.Duration("timeout"))
+	l, err := client.Dial(status.AgentSocket(cfg.Within(dir)), cfg.Duration("timeout"))
 	if err != nil {
 		return err
 	}
@@ -373,17 +372,17 @@ func applyOnNode(ctx context.Context, c *program.CLI, cfg *settings.Values, dir 
 
 // shownStatement is what fealty trust emergency show prints.
 type shownStatement struct {
-	Statement  string        `json:"statement"`
-	Cluster    string        `json:"cluster"`
-	Root       string        `json:"root"`
-	Number     uint64        `json:"number"`
-	IssuedAt   output.Moment `json:"issued_at"`
-	Reason     string        `json:"reason"`
-	ConfigKeys output.Texts  `json:"config_keys"`
-	Keys       output.Texts  `json:"keys"`
-	Members    output.Texts  `json:"members"`
-	Revoked    output.Texts  `json:"revoked"`
-	Signatures output.Texts  `json:"signatures"`
+	Statement  string      `json:"statement"`
+	Cluster    string      `json:"cluster"`
+	Root       string      `json:"root"`
+	Number     uint64      `json:"number"`
+	IssuedAt   term.Moment `json:"issued_at"`
+	Reason     string      `json:"reason"`
+	ConfigKeys term.Texts  `json:"config_keys"`
+	Keys       term.Texts  `json:"keys"`
+	Members    term.Texts  `json:"members"`
+	Revoked    term.Texts  `json:"revoked"`
+	Signatures term.Texts  `json:"signatures"`
 
 	// Of a manifest that was named: how many signatures it wants, and how many of these count.
 	Threshold *int `json:"threshold,omitempty"`
@@ -392,7 +391,7 @@ type shownStatement struct {
 
 // emergencyResult shows a statement. Without a manifest nobody knows whose signatures
 // they are.
-func emergencyResult(s *cosigned.SignedEmergency, e *cosigned.Emergency, m *manifest.Manifest) program.Result {
+func emergencyResult(s *trust.SignedEmergency, e *trust.Emergency, m *manifest.Manifest) program.Result {
 	var configKeys, keys, nodes, things, signers []string
 	for _, d := range e.ConfigKeys {
 		configKeys = append(configKeys, d.String())
@@ -416,7 +415,7 @@ func emergencyResult(s *cosigned.SignedEmergency, e *cosigned.Emergency, m *mani
 	}
 	data := shownStatement{
 		Statement: s.Digest().String(), Cluster: e.ClusterID, Root: e.Root.String(), Number: e.Number,
-		IssuedAt: output.Moment(e.IssuedAt), Reason: e.Reason,
+		IssuedAt: term.Moment(e.IssuedAt), Reason: e.Reason,
 		ConfigKeys: configKeys, Keys: keys, Members: nodes, Revoked: things, Signatures: signers,
 	}
 	if m != nil {
@@ -447,14 +446,14 @@ func emergencyResult(s *cosigned.SignedEmergency, e *cosigned.Emergency, m *mani
 }
 
 // signerOf names who made a signature, and reports whether it counts for the manifest.
-func signerOf(s *cosigned.SignedEmergency, e *cosigned.Emergency, sig cosigned.SignerSignature,
+func signerOf(s *trust.SignedEmergency, e *trust.Emergency, sig trust.SignerSignature,
 	m *manifest.Manifest) (string, bool) {
 	key, err := manifest.NewKey(ed25519.PublicKey(sig.Key[:]))
 	if err != nil {
 		return "a key that everybody can sign for", false
 	}
 	if !ed25519.Verify(sig.Key[:],
-		snapshotform.PAE(snapshotform.TypeEmergency, e.ClusterID, s.Statement), sig.Signature[:]) {
+		internalsnapshot.PAE(internalsnapshot.TypeEmergency, e.ClusterID, s.Statement), sig.Signature[:]) {
 		return key.String() + ", which does not verify", false
 	}
 	if m == nil {

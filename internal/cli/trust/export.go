@@ -9,16 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/discovery"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
-	"github.com/fealty-io/fealty/internal/tokenkey"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 func export(c *program.CLI) *cobra.Command {
@@ -39,7 +37,7 @@ rotation, and at once after one with --compromised.`,
 			if dir == "" {
 				return command.Missing("--oidc", "the files go into a folder", "--oidc DIR")
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					return err
@@ -54,21 +52,21 @@ rotation, and at once after one with --compromised.`,
 
 // exported is what fealty trust export prints.
 type exported struct {
-	Issuer string       `json:"issuer"`
-	Keys   output.Texts `json:"keys"`
-	Files  output.Texts `json:"files"`
+	Issuer string     `json:"issuer"`
+	Keys   term.Texts `json:"keys"`
+	Files  term.Texts `json:"files"`
 }
 
 func exportTo(c *program.CLI, t *fealtyv1.Trust, dir string) error {
 	issuer := t.GetTokenIssuer()
 	if issuer == "" {
-		return explain.New(explain.NotFound, "what", "issuer of tokens", "name", "in the manifest in force",
+		return errcode.New(errcode.NotFound, "what", "issuer of tokens", "name", "in the manifest in force",
 			"why", "verifiers find the keys below the issuer that a token names, and these tokens name none",
 			"do", "write the https URL under which the files are to be served into the manifest, as "+
 				"workloads.token_issuer, and set it: fealty manifest set manifest.yaml")
 	}
 	out := exported{Issuer: issuer}
-	var keys []tokenkey.Key
+	var keys []jwtsvid.Key
 	for _, k := range t.GetTokenKeys() {
 		parsed, err := x509.ParsePKIXPublicKey(k.GetKey())
 		if err != nil {
@@ -78,15 +76,15 @@ func exportTo(c *program.CLI, t *fealtyv1.Trust, dir string) error {
 		if !ok {
 			return fmt.Errorf("a coordinator sent a key of tokens that is a %T", parsed)
 		}
-		keys = append(keys, tokenkey.Key{ID: k.GetKeyId(), Public: public})
+		keys = append(keys, jwtsvid.Key{ID: k.GetKeyId(), Public: public})
 		out.Keys = append(out.Keys, k.GetKeyId())
 	}
-	docs, err := discovery.New(issuer, keys)
+	docs, err := jwtsvid.NewDocuments(issuer, keys)
 	if err != nil {
 		return err
 	}
 	if out.Files, err = docs.Write(durable.Public(), dir); err != nil {
-		return explain.Wrap(err, explain.FileNotWritten, "purpose", "a file in", "file", dir, "cause", err.Error())
+		return errcode.Wrap(err, errcode.FileNotWritten, "purpose", "a file in", "file", dir, "cause", err.Error())
 	}
 	return c.Print(program.ResultOf(out, func(p *term.Page) error {
 		var f term.Facts

@@ -15,17 +15,15 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/amount"
-	"github.com/fealty-io/fealty/internal/cli/line"
-	"github.com/fealty-io/fealty/internal/cli/patience"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/term"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -42,7 +40,7 @@ runs it says which members still need the old key. The holders of the bundle are
 that is asked.`,
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					return err
@@ -78,7 +76,7 @@ func result(c *program.CLI, resp trustResponse) program.Result {
 			{Title: "SINCE"}, {Title: "REASON", Least: 12}, {Title: "BY", Wide: true}}}
 		for _, r := range t.GetRevoked() {
 			revoked.Add(term.Txt(r.GetKind()), term.Txt(r.GetName()),
-				term.Txt(amount.Relative(r.GetAt().AsTime(), now)),
+				term.Txt(humanize.Relative(r.GetAt().AsTime(), now)),
 				term.Txt(r.GetReason()), term.Txt(r.GetBy()))
 		}
 		return p.Table(revoked)
@@ -97,7 +95,7 @@ func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table 
 			shape, colour = "✖", term.Red
 		}
 		t.Add(term.Painted(colour, shape+" "+k.GetState()), term.Txt(k.GetKeyId()),
-			term.Txt(command.Itoa(int64(k.GetNumber()))), term.Txt(amount.Relative(k.GetNotAfter().AsTime(), now)),
+			term.Txt(command.Itoa(int64(k.GetNumber()))), term.Txt(humanize.Relative(k.GetNotAfter().AsTime(), now)),
 			term.Txt(command.Dash(k.GetReason())), term.Txt(k.GetDigest()), term.Txt(command.Dash(k.GetRevokedBy())))
 	}
 	return t
@@ -107,11 +105,11 @@ func details(t *fealtyv1.Trust, now time.Time) term.Facts {
 	var f term.Facts
 	f.Add("bundle", fmt.Sprintf("version %d of authority epoch %d", t.GetConfigVersion(), t.GetAuthorityEpoch()))
 	if t.GetIssuedAt() != nil {
-		f.Add("issued", command.When(t.GetIssuedAt())+", ends "+amount.Relative(t.GetExpiresAt().AsTime(), now))
+		f.Add("issued", command.When(t.GetIssuedAt())+", ends "+humanize.Relative(t.GetExpiresAt().AsTime(), now))
 	}
 	if r := t.GetRollout(); r != nil {
 		f.Add("held by", fmt.Sprintf("%d of %s that are connected here", r.GetHolding(),
-			amount.Plural(r.GetConnected(), "member", "members")))
+			humanize.Plural(r.GetConnected(), "member", "members")))
 		f.Paint("lagging", term.Amber, named(r.GetLagging(), int(r.GetConnected()-r.GetHolding())))
 	}
 	for _, r := range t.GetRoots() {
@@ -119,7 +117,7 @@ func details(t *fealtyv1.Trust, now time.Time) term.Facts {
 		if r.GetRetired() {
 			name = "retired root"
 		}
-		f.Add(name, r.GetKeyId()+", ends "+amount.Relative(r.GetNotAfter().AsTime(), now))
+		f.Add(name, r.GetKeyId()+", ends "+humanize.Relative(r.GetNotAfter().AsTime(), now))
 	}
 	for _, k := range t.GetMeshKeys() {
 		text := fmt.Sprintf("%s of epoch %d", k.GetKeyId(), k.GetAuthorityEpoch())
@@ -132,7 +130,7 @@ func details(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Add("mesh key", text)
 	}
 	if r := t.GetMeshRollout(); r.GetRenewed() < r.GetMembers() {
-		f.Paint("certified under it", term.Amber, fmt.Sprintf("%d of %s", r.GetRenewed(), amount.Plural(r.GetMembers(),
+		f.Paint("certified under it", term.Amber, fmt.Sprintf("%d of %s", r.GetRenewed(), humanize.Plural(r.GetMembers(),
 			"member", "members")))
 		f.Paint("to renew", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetRenewed())))
 	}
@@ -144,8 +142,8 @@ func details(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Paint("rotation", term.Amber,
 			fmt.Sprintf("key %s is replacing the one before, since %s: %d of %s hold everything under it",
 				r.GetKeyId(),
-				command.When(r.GetStartedAt()), r.GetConfirmed(), amount.Plural(r.GetMembers(), "member", "members")))
-		f.Add("old key leaves", "when all do, or "+amount.Relative(r.GetDeadline().AsTime(), now))
+				command.When(r.GetStartedAt()), r.GetConfirmed(), humanize.Plural(r.GetMembers(), "member", "members")))
+		f.Add("old key leaves", "when all do, or "+humanize.Relative(r.GetDeadline().AsTime(), now))
 		f.Paint("waiting for", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetConfirmed())))
 	} else if r := t.GetLastRotation(); r != nil {
 		text := fmt.Sprintf("to key %s, ended %s", r.GetKeyId(), command.When(r.GetEndedAt()))
@@ -160,8 +158,8 @@ func details(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Add("last rotation", text)
 		f.Paint("had not confirmed", term.Amber, strings.Join(r.GetMissing(), " "))
 	}
-	f.Add("banned", command.JoinWords(amount.Plural(t.GetBannedIds(), "identity", "identities"), ", ",
-		amount.Plural(t.GetBannedKeys(), "key", "keys")))
+	f.Add("banned", command.JoinWords(humanize.Plural(t.GetBannedIds(), "identity", "identities"), ", ",
+		humanize.Plural(t.GetBannedKeys(), "key", "keys")))
 	for _, e := range t.GetEmergencies() {
 		f.Paint("emergency", term.Red, fmt.Sprintf("statement %d, applied %s by %s: %s", e.GetNumber(),
 			command.When(e.GetAppliedAt()), e.GetBy(), e.GetReason()))
@@ -178,10 +176,10 @@ func named(names []string, n int) string {
 }
 
 func rotate(c *program.CLI) *cobra.Command {
-	var deadline patience.Duration
+	var deadline client.WaitDuration
 	var stolen, reason string
 	var dry, yes, mesh bool
-	var wait patience.Flag
+	var wait client.WaitFlag
 	cmd := c.Command(program.Command{
 		Use: "rotate", Short: "replace the key that signs config, or the mesh CA key",
 		Long: `Replace the config signing key. The next key is introduced in the trust bundle, and both sign. The ` +
@@ -227,7 +225,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 			if deadline.D > 0 {
 				req.Deadline = durationpb.New(deadline.D)
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Trust.RotateConfigKey(ctx, req)
 				if err != nil {
 					return err
@@ -264,8 +262,8 @@ same manifest. Members renew by themselves, and certificates under the old key a
 
 // rotateMesh replaces the mesh CA key.
 func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reason string, dry bool,
-	wait patience.Flag) error {
-	return c.Ask(cfg, func(s *line.Services) error {
+	wait client.WaitFlag) error {
+	return c.Ask(cfg, func(s *client.Services) error {
 		resp, err := s.Trust.RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{Reason: reason, DryRun: dry})
 		if err != nil {
 			return err
@@ -281,18 +279,18 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 			return c.Print(result(c, resp))
 		}
 		said, pause := "", time.Second/4
-		shown, err := patience.Until(ctx, wait, "the members to renew",
+		shown, err := client.Until(ctx, wait, "the members to renew",
 			func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 				now, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 				if err != nil {
-					return nil, !patience.MayPass(explain.Of(err)), err
+					return nil, !client.MayPass(errcode.Of(err)), err
 				}
 				if now.GetTrust().GetAuthorityEpoch() < resp.GetAuthorityEpoch() {
 					return nil, false, nil // of a coordinator that has not heard of it
 				}
 				r := now.GetTrust().GetMeshRollout()
 				if text := fmt.Sprintf("%d of %s are certified under it", r.GetRenewed(),
-					amount.Plural(r.GetMembers(), "member", "members")); text != said {
+					humanize.Plural(r.GetMembers(), "member", "members")); text != said {
 					c.Say("%s", text)
 					said = text
 				}
@@ -314,8 +312,8 @@ func checkRevokedKind(kind string) error {
 	if slices.Contains(kinds, kind) {
 		return nil
 	}
-	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
-		command.JoinText("nothing of that kind is revoked", slip.Guess(kind, kinds)), "want",
+	return errcode.New(errcode.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
+		command.JoinText("nothing of that kind is revoked", humanize.Suggest(kind, kinds)), "want",
 		"one of "+strings.Join(kinds, ", "))
 }
 
@@ -351,7 +349,7 @@ revoked for good; what is to come back comes back under another name.
 					return err
 				}
 			}
-			return c.Ask(cfg, func(s *line.Services) error {
+			return c.Ask(cfg, func(s *client.Services) error {
 				resp, err := s.Trust.Revoke(ctx, &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason,
 					DryRun: dry})
 				if err != nil {
@@ -380,15 +378,15 @@ revoked for good; what is to come back comes back under another name.
 
 // waitForRotation asks until no rotation runs that begun is of, and says when another
 // member confirmed.
-func waitForRotation(ctx context.Context, c *program.CLI, s *line.Services, begun *fealtyv1.Trust,
-	wait patience.Flag) error {
+func waitForRotation(ctx context.Context, c *program.CLI, s *client.Services, begun *fealtyv1.Trust,
+	wait client.WaitFlag) error {
 	said := ""
 	pause := time.Second / 4
-	resp, err := patience.Until(ctx, wait, "the end of the rotation",
+	resp, err := client.Until(ctx, wait, "the end of the rotation",
 		func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 			resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 			if err != nil {
-				return nil, !patience.MayPass(explain.Of(err)), err
+				return nil, !client.MayPass(errcode.Of(err)), err
 			}
 			t := resp.GetTrust()
 			if cmp.Or(cmp.Compare(t.GetAuthorityEpoch(), begun.GetAuthorityEpoch()),
@@ -397,7 +395,7 @@ func waitForRotation(ctx context.Context, c *program.CLI, s *line.Services, begu
 			}
 			r := resp.GetTrust().GetRotation()
 			if text := fmt.Sprintf("%d of %s hold everything under the new key", r.GetConfirmed(),
-				amount.Plural(r.GetMembers(), "member", "members")); r != nil && text != said {
+				humanize.Plural(r.GetMembers(), "member", "members")); r != nil && text != said {
 				c.Say("%s", text)
 				said = text
 			}

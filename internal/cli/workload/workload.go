@@ -14,14 +14,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/line"
+	"github.com/fealty-io/fealty/internal/cli/client"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/settings"
 	statuscmd "github.com/fealty-io/fealty/internal/cli/status"
-	"github.com/fealty-io/fealty/internal/command"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/output/message"
-	"github.com/fealty-io/fealty/internal/settings"
-	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/workload/files"
 )
 
@@ -33,7 +33,7 @@ func Command(c *program.CLI) *cobra.Command {
 
 // ask calls f with the service of the agent that has the folder of the settings.
 func ask(cfg *settings.Values, f func(fealtyv1.LocalWorkloadServiceClient) error) error {
-	l, err := line.Dial(statuscmd.AgentSocket(cfg.Path("data")), cfg.Duration("timeout"))
+	l, err := client.Dial(statuscmd.AgentSocket(cfg.Path("data")), cfg.Duration("timeout"))
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func follow(ctx context.Context, c *program.CLI, cfg *settings.Values, socket, f
 	}
 	err := files.Follow(ctx, socket, id, func(set *files.Set) error {
 		if err := files.Write(folder, set); err != nil {
-			return explain.Wrap(err, explain.BadValue, "name", "--dir", "value", folder, "problem", err.Error(),
+			return errcode.Wrap(err, errcode.BadValue, "name", "--dir", "value", folder, "problem", err.Error(),
 				"want", "a folder that this user can write to")
 		}
 		if err := c.Print(program.ResultOf(written{set.ID, folder}, func(p *term.Page) error {
@@ -247,7 +247,7 @@ func follow(ctx context.Context, c *program.CLI, cfg *settings.Values, socket, f
 	case errors.Is(err, errDone), !once && told() != nil && errors.Is(err, context.Canceled):
 		return nil
 	case once && last != nil:
-		return explain.Wrap(last, explain.BadValue, "name", "the identity of this process", "value", "none",
+		return errcode.Wrap(last, errcode.BadValue, "name", "the identity of this process", "value", "none",
 			"problem", status.Convert(last).Message(), "want",
 			"a service that registers it: fealty workload test says what is missing")
 	}

@@ -18,36 +18,35 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/batch"
-	"github.com/fealty-io/fealty/internal/coordinator/auditing"
+	"github.com/fealty-io/fealty/internal/coordinator/admission/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/audit/buffer"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
-	"github.com/fealty-io/fealty/internal/coordinator/peers"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
+	"github.com/fealty-io/fealty/internal/coordinator/peer/status"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/recall"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 // Config is what an Admission is made of.
 type Config struct {
 	Head       *authority.Head
-	Peers      *peers.Peers
-	Bundle     *trustbundle.Current
+	Peers      *status.Peers
+	Bundle     *current.Current
 	Election   *election.Election
 	Store      store.Store
-	Membership *membership.Membership
+	Membership *member.Membership
 	StoreGuard *storeguard.Guard
-	Auditing   *auditing.Queue
-	Faults     *fault.Points
+	Auditing   *buffer.Queue
+	Faults     *failpoint.Points
 	Limiter    *flowcontrol.Sources
 	PerMember  *flowcontrol.PerKey // renewals and rejoins, by identity
 	Readers    *flowcontrol.Readers
-	Refusals   *pace.LogSampler
+	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 
@@ -63,7 +62,7 @@ type Admission struct {
 	cfg     Config
 	metrics *metrics
 
-	recalls      recall.List          // of streams whose members hold certificates that stand in no record
+	recalls      member.RecallList    // of streams whose members hold certificates that stand in no record
 	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
 	joinSlots    chan struct{}        // held by each join that is decided
 	joins        *batch.Desk[joinLine, *joiner]

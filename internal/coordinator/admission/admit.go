@@ -10,14 +10,13 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/hostinfo"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Admission decides here, without I/O: who a candidate is by the manifest in
@@ -64,12 +63,12 @@ type match struct {
 func tokenFault(tok Token, now time.Time) error {
 	switch {
 	case tok.Revoked:
-		return explain.New(explain.TokenRevoked, "token", tok.ID)
+		return errcode.New(errcode.TokenRevoked, "token", tok.ID)
 	case !now.Before(tok.ExpiresAt):
-		return explain.New(explain.TokenExpired, "token", tok.ID,
+		return errcode.New(errcode.TokenExpired, "token", tok.ID,
 			"expired_at", tok.ExpiresAt.UTC().Format(time.RFC3339), "now", now.UTC().Format(time.RFC3339))
 	case tok.Used >= tok.Uses:
-		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
+		return errcode.New(errcode.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
 	}
 	return nil
 }
@@ -83,9 +82,9 @@ func tokenFault(tok Token, now time.Time) error {
 func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.Member], generated string) (match,
 	error) {
 	selectors := c.proven.Selectors()
-	unauthorized := explain.New(explain.JoinUnauthorized)
+	unauthorized := errcode.New(errcode.JoinUnauthorized)
 	if len(selectors) > 0 {
-		unauthorized = explain.New(explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
+		unauthorized = errcode.New(errcode.JoinUnauthorized, "shown", fmt.Sprint(selectors))
 	}
 	if c.proven.Type() == proof.TypeSVID {
 		// A member may come back while an entry still covers what it once showed:
@@ -128,7 +127,7 @@ func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.
 		err = nameable(id)
 	}
 	if err != nil {
-		return match{}, explain.Wrap(err, explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
+		return match{}, errcode.Wrap(err, errcode.JoinUnauthorized, "shown", fmt.Sprint(selectors))
 	}
 	return match{entry: found.Entry, id: id, selector: found.Selector, token: found.Token}, nil
 }
@@ -137,7 +136,7 @@ func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.
 // and no snapshot holds what looks like a raw secret. It would be one member that keeps
 // the others from what they are told.
 func nameable(id identity.ID) error {
-	if what := snapshotform.CheckedIn("", id.String()); what != "" {
+	if what := snapshot.CheckedIn("", id.String()); what != "" {
 		return fmt.Errorf("the name of the member looks like a %s: no snapshot could hold it", what)
 	}
 	return nil
@@ -156,7 +155,7 @@ func kindMismatch(who string, allowed, requested identity.Kind) error {
 		do = "it is for a machine, and not for a person: fealty join --kind " + string(allowed) +
 			", with the same proof"
 	}
-	return explain.New(explain.JoinKindMismatch, "identity", who, "allowed", string(allowed),
+	return errcode.New(errcode.JoinKindMismatch, "identity", who, "allowed", string(allowed),
 		"requested", string(requested), "do", do)
 }
 
@@ -188,7 +187,7 @@ type admission struct {
 // proves that it is the member of that name.
 func admit(m match, c candidate, v admissionView, csr error, now time.Time) (admission, error) {
 	if v.bannedID.Exists() || v.bannedKey.Exists() || v.bannedProof.Exists() || v.bundleBanned {
-		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())
+		return admission{}, errcode.New(errcode.JoinBanned, "identity", m.id.String())
 	}
 	if err := stillMember(m, c, v.member); err != nil {
 		return admission{}, err
@@ -237,7 +236,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		}
 	} else if m.entry.MaxMembers > 0 {
 		if v.members >= m.entry.MaxMembers {
-			return admission{}, explain.New(explain.JoinEntryFull, "entry", m.entry.Name,
+			return admission{}, errcode.New(errcode.JoinEntryFull, "entry", m.entry.Name,
 				"max", fmt.Sprint(m.entry.MaxMembers))
 		}
 	}
@@ -248,7 +247,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		a.tokenUse = &TokenUse{Member: a.record.Path(), At: now.UTC()}
 	}
 	a.record.Cover(m.entry)
-	if !a.record.Rekey(c.key, now.Add(m.entry.SVIDTTL), now, lifetimes.StretchOf(m.entry.SVIDTTL)) {
+	if !a.record.Rekey(c.key, now.Add(m.entry.SVIDTTL), now, record.StretchOf(m.entry.SVIDTTL)) {
 		return admission{}, renewedTooOften(m.id)
 	}
 	return a, nil
@@ -258,7 +257,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 // proof, or none any more: it would be admitted beside what it was.
 func stillMember(m match, c candidate, member record.Versioned[record.Member]) error {
 	other := func(problem string) error {
-		return explain.New(explain.JoinOtherMember, "claimed", flowcontrol.Clip(c.member, flowcontrol.MaxShownBytes),
+		return errcode.New(errcode.JoinOtherMember, "claimed", flowcontrol.Clip(c.member, flowcontrol.MaxShownBytes),
 			"problem", problem)
 	}
 	switch {
@@ -283,19 +282,19 @@ func tokenAdmits(c candidate, member record.Versioned[record.Member], now time.T
 	case tok.Revoked:
 		return tokenFault(tok, now)
 	case !member.Exists() || !m.Held() || m.Key != c.key || m.Token != tok.ID:
-		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
+		return errcode.New(errcode.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
 	}
 	return nil
 }
 
 // nameTaken is the refusal of a name that another machine has, or another login of a person.
-func nameTaken(id identity.ID) *explain.Error {
+func nameTaken(id identity.ID) *errcode.Error {
 	name := string(id.Kind()) + "/" + id.Name()
 	do := "if the machine was replaced, an admin runs fealty member replace " + name + "; otherwise join under a free name"
 	if record.IsSession(id.Kind()) {
 		do = "go on with that login until it ends; if it is lost, an admin ends it: fealty member replace " + name
 	}
-	return explain.New(explain.JoinNameTaken, "identity", id.String(), "do", do)
+	return errcode.New(errcode.JoinNameTaken, "identity", id.String(), "do", do)
 }
 
 // rejoins reports whether c proved that it is the member that old records.
@@ -307,7 +306,7 @@ func rejoins(m match, c candidate, old record.Member, now time.Time) error {
 		if old.Held() && c.proven.KeyID() == old.Key {
 			return nil
 		}
-		return explain.New(explain.JoinClone, "identity", m.id.String(), "key", c.proven.KeyID().String()[:16])
+		return errcode.New(errcode.JoinClone, "identity", m.id.String(), "key", c.proven.KeyID().String()[:16])
 	case old.State == record.Replacing:
 		return nil
 	case c.token != nil && c.token.use.Exists() && c.key == old.Key:
@@ -327,7 +326,7 @@ func rejoins(m match, c candidate, old record.Member, now time.Time) error {
 // it wants certified.
 func renewal(m *manifest.Manifest, rec record.Versioned[record.Member], id identity.ID, presented,
 	next identity.KeyID, csr error, now time.Time) (record.Member, *manifest.Entry, error) {
-	gone := explain.New(explain.RenewEntryGone, "identity", id.String())
+	gone := errcode.New(errcode.RenewEntryGone, "identity", id.String())
 	if record.IsSession(id.Kind()) || !rec.Exists() || !rec.Value.Held() {
 		return record.Member{}, nil, gone
 	}
@@ -345,17 +344,17 @@ func renewal(m *manifest.Manifest, rec record.Versioned[record.Member], id ident
 		// The answer to the last renewal was lost: the same new key again.
 	default:
 		// An older key is in use: two machines hold this identity.
-		return record.Member{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key",
+		return record.Member{}, nil, errcode.New(errcode.RenewOlderKey, "identity", id.String(), "key",
 			presented.String()[:16])
 	}
 	if csr != nil {
 		return record.Member{}, nil, csr
 	}
 	if next != old.Key && old.WasKey(next) {
-		return record.Member{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key",
+		return record.Member{}, nil, errcode.New(errcode.RenewOlderKey, "identity", id.String(), "key",
 			next.String()[:16])
 	}
-	if !rec.Value.Rekey(next, now.Add(found.Entry.SVIDTTL), now, lifetimes.StretchOf(found.Entry.SVIDTTL)) {
+	if !rec.Value.Rekey(next, now.Add(found.Entry.SVIDTTL), now, record.StretchOf(found.Entry.SVIDTTL)) {
 		return record.Member{}, nil, renewedTooOften(id)
 	}
 	rec.Value.Cover(found.Entry)
@@ -384,7 +383,7 @@ func coveredBy(m *manifest.Manifest, rec record.Member) (manifest.Match, loss) {
 }
 
 func renewedTooOften(id identity.ID) error {
-	return explain.New(explain.RateLimited, "what", "renewals of "+id.String(), "limit",
+	return errcode.New(errcode.RateLimited, "what", "renewals of "+id.String(), "limit",
 		fmt.Sprintf("%d valid certificates", record.MaxLiveKeys))
 }
 

@@ -14,11 +14,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -31,7 +29,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	owner := d.Joined("a")
 	binding := make([]byte, 32)
 	rand.Read(binding)
-	ch := challenge.New(binding)
+	ch := proof.NewChallenge(binding)
 	req := coordinatortest.JoinRequest(t, ch, owner.Key, identity.Data, proof.NewSVIDProver(identity.Data, "a",
 		owner.Key))
 	proven := 0
@@ -42,7 +40,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 		return nil
 	})
 	_, err := d.C.Rooms().Admission.Join(t.Context(), ch, req)
-	coordinatortest.WantOnly(t, "the proof of before", err, explain.JoinClone)
+	coordinatortest.WantOnly(t, "the proof of before", err, errcode.JoinClone)
 	if proven != 1 {
 		t.Errorf("it was decided %d times", proven)
 	}
@@ -60,17 +58,17 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 		t.Run(prefix, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m, other := d.Joined("a"), d.Joined("b")
-			desktest.BanAt(d, t, identity.Data, "a")
+			coordinatortest.BanAt(d, t, identity.Data, "a")
 			version := d.C.Rooms().Bundle.View().Version
 			for _, key := range d.Store.Keys(prefix) {
 				d.Store.Alter(key, func([]byte) []byte { return nil })
 			}
-			coordinatortest.WantOnly(t, "rejoin", m.Rejoin(), explain.JoinBanned)
+			coordinatortest.WantOnly(t, "rejoin", m.Rejoin(), errcode.JoinBanned)
 			next, _ := coordinatortest.NewKey()
 			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
 				m.Key)},
 				coordinatortest.MustCSR(t, next))
-			coordinatortest.WantOnly(t, "renew", err, explain.JoinBanned)
+			coordinatortest.WantOnly(t, "renew", err, errcode.JoinBanned)
 			coordinatortest.WantOnly(t, "renewal of another member", other.Renew(), "")
 			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
@@ -81,7 +79,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			}
 			_, err = d.Members().BanMember(t.Context(),
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
-			coordinatortest.WantOnly(t, "a ban on top of it", err, explain.StoreForged)
+			coordinatortest.WantOnly(t, "a ban on top of it", err, errcode.StoreForged)
 			d.Restart()
 			coordinatortest.WantPhase(d, "recovery", "trust state")
 		})
@@ -113,8 +111,8 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 	coordinatortest.WantOnly(t, "rejoin", m.Rejoin(), "")
 	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 	named("c")
-	coordinatortest.WantOnly(t, "rejoin by the old name", m.Rejoin(), explain.JoinUnauthorized)
-	coordinatortest.WantOnly(t, "renewal of the old name", m.Renew(), explain.RenewEntryGone)
+	coordinatortest.WantOnly(t, "rejoin by the old name", m.Rejoin(), errcode.JoinUnauthorized)
+	coordinatortest.WantOnly(t, "renewal of the old name", m.Renew(), errcode.RenewEntryGone)
 }
 
 // A ban that is committed between the look at the records and the transaction
@@ -157,7 +155,7 @@ func TestBanWinsTheRace(t *testing.T) {
 				case "renew":
 					_, err = m.RenewWith(m.Leaf, next)
 				}
-				coordinatortest.WantOnly(t, act, err, explain.JoinBanned)
+				coordinatortest.WantOnly(t, act, err, errcode.JoinBanned)
 			})
 		}
 	}
@@ -175,8 +173,8 @@ func TestReplaceKeepsDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
-	coordinatortest.WantOnly(t, "remove", err, explain.MemberOwnsDomains)
-	desktest.ReplaceAt(d, t, identity.Data, "a")
+	coordinatortest.WantOnly(t, "remove", err, errcode.MemberOwnsDomains)
+	coordinatortest.ReplaceAt(d, t, identity.Data, "a")
 	next := d.Joined("a")
 	after := d.Record(identity.Data, "a").Value
 	if !slices.Equal(after.Domains, []string{"range-7"}) || after.Incarnation != coordinatortest.KeyOf(t, next.Key) {
@@ -212,14 +210,14 @@ func TestStoreOutage(t *testing.T) {
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
-		"set": func() error { return d.Set(desktest.EntriesOf(false)) },
+		"set": func() error { return d.Set(coordinatortest.EntriesOf(false)) },
 	}
 	for name, call := range calls {
 		err := call()
-		if !errors.Is(err, explain.StoreUnreachable) {
-			t.Errorf("%s: %v, want %s", name, err, explain.StoreUnreachable)
+		if !errors.Is(err, errcode.StoreUnreachable) {
+			t.Errorf("%s: %v, want %s", name, err, errcode.StoreUnreachable)
 		}
-		if s := explain.Of(err); s != nil && strings.Contains(s.What+s.Why+s.Do, "/secret/path") {
+		if s := errcode.Of(err); s != nil && strings.Contains(s.What+s.Why+s.Do, "/secret/path") {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
@@ -227,10 +225,10 @@ func TestStoreOutage(t *testing.T) {
 	d.Store.SetDown(fmt.Errorf("commit to /secret/path: %w", store.ErrFull))
 	for name, call := range calls {
 		err := call()
-		if !errors.Is(err, explain.StoreFull) {
-			t.Errorf("%s on a full disk: %v, want %s", name, err, explain.StoreFull)
+		if !errors.Is(err, errcode.StoreFull) {
+			t.Errorf("%s on a full disk: %v, want %s", name, err, errcode.StoreFull)
 		}
-		if s := explain.Of(err); s != nil && strings.Contains(s.What+s.Why+s.Do, "/secret/path") {
+		if s := errcode.Of(err); s != nil && strings.Contains(s.What+s.Why+s.Do, "/secret/path") {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -51,7 +51,7 @@ func TestRelayedProofIsRefused(t *testing.T) {
 	}
 	defer conn.Close()
 	err = careless{victim}.join(conn, proof.NewTokenProver(tok))
-	coordinatortest.WantCode(t, err, explain.TokenUnknown)
+	coordinatortest.WantCode(t, err, errcode.TokenUnknown)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
 	}
@@ -203,7 +203,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 		switch err := <-errs; {
 		case err == nil:
 			admitted++
-		case errors.Is(explain.Of(err), explain.TokenSpent):
+		case errors.Is(errcode.Of(err), errcode.TokenSpent):
 			spent++
 		default:
 			t.Errorf("unexpected: %v", err)
@@ -228,7 +228,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	if err := n.Join(identity.Data, proof.NewTokenProver(tok)); err == nil {
 		t.Fatal("the answer was not lost")
 	}
-	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.TokenSpent)
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), errcode.TokenSpent)
 	if err := n.Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestForgedRecordsAreRefused(t *testing.T) {
 			if _, err := f.Store.CompareAndSwap(ctx, tc.key, e.Version, altered); err != nil {
 				t.Fatal(err)
 			}
-			coordinatortest.WantCode(t, tc.call(), explain.StoreForged)
+			coordinatortest.WantCode(t, tc.call(), errcode.StoreForged)
 
 			// What people are told to do: the record as it was, from a dump, counts again at once.
 			now, err := f.Store.Get(ctx, tc.key)
@@ -290,7 +290,7 @@ func TestForgedRecordsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = f.Local().Token.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: strings.Repeat("b", 16)})
-	coordinatortest.WantCode(t, err, explain.StoreForged)
+	coordinatortest.WantCode(t, err, errcode.StoreForged)
 }
 
 // A conflict that never ends is an answer, not a hang.
@@ -299,5 +299,5 @@ func TestEndlessConflictIsReported(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	f.Faults.Fail("join.before-commit", &store.ConflictError{Key: history.HeadKey})
 	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.StoreBusy)
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), errcode.StoreBusy)
 }

@@ -8,10 +8,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
@@ -47,13 +46,13 @@ func (a *Admission) Bootstrap(s *authority.State, rec record.Member, version sto
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.Manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
 		Coordinators: a.cfg.Peers.KnownAddresses(),
-		RenewEvery:   lifetimes.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
+		RenewEvery:   record.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
-		Degraded:     lifetimes.Degraded(s.Manifest),
+		Degraded:     record.Degraded(s.Manifest),
 		Resilience: snapshot.Resilience{DataMembers: a.cfg.Membership.Roster().Count(identity.Data),
 			Required: s.Manifest.Baseline.Data},
 	}
-	if snapshot.ScopeNodeBootstrap.MayHold(snapshotform.SectionMembers, roles) {
+	if snapshot.ScopeNodeBootstrap.MayHold(internalsnapshot.SectionMembers, roles) {
 		for _, m := range a.cfg.Membership.Roster().VisibleTo(rec, maxBootstrapMembers) {
 			other, err := identity.New(s.Manifest.Cluster, m.Kind, m.Name)
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -53,7 +53,7 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	coordinatortest.WantCode(t, late.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.Key)),
-		explain.RejoinGraceOver)
+		errcode.RejoinGraceOver)
 }
 
 // rawConn dials with the node's certificate, whatever its dates say.

@@ -18,15 +18,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/batch"
-	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/admission/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/hostinfo"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -73,7 +72,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, err
 		}
 		defer slot.Leave()
-		ch, err := challenge.Open(ctx)
+		ch, err := proof.OpenChallenge(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +87,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, slot.Reason(err)
 		}
 		if n := proto.Size(req); n > maxJoinBytes {
-			return nil, explain.New(explain.RequestField,
+			return nil, errcode.New(errcode.RequestField,
 				"field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n,
 					maxJoinBytes))
 		}
@@ -107,7 +106,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		case c.joinSlots <- struct{}{}:
 			defer func() { <-c.joinSlots }()
 		case <-ctx.Done():
-			return nil, explain.New(explain.RateLimited,
+			return nil, errcode.New(errcode.RateLimited,
 				"what", "joins", "limit", fmt.Sprintf("%d at once", JoinsAtOnce))
 		}
 		return c.Join(ctx, ch, req)
@@ -117,7 +116,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 	if err != nil {
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr),
 			slog.String("kind", kind),
-			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
+			slog.String("code", errcode.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
 	return stream.Send(&fealtyv1.JoinResponse{Step: &fealtyv1.JoinResponse_Grant{Grant: grant}})
@@ -125,8 +124,8 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 
 func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 	switch {
-	case err != nil && explain.CodeOf(err) != "":
-		return explain.CodeOf(err)
+	case err != nil && errcode.CodeOf(err) != "":
+		return errcode.CodeOf(err)
 	case err != nil:
 		return "error"
 	case g.GetOutcome() == fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER:
@@ -137,7 +136,7 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 
 // Join decides and applies one join over ch. On every error the catalog is
 // unchanged, except after an unknown outcome of the store (I1).
-func (a *Admission) Join(ctx context.Context, ch challenge.Challenge,
+func (a *Admission) Join(ctx context.Context, ch proof.Challenge,
 	req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
 	turn := a.oneTurn()
 	var j *joiner
@@ -185,12 +184,12 @@ func (a *Admission) enter(ctx context.Context, j *joiner) error {
 
 // prove runs the checks that come before the catalog is looked at: cluster, and
 // proof. A fault of the CSR is reported after the bans.
-func (a *Admission) prove(ctx context.Context, s *authority.State, ch challenge.Challenge,
+func (a *Admission) prove(ctx context.Context, s *authority.State, ch proof.Challenge,
 	req *fealtyv1.JoinRequest) (*joiner, error) {
 	kind := identity.Kind(req.GetKind())
 	// The transcript holds the key to certify, so the CSR is opened before the
 	// proof. A CSR that cannot be opened has no key that a proof could cover.
-	publicKey, csrErr := ca.ParseCSR(req.GetCsr())
+	publicKey, csrErr := pki.ParseCSR(req.GetCsr())
 	spki, err := csrKey(req.GetCsr())
 	if err != nil {
 		spki, csrErr = nil, err
@@ -210,7 +209,7 @@ func (a *Admission) prove(ctx context.Context, s *authority.State, ch challenge.
 			// Only who is known here learns which cluster this is.
 			fields = append(fields, "cluster", s.Manifest.Cluster)
 		}
-		return nil, explain.New(explain.JoinWrongCluster, fields...)
+		return nil, errcode.New(errcode.JoinWrongCluster, fields...)
 	}
 	if spki == nil {
 		return nil, csrRejection(csrErr)
@@ -271,7 +270,7 @@ func inGrace(s *authority.State, rec record.Member, now time.Time) error {
 		grace = 0
 	}
 	if end := rec.NotAfter.Add(grace); rec.Name != "" && !now.Before(end) {
-		return explain.New(explain.RejoinGraceOver, "identity", rec.Path(), "not_after",
+		return errcode.New(errcode.RejoinGraceOver, "identity", rec.Path(), "not_after",
 			rec.NotAfter.UTC().Format(time.RFC3339), "grace", grace.String())
 	}
 	return nil
@@ -330,9 +329,9 @@ func (a *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 	switch {
 	case errors.As(err, &clone):
 		a.cfg.Membership.OlderKey(ctx, clone.Kind, clone.Name, clone.Error())
-		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
+		return errcode.Wrap(err, errcode.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
-		return explain.Wrap(err, explain.ProofUnknownType, "type",
+		return errcode.Wrap(err, errcode.ProofUnknownType, "type",
 			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
 		return a.cfg.Head.StoreError("look up what the proof names", lookup.Err)
@@ -341,11 +340,11 @@ func (a *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 	case e.Type == proof.TypeX509 && errors.Is(err, proof.ErrRefused):
 		// The certificate is good and the caller's own, or stolen: either way it is told
 		// nothing that it does not show.
-		return explain.Wrap(err, explain.ProofOtherSession)
+		return errcode.Wrap(err, errcode.ProofOtherSession)
 	case e.Type == proof.TypeToken:
 		return unknownToken()
 	}
-	return explain.Wrap(err, explain.JoinUnauthorized, "shown",
+	return errcode.Wrap(err, errcode.JoinUnauthorized, "shown",
 		"a "+flowcontrol.Clip(e.Type, flowcontrol.MaxShownBytes)+" proof that does not verify over this channel")
 }
 
@@ -356,28 +355,28 @@ func certificateRejection(err *proof.CertificateError) error {
 	chain := err.Err
 	switch chain.Reason {
 	case identity.ErrExpired:
-		return explain.Wrap(err, explain.JoinCertificateExpired,
+		return errcode.Wrap(err, errcode.JoinCertificateExpired,
 			"not_before", chain.NotBefore.UTC().Format(time.RFC3339),
 			"not_after", chain.NotAfter.UTC().Format(time.RFC3339), "now", chain.Now.UTC().Format(time.RFC3339))
 	case identity.ErrUntrusted:
-		return explain.Wrap(err, explain.JoinCertificateForeign, "issuer",
+		return errcode.Wrap(err, errcode.JoinCertificateForeign, "issuer",
 			flowcontrol.Clip(err.Issuer, flowcontrol.MaxShownBytes))
 	}
-	return explain.Wrap(err, explain.JoinCertificateUnfit, "rule", chain.Rule, "section", chain.Section, "problem",
+	return errcode.Wrap(err, errcode.JoinCertificateUnfit, "rule", chain.Rule, "section", chain.Section, "problem",
 		flowcontrol.Clip(chain.Detail, 4*flowcontrol.MaxShownBytes))
 }
 
 // unknownToken is the one answer to an unknown token and to a wrong signature.
-func unknownToken() error { return explain.New(explain.TokenUnknown) }
+func unknownToken() error { return errcode.New(errcode.TokenUnknown) }
 
 func csrRejection(err error) error {
-	return explain.Wrap(err, explain.JoinBadCSR, "problem", err.Error())
+	return errcode.Wrap(err, errcode.JoinBadCSR, "problem", err.Error())
 }
 
 // csrKey returns the DER of the key in a CSR, whatever else is in it.
 func csrKey(der []byte) ([]byte, error) {
-	if len(der) > ca.MaxCSRBytes {
-		return nil, fmt.Errorf("the request has %d bytes, at most %d are allowed", len(der), ca.MaxCSRBytes)
+	if len(der) > pki.MaxCSRBytes {
+		return nil, fmt.Errorf("the request has %d bytes, at most %d are allowed", len(der), pki.MaxCSRBytes)
 	}
 	csr, err := x509.ParseCertificateRequest(der)
 	if err != nil {

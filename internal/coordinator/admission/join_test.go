@@ -11,9 +11,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -71,7 +70,7 @@ func TestStrangerIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewKeyProver(key)), explain.JoinUnauthorized)
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewKeyProver(key)), errcode.JoinUnauthorized)
 	if after := f.Catalog(); after != before {
 		t.Fatalf("the catalog changed:\n%s\nwas\n%s", after, before)
 	}
@@ -88,7 +87,7 @@ func TestJoinOfAnotherClusterIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = n.Join(identity.Data, proof.NewKeyProver(key))
-	coordinatortest.WantCode(t, err, explain.JoinWrongCluster)
+	coordinatortest.WantCode(t, err, errcode.JoinWrongCluster)
 	if after := f.Catalog(); after != before {
 		t.Fatal("the catalog changed")
 	}
@@ -98,7 +97,7 @@ func TestJoinAsAnotherKindIsRefused(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	before := f.Catalog()
 	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-c"})
-	coordinatortest.WantCode(t, f.Node().Join(identity.Witness, proof.NewTokenProver(tok)), explain.JoinKindMismatch)
+	coordinatortest.WantCode(t, f.Node().Join(identity.Witness, proof.NewTokenProver(tok)), errcode.JoinKindMismatch)
 	if after := f.Catalog(); after != before {
 		t.Fatal("the catalog changed")
 	}
@@ -173,10 +172,10 @@ func TestRenewBanAndRestart(t *testing.T) {
 		t.Fatal("a banned member was renewed")
 	}
 	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)),
-		explain.JoinBanned)
+		errcode.JoinBanned)
 	n.Key, _ = coordinatortest.NewKey()
 	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
-	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBanned)
+	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewTokenProver(tok)), errcode.JoinBanned)
 }
 
 // A member that calls itself what looks like a secret would be in nobody's snapshot,
@@ -184,11 +183,11 @@ func TestRenewBanAndRestart(t *testing.T) {
 // One that is there already holds up no other.
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 		t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
-	coordinatortest.WantOnly(t, "token", err, explain.TokenRequest)
+	coordinatortest.WantOnly(t, "token", err, errcode.TokenRequest)
 	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
 	rename := func(prefix, field, from, to string) {
 		t.Helper()
@@ -215,12 +214,12 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 	}
 	rename(admission.TokenPrefix, "name", "other", name) // as an earlier release made it
 	coordinatortest.WantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)),
-		explain.JoinUnauthorized)
+		errcode.JoinUnauthorized)
 	if _, ok := d.Store.Snapshot()[record.MemberKey(identity.Data, name)]; ok {
 		t.Fatal("it is a member")
 	}
-	desktest.JoinedAs(d, "acme", "earlier")
+	coordinatortest.JoinedAs(d, "acme", "earlier")
 	rename(record.MemberPrefix, "name", "earlier", name)
-	desktest.FollowMembers(d, d.C)
-	desktest.JoinedAs(d, "acme", "later")
+	coordinatortest.FollowMembers(d, d.C)
+	coordinatortest.JoinedAs(d, "acme", "later")
 }

@@ -11,16 +11,16 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/admission/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Joins at rate: joins that wait for one entry are decided on what memory says and
@@ -221,7 +221,7 @@ func (a *Admission) look(ctx context.Context, j *joiner) error {
 		}
 	}
 	if _, err := admit(m, cand, v, j.csrErr, now); err != nil {
-		if errors.Is(err, explain.JoinClone) {
+		if errors.Is(err, errcode.JoinClone) {
 			a.cfg.Membership.OlderKey(ctx, m.id.Kind(), m.id.Name(), err.Error())
 		}
 		return err

@@ -20,9 +20,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -62,13 +61,13 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 		d := coordinatortest.ReadyDesk(
 			t, coordinatortest.PoolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 1000}\n")
 		defer d.C.Close()
-		var joins []*desktest.Attempt
+		var joins []*coordinatortest.Attempt
 		var tok proof.JoinToken
 		for i := range machines {
 			if i%(machines/tokens) == 0 {
 				tok = d.Token(&fealtyv1.CreateTokenRequest{Entry: entry, Uses: uint32(machines / tokens)})
 			}
-			joins = append(joins, desktest.AttemptAt(d, d.C, tok))
+			joins = append(joins, coordinatortest.AttemptAt(d, d.C, tok))
 		}
 		var n, most atomic.Int64
 		d.Store.Follow(func(tx store.Tx) {
@@ -76,7 +75,7 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 			most.Store(max(most.Load(), int64(len(tx.If)+len(tx.Put)+len(tx.Delete))))
 		})
 		before := d.Store.Calls()
-		desktest.AllAtOnce(d, t, joins)
+		coordinatortest.AllAtOnce(d, t, joins)
 		trips = d.Store.Calls() - before
 		d.Store.Follow(nil)
 		for _, a := range joins {
@@ -115,7 +114,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 8})
 	reached, release := d.Faults.Block("join.after-commit")
 	defer release()
-	held := desktest.AttemptAt(d, d.C, tok)
+	held := coordinatortest.AttemptAt(d, d.C, tok)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer release()
@@ -123,7 +122,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	<-reached
 	d.Faults.Disarm("join.after-commit")
 	for range 7 {
-		a := desktest.AttemptAt(d, d.C, tok)
+		a := coordinatortest.AttemptAt(d, d.C, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, err := d.C.Rooms().Admission.Join(ctx, a.Challenge, a.Request)
 		cancel()
@@ -144,41 +143,41 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 100})
 	last := d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 1})
 	named := func() proof.JoinToken { return d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Name: "twin"}) }
-	joins := []*desktest.Attempt{desktest.AttemptAt(d, d.C, tok)}
-	want := []explain.Code{""}
-	add := func(a *desktest.Attempt, code explain.Code) *desktest.Attempt {
+	joins := []*coordinatortest.Attempt{coordinatortest.AttemptAt(d, d.C, tok)}
+	want := []errcode.Code{""}
+	add := func(a *coordinatortest.Attempt, code errcode.Code) *coordinatortest.Attempt {
 		joins, want = append(joins, a), append(want, code)
 		return a
 	}
 	// That it is banned stands in the store alone: its own transaction would find it.
-	banned := add(desktest.AttemptAt(d, d.C, tok), explain.JoinBanned)
+	banned := add(coordinatortest.AttemptAt(d, d.C, tok), errcode.JoinBanned)
 	banKey(d, t, banned.Key)
-	gone := add(desktest.AttemptAt(d, d.C, d.Token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
+	gone := add(coordinatortest.AttemptAt(d, d.C, d.Token(&fealtyv1.CreateTokenRequest{Entry: "large"})), errcode.TokenRevoked)
 	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
 		d.C.Rooms().Admission.RegisterServices)).RevokeToken(t.Context(),
 		&fealtyv1.RevokeTokenRequest{Id: gone.Token.ID}); err != nil {
 		t.Fatal(err)
 	}
-	bad := add(desktest.AttemptAt(d, d.C, tok), explain.JoinOtherMember)
+	bad := add(coordinatortest.AttemptAt(d, d.C, tok), errcode.JoinOtherMember)
 	bad.Request.Member = "somebody"
 	for range 3 {
-		add(desktest.AttemptAt(d, d.C, tok), "")
+		add(coordinatortest.AttemptAt(d, d.C, tok), "")
 	}
-	desktest.AllAtOnce(d, t, joins)
+	coordinatortest.AllAtOnce(d, t, joins)
 	for i, a := range joins {
 		coordinatortest.WantOnly(t, fmt.Sprintf("join %d", i), a.Err, want[i])
 	}
 	// Of two with one name, of two with the last use, and of more than there is room for, some
 	// win.
-	rest := map[string][]*desktest.Attempt{
-		"one name": {desktest.AttemptAt(d, d.C, named()), desktest.AttemptAt(d, d.C, named())},
-		"one use":  {desktest.AttemptAt(d, d.C, last), desktest.AttemptAt(d, d.C, last)},
+	rest := map[string][]*coordinatortest.Attempt{
+		"one name": {coordinatortest.AttemptAt(d, d.C, named()), coordinatortest.AttemptAt(d, d.C, named())},
+		"one use":  {coordinatortest.AttemptAt(d, d.C, last), coordinatortest.AttemptAt(d, d.C, last)},
 	}
-	var all []*desktest.Attempt
+	var all []*coordinatortest.Attempt
 	for _, as := range rest {
 		all = append(all, as...)
 	}
-	desktest.AllAtOnce(d, t, all)
+	coordinatortest.AllAtOnce(d, t, all)
 	for what, as := range rest {
 		won := 0
 		for _, a := range as {
@@ -192,15 +191,15 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	}
 	all = nil
 	for range 6 {
-		all = append(all, desktest.AttemptAt(d, d.C, tok))
+		all = append(all, coordinatortest.AttemptAt(d, d.C, tok))
 	}
-	desktest.AllAtOnce(d, t, all)
+	coordinatortest.AllAtOnce(d, t, all)
 	won := 0
 	for _, a := range all {
 		if a.Err == nil {
 			won++
 		} else {
-			coordinatortest.WantOnly(t, "no room", a.Err, explain.JoinEntryFull)
+			coordinatortest.WantOnly(t, "no room", a.Err, errcode.JoinEntryFull)
 		}
 	}
 	if won != 1 { // 4 and 2 are in
@@ -223,9 +222,9 @@ func TestLostAnswerOfABatch(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			defer d.C.Close()
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 20})
-			var joins []*desktest.Attempt
+			var joins []*coordinatortest.Attempt
 			for range 10 {
-				joins = append(joins, desktest.AttemptAt(d, d.C, tok))
+				joins = append(joins, coordinatortest.AttemptAt(d, d.C, tok))
 			}
 			var lose atomic.Bool
 			d.Store.Follow(func(store.Tx) { // of the first transaction; the next is the batch
@@ -233,10 +232,10 @@ func TestLostAnswerOfABatch(t *testing.T) {
 					d.Store.Lose(how...)
 				}
 			})
-			desktest.AllAtOnce(d, t, joins)
+			coordinatortest.AllAtOnce(d, t, joins)
 			unknowns := 0
 			for _, a := range joins {
-				if desktest.OutcomeUnknown(a.Err) {
+				if coordinatortest.OutcomeUnknown(a.Err) {
 					unknowns++
 				} else {
 					coordinatortest.WantOnly(t, "join", a.Err, "")
@@ -310,11 +309,11 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		tok.JoinToken = d.Token(&fealtyv1.CreateTokenRequest{Entry: tok.entry, Name: tok.name, Uses: uint32(tok.uses)})
 		tokens = append(tokens, tok)
 	}
-	var joins []*desktest.Attempt
-	of := make(map[*desktest.Attempt]*issued)
+	var joins []*coordinatortest.Attempt
+	of := make(map[*coordinatortest.Attempt]*issued)
 	for range 28 {
 		tok := tokens[r.IntN(len(tokens))]
-		a := desktest.AttemptAt(d, replicas[r.IntN(len(replicas))], tok.JoinToken)
+		a := coordinatortest.AttemptAt(d, replicas[r.IntN(len(replicas))], tok.JoinToken)
 		joins, of[a] = append(joins, a), tok
 	}
 	// A commit takes a while, so that others gather and conflict.
@@ -400,10 +399,10 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		tok := of[a]
 		switch {
 		case a.Err == nil:
-		case errors.Is(a.Err, explain.TokenSpent) && tok.won == tok.uses:
-		case errors.Is(a.Err, explain.JoinEntryFull) && full && tok.entry == "few":
-		case errors.Is(a.Err, explain.JoinNameTaken) && tok.name != "" && d.Record(identity.Data, tok.name).Exists():
-		case errors.Is(a.Err, explain.JoinBanned) && (ban(record.BanKeyKey(a.Key)).Exists() || tok.name == "twin-0"):
+		case errors.Is(a.Err, errcode.TokenSpent) && tok.won == tok.uses:
+		case errors.Is(a.Err, errcode.JoinEntryFull) && full && tok.entry == "few":
+		case errors.Is(a.Err, errcode.JoinNameTaken) && tok.name != "" && d.Record(identity.Data, tok.name).Exists():
+		case errors.Is(a.Err, errcode.JoinBanned) && (ban(record.BanKeyKey(a.Key)).Exists() || tok.name == "twin-0"):
 		default:
 			t.Errorf("a join by a token of %+v is told: %v", *tok, a.Err)
 		}

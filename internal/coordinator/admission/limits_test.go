@@ -8,8 +8,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -25,16 +25,16 @@ func TestCertificatesAreLimitedByMember(t *testing.T) {
 		}
 	}
 	for range 5 {
-		coordinatortest.WantCode(t, old.Renew(false), explain.RenewOlderKey)
+		coordinatortest.WantCode(t, old.Renew(false), errcode.RenewOlderKey)
 	}
 	for range 2 { // the older key used up no turn
 		if err := n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	coordinatortest.WantCode(t, n.Renew(true), explain.RateLimited)
+	coordinatortest.WantCode(t, n.Renew(true), errcode.RateLimited)
 	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)),
-		explain.RateLimited)
+		errcode.RateLimited)
 	if err := other.Renew(true); err != nil {
 		t.Fatalf("another member: %v", err)
 	}
@@ -47,7 +47,7 @@ func TestCertificatesAreLimitedByMember(t *testing.T) {
 // So is each rejoin by another proof, also of a key that is certified already.
 func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 	t.Parallel()
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
 	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 			}
 		}
 		before := f.Catalog()
-		coordinatortest.WantCode(t, n.Join(kind, prover), explain.RateLimited)
+		coordinatortest.WantCode(t, n.Join(kind, prover), errcode.RateLimited)
 		if f.Catalog() != before {
 			t.Errorf("%s: the catalog changed", name)
 		}

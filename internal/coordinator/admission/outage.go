@@ -10,17 +10,16 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/recall"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // The work of a coordinator while its store is out of reach.
@@ -30,7 +29,7 @@ import (
 // admits nobody and changes nothing, because each of these is a transaction.
 //
 // A certificate that is signed then stands in no record. So it ends at most
-// lifetimes.Stretch after what the record says, however often it is signed and by how
+// record.Stretch after what the record says, however often it is signed and by how
 // many coordinators, and bans count that in: a key that is banned is listed until no
 // certificate over it can be valid, those of an outage included.
 
@@ -46,7 +45,7 @@ func (a *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewR
 	// Of a member that was removed there is no record, and the bundle bans its keys: that it
 	// is no member is known, and trying again leads nowhere.
 	if a.cfg.Bundle.Bans(peer.ID, r.key) || a.cfg.Bundle.Bans(peer.ID, peer.Key) {
-		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
+		return nil, errcode.New(errcode.JoinBanned, "identity", peer.ID.String())
 	}
 	rec, ok := a.cfg.Membership.Roster().Find(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
@@ -62,20 +61,20 @@ func (a *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
 	if !a.cfg.Head.Acts(s) {
-		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
+		return nil, errcode.Wrap(cause, errcode.HeadNotFollowed) // the newer manifest may not admit it
 	}
 	if a.cfg.Bundle.Withdrawn(rec.Path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}
 	if a.cfg.Bundle.Bans(id, r.key) || a.cfg.Bundle.Bans(id, peer.Key) {
-		return nil, explain.New(explain.JoinBanned, "identity", id.String())
+		return nil, errcode.New(errcode.JoinBanned, "identity", id.String())
 	}
 	now := a.cfg.Now()
 	until, entry, err := recertified(s.Manifest, rec, id, peer.Key, r.key, now, stretch)
 	switch {
 	case errors.Is(err, errNotRecorded):
 		return nil, cause
-	case errors.Is(err, explain.RenewOlderKey):
+	case errors.Is(err, errcode.RenewOlderKey):
 		a.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
 		return nil, err
 	case err != nil:
@@ -91,10 +90,10 @@ func (a *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	a.cfg.Auditing.Add(record.AuditEntry{
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.Path(),
 		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339),
-			"entry": entry.Name, "cause": explain.CodeOf(cause)},
+			"entry": entry.Name, "cause": errcode.CodeOf(cause)},
 	})
 	a.cfg.Refusals.Log(ctx, a.cfg.Log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
-		slog.String("member", id.String()), slog.Time("not_after", until), slog.String("code", explain.CodeOf(cause)))
+		slog.String("member", id.String()), slog.Time("not_after", until), slog.String("code", errcode.CodeOf(cause)))
 	return chain, nil
 }
 
@@ -123,7 +122,7 @@ func recertified(m *manifest.Manifest, rec record.Member, id identity.ID, presen
 		return time.Time{}, nil, errNotRecorded
 	}
 	until := now.Add(entry.SVIDTTL)
-	if last := rec.NotAfter.Add(min(stretch, lifetimes.StretchOf(entry.SVIDTTL))); last.Before(until) {
+	if last := rec.NotAfter.Add(min(stretch, record.StretchOf(entry.SVIDTTL))); last.Before(until) {
 		until = last
 	}
 	if until.Sub(now) < time.Second {
@@ -143,7 +142,7 @@ type renewRequest struct {
 func readRenewRequest(req *fealtyv1.RenewRequest) renewRequest {
 	r := renewRequest{again: req.GetRecordedKey()}
 	var err error
-	if r.publicKey, err = ca.ParseCSR(req.GetCsr()); err == nil {
+	if r.publicKey, err = pki.ParseCSR(req.GetCsr()); err == nil {
 		r.key, err = identityauthor.KeyOfPublic(r.publicKey)
 	}
 	if err != nil {
@@ -184,7 +183,7 @@ func (a *Admission) renewFull(ctx context.Context, s *authority.State, peer iden
 			return nil, err
 		}
 	}
-	return a.recertify(ctx, s, peer, r, rec.Value, lifetimes.Stretch, turn, cause)
+	return a.recertify(ctx, s, peer, r, rec.Value, record.Stretch, turn, cause)
 }
 
 // Once its store is whole again a coordinator asks those that were certified without it to
@@ -214,10 +213,10 @@ func (a *Admission) Unrecorded(path string, leaf *x509.Certificate) bool {
 
 // Recall has a stream told when its member is to renew, whose certificate is unrecorded and
 // valid until then. [Admission.Recalled] ends it.
-func (a *Admission) Recall(until time.Time) *recall.Call { return a.recalls.Add(until) }
+func (a *Admission) Recall(until time.Time) *member.RecallCall { return a.recalls.Add(until) }
 
 // Recalled ends what [Admission.Recall] began; nil is nothing.
-func (a *Admission) Recalled(c *recall.Call) { a.recalls.Remove(c) }
+func (a *Admission) Recalled(c *member.RecallCall) { a.recalls.Remove(c) }
 
 // whole reports whether a renewal should succeed now.
 func (a *Admission) whole() bool {

@@ -10,9 +10,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -72,16 +72,16 @@ admit:
 		{"a new key", rec, last, other, errNotRecorded, 0},
 		{"a key that is not known, of a later renewal", rec, other, other, errNotRecorded, 0},
 		{"a later key for the recorded one", rec, other, last, errNotRecorded, 0},
-		{"an older key", rec, older, older, explain.RenewOlderKey, 0},
-		{"an older key for a new one", rec, older, other, explain.RenewOlderKey, 0},
-		{"the oldest key for the recorded one", rec, oldest, last, explain.RenewOlderKey, 0},
+		{"an older key", rec, older, older, errcode.RenewOlderKey, 0},
+		{"an older key for a new one", rec, older, other, errcode.RenewOlderKey, 0},
+		{"the oldest key for the recorded one", rec, oldest, last, errcode.RenewOlderKey, 0},
 		{"the recorded key for an older one", rec, last, older, errNotRecorded, 0},
 		{"no member any more", with(func(r *record.Member) { r.State = record.Replacing }), last, last,
-			explain.RenewEntryGone, 0},
+			errcode.RenewEntryGone, 0},
 		{"no entry admits it", with(func(r *record.Member) { r.Selectors = []string{"token:gone"} }), last, last,
-			explain.RenewEntryGone, 0},
+			errcode.RenewEntryGone, 0},
 		{"its entry is of another kind", with(func(r *record.Member) { r.Selectors = []string{"token:ops"} }), last,
-			last, explain.JoinKindMismatch, 0},
+			last, errcode.JoinKindMismatch, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			until, entry, err := recertified(m, tt.rec, id, tt.presented, tt.next, now, time.Hour)
@@ -103,10 +103,10 @@ admit:
 // not admit the member.
 func TestNothingIsRecertifiedUnderAnOlderHead(t *testing.T) {
 	a := New(Config{Head: authority.NewHead(authority.HeadConfig{}), Readers: new(flowcontrol.Readers)})
-	cause := explain.New(explain.StoreUnreachable, "what", "the renewal", "cause", "it is away")
+	cause := errcode.New(errcode.StoreUnreachable, "what", "the renewal", "cause", "it is away")
 	chain, err := a.recertify(t.Context(), &authority.State{}, identity.Peer{}, renewRequest{}, record.Member{},
 		time.Hour, nil, cause)
-	if !errors.Is(err, explain.HeadNotFollowed) || chain != nil {
+	if !errors.Is(err, errcode.HeadNotFollowed) || chain != nil {
 		t.Errorf("%v", err)
 	}
 }

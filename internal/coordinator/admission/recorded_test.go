@@ -8,9 +8,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -21,14 +20,14 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	removed, other := d.Joined("removed"), d.Joined("other")
-	desktest.RemoveAt(d, t, identity.Data, "removed")
+	coordinatortest.RemoveAt(d, t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
 		d.C.Rooms().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
-	coordinatortest.WantOnly(t, "a removed member", desktest.RenewPastGuard(d, removed), explain.JoinBanned)
-	coordinatortest.WantOnly(t, "one that is not known here", desktest.RenewPastGuard(d, other),
-		explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "a removed member", coordinatortest.RenewPastGuard(d, removed), errcode.JoinBanned)
+	coordinatortest.WantOnly(t, "one that is not known here", coordinatortest.RenewPastGuard(d, other),
+		errcode.StoreUnreachable)
 }
 
 // The answer to a renewal is lost, and the store is back when the member asks with its
@@ -39,10 +38,10 @@ func TestRecordedKeyAfterLostAnswer(t *testing.T) {
 	next, err := coordinatortest.NewKey()
 	coordinatortest.WantOnlyNil(t, err)
 	d.Store.Lose(coordinatortest.LostForGood, coordinatortest.Answered)
-	if _, err := a.RenewWith(a.Leaf, next); !errors.Is(err, explain.StoreOutcomeUnknown) {
+	if _, err := a.RenewWith(a.Leaf, next); !errors.Is(err, errcode.StoreOutcomeUnknown) {
 		t.Fatalf("a lost answer: %v", err)
 	}
-	coordinatortest.WantOnly(t, "the key of before", desktest.RenewRecorded(a), explain.StoreBusy)
+	coordinatortest.WantOnly(t, "the key of before", coordinatortest.RenewRecorded(a), errcode.StoreBusy)
 	if n := counted(t, d, "fealty_clone_alarms_total"); n != 0 {
 		t.Errorf("%v alarms of a clone", n)
 	}
@@ -50,7 +49,7 @@ func TestRecordedKeyAfterLostAnswer(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, err)
 	a.Key = next
 	coordinatortest.WantOnlyNil(t, a.Adopt(chain))
-	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a)) // with the store in reach it is a renewal like any other
+	coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(a)) // with the store in reach it is a renewal like any other
 }
 
 func counted(t *testing.T, d *coordinatortest.Desk, name string) float64 {
@@ -91,11 +90,11 @@ func TestOutageBehindABan(t *testing.T) {
 		if rec, ok := d.C.Rooms().Membership.Roster().Find("data/a"); !ok || d.C.Rooms().Bundle.Bans(a.ID, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
-		if err := desktest.RenewPastGuard(d, a); !errors.Is(err, explain.StoreUnreachable) {
+		if err := coordinatortest.RenewPastGuard(d, a); !errors.Is(err, errcode.StoreUnreachable) {
 			t.Errorf("remove %v: its member is certified again: %v", remove, err)
 		}
-		desktest.WantOutage(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
-		coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(b))
+		coordinatortest.WantOutage(t, "a ban in the outage", withdraw("b"), errcode.StoreUnreachable)
+		coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(b))
 		d.Store.SetDown(nil)
 		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
 		if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
@@ -118,7 +117,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
 		t.Fatal("the bundle was made without a store")
 	}
-	if err := desktest.RenewPastGuard(d, a); !errors.Is(err, explain.StoreUnreachable) {
+	if err := coordinatortest.RenewPastGuard(d, a); !errors.Is(err, errcode.StoreUnreachable) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.Store.SetDown(nil)
@@ -142,20 +141,20 @@ func TestFullStoreIsObeyed(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine)
-		want   explain.Code
+		want   errcode.Code
 	}{
 		{"its identity is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
 			w := seal(d, t, record.BanIDKey(identity.Data, "a"), record.Ban{Reason: "x", By: "y", At: d.Clock()})
 			d.Store.Write(w.Key, w.Value)
-		}, explain.JoinBanned},
+		}, errcode.JoinBanned},
 		{"its key is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
 			w := seal(d, t, record.BanKeyKey(coordinatortest.KeyOf(t, m.Key)), record.Ban{Reason: "x", By: "y",
 				At: d.Clock()})
 			d.Store.Write(w.Key, w.Value)
-		}, explain.JoinBanned},
+		}, errcode.JoinBanned},
 		{"it was removed", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
 			d.Store.Alter(record.MemberKey(identity.Data, "a"), func([]byte) []byte { return nil })
-		}, explain.RenewEntryGone},
+		}, errcode.RenewEntryGone},
 		{"it was renewed elsewhere", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
 			rec := d.Record(identity.Data, "a").Value
 			next, err := coordinatortest.NewKey()
@@ -163,18 +162,18 @@ func TestFullStoreIsObeyed(t *testing.T) {
 			rec.Rekey(coordinatortest.KeyOf(t, next), d.Clock().Add(time.Hour), d.Clock(), time.Hour)
 			w := seal(d, t, record.MemberKey(identity.Data, "a"), rec)
 			d.Store.Write(w.Key, w.Value)
-		}, explain.StoreBusy}, // the newer key may be its own; see renewRecorded
+		}, errcode.StoreBusy}, // the newer key may be its own; see renewRecorded
 		{"its record is altered", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
 			d.Store.Alter(record.MemberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
-		}, explain.StoreForged},
+		}, errcode.StoreForged},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m := d.Joined("a")
 			d.Store.SetFull(true)
-			coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m))
+			coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(m))
 			tt.change(t, d, m)
-			coordinatortest.WantOnly(t, "its recorded key", desktest.RenewPastGuard(d, m), tt.want)
+			coordinatortest.WantOnly(t, "its recorded key", coordinatortest.RenewPastGuard(d, m), tt.want)
 		})
 	}
 }
@@ -186,25 +185,25 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 	for name, tt := range map[string]struct {
 		key   func(m *coordinatortest.Machine) string
 		value any // nil: what is there, under another version
-		want  explain.Code
+		want  errcode.Code
 	}{
 		"its identity is banned": {func(*coordinatortest.Machine) string {
 			return record.BanIDKey(identity.Data,
 				"a")
 		}, ban,
-			explain.JoinBanned},
+			errcode.JoinBanned},
 		"its key is banned": {func(m *coordinatortest.Machine) string {
 			return record.BanKeyKey(coordinatortest.KeyOf(m.Desk.T, m.Key))
 		}, ban,
-			explain.JoinBanned},
+			errcode.JoinBanned},
 		"another head is in force": {func(*coordinatortest.Machine) string { return history.HeadKey }, nil,
-			explain.StoreBusy},
+			errcode.StoreBusy},
 		"its record is another one": {func(*coordinatortest.Machine) string {
 			return record.MemberKey(identity.Data,
 				"a")
 		},
 			nil,
-			explain.StoreBusy},
+			errcode.StoreBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
@@ -216,7 +215,7 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 			}
 			d.Store.SetFull(true)
 			d.Store.WhenFull(func() { d.Store.Write(key, value) })
-			coordinatortest.WantOnly(t, "its recorded key", desktest.RenewPastGuard(d, m), tt.want)
+			coordinatortest.WantOnly(t, "its recorded key", coordinatortest.RenewPastGuard(d, m), tt.want)
 		})
 	}
 }

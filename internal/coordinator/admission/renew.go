@@ -10,9 +10,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -29,11 +29,11 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 	}
 	if err != nil {
 		label = "error"
-		if code := explain.CodeOf(err); code != "" {
+		if code := errcode.CodeOf(err); code != "" {
 			label = code
 		}
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
-			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
+			slog.String("code", errcode.CodeOf(err)), slog.String("reason", err.Error()))
 	}
 	c.metrics.renewals.WithLabelValues(label).Inc()
 	c.metrics.renewSeconds.Observe(time.Since(started).Seconds())
@@ -52,7 +52,7 @@ func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 		// The store may show the member as it was before: it is renewed by what is known
 		// here, as without the store.
 		chain, err = a.renewAlone(ctx, peer, r, turn,
-			explain.Wrap(lost, explain.StoreUnreachable,
+			errcode.Wrap(lost, errcode.StoreUnreachable,
 				"what", "the renewal", "cause", "the store went back (FE-S112)"))
 		return chain, err == nil, err
 	}
@@ -83,10 +83,10 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			return record.Busy("the renewal")
 		}
 		now, stored := a.cfg.Now(), rec
-		membership.CatchUp(s, &rec.Value, peer.Leaf, now)
+		member.CatchUp(s, &rec.Value, peer.Leaf, now)
 		after, entry, err := renewal(s.Manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
-			if errors.Is(err, explain.RenewOlderKey) {
+			if errors.Is(err, errcode.RenewOlderKey) {
 				a.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
 			}
 			return err
@@ -95,7 +95,7 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			return err
 		}
 		if a.cfg.Bundle.Bans(id, next) || a.cfg.Bundle.Bans(id, peer.Key) {
-			return explain.New(explain.JoinBanned, "identity", id.String())
+			return errcode.New(errcode.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.MeshKey
 		change := s.Records.NewChange(s.HeadVersion)
@@ -139,7 +139,7 @@ func (a *Admission) bannedNow(ctx context.Context, s *authority.State, id identi
 			return a.cfg.Head.StoreError("read a ban", err)
 		}
 		if ban.Exists() {
-			return explain.New(explain.JoinBanned, "identity", id.String())
+			return errcode.New(errcode.JoinBanned, "identity", id.String())
 		}
 	}
 	return nil
@@ -156,12 +156,12 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			if peer.Key != rec.Value.Key {
 				// The holder of an earlier certificate must not end the membership.
-				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
+				err := errcode.New(errcode.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
 				c.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
 				return false, err
 			}
 			if n := len(rec.Value.Domains); n > 0 {
-				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(),
+				return false, errcode.New(errcode.MemberOwnsDomains, "member", rec.Value.Path(),
 					"domains", fmt.Sprint(n))
 			}
 			return true, c.cfg.Membership.RemoveRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
@@ -180,7 +180,7 @@ func (a *Admission) memberTurn(kind identity.Kind, name string) error {
 		return nil
 	}
 	perSecond, burst := a.cfg.PerMember.Limit()
-	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit",
+	return errcode.New(errcode.RateLimited, "what", "certificates of "+path, "limit",
 		fmt.Sprintf("%v per second, %d at once", perSecond, burst))
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/labels"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -118,11 +118,11 @@ func (a *Admission) createToken(ctx context.Context, s *authority.State,
 func (a *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateTokenRequest, by string) (Token,
 	error) {
 	bad := func(field, why string) error {
-		return explain.New(explain.TokenRequest, "field", field, "problem", why)
+		return errcode.New(errcode.TokenRequest, "field", field, "problem", why)
 	}
 	entry, ok := s.Manifest.EntryByName(req.GetEntry())
 	if !ok {
-		return Token{}, explain.New(explain.NotFound, "what", "entry", "name", req.GetEntry())
+		return Token{}, errcode.New(errcode.NotFound, "what", "entry", "name", req.GetEntry())
 	}
 	if !entry.AdmitsTokens() {
 		return Token{}, bad("entry",
@@ -177,7 +177,7 @@ func (a *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 	if voids(s, rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.RestoredAt().Add(time.Nanosecond).UTC()
 	}
-	labels, problem := labels.Sorted(req.GetLabels())
+	labels, problem := manifest.SortedLabels(req.GetLabels())
 	if problem != "" {
 		return Token{}, bad("labels", problem)
 	}
@@ -250,14 +250,14 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 // token reads the token called id.
 func (a *Admission) token(ctx context.Context, s *authority.State, id string) (record.Versioned[Token], error) {
 	if !validTokenID(id) {
-		return record.Versioned[Token]{}, explain.New(explain.NotFound, "what", "token", "name", id)
+		return record.Versioned[Token]{}, errcode.New(errcode.NotFound, "what", "token", "name", id)
 	}
 	rec, err := record.Get[Token](ctx, s.Records, TokenKey(id))
 	if err != nil {
 		return rec, a.cfg.Head.StoreError("read the token", err)
 	}
 	if !rec.Exists() {
-		return rec, explain.New(explain.NotFound, "what", "token", "name", id)
+		return rec, errcode.New(errcode.NotFound, "what", "token", "name", id)
 	}
 	return rec, nil
 }

@@ -21,21 +21,20 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
 func uriNames(uris ...string) func(*x509.Certificate) {
-	return func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{identitytest.AltNames(uris...)} }
+	return func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{pkitest.AltNames(uris...)} }
 }
 
 // A machine with a certificate of the operator's PKI joins over the wire, under the
 // name that its certificate shows.
 func TestX509JoinAdmitsByPattern(t *testing.T) {
 	t.Parallel()
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	f := coordinatortest.NewFleet(t, nil)
 	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
@@ -64,7 +63,7 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, key := range map[string]crypto.Signer{"node-p384": p384, "node-ed25519": identitytest.NewEd25519Key(t)} {
+	for name, key := range map[string]crypto.Signer{"node-p384": p384, "node-ed25519": pkitest.NewEd25519Key(t)} {
 		if err := f.Node().Join(identity.Data,
 			coordinatortest.ProverOf(pki.Issue(t, key, coordinatortest.CommonName(name)),
 				key)); err != nil {
@@ -76,7 +75,7 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 // A candidate that shows the same unique subject is the same member, with any
 // certificate and key; it keeps its record.
 func TestX509RejoinKeepsTheRecord(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	m := d.Machine()
 	if err := m.Join(identity.Data, coordinatortest.CorpProver(t, pki,
@@ -104,7 +103,7 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	}
 	// Long after the grace for the last key is over too: that needs no human.
 	d.Advance(30 * 24 * time.Hour)
-	fresh := identitytest.NewPKI(t, "corp", d.Clock)
+	fresh := pkitest.NewPKI(t, "corp", d.Clock)
 	fresh.Root, fresh.Intermediate = pki.Root, pki.Intermediate
 	if err := d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, fresh, coordinatortest.CommonName("node-c"))); err != nil {
@@ -113,74 +112,74 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	// Another certificate that gives the same name is somebody else.
 	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, fresh,
-			func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), explain.JoinNameTaken)
+			func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), errcode.JoinNameTaken)
 }
 
 // Each of these is refused, and nothing changes.
 func TestX509Refusals(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
-	stranger := identitytest.NewPKI(t, "corp", nil)
-	key := identitytest.NewKey(t)
+	stranger := pkitest.NewPKI(t, "corp", nil)
+	key := pkitest.NewKey(t)
 	for _, tc := range []struct {
 		name   string
 		kind   identity.Kind
 		prover proof.Prover
-		want   explain.Code
+		want   errcode.Code
 		says   string // in what the candidate is told
 	}{
 		{"wrong CA", identity.Data, coordinatortest.CorpProver(t, stranger, coordinatortest.CommonName("node-c")),
-			explain.JoinCertificateForeign,
+			errcode.JoinCertificateForeign,
 			"CN=corp root,O=acme"},
 		{"expired", identity.Data, coordinatortest.CorpProver(t, pki, func(c *x509.Certificate) {
 			coordinatortest.CommonName("node-c")(c)
 			c.NotAfter = time.Now().Add(-time.Minute)
-		}), explain.JoinCertificateExpired, "at the coordinator"},
+		}), errcode.JoinCertificateExpired, "at the coordinator"},
 		{"not yet valid", identity.Data, coordinatortest.CorpProver(t, pki, func(c *x509.Certificate) {
 			coordinatortest.CommonName("node-c")(c)
 			c.NotBefore = time.Now().Add(time.Hour)
-		}), explain.JoinCertificateExpired, "at the coordinator"},
+		}), errcode.JoinCertificateExpired, "at the coordinator"},
 		{"for servers only", identity.Data, coordinatortest.CorpProver(t, pki, func(c *x509.Certificate) {
 			coordinatortest.CommonName("node-c")(c)
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-		}), explain.JoinCertificateUnfit, "rule extended-key-usage (RFC 5280 §4.2.1.12)"},
+		}), errcode.JoinCertificateUnfit, "rule extended-key-usage (RFC 5280 §4.2.1.12)"},
 		{"the CA itself", identity.Data, coordinatortest.ProverOf([]*x509.Certificate{pki.Intermediate.Cert},
 			pki.Intermediate.Key),
-			explain.JoinCertificateUnfit, "rule not-a-ca"},
+			errcode.JoinCertificateUnfit, "rule not-a-ca"},
 		{"foreign name", identity.Data, coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("printer-7")),
-			explain.JoinUnauthorized,
+			errcode.JoinUnauthorized,
 			"x509:subject:CN=printer-7"},
-		{"no name", identity.Data, coordinatortest.CorpProver(t, pki, nil), explain.JoinUnauthorized,
+		{"no name", identity.Data, coordinatortest.CorpProver(t, pki, nil), errcode.JoinUnauthorized,
 			"nothing that an entry matches"},
 		{"a name that captures more", identity.Data,
 			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-a/b")),
-			explain.JoinUnauthorized, ""},
+			errcode.JoinUnauthorized, ""},
 		{"a name with a line break", identity.Data,
 			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-a\nb")),
-			explain.JoinUnauthorized, ""},
+			errcode.JoinUnauthorized, ""},
 		{"two URIs, one of which is admitted", identity.Witness,
 			coordinatortest.CorpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
-				"spiffe://corp.example/other")), explain.JoinUnauthorized, ""},
+				"spiffe://corp.example/other")), errcode.JoinUnauthorized, ""},
 		{"two URIs, both admitted", identity.Witness,
 			coordinatortest.CorpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
-				"spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
+				"spiffe://corp.example/watcher/2")), errcode.JoinUnauthorized, ""},
 		{"another kind", identity.Admin, coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c")),
-			explain.JoinKindMismatch,
+			errcode.JoinKindMismatch,
 			""},
 		{"a coordinator", identity.Coordinator,
 			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c")),
-			explain.JoinKindMismatch, ""},
+			errcode.JoinKindMismatch, ""},
 		{"for another channel", identity.Data,
 			elsewhere{coordinatortest.ProverOf(pki.Issue(t, key, coordinatortest.CommonName(
 				"node-c")),
 				key)},
-			explain.ProofOtherSession, "binding of this TLS session"},
+			errcode.ProofOtherSession, "binding of this TLS session"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := d.Store.Snapshot()
 			err := d.Machine().Join(tc.kind, tc.prover)
 			coordinatortest.WantCode(t, err, tc.want)
-			if !strings.Contains(explain.Of(err).Error(), tc.says) {
+			if !strings.Contains(errcode.Of(err).Error(), tc.says) {
 				t.Errorf("the candidate is told %v, want %q in it", err, tc.says)
 			}
 			if after := d.Store.Snapshot(); !reflect.DeepEqual(after, before) {
@@ -198,17 +197,17 @@ func TestX509Refusals(t *testing.T) {
 // A candidate is told of its own chain, and not what the manifest has: neither of a
 // root of the same name as its issuer, nor of entries and members.
 func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	if err := d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// A root of this very name is in the manifest: whether that is so must not show.
-	same, other := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "elsewhere", nil)
+	same, other := pkitest.NewPKI(t, "corp", nil), pkitest.NewPKI(t, "elsewhere", nil)
 	var told [2]string
-	for i, stranger := range []*identitytest.PKI{same, other} {
-		err := explain.Of(d.Machine().Join(identity.Data,
+	for i, stranger := range []*pkitest.PKI{same, other} {
+		err := errcode.Of(d.Machine().Join(identity.Data,
 			coordinatortest.CorpProver(t, stranger, coordinatortest.CommonName(
 				"node-c"))))
 		told[i] = strings.ReplaceAll(err.Error(), stranger.Root.Cert.Subject.String(), "OWN ISSUER")
@@ -218,14 +217,14 @@ func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 	}
 	if err := d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("printer-7"))); strings.Contains(
-		explain.Of(err).Error(), "node-") {
+		errcode.Of(err).Error(), "node-") {
 		t.Errorf("it is told of an entry: %v", err)
 	}
 }
 
 // A candidate that says it is a member already becomes that one or nobody.
 func TestX509ClaimedMember(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	join := func(name string) *coordinatortest.Machine {
 		m := d.Machine()
@@ -240,20 +239,20 @@ func TestX509ClaimedMember(t *testing.T) {
 		shows   string
 		claims  string
 		prepare func()
-		want    explain.Code // "" for the member's own record
+		want    errcode.Code // "" for the member's own record
 	}{
 		{"itself", "itself", "itself", func() { join("itself") }, ""},
-		{"another member's name", "one", "two", func() { join("one"); join("two") }, explain.JoinOtherMember},
+		{"another member's name", "one", "two", func() { join("one"); join("two") }, errcode.JoinOtherMember},
 		{"a name that nobody has, by a proof that gives another", "nobody", "member", func() { join("member") },
-			explain.JoinOtherMember},
+			errcode.JoinOtherMember},
 		{"one that was removed", "removed", "removed",
-			func() { join("removed"); desktest.RemoveAt(d, t, identity.Data, "removed") }, explain.JoinOtherMember},
-		{"one that never was", "new", "new", func() {}, explain.JoinOtherMember},
+			func() { join("removed"); coordinatortest.RemoveAt(d, t, identity.Data, "removed") }, errcode.JoinOtherMember},
+		{"one that never was", "new", "new", func() {}, errcode.JoinOtherMember},
 		{"one that was replaced", "replaced", "replaced",
-			func() { join("replaced"); desktest.ReplaceAt(d, t, identity.Data, "replaced") }, explain.JoinOtherMember},
+			func() { join("replaced"); coordinatortest.ReplaceAt(d, t, identity.Data, "replaced") }, errcode.JoinOtherMember},
 		{"one that is banned", "banned", "banned",
-			func() { join("banned"); desktest.BanAt(d, t, identity.Data, "banned") },
-			explain.JoinBanned},
+			func() { join("banned"); coordinatortest.BanAt(d, t, identity.Data, "banned") },
+			errcode.JoinBanned},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.prepare()
@@ -287,30 +286,30 @@ func TestX509ClaimedMember(t *testing.T) {
 // identity away leaves that; the remedy that the how-to names does not.
 func TestX509WhatKeepsACertificateOut(t *testing.T) {
 	t.Parallel()
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	for _, tc := range []struct {
 		name string
 		act  func(d *coordinatortest.Desk)
-		want explain.Code // "" for in again
+		want errcode.Code // "" for in again
 	}{
 		{"nothing", func(*coordinatortest.Desk) {}, ""},
-		{"remove", func(d *coordinatortest.Desk) { desktest.RemoveAt(d, t, identity.Data, "c") }, ""},
-		{"replace", func(d *coordinatortest.Desk) { desktest.ReplaceAt(d, t, identity.Data, "c") }, ""},
-		{"ban", func(d *coordinatortest.Desk) { desktest.BanAt(d, t, identity.Data, "c") }, explain.JoinBanned},
+		{"remove", func(d *coordinatortest.Desk) { coordinatortest.RemoveAt(d, t, identity.Data, "c") }, ""},
+		{"replace", func(d *coordinatortest.Desk) { coordinatortest.ReplaceAt(d, t, identity.Data, "c") }, ""},
+		{"ban", func(d *coordinatortest.Desk) { coordinatortest.BanAt(d, t, identity.Data, "c") }, errcode.JoinBanned},
 		{"ban and remove", func(d *coordinatortest.Desk) {
-			desktest.BanAt(d, t, identity.Data, "c")
-			desktest.RemoveAt(d, t, identity.Data,
+			coordinatortest.BanAt(d, t, identity.Data, "c")
+			coordinatortest.RemoveAt(d, t, identity.Data,
 				"c")
 		},
-			explain.JoinBanned},
+			errcode.JoinBanned},
 		{"no entry for the name", func(d *coordinatortest.Desk) {
 			coordinatortest.WantOnly(t, "set", d.Set(strings.ReplaceAll(coordinatortest.CorpEntries(pki), "CN=node-*",
 				"CN=rack-*")), "")
-		}, explain.JoinUnauthorized},
+		}, errcode.JoinUnauthorized},
 		{"another root", func(d *coordinatortest.Desk) {
-			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.CorpEntries(identitytest.NewPKI(t, "corp", nil))),
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.CorpEntries(pkitest.NewPKI(t, "corp", nil))),
 				"")
-		}, explain.JoinCertificateForeign},
+		}, errcode.JoinCertificateForeign},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
@@ -336,12 +335,12 @@ func (e elsewhere) Prove(ctx context.Context, t proof.Transcript) (proof.Evidenc
 
 // Without roots in the manifest the type is not known; taking them away sticks.
 func TestX509NeedsRootsInTheManifest(t *testing.T) {
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
 			"node-c"))),
-		explain.ProofUnknownType)
+		errcode.ProofUnknownType)
 	if err := d.Set(coordinatortest.CorpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
@@ -355,28 +354,28 @@ func TestX509NeedsRootsInTheManifest(t *testing.T) {
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-d"))); err != nil {
 		t.Fatalf("after a restart: %v", err)
 	}
-	other := identitytest.NewPKI(t, "corp", nil)
+	other := pkitest.NewPKI(t, "corp", nil)
 	if err := d.Set(coordinatortest.CorpEntries(other)); err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
 			"node-e"))),
-		explain.JoinCertificateForeign)
+		errcode.JoinCertificateForeign)
 	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
 		coordinatortest.CorpProver(t, other, coordinatortest.CommonName(
 			"node-e"))),
-		explain.ProofUnknownType)
-	coordinatortest.WantCode(t, m.Renew(), explain.RenewEntryGone)
+		errcode.ProofUnknownType)
+	coordinatortest.WantCode(t, m.Renew(), errcode.RenewEntryGone)
 }
 
 // A proof that a relay passes on is bound to the candidate's session with the relay.
 func TestRelayedX509ProofIsRefused(t *testing.T) {
 	t.Parallel()
-	pki := identitytest.NewPKI(t, "corp", nil)
+	pki := pkitest.NewPKI(t, "corp", nil)
 	f := coordinatortest.NewFleet(t, nil)
 	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
@@ -391,7 +390,7 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	coordinatortest.WantCode(t, careless{f.Node()}.join(conn, prover), explain.ProofOtherSession)
+	coordinatortest.WantCode(t, careless{f.Node()}.join(conn, prover), errcode.ProofOtherSession)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
 	}

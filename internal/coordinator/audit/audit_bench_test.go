@@ -22,7 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -130,14 +129,14 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		return time.Since(began).Seconds() / batch, (processorTime(b) - used).Seconds() / batch
 	}
 	checkpoint := func() (entries uint64, took time.Duration) {
-		leader, _, _ := desktest.AwaitLeader(b, all...)
-		before := desktest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered
+		leader, _, _ := coordinatortest.AwaitLeader(b, all...)
+		before := coordinatortest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered
 		began := time.Now()
 		if err := leader.C.Rooms().Audit.Checkpoint(f.Context(), leader.C.Rooms().Head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)
-		return desktest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered - before, took
+		return coordinatortest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered - before, took
 	}
 	for range 2 {
 		round(true)

@@ -16,16 +16,15 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/auditstore"
+	auditlogstore "github.com/fealty-io/fealty/internal/auditlog/store"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/store/timeout"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -74,30 +73,30 @@ func TestAuditAltered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			d, entries := desktest.AuditDesk(t)
+			d, entries := coordinatortest.AuditDesk(t)
 			known := d.C.Rooms().Audit.Last(d.State())
-			if len(desktest.BrokenLog(d)) > 0 {
-				t.Fatalf("of a whole log: %v", desktest.BrokenLog(d))
+			if len(coordinatortest.BrokenLog(d)) > 0 {
+				t.Fatalf("of a whole log: %v", coordinatortest.BrokenLog(d))
 			}
 			tc.edit(d, entries)
-			if r := desktest.AuditReport(t, d.C, d.Store, d.Clock(), known); r.Wrong == 0 {
+			if r := coordinatortest.AuditReport(t, d.C, d.Store, d.Clock(), known); r.Wrong == 0 {
 				t.Error("verify finds nothing")
 			}
 			for range 8 {
-				desktest.Checkpointed(d)
+				coordinatortest.Checkpointed(d)
 			}
-			if len(desktest.BrokenLog(d)) != 1 {
-				t.Errorf("the leader found %v", desktest.BrokenLog(d))
+			if len(coordinatortest.BrokenLog(d)) != 1 {
+				t.Errorf("the leader found %v", coordinatortest.BrokenLog(d))
 			}
 			status, err := d.C.Rooms().Shown.Status.GetStatus(
 				t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
-				return f.GetCode() == string(explain.AuditBroken)
+				return f.GetCode() == string(errcode.AuditBroken)
 			}) {
 				t.Errorf("status says %v, %v", status.GetFindings(), err)
 			}
 			// It stays wrong, whatever is written after it.
-			if r := desktest.AuditReport(t, d.C, d.Store, d.Clock()); r.Wrong == 0 {
+			if r := coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()); r.Wrong == 0 {
 				t.Error("after new checkpoints verify finds nothing")
 			}
 		})
@@ -147,19 +146,19 @@ func TestAuditNoteAltered(t *testing.T) {
 				t.Parallel()
 				d := coordinatortest.PoolDesk(t)
 				d.Joined("a")
-				desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
+				coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 				note := notes(d)[0]
 				before := d.Store.Snapshot()[note].Value
 				d.Joined("b")
-				desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
+				coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 				d.Joined("c")
 				tc.edit(d, note, before)
 				if restarts {
 					d.Restart()
 					coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 				}
-				r := desktest.Checkpointed(d)
-				if got := desktest.BrokenLog(d); len(got) != 1 || r.Wrong == 0 ||
+				r := coordinatortest.Checkpointed(d)
+				if got := coordinatortest.BrokenLog(d); len(got) != 1 || r.Wrong == 0 ||
 					r.Problems[0].Rule != auditlog.RuleBreak {
 					t.Fatalf("the leader found %v, and verify %v", got, r.Problems)
 				}
@@ -169,7 +168,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				// It is told once, and the chain goes on.
 				told := r.Wrong
 				d.Joined("d")
-				r = desktest.Checkpointed(d)
+				r = coordinatortest.Checkpointed(d)
 				if n := len(d.Store.Keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 ||
 					r.Wrong != told {
 					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n,
@@ -250,7 +249,7 @@ func TestAuditWhole(t *testing.T) {
 			_ = d.C.Rooms().Auditing.Write(ctx)
 			d.Store.ForgetLost()
 		case 8:
-			desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
+			coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 		case 9:
 			if random.IntN(8) == 0 {
 				drain()
@@ -260,8 +259,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain()
-	desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
-	entries, _ := desktest.Audits(d, "test.noted")
+	coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
+	entries, _ := coordinatortest.Audits(d, "test.noted")
 	told := map[string]int{}
 	for _, e := range entries {
 		told[e.Target]++
@@ -315,8 +314,8 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	close(release)
 	coordinatortest.WantOnly(t, "the one that was held", <-done, "")
 	d.Store.Intercept(nil)
-	r := desktest.Checkpointed(d)
-	desktest.WantWholeLog(t, d.Store, r)
+	r := coordinatortest.Checkpointed(d)
+	coordinatortest.WantWholeLog(t, d.Store, r)
 	chains := map[string]int{}
 	for _, k := range d.Store.Keys(auditlog.ChainPrefix) {
 		chain, _, _ := auditlog.ParseKey(k)
@@ -354,10 +353,10 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 		}
 		newSwitched(t, c, d.Clock).choose(plain)
 	}
-	var joins []*desktest.Attempt
+	var joins []*coordinatortest.Attempt
 	for i := range inTurn {
 		if i < len(all) { // so that its chain is there
-			desktest.AttemptAt(d, all[i], d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).Make()
+			coordinatortest.AttemptAt(d, all[i], d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).Make()
 		}
 	}
 	of := make([]proof.JoinToken, len(all))
@@ -365,11 +364,11 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 		of[i] = d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: inTurn + atOnce})
 	}
 	for i := range inTurn {
-		joins = append(joins, desktest.AttemptAt(d, all[i%len(all)], of[i%len(all)]))
+		joins = append(joins, coordinatortest.AttemptAt(d, all[i%len(all)], of[i%len(all)]))
 	}
-	var together []*desktest.Attempt
+	var together []*coordinatortest.Attempt
 	for range atOnce {
-		together = append(together, desktest.AttemptAt(d, d.C, of[0]))
+		together = append(together, coordinatortest.AttemptAt(d, d.C, of[0]))
 	}
 	var mu sync.Mutex
 	written := map[string]bool{}
@@ -401,10 +400,10 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	for _, a := range joins {
 		a.Make()
 	}
-	desktest.AllAtOnce(d, t, together)
+	coordinatortest.AllAtOnce(d, t, together)
 	in.trips = d.Store.Calls() - before
-	desktest.FollowMembers(d, d.C)
-	desktest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.FollowMembers(d, d.C)
+	coordinatortest.MustPublish(d, publication.NewPublisher())
 	d.Store.Follow(nil)
 	for _, a := range slices.Concat(joins, together) {
 		coordinatortest.WantOnly(t, "join", a.Err, "")
@@ -443,7 +442,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d",
 			entries, chains, made, calls, most)
 	}
-	desktest.WantWholeLog(t, d.Store, desktest.AuditReport(t, d.C, d.Store, d.Clock()))
+	coordinatortest.WantWholeLog(t, d.Store, coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()))
 }
 
 // TestAuditOverMoves: a checkpoint comes before each move of the head, and the log verifies
@@ -452,7 +451,7 @@ func TestAuditOverMoves(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	last := func() auditlog.Last {
-		last, err := auditstore.Last(f.Context(), f.Store)
+		last, err := auditlogstore.Last(f.Context(), f.Store)
 		coordinatortest.WantOnly(t, "read the last checkpoint", err, "")
 		return last
 	}
@@ -461,14 +460,14 @@ func TestAuditOverMoves(t *testing.T) {
 	if before.Number == 0 {
 		t.Fatal("no checkpoint came before the head moved")
 	}
-	desktest.ReseedIn(f)
+	coordinatortest.ReseedIn(f)
 	if last := last(); last.Number <= before.Number {
 		t.Errorf("checkpoint %d is the last before and after a new seed", last.Number)
 	}
 	// Its own loop vouches under its new keys.
 	var r *auditlog.Report
 	coordinatortest.Within(t, "the log verifies under the new keys", func() bool {
-		r = desktest.AuditReport(t, f.C, f.Store, f.Clock())
+		r = coordinatortest.AuditReport(t, f.C, f.Store, f.Clock())
 		return r.Uncovered == 0 && r.Wrong == 0
 	})
 	if r.Wrong != 0 || r.Covered == 0 || r.Last.Number <= before.Number {
@@ -480,18 +479,18 @@ func TestAuditOverMoves(t *testing.T) {
 // its answer was lost with the last of the request's patience.
 func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
-	d, _ := desktest.AuditDesk(t)
+	d, _ := coordinatortest.AuditDesk(t)
 	d.Joined("late")
 	before := d.C.Rooms().Audit.Last(d.State())
-	ctx := patience.Grant(t.Context(), time.Hour)
-	d.Store.Intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
+	ctx := timeout.Grant(t.Context(), time.Hour)
+	d.Store.Intercept(func(store.Tx) { timeout.Spend(ctx, time.Hour) })
 	d.Store.Lose(coordinatortest.LostApplied)
 	d.C.Rooms().Audit.BeforeMove(ctx, d.State())
 	d.Store.Intercept(nil)
 	if after := d.C.Rooms().Audit.Last(d.State()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
-	desktest.WantWholeLog(t, d.Store, desktest.AuditReport(t, d.C, d.Store, d.Clock()))
+	coordinatortest.WantWholeLog(t, d.Store, coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()))
 }
 
 // TestGetAudit reads the log over the API, as another coordinator serves it: filtered, followed,
@@ -559,7 +558,7 @@ func TestGetAudit(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		coordinatortest.WantCode(t, err, explain.RequestField)
+		coordinatortest.WantCode(t, err, errcode.RequestField)
 	}
 
 	// New entries come once, in the order of the commits.

@@ -14,9 +14,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/auditstore"
+	auditlogstore "github.com/fealty-io/fealty/internal/auditlog/store"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -50,19 +50,19 @@ func newFilter(req *fealtyv1.GetAuditRequest) (f filter, err error) {
 			continue
 		}
 		if err := t.of.CheckValid(); err != nil || t.of.GetSeconds() < 0 {
-			return f, explain.New(explain.RequestField, "field", t.field, "problem", "it is no time since 1970")
+			return f, errcode.New(errcode.RequestField, "field", t.field, "problem", "it is no time since 1970")
 		}
 		*t.to = t.of.AsTime()
 	}
 	f.member, f.action = req.GetMember(), req.GetAction()
 	for _, t := range []struct{ field, text string }{{"member", f.member}, {"action", f.action}} {
 		if len(t.text) > record.MaxReasonBytes {
-			return f, explain.New(explain.RequestField, "field", t.field, "problem",
+			return f, errcode.New(errcode.RequestField, "field", t.field, "problem",
 				fmt.Sprintf("it has %d bytes, above %d", len(t.text), record.MaxReasonBytes))
 		}
 	}
 	if req.GetExact() && (f != filter{} || req.GetFollow() || req.GetOnlyNew()) {
-		return f, explain.New(explain.RequestField, "field", "exact", "problem",
+		return f, errcode.New(errcode.RequestField, "field", "exact", "problem",
 			"what is to be verified is all of the log: give no other field with it")
 	}
 	return f, nil
@@ -91,7 +91,7 @@ func (a server) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.AuditSer
 	case t.readers <- struct{}{}:
 		defer func() { <-t.readers }()
 	default:
-		return explain.New(explain.RateLimited, "what", "readers of the audit log", "limit",
+		return errcode.New(errcode.RateLimited, "what", "readers of the audit log", "limit",
 			fmt.Sprintf("%d at once", MaxReaders))
 	}
 	head := &fealtyv1.AuditHead{ClusterId: s.Manifest.Cluster}
@@ -102,7 +102,7 @@ func (a server) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.AuditSer
 		return err
 	}
 	if req.GetExact() {
-		_, err := auditstore.Read(ctx, t.cfg.Store, time.Time{}, t.cfg.Now(), func(i auditstore.Item) error {
+		_, err := auditlogstore.Read(ctx, t.cfg.Store, time.Time{}, t.cfg.Now(), func(i auditlogstore.Item) error {
 			return stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Record{
 				Record: &fealtyv1.AuditRecord{Key: i.Key, Value: i.Value}}})
 		})
@@ -116,7 +116,7 @@ func (a server) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.AuditSer
 			return t.readError(err)
 		}
 		read = l.Revision
-	} else if read, err = auditstore.Read(ctx, t.cfg.Store, filter.since, t.cfg.Now(), out.add); err != nil {
+	} else if read, err = auditlogstore.Read(ctx, t.cfg.Store, filter.since, t.cfg.Now(), out.add); err != nil {
 		return t.readError(err)
 	}
 	if err := out.flush(); err != nil || !req.GetFollow() {
@@ -141,7 +141,7 @@ func (a server) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.AuditSer
 			return t.readError(err)
 		}
 		for _, e := range change.Put {
-			if err := out.add(auditstore.Item{Key: e.Key, Value: e.Value}); err != nil {
+			if err := out.add(auditlogstore.Item{Key: e.Key, Value: e.Value}); err != nil {
 				return err
 			}
 		}
@@ -178,7 +178,7 @@ const (
 )
 
 // add takes one record of the log.
-func (p *page) add(i auditstore.Item) error {
+func (p *page) add(i auditlogstore.Item) error {
 	if i.Checkpoint != p.checkpoint || len(p.entries) >= maxPageEntries || p.bytes >= maxPageBytes {
 		if err := p.flush(); err != nil {
 			return err

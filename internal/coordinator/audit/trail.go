@@ -19,16 +19,16 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/auditstore"
+	auditlogstore "github.com/fealty-io/fealty/internal/auditlog/store"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 const (
@@ -71,7 +71,7 @@ type Lead interface {
 // Losses are what the store is known to have lost.
 type Losses interface {
 	// Lost returns the loss; nil if there is none.
-	Lost() *regress.Loss
+	Lost() *health.Loss
 }
 
 // Config is what a [Trail] is made of. Every field is required.
@@ -87,7 +87,7 @@ type Config struct {
 
 	Now      func() time.Time
 	Log      *slog.Logger
-	Failures *pace.LogSampler // of what the store can cause
+	Failures *ratelimit.LogSampler // of what the store can cause
 }
 
 // A Trail vouches for the audit log and serves AuditService. It is for concurrent use.
@@ -200,7 +200,7 @@ func (t *Trail) Last(s *authority.State) auditlog.Known { return t.vouching.last
 // tells of what is wrong with it.
 func (t *Trail) Look(ctx context.Context, s *authority.State) error {
 	began := t.vouching.last(s)
-	last, err := auditstore.Last(ctx, t.cfg.Store)
+	last, err := auditlogstore.Last(ctx, t.cfg.Store)
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (t *Trail) Checkpoint(ctx context.Context, s *authority.State, first uint64
 		return nil // one is being made
 	}
 	v := &t.vouching
-	again, next, err := auditstore.Recheck(ctx, t.cfg.Store, s.Manifest.Cluster, v.recheck)
+	again, next, err := auditlogstore.Recheck(ctx, t.cfg.Store, s.Manifest.Cluster, v.recheck)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (t *Trail) Checkpoint(ctx context.Context, s *authority.State, first uint64
 // checkpoint says that they are over. It does nothing where this coordinator does not lead.
 // Its errors are those of [Trail.Checkpoint].
 func (t *Trail) Drop(ctx context.Context, s *authority.State, before time.Time) error {
-	first, err := auditstore.FirstSince(ctx, t.cfg.Store, before)
+	first, err := auditlogstore.FirstSince(ctx, t.cfg.Store, before)
 	if err != nil {
 		return err
 	}
@@ -276,10 +276,10 @@ func (t *Trail) Drop(ctx context.Context, s *authority.State, before time.Time) 
 	if !ok {
 		return nil
 	}
-	if err := auditstore.Retire(ctx, t.cfg.Store, conditions); err != nil {
+	if err := auditlogstore.Retire(ctx, t.cfg.Store, conditions); err != nil {
 		return err
 	}
-	return auditstore.Forget(ctx, t.cfg.Store, conditions)
+	return auditlogstore.Forget(ctx, t.cfg.Store, conditions)
 }
 
 // leaderConditions are those of a leader's write under s; false if this coordinator does not
@@ -317,7 +317,7 @@ func (t *Trail) makeCheckpoints(ctx context.Context, s *authority.State, conditi
 	if len(signers) == 0 {
 		return nil // no key may sign now, which is a finding of its own
 	}
-	made, err := auditstore.Checkpoint(ctx, t.cfg.Store, auditstore.Vouch{
+	made, err := auditlogstore.Checkpoint(ctx, t.cfg.Store, auditlogstore.Vouch{
 		Cluster: s.Manifest.Cluster, Now: t.cfg.Now, Signers: signers, Trusted: view.AuditKeys(s.Bundle),
 		If: conditions, Seen: t.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
@@ -342,6 +342,6 @@ func (t *Trail) Findings() []*fealtyv1.Finding {
 	if b == nil || t.cfg.Now().Sub(at) > breakShown {
 		return nil
 	}
-	return []*fealtyv1.Finding{finding.New(explain.AuditBroken, "problem", b.String(), "found",
+	return []*fealtyv1.Finding{finding.New(errcode.AuditBroken, "problem", b.String(), "found",
 		at.UTC().Format(time.RFC3339))}
 }

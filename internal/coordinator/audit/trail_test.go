@@ -26,11 +26,11 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // shelf is a store that is read, and that tests fill.
@@ -103,7 +103,7 @@ type desk struct {
 	log      bytes.Buffer
 	state    *authority.State
 	ready    error
-	loss     *regress.Loss
+	loss     *health.Loss
 	leads    bool
 	views    int // how often it was asked for the trust bundle
 	stopping chan struct{}
@@ -121,7 +121,7 @@ func newDesk(t *testing.T) *desk {
 	d.Trail = audit.New(audit.Config{
 		Store: d.store, Losses: losses{d}, Authority: head{d}, Trust: trust{d}, Lead: lead{d}, Stopping: d.stopping,
 		Now: func() time.Time { return d.now }, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
-		Failures: pace.NewLogSampler(),
+		Failures: ratelimit.NewLogSampler(),
 	})
 	d.RegisterMetrics(d.metrics)
 	return d
@@ -134,10 +134,10 @@ type (
 	lead   struct{ d *desk }
 )
 
-func (l losses) Lost() *regress.Loss            { return l.d.loss }
+func (l losses) Lost() *health.Loss             { return l.d.loss }
 func (h head) Ready() (*authority.State, error) { return h.d.state, h.d.ready }
 func (h head) StoreError(what string, err error) error {
-	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the log says how", "do", "wait")
+	return errcode.Wrap(err, errcode.StoreUnreachable, "what", what, "cause", "the log says how", "do", "wait")
 }
 func (t trust) View() *bundle.View {
 	t.d.views++
@@ -199,7 +199,7 @@ func TestLook(t *testing.T) {
 				return
 			}
 			f := d.Findings()[0]
-			if f.GetCode() != string(explain.AuditBroken) || strings.Contains(f.GetSummary(), "{") {
+			if f.GetCode() != string(errcode.AuditBroken) || strings.Contains(f.GetSummary(), "{") {
 				t.Errorf("it finds %v", f)
 			}
 			d.now = d.now.Add(7 * 24 * time.Hour)
@@ -245,7 +245,7 @@ func TestVouchesForNothing(t *testing.T) {
 	}
 	d.BeforeMove(t.Context(), nil)
 	d.BeforeMove(t.Context(), &authority.State{Phase: authority.Recovery})
-	d.loss = &regress.Loss{}
+	d.loss = &health.Loss{}
 	d.BeforeMove(t.Context(), d.state)
 	if d.views != 1 || len(d.store.commits) != 0 || d.log.Len() > 0 {
 		t.Errorf("it asked for the keys %d times and wrote %v; the log: %s", d.views, d.store.commits, &d.log)
@@ -395,17 +395,17 @@ func TestReadRefuses(t *testing.T) {
 		"exactly what comes":  {Exact: true, Follow: true},
 		"exactly what is new": {Exact: true, OnlyNew: true},
 	} {
-		if l, err := d.read(t.Context(), req); !errors.Is(err, explain.RequestField) || len(l.sent) > 0 {
+		if l, err := d.read(t.Context(), req); !errors.Is(err, errcode.RequestField) || len(l.sent) > 0 {
 			t.Errorf("%s: %v, sent %v", name, err, l.sent)
 		}
 	}
-	d.ready = explain.New(explain.HistoryUninitialized)
-	if _, err := d.read(t.Context(), &fealtyv1.GetAuditRequest{}); !errors.Is(err, explain.HistoryUninitialized) {
+	d.ready = errcode.New(errcode.HistoryUninitialized)
+	if _, err := d.read(t.Context(), &fealtyv1.GetAuditRequest{}); !errors.Is(err, errcode.HistoryUninitialized) {
 		t.Errorf("without a head: %v", err)
 	}
 	d.ready = nil
 	d.store.down.Store(&io.ErrUnexpectedEOF)
-	if _, err := d.read(t.Context(), &fealtyv1.GetAuditRequest{}); !errors.Is(err, explain.StoreUnreachable) {
+	if _, err := d.read(t.Context(), &fealtyv1.GetAuditRequest{}); !errors.Is(err, errcode.StoreUnreachable) {
 		t.Errorf("without a store: %v", err)
 	}
 }
@@ -424,7 +424,7 @@ func TestFollow(t *testing.T) {
 			<-l.wake
 		}
 		_, err := d.read(t.Context(), &fealtyv1.GetAuditRequest{})
-		if !errors.Is(err, explain.RateLimited) {
+		if !errors.Is(err, errcode.RateLimited) {
 			t.Errorf("one more: %v", err)
 		}
 		key := fmt.Sprintf("%s%020d-0011aabb", auditlog.Prefix, d.now.UnixNano())

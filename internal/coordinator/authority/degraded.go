@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
 // Patience with a store that does not answer.
@@ -41,7 +41,7 @@ func (h *Head) StoreSilent() bool {
 // Granted returns ctx for a request: it waits for the store for so long in all, however
 // many calls it takes.
 func Granted(ctx context.Context) context.Context {
-	return patience.Grant(ctx, StorePatience)
+	return timeout.Grant(ctx, StorePatience)
 }
 
 // OutOfReach reports whether err means that the store did not answer a call that was
@@ -50,14 +50,14 @@ func OutOfReach(ctx, asking context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false // nobody waits any more
 	}
-	return errors.Is(err, patience.ErrOver) || errors.Is(err, explain.StoreUnreachable) || errors.Is(err,
-		explain.StoreOutcomeUnknown) ||
+	return errors.Is(err, timeout.ErrOver) || errors.Is(err, errcode.StoreUnreachable) || errors.Is(err,
+		errcode.StoreOutcomeUnknown) ||
 		asking.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
 }
 
 // Degraded is the error of a call that err of the store kept from being done.
 func (h *Head) Degraded(what string, err error) error {
-	if errors.Is(err, explain.StoreOutcomeUnknown) || errors.Is(err, explain.StoreWentBack) {
+	if errors.Is(err, errcode.StoreOutcomeUnknown) || errors.Is(err, errcode.StoreWentBack) {
 		return err
 	}
 	return h.cfg.StoreGuard.Unanswered(what, err)
@@ -72,11 +72,11 @@ func (h *Head) DegradedState(what string, cause error) (*State, error) {
 	if age := h.headConfirmed.Age(h.cfg.Now()); age > h.cfg.MaxHeadAge {
 		why := fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s",
 			age.Round(time.Second), h.cfg.MaxHeadAge)
-		code := explain.StoreUnreachable
+		code := errcode.StoreUnreachable
 		if o := h.cfg.StoreGuard.Outage(); o.Outage != 0 {
 			code, why = storeguard.CodeOf(o.Outage), why+": "+o.Reason()
 		}
-		return nil, explain.Wrap(cause, code, "what", what, "cause", why)
+		return nil, errcode.Wrap(cause, code, "what", what, "cause", why)
 	}
 	return s, nil
 }

@@ -15,13 +15,12 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/enrolment"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Files of the data directory.
@@ -43,7 +42,7 @@ type EnrolmentConfig struct {
 	Pin       identity.KeyID     // of the root key; zero: any
 	Key       ed25519.PrivateKey // see [LoadEnrolmentKey]
 	// Certificate is shown beside the enrolment key; nil: this coordinator has none.
-	Certificate *enrolment.Certificate
+	Certificate *enterprise.Certificate
 }
 
 // Enrolment says which coordinator of the manifest this process is, and proves it.
@@ -118,7 +117,7 @@ func makeEnrolmentKey(files durable.FS, path string) (ed25519.PrivateKey, error)
 }
 
 // Certificate is shown beside the enrolment key; nil: this coordinator has none.
-func (e *Enrolment) Certificate() *enrolment.Certificate { return e.cfg.Certificate }
+func (e *Enrolment) Certificate() *enterprise.Certificate { return e.cfg.Certificate }
 
 // PrivateKey is the key by which the manifest knows this coordinator.
 func (e *Enrolment) PrivateKey() ed25519.PrivateKey { return e.cfg.Key }
@@ -160,7 +159,7 @@ func (e *Enrolment) CertificateChanged() <-chan struct{} { return e.certificateC
 // CertificateFindings says what is wrong with the certificate that this coordinator shows.
 func (e *Enrolment) CertificateFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
-	add := func(why *explain.Error) {
+	add := func(why *errcode.Error) {
 		out = append(out, &fealtyv1.Finding{Code: string(why.Code),
 			Severity: "warning", Summary: why.What + ": " + why.Why,
 			Remedy: why.Do})
@@ -170,11 +169,11 @@ func (e *Enrolment) CertificateFindings() []*fealtyv1.Finding {
 		return nil
 	}
 	if ended := e.cfg.Certificate.Ended(e.cfg.Now()); !ended.IsZero() {
-		add(explain.New(explain.CredentialExpired, "certificate", files.Paths().Cert, "problem",
+		add(errcode.New(errcode.CredentialExpired, "certificate", files.Paths().Cert, "problem",
 			"it ended at "+ended.UTC().Format(time.RFC3339)+", and other coordinators take nothing from this one and "+
 				"give it nothing"))
 	} else if err := files.Failure(); err != nil {
-		add(tlsfiles.Word(files.Paths(), err))
+		add(enterprise.Word(files.Paths(), err))
 	}
 	if why := e.cfg.Certificate.Refused(); why != nil {
 		add(why)
@@ -226,7 +225,7 @@ func (e *Enrolment) NameIn(m *manifest.Manifest) string {
 // CheckPin refuses a root that is not the one that is pinned.
 func (e *Enrolment) CheckPin(root *x509.Certificate) error {
 	if got := identity.KeyOf(root); !e.cfg.Pin.IsZero() && got != e.cfg.Pin {
-		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", e.cfg.Pin.String())
+		return errcode.New(errcode.RootNotPinned, "root", got.String(), "pin", e.cfg.Pin.String())
 	}
 	return nil
 }

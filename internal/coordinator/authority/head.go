@@ -14,18 +14,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority/decide"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // MarkFile of the data directory says which head this coordinator has seen.
@@ -36,7 +36,7 @@ const (
 
 // FollowPatience is how long a call waits for the head that the store shows. After
 // that it is refused, and status says that this coordinator does not get there.
-const FollowPatience = replica.FollowFor
+const FollowPatience = decide.FollowFor
 
 // HeadConfig is what a Head is made of.
 type HeadConfig struct {
@@ -45,7 +45,7 @@ type HeadConfig struct {
 	History    *history.Log
 	Store      store.Store
 	FS         durable.FS
-	Failures   *pace.LogSampler
+	Failures   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 	Elapsed    func() time.Duration
@@ -56,7 +56,7 @@ type HeadConfig struct {
 	// under the one in force.
 	Leave func(ctx context.Context)
 	// Memory is what is here of s and of what may come, for who judges another head.
-	Memory func(s *State) replica.Memory
+	Memory func(s *State) decide.Memory
 }
 
 // Head knows which head is in force, and what the store shows of it (I10).
@@ -71,7 +71,7 @@ type Head struct {
 	headDue       watch.Signal                   // the head is to be looked at now
 	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
 	lag           lag                            // the state, if the store showed a newer head
-	headConfirmed instant.Last                   // when the store was last asked and showed our head
+	headConfirmed clock.Last                     // when the store was last asked and showed our head
 }
 
 // NewHead makes a Head under which nothing was read yet.
@@ -85,7 +85,7 @@ func NewHead(cfg HeadConfig) *Head {
 // value says that there is none.
 type lag struct {
 	of   atomic.Pointer[State]
-	at   instant.Last // since when, while of is set
+	at   clock.Last   // since when, while of is set
 	over watch.Signal // it is up with the store after all
 
 	began time.Duration // at, on the clock that only goes forward; owned by who has the turn
@@ -150,11 +150,11 @@ func (h *Head) CaughtUp(s *State) {
 
 // Acts reports whether something may be changed or certified under s.
 func (h *Head) Acts(s *State) bool {
-	last := replica.Same
+	last := decide.Same
 	if h.lag.of.Load() == s {
-		last = replica.Another
+		last = decide.Another
 	}
-	return replica.Acts(s.Phase, last)
+	return decide.Acts(s.Phase, last)
 }
 
 // InForce returns the state to change something under, or to certify somebody. If the
@@ -170,7 +170,7 @@ func (h *Head) InForce(ctx context.Context) (*State, error) {
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
-			return nil, explain.New(explain.HeadNotFollowed)
+			return nil, errcode.New(errcode.HeadNotFollowed)
 		}
 		if _, err := watch.Wait(ctx, left, changed, over); err != nil {
 			return nil, err
@@ -202,11 +202,11 @@ func (h *Head) Ready() (*State, error) {
 	case Ready:
 		return s, nil
 	case Uninitialized:
-		return nil, explain.New(explain.HistoryUninitialized)
+		return nil, errcode.New(errcode.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
 	if h.cfg.StoreGuard.Lost() != nil {
-		reason = "the store went back (" + string(explain.StoreWentBack) +
+		reason = "the store went back (" + string(errcode.StoreWentBack) +
 			"), and nothing is changed before the signers restore it"
 	}
 	fields := []any{"reason", reason + "; fealty status on its machine says why"}
@@ -214,7 +214,7 @@ func (h *Head) Ready() (*State, error) {
 		fields = append(fields, "do", "use another coordinator or wait; if all are recovering, a keeper has to open the "+
 			"seed, as nobody owns a share of it: fealty status on its machine says what to mend")
 	}
-	return nil, explain.New(explain.RecoveryMode, fields...)
+	return nil, errcode.New(errcode.RecoveryMode, fields...)
 }
 
 // Transact has try make a decision under the state in force, and make it again while somebody else's
@@ -222,7 +222,7 @@ func (h *Head) Ready() (*State, error) {
 //
 // try returns the conflict of its transaction as it is, as [Head.CommitError] does: what was registered for its
 // key with [Head.OnConflict] is asked first. Every other error ends it, and is returned as try worded it. A
-// conflict after which nothing is decided again is an [explain.StoreBusy], or an [explain.HistoryInvalid] while
+// conflict after which nothing is decided again is an [errcode.StoreBusy], or an [errcode.HistoryInvalid] while
 // the store shows an older head. After its commit try returns no conflict: it would decide a second time.
 func (h *Head) Transact(ctx context.Context, what string, try func(*State) error) error {
 	for range record.CommitTries {
@@ -279,12 +279,12 @@ func (h *Head) OnConflict(key string, f func(ctx context.Context, err *store.Con
 // StoreError words an error of the store for who called: why the store did not do it, with the server's own
 // words where it does not answer. The log alone says the rest.
 func (h *Head) StoreError(what string, err error) error {
-	code := explain.StoreUnreachable
+	code := errcode.StoreUnreachable
 	switch {
-	case explain.CodeOf(err) != "":
+	case errcode.CodeOf(err) != "":
 		return err // worded where it happened
 	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
-		code = explain.StoreOutcomeUnknown
+		code = errcode.StoreOutcomeUnknown
 	case store.ReasonOf(err) != 0:
 		h.cfg.Log.Error("the store failed", "what", what, "err", err)
 		return storeguard.Refusal(what, err)
@@ -292,7 +292,7 @@ func (h *Head) StoreError(what string, err error) error {
 		return err
 	case errors.Is(err, store.ErrForged):
 		h.Forged(context.Background(), what, err)
-		return explain.New(explain.StoreForged, "what", what)
+		return errcode.New(errcode.StoreForged, "what", what)
 	case errors.Is(err, store.ErrConflict):
 		if older := h.OlderHeadError(); older != nil {
 			return older
@@ -300,14 +300,14 @@ func (h *Head) StoreError(what string, err error) error {
 		return record.Busy(what)
 	}
 	h.cfg.Log.Error("the store failed", "what", what, "err", err)
-	if code == explain.StoreUnreachable {
+	if code == errcode.StoreUnreachable {
 		return h.cfg.StoreGuard.Unanswered(what, err)
 	}
 	cause := "the coordinator's log says how"
 	if reason := store.ReasonOf(err); reason != 0 {
 		cause = fmt.Sprintf("the store took no write, because %v", reason)
 	}
-	return explain.New(code, "what", what, "cause", cause)
+	return errcode.New(code, "what", what, "cause", cause)
 }
 
 // Made words err, which came after a change was in the store. It must not be one that
@@ -319,7 +319,7 @@ func (h *Head) Made(ctx context.Context, what string, err error) error {
 	}
 	h.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet",
 		slog.String("what", what), slog.Any("err", err))
-	return explain.New(explain.DoneNotInForce, "what", what)
+	return errcode.New(errcode.DoneNotInForce, "what", what)
 }
 
 // Forged tells people that a record was altered outside of Fealty.
@@ -333,12 +333,12 @@ func (h *Head) Forged(ctx context.Context, what string, err error) {
 // nobody can tell now.
 func (h *Head) HeadHolds(ctx context.Context) bool {
 	verdict, known := h.JudgeStored(ctx, h.state.Load())
-	return !known || verdict != replica.Another
+	return !known || verdict != decide.Another
 }
 
 // JudgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict replica.Verdict, known bool) {
+func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdict, known bool) {
 	asked := h.cfg.Now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, StorePatience)
@@ -348,16 +348,16 @@ func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict replica.Verdi
 	case ctx.Err() != nil:
 		return 0, false
 	case errors.Is(err, store.ErrNotFound) && s.Phase == Uninitialized:
-		return replica.Same, true
+		return decide.Same, true
 	case errors.Is(err, store.ErrNotFound):
-		return replica.Another, true
+		return decide.Another, true
 	case err != nil:
 		h.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
 		h.cfg.StoreGuard.Silent()
 		return 0, false
 	}
 	verdict = h.judgeHead(ctx, s, e)
-	if verdict == replica.Same {
+	if verdict == decide.Same {
 		h.older.Store(nil)
 		h.headConfirmed.Set(asked)
 	}
@@ -413,19 +413,19 @@ func newHeadMetrics(reg prometheus.Registerer) *headMetrics {
 func (h *Head) RegisterMetrics(reg prometheus.Registerer) {
 	h.metrics = newHeadMetrics(reg)
 	reg.MustRegister(
-		gauge.If("fealty_coordinator_ready",
+		metrics.GaugeIf("fealty_coordinator_ready",
 			"1 while a manifest is in force and this coordinator holds its keys.",
 			func() bool { return h.state.Load().Phase == Ready }),
-		gauge.If("fealty_coordinator_recovery_mode",
+		metrics.GaugeIf("fealty_coordinator_recovery_mode",
 			"1 while the state in memory is not the head of the persisted history.",
 			func() bool { return h.state.Load().Phase == Recovery }),
-		gauge.Of("fealty_authority_epoch",
+		metrics.GaugeOf("fealty_authority_epoch",
 			"Authority epoch of the manifest in force; 0 without one.",
 			func() float64 { return float64(h.state.Load().Head.AuthorityEpoch) }),
-		gauge.Of("fealty_history_index",
+		metrics.GaugeOf("fealty_history_index",
 			"Index of the transition in force; 0 without one.",
 			func() float64 { return float64(h.state.Load().Head.Index) }),
-		gauge.Of("fealty_baseline_data",
+		metrics.GaugeOf("fealty_baseline_data",
 			"Data members that have to be connected by the manifest in force; 0 without one.",
 			func() float64 {
 				if s := h.state.Load().Ready(); s != nil {
@@ -455,29 +455,29 @@ func (h *Head) OlderHeadError() error {
 	if record == nil || s.Phase != Ready {
 		return nil
 	}
-	return explain.New(explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "index", fmt.Sprint(record.Index),
+	return errcode.New(errcode.HistoryInvalid, "cluster", s.Manifest.Cluster, "index", fmt.Sprint(record.Index),
 		"problem", fmt.Sprintf("the store shows index %d, and index %d is in force: it was rolled back, or answers "+
 			"from a copy that lags", record.Index, s.Head.Index))
 }
 
 // judgeHead says what the head e of the store means. One that cannot be read is another
 // head: why is found out on the way to it.
-func (h *Head) judgeHead(ctx context.Context, s *State, e store.Entry) replica.Verdict {
+func (h *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Verdict {
 	if s.Phase == Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
-		return replica.Same
+		return decide.Same
 	}
 	record, err := history.DecodeRecord(e.Value)
 	if err != nil {
-		return replica.Another
+		return decide.Another
 	}
-	verdict := replica.Judge(h.cfg.Memory(s), record.Hash)
+	verdict := decide.Judge(h.cfg.Memory(s), record.Hash)
 	switch {
-	case verdict == replica.Older && h.restoring(ctx):
-		return replica.Another
-	case verdict == replica.Older:
+	case verdict == decide.Older && h.restoring(ctx):
+		return decide.Another
+	case verdict == decide.Older:
 		h.olderHead(ctx, record)
-	case verdict == replica.Same:
-		return replica.Another // of the same name, and written anew
+	case verdict == decide.Same:
+		return decide.Another // of the same name, and written anew
 	}
 	return verdict
 }
@@ -499,7 +499,7 @@ func (h *Head) ClaimedHistory(ctx context.Context) (*history.History, []history.
 	}
 	m, err := manifest.ParseAccepted(claimed.Manifests[links[len(links)-1].Manifest])
 	if err != nil {
-		return nil, nil, nil, explain.Wrap(err, explain.HistoryInvalid,
+		return nil, nil, nil, errcode.Wrap(err, errcode.HistoryInvalid,
 			"problem", "the manifest of its head does not parse")
 	}
 	return claimed, links, m, nil
@@ -510,9 +510,9 @@ func (h *Head) ClaimedHistoryError(err error) error {
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty):
-		return explain.Wrap(err, explain.HistoryInvalid, "problem", "the store holds none")
+		return errcode.Wrap(err, errcode.HistoryInvalid, "problem", "the store holds none")
 	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
-		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+		return errcode.Wrap(err, errcode.HistoryInvalid, "problem", err.Error())
 	}
 	return h.StoreError("read the history", err)
 }

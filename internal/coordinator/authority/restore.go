@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -73,7 +73,7 @@ func (s *State) RestoredEpoch() uint64 {
 func PendingRestore(ctx context.Context, st store.Store) (*backup.Intent, store.Revision, error) {
 	intent, version, err := backup.ReadIntent(ctx, st)
 	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
-		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
+		return nil, 0, errcode.Wrap(err, errcode.RestoreUnfit, "problem", err.Error())
 	}
 	return intent, version, err
 }

@@ -22,9 +22,9 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -179,12 +179,12 @@ func (s *Secrets) Split(threshold, n int) ([]keyring.Share, error) {
 
 // HandOver seals the seed and the key of mesh to recipient, the ephemeral key of a coordinator
 // that proved who it is, bound to h. Errors are those of [keyring.HandOver].
-func (s *Secrets) HandOver(recipient string, h keyring.Handover, mesh *ca.MeshCA) ([]byte, error) {
+func (s *Secrets) HandOver(recipient string, h keyring.Handover, mesh *pki.MeshCA) ([]byte, error) {
 	return keyring.HandOver(recipient, h, keyring.Handed{Seed: s.seed, Mesh: mesh.Key()})
 }
 
 // HandOverMesh is HandOver of the key of mesh alone.
-func HandOverMesh(recipient string, h keyring.Handover, mesh *ca.MeshCA) ([]byte, error) {
+func HandOverMesh(recipient string, h keyring.Handover, mesh *pki.MeshCA) ([]byte, error) {
 	return keyring.HandOver(recipient, h, keyring.Handed{Mesh: mesh.Key()})
 }
 
@@ -211,9 +211,9 @@ func OpenMesh(ctx context.Context, k keyring.Keeper, place keyring.Place, sealed
 }
 
 // Load makes the mesh CA of the key and its certificate under root. Errors are those of
-// [ca.LoadMeshCA].
-func (m *MeshKey) Load(root *x509.Certificate, certificate []byte, cluster string, epoch uint64) (*ca.MeshCA, error) {
-	return ca.LoadMeshCA(root, certificate, m.key, cluster, epoch)
+// [pki.LoadMeshCA].
+func (m *MeshKey) Load(root *x509.Certificate, certificate []byte, cluster string, epoch uint64) (*pki.MeshCA, error) {
+	return pki.LoadMeshCA(root, certificate, m.key, cluster, epoch)
 }
 
 // Wipe overwrites the key. Nobody may use it at the time, or later.
@@ -224,9 +224,9 @@ func (MeshKey) Format(f fmt.State, _ rune) { fmt.Fprint(f, redacted) }
 
 // SealMesh has a keeper seal the key of mesh, with its certificate, for place. Errors are
 // those of [keyring.SealMesh].
-func SealMesh(ctx context.Context, k keyring.Keeper, place keyring.Place, mesh *ca.MeshCA) ([]byte, error) {
+func SealMesh(ctx context.Context, k keyring.Keeper, place keyring.Place, mesh *pki.MeshCA) ([]byte, error) {
 	return keyring.SealMesh(ctx, k, place, mesh.Key(), mesh.Certificate().Raw)
 }
 
 // WipeMesh overwrites the key of mesh. Nobody may use it at the time, or later.
-func WipeMesh(mesh *ca.MeshCA) { keyring.WipeKey(mesh.Key()) }
+func WipeMesh(mesh *pki.MeshCA) { keyring.WipeKey(mesh.Key()) }

@@ -8,28 +8,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 const cluster = "test.example"
 
 var now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func made(t testing.TB) (*authority.Secrets, history.Salt, *ca.MeshCA) {
+func made(t testing.TB) (*authority.Secrets, history.Salt, *pki.MeshCA) {
 	t.Helper()
 	s, salt, err := authority.Make()
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := ca.Root(s.RootCA(), cluster, now)
+	root, err := pki.Root(s.RootCA(), cluster, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mesh, err := ca.NewMeshCA(root, s.RootCA(), ca.MeshConfig{Cluster: cluster, Epoch: 1, Validity: time.Hour}, now)
+	mesh, err := pki.NewMeshCA(root, s.RootCA(), pki.MeshConfig{Cluster: cluster, Epoch: 1, Validity: time.Hour}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestWaysBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantSame(t, "taken over", got, s)
-		root, err := ca.Root(s.RootCA(), cluster, now)
+		root, err := pki.Root(s.RootCA(), cluster, now)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,32 +9,32 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/decide"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 // Phase is what a coordinator can do.
-type Phase = replica.Phase
+type Phase = decide.Phase
 
 const (
 	// Uninitialized: the store holds no history. Only a first set is served.
-	Uninitialized = replica.Uninitialized
+	Uninitialized = decide.Uninitialized
 	// Recovery: a history exists, and its keys are not in this memory, or the
 	// state in memory is not its head.
-	Recovery = replica.Recovery
+	Recovery = decide.Recovery
 	// Ready: everything is served.
-	Ready = replica.Ready
+	Ready = decide.Ready
 )
 
 // State is all that one head of the history means. It is immutable but for the
@@ -44,7 +44,7 @@ type State struct {
 	Reason string // why it is not ready
 	// Mend is the part of Reason that whoever runs this machine can mend, whole: a keeper that
 	// cannot be used here. Nil: there is none.
-	Mend *explain.Error
+	Mend *errcode.Error
 	// Ownerless: nobody owns a share of the seed, so that nobody can be asked to bring one. It
 	// is said by the manifest that the store claims, which nothing vouches for in recovery mode.
 	Ownerless bool
@@ -62,7 +62,7 @@ type State struct {
 	Root        *x509.Certificate
 	RootPin     identity.KeyID // hash of the root's public key: what tokens pin
 	MeshKey     identity.KeyID
-	issuer      atomic.Pointer[ca.Issuer]
+	issuer      atomic.Pointer[pki.Issuer]
 	X509Roots   identityauthor.OperatorRoots // of the manifest's x509 proof; nil: it takes none
 	X509Fault   error                        // why they cannot be used
 	// RootStatement introduces the config root key to who pins the root.
@@ -86,11 +86,11 @@ func (s *State) StoredHead() storeguard.Head {
 }
 
 // MeshCA returns the mesh CA of the head; its certificate may be due again.
-func (s *State) MeshCA() *ca.MeshCA { return s.issuer.Load().MeshCA() }
+func (s *State) MeshCA() *pki.MeshCA { return s.issuer.Load().MeshCA() }
 
 // FreshMeshCA returns the mesh CA of the head with a certificate that covers what is
 // issued now.
-func (s *State) FreshMeshCA(now time.Time) (*ca.MeshCA, error) {
+func (s *State) FreshMeshCA(now time.Time) (*pki.MeshCA, error) {
 	issuer, err := s.freshIssuer(now)
 	if err != nil {
 		return nil, err
@@ -101,13 +101,13 @@ func (s *State) FreshMeshCA(now time.Time) (*ca.MeshCA, error) {
 // freshIssuer returns the issuer of s with a mesh CA certificate that covers
 // what is issued now. A clock that jumped, or a machine that slept, is no reason
 // to sign under one that has ended.
-func (s *State) freshIssuer(now time.Time) (*ca.Issuer, error) {
+func (s *State) freshIssuer(now time.Time) (*pki.Issuer, error) {
 	issuer := s.issuer.Load()
 	mesh, err := freshMesh(s, issuer.MeshCA(), now)
 	if err != nil || mesh == issuer.MeshCA() {
 		return issuer, err
 	}
-	if issuer, err = ca.NewIssuer(mesh, s.Manifest.Cluster); err != nil {
+	if issuer, err = pki.NewIssuer(mesh, s.Manifest.Cluster); err != nil {
 		return nil, err
 	}
 	s.issuer.Store(issuer) // of two at once either will do: the key is the same
@@ -117,7 +117,7 @@ func (s *State) freshIssuer(now time.Time) (*ca.Issuer, error) {
 // Issue certifies publicKey for id until notAfter, and returns the chain that is
 // presented with it: leaf, mesh CA, root.
 func (s *State) Issue(publicKey any, id identity.ID, entry *manifest.Entry, notAfter, now time.Time) ([][]byte, error) {
-	return s.issue(ca.Request{
+	return s.issue(pki.Request{
 		PublicKey: publicKey, ID: id, TTL: notAfter.Sub(now),
 		DNSNames: entry.DNSNames, IPs: entry.IPs,
 	}, now)
@@ -127,10 +127,10 @@ func (s *State) Issue(publicKey any, id identity.ID, entry *manifest.Entry, notA
 // has it.
 func (s *State) IssueWorkload(publicKey any, id identity.ID, voucher string, notAfter, now time.Time) ([][]byte,
 	error) {
-	return s.issue(ca.Request{PublicKey: publicKey, ID: id, Voucher: voucher, TTL: notAfter.Sub(now)}, now)
+	return s.issue(pki.Request{PublicKey: publicKey, ID: id, Voucher: voucher, TTL: notAfter.Sub(now)}, now)
 }
 
-func (s *State) issue(r ca.Request, now time.Time) ([][]byte, error) {
+func (s *State) issue(r pki.Request, now time.Time) ([][]byte, error) {
 	issuer, err := s.freshIssuer(now)
 	if err != nil {
 		return nil, err
@@ -150,8 +150,8 @@ func Recovering(last *State, err error) *State {
 
 // mendable returns what of err is a keeper that cannot be used on this machine, the first
 // that cannot be read before one that opens nothing; nil if there is none.
-func mendable(err error) (found *explain.Error) {
-	for _, code := range []explain.Code{explain.KeeperUnusable, explain.KeeperCannot} {
+func mendable(err error) (found *errcode.Error) {
+	for _, code := range []errcode.Code{errcode.KeeperUnusable, errcode.KeeperCannot} {
 		if found = within(err, code); found != nil {
 			return found
 		}
@@ -160,9 +160,9 @@ func mendable(err error) (found *explain.Error) {
 }
 
 // within returns the first error of the tree of err that has a code.
-func within(err error, code explain.Code) *explain.Error {
+func within(err error, code errcode.Code) *errcode.Error {
 	switch x := err.(type) {
-	case *explain.Error:
+	case *errcode.Error:
 		if x.Code == code {
 			return x
 		}
@@ -182,10 +182,10 @@ func within(err error, code explain.Code) *explain.Error {
 // New builds the ready state of the head of v and its secrets. Its records are in from, and
 // audit says where entries of the audit log go. It is an error if mesh is not the mesh CA
 // of the head, or secrets are not those that the last change of root named.
-func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *ca.MeshCA,
+func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *pki.MeshCA,
 	from store.Store, audit record.AuditPlaces, now time.Time) (*State, error) {
 	// The seed is the one that the history verified under.
-	if head := replica.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) {
+	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) {
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
 	auth, err := secrets.Records()
@@ -212,7 +212,7 @@ func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *ca
 	if err != nil {
 		return nil, err
 	}
-	issuer, err := ca.NewIssuer(mesh, s.Manifest.Cluster)
+	issuer, err := pki.NewIssuer(mesh, s.Manifest.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -234,11 +234,11 @@ func MeshLife(m *manifest.Manifest) time.Duration { return 2 * m.LongestSVIDTTL(
 
 // freshMesh returns mesh with a certificate that covers the longest SVID issued
 // now. The key stays: one mesh key, one epoch (I9).
-func freshMesh(s *State, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
+func freshMesh(s *State, mesh *pki.MeshCA, now time.Time) (*pki.MeshCA, error) {
 	if mesh.Certificate().NotAfter.Sub(now) > MeshLife(s.Manifest)*3/4 && !now.Before(mesh.Certificate().NotBefore) {
 		return mesh, nil
 	}
-	again, err := ca.RenewMeshCA(s.Root, s.Secrets.RootCA(), mesh, s.Manifest.Cluster, MeshLife(s.Manifest), now)
+	again, err := pki.RenewMeshCA(s.Root, s.Secrets.RootCA(), mesh, s.Manifest.Cluster, MeshLife(s.Manifest), now)
 	if err != nil {
 		return nil, fmt.Errorf("certify the mesh CA key again: %w", err)
 	}
@@ -252,7 +252,7 @@ func (s *State) followReseeds() error {
 		return errors.New("the seed in memory is not the one of the head: it was replaced by a reseed")
 	}
 	reseeds := s.Chain.Reseeds()
-	for _, l := range reseeds[max(0, len(reseeds)-snapshotform.MaxRootChanges):] {
+	for _, l := range reseeds[max(0, len(reseeds)-snapshot.MaxRootChanges):] {
 		change, err := l.SignedRootChange()
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -71,7 +71,7 @@ func TestTransactLosesNothing(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				err := add(t.Context(), h, "counter")
-				if err != nil && !errors.Is(err, explain.StoreBusy) {
+				if err != nil && !errors.Is(err, errcode.StoreBusy) {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -94,7 +94,7 @@ func TestTransactLosesNothing(t *testing.T) {
 func TestTransactEnds(t *testing.T) {
 	conflict := &store.ConflictError{Key: "busy"}
 	unknown := store.ErrUnknownOutcome
-	failed := explain.New(explain.MemberOwnsDomains, "member", "data/a", "domains", "1")
+	failed := errcode.New(errcode.MemberOwnsDomains, "member", "data/a", "domains", "1")
 	for name, tt := range map[string]struct {
 		errs  []error // of the tries in turn; the last one of all that follow
 		again func() bool
@@ -104,16 +104,16 @@ func TestTransactEnds(t *testing.T) {
 		"made at once":             {errs: []error{nil}, tries: 1},
 		"made after a conflict":    {errs: []error{conflict, nil}, tries: 2},
 		"made after one of no key": {errs: []error{store.ErrConflict, store.ErrConflict, nil}, tries: 3},
-		"always in conflict":       {errs: []error{conflict}, tries: record.CommitTries, want: explain.StoreBusy},
-		"refused":                  {errs: []error{failed}, tries: 1, want: explain.MemberOwnsDomains},
-		"refused after a conflict": {errs: []error{conflict, failed}, tries: 2, want: explain.MemberOwnsDomains},
-		"the owner says no":        {errs: []error{conflict, nil}, again: no, tries: 1, want: explain.StoreBusy},
+		"always in conflict":       {errs: []error{conflict}, tries: record.CommitTries, want: errcode.StoreBusy},
+		"refused":                  {errs: []error{failed}, tries: 1, want: errcode.MemberOwnsDomains},
+		"refused after a conflict": {errs: []error{conflict, failed}, tries: 2, want: errcode.MemberOwnsDomains},
+		"the owner says no":        {errs: []error{conflict, nil}, again: no, tries: 1, want: errcode.StoreBusy},
 		"the owner says yes":       {errs: []error{conflict, nil}, again: yes, tries: 2},
-		"an outcome that is lost":  {errs: []error{unknown, nil}, tries: 1, want: explain.StoreOutcomeUnknown},
-		"a store out of reach":     {errs: []error{errors.New("cut"), nil}, tries: 1, want: explain.StoreUnreachable},
+		"an outcome that is lost":  {errs: []error{unknown, nil}, tries: 1, want: errcode.StoreOutcomeUnknown},
+		"a store out of reach":     {errs: []error{errors.New("cut"), nil}, tries: 1, want: errcode.StoreUnreachable},
 		"a caller that went away":  {errs: []error{context.Canceled, nil}, tries: 1, want: context.Canceled},
 		"lost, and late": {errs: []error{errors.Join(unknown, context.DeadlineExceeded), nil}, tries: 1,
-			want: explain.StoreOutcomeUnknown},
+			want: errcode.StoreOutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := headOver(t, storetest.NewMemory(0).Open())
@@ -155,7 +155,7 @@ func TestTransactWantsAStateInForce(t *testing.T) {
 	}
 	ready := h.State()
 	h.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
-	if err := h.Transact(t.Context(), "the change", never); !errors.Is(err, explain.RecoveryMode) {
+	if err := h.Transact(t.Context(), "the change", never); !errors.Is(err, errcode.RecoveryMode) {
 		t.Errorf("in recovery mode: %v", err)
 	}
 	h.Put(ready, time.Time{})
@@ -174,7 +174,7 @@ func TestTransactWantsAStateInForce(t *testing.T) {
 		leave()
 		return store.ErrConflict
 	})
-	if tries != 1 || !errors.Is(err, explain.StoreBusy) {
+	if tries != 1 || !errors.Is(err, errcode.StoreBusy) {
 		t.Errorf("%d tries for a caller that went away: %v", tries, err)
 	}
 }

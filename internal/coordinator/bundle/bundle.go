@@ -27,7 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // Authority is under what a trust bundle is made: one head of the history and the
@@ -63,7 +63,7 @@ func (a *Authority) PublicKey(n uint32) ed25519.PublicKey {
 }
 
 // KeyID returns the id of the nth config signing key.
-func (a *Authority) KeyID(n uint32) string { return snapshotform.KeyIDOf(a.PublicKey(n)) }
+func (a *Authority) KeyID(n uint32) string { return snapshot.KeyIDOf(a.PublicKey(n)) }
 
 // Bounds of the transitions that go before each trust bundle. A member that missed more asks for them.
 const (

@@ -13,15 +13,15 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/pki"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -58,7 +58,7 @@ degraded: {max: 10m}
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := ca.Root(keys.RootCA(), cluster, start)
+	root, err := pki.Root(keys.RootCA(), cluster, start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestSigners(t *testing.T) {
 		view := &bundle.View{ConfigKeys: tt.keys}
 		var got, want []string
 		for _, k := range view.Signers(a, start) {
-			got = append(got, snapshotform.KeyIDOf(k.Public().(ed25519.PublicKey)))
+			got = append(got, internalsnapshot.KeyIDOf(k.Public().(ed25519.PublicKey)))
 		}
 		for _, n := range tt.want {
 			want = append(want, a.KeyID(n))
@@ -229,7 +229,7 @@ func TestVerifierKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			wanted = append(wanted, tokenkey.IDOf(der))
+			wanted = append(wanted, jwtsvid.IDOf(der))
 		}
 		if !slices.Equal(ids, wanted) {
 			t.Errorf("after %v: %v, want %v, of %v", when, ids, wanted, numbers)

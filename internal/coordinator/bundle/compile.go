@@ -10,8 +10,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/manifest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -111,7 +111,7 @@ func (a *Authority) Compile(in Input) snapshot.TrustBundle {
 	}
 	for _, k := range in.State.Value.ConfigKeys {
 		b.ConfigKeys = append(b.ConfigKeys, snapshot.ConfigKey{
-			Algorithm: snapshotform.AlgorithmTree,
+			Algorithm: internalsnapshot.AlgorithmTree,
 			Key:       a.PublicKey(k.Number),
 			NotBefore: k.NotBefore, NotAfter: k.NotAfter,
 			Revoked: !k.RevokedAt.IsZero(), Scopes: configScopes(),

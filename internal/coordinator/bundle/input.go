@@ -12,9 +12,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/regress"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // Where the state of the trust bundle is, and with what its key and those of bans begin.
@@ -33,7 +33,7 @@ type Input struct {
 	BannedKeys []KeyBan      // those that are over among them; see [Input.Listed]
 
 	revision store.Revision    // that it was read at
-	digest   regress.Digest    // of the state, as the store has it
+	digest   health.Digest     // of the state, as the store has it
 	since    map[string]uint64 // the counter under which each of BannedIDs was banned, by "<kind>/<name>"
 	unbans   map[string]uint64 // the counter of each ban that was lifted, likewise
 	lifted   map[string]uint64 // the authority epoch in which it was lifted, likewise
@@ -78,7 +78,7 @@ func (in Input) Listed() []identity.KeyID {
 // listed for a while.
 func (in Input) outlived(now time.Time) bool {
 	asOf := in.State.Value.AsOf
-	if asOf.After(now.Add(snapshotform.ClockTolerance)) {
+	if asOf.After(now.Add(snapshot.ClockTolerance)) {
 		return true
 	}
 	return now.Sub(asOf) >= SweepPause && slices.ContainsFunc(in.BannedKeys, func(b KeyBan) bool {
@@ -131,9 +131,9 @@ func (in Input) LiftedAfter(id identity.ID, epoch uint64) bool {
 }
 
 // Seen is what in shows of the store, for who compares it.
-func (in Input) Seen(restored uint64) regress.Seen {
+func (in Input) Seen(restored uint64) health.Seen {
 	t := in.State.Value
-	out := &regress.Trust{
+	out := &health.Trust{
 		Counter: t.Change, Version: uint64(in.State.Version), Digest: in.digest, UnbansFrom: uint64(t.UnbansFrom),
 		Bans: make(map[string]uint64, len(in.BannedIDs)), Keys: make(map[string]time.Time, len(in.BannedKeys)),
 		Unbans: in.unbans,
@@ -145,7 +145,7 @@ func (in Input) Seen(restored uint64) regress.Seen {
 	for _, b := range in.BannedKeys {
 		out.Keys[b.Key.String()] = b.Until
 	}
-	return regress.Seen{Restored: restored, Revision: uint64(in.revision), Trust: out}
+	return health.Seen{Restored: restored, Revision: uint64(in.revision), Trust: out}
 }
 
 // Read reads what the trust bundle of a cluster is compiled from. It may be of another

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -194,8 +194,8 @@ func (t *State) introduce(now time.Time, room Room) (uint32, error) {
 	keys := slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k ConfigKey) bool {
 		return k.revoked() && !now.Before(k.NotAfter) // a bundle may leave it out now
 	})
-	if limit := room.Of(snapshotform.MaxConfigKeys); len(keys) >= limit {
-		return 0, explain.New(explain.TrustFull, "what", "config signing keys, revoked ones among them",
+	if limit := room.Of(internalsnapshot.MaxConfigKeys); len(keys) >= limit {
+		return 0, errcode.New(errcode.TrustFull, "what", "config signing keys, revoked ones among them",
 			"limit", fmt.Sprint(limit))
 	}
 	for _, k := range keys {
@@ -219,7 +219,7 @@ func (t *State) Newest(now time.Time) (ConfigKey, bool) {
 // Rotate begins a rotation. was is the version that the state was read at.
 func (t *State) Rotate(a *Authority, was store.Revision, r Rotation) error {
 	if t.Rotation != nil {
-		return explain.New(explain.TrustRotating, "key", a.KeyID(t.Rotation.Number), "deadline", t.Rotation.Deadline)
+		return errcode.New(errcode.TrustRotating, "key", a.KeyID(t.Rotation.Number), "deadline", t.Rotation.Deadline)
 	}
 	n, err := t.introduce(r.StartedAt, ForOthers)
 	if err != nil {
@@ -291,8 +291,8 @@ func (t *State) Revoke(now time.Time, by, reason string, room Room,
 		}
 	}
 	changed := len(out) != len(t.Revoked)
-	if limit := room.Of(snapshotform.MaxRevoked); changed && len(out) > limit {
-		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name",
+	if limit := room.Of(internalsnapshot.MaxRevoked); changed && len(out) > limit {
+		return false, errcode.New(errcode.TrustFull, "what", "things that are revoked by name",
 			"limit", fmt.Sprint(limit))
 	}
 	t.Revoked = out
@@ -300,7 +300,7 @@ func (t *State) Revoke(now time.Time, by, reason string, room Room,
 }
 
 // IsNews reports whether a statement is not in force yet.
-func (t State) IsNews(signed *cosigned.SignedEmergency, e *cosigned.Emergency) (bool, error) {
+func (t State) IsNews(signed *trust.SignedEmergency, e *trust.Emergency) (bool, error) {
 	for _, a := range t.Emergencies {
 		switch {
 		case a.Digest == signed.Digest():
@@ -310,7 +310,7 @@ func (t State) IsNews(signed *cosigned.SignedEmergency, e *cosigned.Emergency) (
 				e.Number, a.At.Format(time.RFC3339))
 		}
 	}
-	if len(t.Emergencies) >= snapshotform.MaxEmergencies {
+	if len(t.Emergencies) >= internalsnapshot.MaxEmergencies {
 		return false, fmt.Errorf("%d statements are in force, which is the limit: a reseed starts anew",
 			len(t.Emergencies))
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/tokenkey"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
 )
 
 // LeftFor is how long the keys of tokens are told to verifiers beyond the rotation that ended their
@@ -47,20 +47,20 @@ func (t *State) next() uint32 {
 // not long ago, and of the one that comes next, so that whoever asks between two rotations knows
 // the key of the second before it signs. None is revoked. They are the same until the time that is
 // returned too, unless the state changes; zero: for good.
-func (t *State) VerifierKeys(a *Authority, now time.Time) ([]tokenkey.Key, time.Time, error) {
+func (t *State) VerifierKeys(a *Authority, now time.Time) ([]jwtsvid.Key, time.Time, error) {
 	return a.verifierKeys(t.ConfigKeys, t.Left, t.next(), now)
 }
 
 // VerifierKeys are those of the state that the view was compiled from; none of a view that was only
 // reopened.
-func (t *View) VerifierKeys(a *Authority, now time.Time) ([]tokenkey.Key, time.Time, error) {
+func (t *View) VerifierKeys(a *Authority, now time.Time) ([]jwtsvid.Key, time.Time, error) {
 	if len(t.ConfigKeys) == 0 {
 		return nil, time.Time{}, nil
 	}
 	return a.verifierKeys(t.ConfigKeys, t.left, t.nextKey, now)
 }
 
-func (a *Authority) verifierKeys(listed []ConfigKey, left []LeftKey, next uint32, now time.Time) (keys []tokenkey.Key,
+func (a *Authority) verifierKeys(listed []ConfigKey, left []LeftKey, next uint32, now time.Time) (keys []jwtsvid.Key,
 	until time.Time, err error) {
 	var numbers []uint32
 	for _, k := range left {
@@ -85,7 +85,7 @@ func (a *Authority) verifierKeys(listed []ConfigKey, left []LeftKey, next uint32
 		if err != nil {
 			return nil, time.Time{}, fmt.Errorf("encode a key of tokens: %w", err)
 		}
-		keys = append(keys, tokenkey.Key{ID: tokenkey.IDOf(der), Public: public})
+		keys = append(keys, jwtsvid.Key{ID: jwtsvid.IDOf(der), Public: public})
 	}
 	return keys, until, nil
 }

@@ -11,10 +11,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/tokenkey"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -76,7 +76,7 @@ func (t *View) LinksMessage() *fealtyv1.ConnectResponse {
 func (t *View) Signers(a *Authority, now time.Time) []crypto.Signer {
 	var out []crypto.Signer
 	for _, k := range slices.Backward(t.ConfigKeys) {
-		if k.Signing(now) && len(out) < snapshotform.MaxSignatures {
+		if k.Signing(now) && len(out) < internalsnapshot.MaxSignatures {
 			out = append(out, a.ConfigKey(k.Number))
 		}
 	}
@@ -91,7 +91,7 @@ func (t *View) TokenSigner(a *Authority, now time.Time) (crypto.Signer, string, 
 		if k.Signing(now) {
 			key := a.TokenKey(k.Number)
 			der, err := x509.MarshalPKIXPublicKey(key.Public())
-			return key, tokenkey.IDOf(der), err
+			return key, jwtsvid.IDOf(der), err
 		}
 	}
 	return nil, "", nil
@@ -99,13 +99,13 @@ func (t *View) TokenSigner(a *Authority, now time.Time) (crypto.Signer, string, 
 
 // TokenKeys are the statements of the config signing keys of the bundle over the keys that sign
 // JWT-SVIDs beside them, oldest first, without those that are revoked.
-func (t *View) TokenKeys(a *Authority) ([]tokenkey.Statement, error) {
-	var out []tokenkey.Statement
+func (t *View) TokenKeys(a *Authority) ([]jwtsvid.Statement, error) {
+	var out []jwtsvid.Statement
 	for _, k := range t.ConfigKeys {
 		if k.revoked() {
 			continue
 		}
-		s, err := tokenkey.Sign(a.Manifest.Cluster, a.TokenKey(k.Number).Public(), a.ConfigKey(k.Number))
+		s, err := jwtsvid.SignKey(a.Manifest.Cluster, a.TokenKey(k.Number).Public(), a.ConfigKey(k.Number))
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +119,7 @@ func (t *View) AuditKeys(a *Authority) auditlog.Keys {
 	out := make(auditlog.Keys, 0, len(t.ConfigKeys))
 	for _, k := range t.ConfigKeys {
 		out = append(out, snapshot.ConfigKey{
-			Algorithm: snapshotform.AlgorithmTree, Key: a.PublicKey(k.Number),
+			Algorithm: internalsnapshot.AlgorithmTree, Key: a.PublicKey(k.Number),
 			NotBefore: k.NotBefore, NotAfter: k.NotAfter, Revoked: !k.RevokedAt.IsZero(),
 		})
 	}

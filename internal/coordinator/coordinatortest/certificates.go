@@ -20,12 +20,11 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/enrolment"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 // CorpFiles are the three files of a coordinator, and what writes a certificate of a PKI
@@ -36,7 +35,7 @@ type CorpFiles struct {
 }
 
 // NewCorpFiles writes the files of a certificate of pki that names name.
-func NewCorpFiles(t testing.TB, pki *identitytest.PKI, name string) *CorpFiles {
+func NewCorpFiles(t testing.TB, pki *pkitest.PKI, name string) *CorpFiles {
 	t.Helper()
 	dir := t.TempDir()
 	f := &CorpFiles{t, credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
@@ -46,18 +45,18 @@ func NewCorpFiles(t testing.TB, pki *identitytest.PKI, name string) *CorpFiles {
 }
 
 // Write puts a certificate that names name into the files.
-func (f *CorpFiles) Write(pki *identitytest.PKI, name string) {
+func (f *CorpFiles) Write(pki *pkitest.PKI, name string) {
 	f.t.Helper()
 	f.Edit(pki, CommonName(name))
 }
 
 // Edit puts a certificate into the files that edit changed before it was signed.
-func (f *CorpFiles) Edit(pki *identitytest.PKI, edit func(*x509.Certificate)) {
+func (f *CorpFiles) Edit(pki *pkitest.PKI, edit func(*x509.Certificate)) {
 	f.t.Helper()
-	key := identitytest.NewKey(f.t)
-	f.Put(f.Paths.Cert, identitytest.PEM(pki.Issue(f.t, key, edit)...))
-	f.Put(f.Paths.Key, identitytest.KeyPEM(f.t, key))
-	f.Put(f.Paths.CA, identitytest.PEM(pki.Root.Cert))
+	key := pkitest.NewKey(f.t)
+	f.Put(f.Paths.Cert, pkitest.PEM(pki.Issue(f.t, key, edit)...))
+	f.Put(f.Paths.Key, pkitest.KeyPEM(f.t, key))
+	f.Put(f.Paths.CA, pkitest.PEM(pki.Root.Cert))
 }
 
 // Put writes one file whole, as an operator's tool does.
@@ -69,13 +68,13 @@ func (f *CorpFiles) Put(path string, data []byte) {
 }
 
 // Certificate is what a coordinator with these files shows.
-func (f *CorpFiles) Certificate() *enrolment.Certificate {
+func (f *CorpFiles) Certificate() *enterprise.Certificate {
 	f.t.Helper()
-	files, err := tlsfiles.Open(credential.FilesConfig{Paths: f.Paths})
+	files, err := enterprise.Open(credential.FilesConfig{Paths: f.Paths})
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	c, err := enrolment.New(f.t.Context(), files)
+	c, err := enterprise.NewCertificate(f.t.Context(), files)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -83,7 +82,7 @@ func (f *CorpFiles) Certificate() *enrolment.Certificate {
 }
 
 // ByCertificate is m with one entry for all coordinators, by x509, under the roots of pki.
-func ByCertificate(m []byte, pki *identitytest.PKI) []byte {
+func ByCertificate(m []byte, pki *pkitest.PKI) []byte {
 	var out []string
 	for line := range strings.Lines(string(m)) {
 		switch {
@@ -102,10 +101,10 @@ func ByCertificate(m []byte, pki *identitytest.PKI) []byte {
 // CorpFleet is a ready coordinator and n that never ran, which the manifest admits by
 // their certificates alone: a, b and so on. Each has a folder and files of its own. No
 // keeper holds the seed.
-func CorpFleet(t testing.TB, n int) (pki *identitytest.PKI, f *Fleet, rs []*Fleet,
+func CorpFleet(t testing.TB, n int) (pki *pkitest.PKI, f *Fleet, rs []*Fleet,
 	files []*CorpFiles) {
 	t.Helper()
-	pki = identitytest.NewPKI(t, "corp", nil)
+	pki = pkitest.NewPKI(t, "corp", nil)
 	files = []*CorpFiles{NewCorpFiles(t, pki, "coordinator-a")}
 	f = NewFleet(t, func(c *coordinator.Config) { c.TLS = files[0].Paths })
 	for i := range n {
@@ -115,16 +114,16 @@ func CorpFleet(t testing.TB, n int) (pki *identitytest.PKI, f *Fleet, rs []*Flee
 	}
 	f.People = NewPeople(t, "alice", "bob")
 	WantOnlyNil(t, f.Set(WithSeed(ByCertificate(f.Manifest(""), pki), f.People.Seed(1, ""))))
-	AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	AwaitReplica(f, func(r peer.Record) bool { return r.Phase == "ready" })
 	return pki, f, f.Replicas, files
 }
 
 // VouchBy is what another key than the certificate's makes of it.
-func VouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, claim string, said [64]byte) []byte {
+func VouchBy(t testing.TB, of *enterprise.Certificate, key *ecdsa.PrivateKey, claim string, said [64]byte) []byte {
 	t.Helper()
 	good, err := of.Vouch(claim, said)
 	WantOnlyNil(t, err)
-	pki := identitytest.NewPKI(t, "mine", nil)
+	pki := pkitest.NewPKI(t, "mine", nil)
 	own, err := proof.Vouch(proof.X509Credential{Chain: pki.Issue(t, key, CommonName("coordinator-b")), Key: key},
 		claim, said)
 	WantOnlyNil(t, err)
@@ -149,7 +148,7 @@ func TwoNames(names ...string) []pkix.AttributeTypeAndValue {
 }
 
 // CorpEntries admit by the names of an operator's PKI.
-func CorpEntries(pki *identitytest.PKI) string {
+func CorpEntries(pki *pkitest.PKI) string {
 	return `  - name: racks
     kind: data
     match: ["x509:subject:CN=node-*", "x509:dns:*.nodes.example"]
@@ -159,7 +158,7 @@ func CorpEntries(pki *identitytest.PKI) string {
 proofs:
   x509:
     roots_pem: |
-      ` + strings.ReplaceAll(strings.TrimSpace(string(identitytest.PEM(pki.Root.Cert))), "\n", "\n      ") + "\n"
+      ` + strings.ReplaceAll(strings.TrimSpace(string(pkitest.PEM(pki.Root.Cert))), "\n", "\n      ") + "\n"
 }
 
 // CommonName gives a certificate a subject of this name alone.
@@ -176,7 +175,7 @@ func Certified(t testing.TB, s *authority.State, uris ...string) ([]*x509.Certif
 	if err != nil {
 		t.Fatal(err)
 	}
-	ski, err := identityform.SubjectKeyID(key.Public())
+	ski, err := internalidentity.SubjectKeyID(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +193,7 @@ func Certified(t testing.TB, s *authority.State, uris ...string) ([]*x509.Certif
 		}
 		template.URIs = append(template.URIs, parsed)
 		if strings.Contains(u, "/"+string(identity.Workload)+"/") { // of which everybody wants to know who vouches
-			template.Subject.CommonName = identityform.VoucherName("data/voucher", (identity.KeyID{1}).String())
+			template.Subject.CommonName = internalidentity.VoucherName("data/voucher", (identity.KeyID{1}).String())
 		}
 	}
 	if len(uris) == 0 {
@@ -212,9 +211,9 @@ func Certified(t testing.TB, s *authority.State, uris ...string) ([]*x509.Certif
 }
 
 // CorpProver returns a prover of a certificate of pki, with what edit puts into it.
-func CorpProver(t testing.TB, pki *identitytest.PKI, edit func(*x509.Certificate)) proof.Prover {
+func CorpProver(t testing.TB, pki *pkitest.PKI, edit func(*x509.Certificate)) proof.Prover {
 	t.Helper()
-	key := identitytest.NewKey(t)
+	key := pkitest.NewKey(t)
 	return ProverOf(pki.Issue(t, key, edit), key)
 }
 

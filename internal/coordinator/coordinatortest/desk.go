@@ -21,21 +21,20 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/leader"
 )
 
 // Desk is a coordinator that decides and commits, on a store and a disk in
@@ -45,7 +44,7 @@ type Desk struct {
 	T      TB
 	Store  *MemStore
 	Disk   *durabletest.Disk
-	Faults *fault.Points
+	Faults *failpoint.Points
 	Signer ed25519.PrivateKey
 	Extra  string // entries of its manifest beside the usual
 	Seed   string // the seed section of its manifest; empty: one keeper
@@ -105,7 +104,7 @@ func UnopenedDesk(t TB) *Desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Desk{T: t, Store: NewMemStore(), Disk: durabletest.NewDisk(), Signer: signer, Faults: new(fault.Points),
+	return &Desk{T: t, Store: NewMemStore(), Disk: durabletest.NewDisk(), Signer: signer, Faults: new(failpoint.Points),
 		Now: time.Now().Truncate(time.Second)}
 }
 
@@ -122,7 +121,7 @@ func ReadyDeskWith(t TB, extra string, alter func(*coordinator.Config)) *Desk {
 	if err := d.Set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+	d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 	return d
 }
 
@@ -133,7 +132,7 @@ func (d *Desk) Open() {
 	if err != nil {
 		d.T.Fatalf("open: %v", err)
 	}
-	c.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter)) // it knows by now who is away
+	c.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter)) // it knows by now who is away
 	d.C = c
 	d.tryLead(c)
 }
@@ -168,7 +167,7 @@ func (d *Desk) tryLead(c *coordinator.Coordinator) bool {
 }
 
 // Lapse has the lease of whoever leads end: nobody leads until [Desk.Lead] or a step says so.
-func (d *Desk) Lapse() { d.Pass(leadership.MaxLease) }
+func (d *Desk) Lapse() { d.Pass(leader.MaxLease) }
 
 // Pass has some time pass on the clock that only goes forward.
 func (d *Desk) Pass(by time.Duration) {
@@ -372,7 +371,7 @@ func (m *Machine) JoinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	m.Desk.T.Helper()
 	binding := make([]byte, 32)
 	rand.Read(binding)
-	ch := challenge.New(binding)
+	ch := proof.NewChallenge(binding)
 	req := JoinRequest(m.Desk.T, ch, key, kind, prover)
 	req.Member = m.Claims
 	grant, err := m.Desk.C.Rooms().Admission.Join(context.Background(), ch, req)
@@ -387,7 +386,7 @@ func (m *Machine) JoinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 }
 
 // JoinRequest is what a candidate answers to the challenge of ch.
-func JoinRequest(t TB, ch challenge.Challenge, key *ecdsa.PrivateKey, kind identity.Kind,
+func JoinRequest(t TB, ch proof.Challenge, key *ecdsa.PrivateKey, kind identity.Kind,
 	prover proof.Prover) *fealtyv1.JoinRequest {
 	t.Helper()
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
@@ -400,7 +399,7 @@ func JoinRequest(t TB, ch challenge.Challenge, key *ecdsa.PrivateKey, kind ident
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := ca.NewCSR(key)
+	csr, err := pki.NewCSR(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +437,7 @@ func (m *Machine) RenewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][
 	if !m.Desk.Clock().Before(leaf.NotAfter) || m.Desk.C.Rooms().Bundle.View().Bundle.Banned(m.ID, key) {
 		return nil, ErrCut
 	}
-	csr, err := ca.NewCSR(next)
+	csr, err := pki.NewCSR(next)
 	if err != nil {
 		return nil, err
 	}

@@ -26,16 +26,16 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -54,7 +54,7 @@ type Fleet struct {
 	Addr   string // kept over restarts
 	Store  store.Store
 	C      *coordinator.Coordinator
-	Faults *fault.Points
+	Faults *failpoint.Points
 	Signer ed25519.PrivateKey
 	StopC  func()
 	Config func(*coordinator.Config)
@@ -102,7 +102,7 @@ func NewFleetOn(t testing.TB, open func() store.Store, config func(*coordinator.
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &Fleet{T: t, Dir: t.TempDir(), Signer: signer, Faults: new(fault.Points), Config: config, Addr: "127.0.0.1:0",
+	f := &Fleet{T: t, Dir: t.TempDir(), Signer: signer, Faults: new(failpoint.Points), Config: config, Addr: "127.0.0.1:0",
 		Link: new(StoreLink), open: open}
 	f.Start()
 	return f
@@ -424,7 +424,7 @@ func (n *Node) Request(kind identity.Kind, nonce, binding []byte, prover proof.P
 	if err != nil {
 		return nil, err
 	}
-	csr, err := ca.NewCSR(n.Key)
+	csr, err := pki.NewCSR(n.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -484,7 +484,7 @@ func (n *Node) Renew(keep bool) error {
 	if err != nil {
 		return err
 	}
-	csr, err := ca.NewCSR(key)
+	csr, err := pki.NewCSR(key)
 	if err != nil {
 		return err
 	}
@@ -524,12 +524,12 @@ func (f *Fleet) Catalog() string {
 }
 
 // WantCode fails the test unless err carries the code.
-func WantCode(t testing.TB, err error, want explain.Code) {
+func WantCode(t testing.TB, err error, want errcode.Code) {
 	t.Helper()
 	if err == nil {
 		t.Fatalf("accepted, want %s", want)
 	}
-	if got := explain.Of(err).Code; got != want {
+	if got := errcode.Of(err).Code; got != want {
 		t.Fatalf("refused with %s (%v), want %s", got, err, want)
 	}
 }
@@ -585,7 +585,7 @@ func NewTestCSR() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ca.NewCSR(key)
+	return pki.NewCSR(key)
 }
 
 // Conn is a connection that clients are made over.
@@ -604,7 +604,7 @@ func NewTestKey(t testing.TB) ed25519.PrivateKey {
 // MustCSR is a request over this key.
 func MustCSR(t *testing.T, key crypto.Signer) []byte {
 	t.Helper()
-	der, err := ca.NewCSR(key)
+	der, err := pki.NewCSR(key)
 	if err != nil {
 		t.Fatal(err)
 	}

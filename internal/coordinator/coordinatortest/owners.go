@@ -16,12 +16,12 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
-	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -204,8 +204,8 @@ func BringBoth(t testing.TB, d *Desk, files ...keyring.ShareFile) {
 			if d.State().Phase == authority.Ready {
 				return
 			}
-			if _, err := BringShare(d, f); err != nil && !errors.Is(err, explain.RecoveryOver) &&
-				!errors.Is(err, explain.RecoveryNotNeeded) {
+			if _, err := BringShare(d, f); err != nil && !errors.Is(err, errcode.RecoveryOver) &&
+				!errors.Is(err, errcode.RecoveryNotNeeded) {
 				t.Fatalf("the share of %s: %v", f.Owner, err)
 			}
 		}

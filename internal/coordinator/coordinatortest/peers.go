@@ -17,13 +17,13 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
@@ -48,7 +48,7 @@ func NewPeerFleet(t testing.TB, n int, config func(*coordinator.Config)) (*Fleet
 	if err := SetPeople(f, ""); err != nil {
 		t.Fatal(err)
 	}
-	AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	AwaitReplica(f, func(r peer.Record) bool { return r.Phase == "ready" })
 	return f, f.Replicas
 }
 
@@ -127,9 +127,9 @@ func Candidate(f *Fleet, extra string, alter func(*history.Transition)) *transit
 }
 
 // AwaitReplica waits until the record of r's coordinator is as want says.
-func AwaitReplica(f *Fleet, want func(replicas.Record) bool) replicas.Record {
+func AwaitReplica(f *Fleet, want func(peer.Record) bool) peer.Record {
 	f.T.Helper()
-	key, err := replicas.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	key, err := peer.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.T.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func AwaitReplica(f *Fleet, want func(replicas.Record) bool) replicas.Record {
 	if f.First != nil {
 		st = f.First.Store
 	}
-	var last replicas.Record
+	var last peer.Record
 	for e, err := range st.Watch(ctx, key) {
 		if err != nil {
 			f.T.Fatalf("the record did not come: %v; last was %+v", err, last)
@@ -147,7 +147,7 @@ func AwaitReplica(f *Fleet, want func(replicas.Record) bool) replicas.Record {
 		if e.Version == 0 {
 			continue
 		}
-		if last, err = replicas.Open(e); err != nil {
+		if last, err = peer.Open(e); err != nil {
 			f.T.Fatal(err)
 		}
 		if want(last) {
@@ -204,7 +204,7 @@ func ServeAlone(t testing.TB, register func(grpc.ServiceRegistrar)) string {
 
 // HideReplicas makes the store tell a coordinator of no other.
 func HideReplicas(e store.Entry) store.Entry {
-	if strings.HasPrefix(e.Key, replicas.Prefix) {
+	if strings.HasPrefix(e.Key, peer.Prefix) {
 		e.Value = nil
 	}
 	return e

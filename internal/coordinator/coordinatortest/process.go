@@ -8,7 +8,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/fenceform"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // Process begins the life of another process of a member, as one does that starts and reaches the
@@ -31,7 +31,7 @@ func NextLife(life fence.Life) fence.Life {
 	next.Epoch++
 	next.Incarnation = fence.NewIncarnation()
 	next.Lineage = append(next.Lineage[:len(next.Lineage):len(next.Lineage)], life.Incarnation)
-	next.Lineage = next.Lineage[max(0, len(next.Lineage)-fenceform.MaxLineage):]
+	next.Lineage = next.Lineage[max(0, len(next.Lineage)-signed.MaxLineage):]
 	return next
 }
 
@@ -42,13 +42,13 @@ func Calls(m *Machine, life fence.Life) context.Context {
 	if life.Incarnation.IsZero() {
 		return ctx
 	}
-	md := metadata.Pairs(fenceform.TokenKey,
+	md := metadata.Pairs(signed.TokenKey,
 		fence.Token{Epoch: life.Epoch, Sequence: 1, Incarnation: life.Incarnation}.String())
 	if len(life.Lineage) > 0 {
-		md.Set(fenceform.LineageKey, life.Lineage.String())
+		md.Set(signed.LineageKey, life.Lineage.String())
 	}
 	if life.Grant != "" {
-		md.Set(fenceform.GrantKey, life.Grant)
+		md.Set(signed.GrantKey, life.Grant)
 	}
 	return metadata.NewIncomingContext(ctx, md)
 }

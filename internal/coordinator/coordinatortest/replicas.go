@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -28,7 +28,7 @@ import (
 // are those of f. It has its enrolment key, so that [Fleet.Manifest] admits it, as
 // coordinator-2 and so on, and is not running:
 //
-//	r := coordinatortest.NewReplica(t, f)
+//	r := NewReplica(t, f)
 //	f.Set(f.Manifest(""))
 //	r.Start()
 //	r.Await(authority.Ready)
@@ -39,7 +39,7 @@ func NewReplica(t testing.TB, f *Fleet) *Fleet {
 	}
 	name := fmt.Sprintf("replica-%d", len(f.Replicas)+2)
 	r := &Fleet{
-		T: t, Dir: filepath.Join(f.Dir, name), Addr: "127.0.0.1:0", Faults: new(fault.Points), Signer: f.Signer,
+		T: t, Dir: filepath.Join(f.Dir, name), Addr: "127.0.0.1:0", Faults: new(failpoint.Points), Signer: f.Signer,
 		Config: f.Config,
 		First:  f, Link: new(StoreLink), open: f.open, StopC: func() {},
 	}
@@ -336,7 +336,7 @@ func overLink[T any](ctx context.Context, link *StoreLink,
 func (l linked) Close() error { return nil }
 
 // DirectoryOf reads what coordinators say of themselves in st.
-func DirectoryOf(st store.Store, now func() time.Time) *replicas.Directory {
-	return &replicas.Directory{Store: st, Failures: pace.NewLogSampler(), Log: slog.New(slog.DiscardHandler),
+func DirectoryOf(st store.Store, now func() time.Time) *peer.Directory {
+	return &peer.Directory{Store: st, Failures: ratelimit.NewLogSampler(), Log: slog.New(slog.DiscardHandler),
 		Now: now}
 }

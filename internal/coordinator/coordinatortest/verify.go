@@ -8,11 +8,11 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/coordinator/verification"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -49,7 +49,7 @@ func (l *Impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifySer
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return verification.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
+	return owner.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }

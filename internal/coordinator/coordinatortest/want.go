@@ -19,18 +19,18 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/sealed"
 )
 
 // WantOnly fails unless err is of code, or nil for "".
-func WantOnly(t *testing.T, what string, err error, code explain.Code) {
+func WantOnly(t *testing.T, what string, err error, code errcode.Code) {
 	t.Helper()
 	switch {
 	case code == "" && err != nil:
@@ -123,7 +123,7 @@ func MustHead(t TB, d *Desk) history.Record {
 }
 
 // KeeperFinding is summary and remedy of the finding with this code, or "".
-func KeeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
+func KeeperFinding(findings []*fealtyv1.Finding, code errcode.Code) string {
 	for _, f := range findings {
 		if f.GetCode() == string(code) {
 			return f.GetSummary() + " | " + f.GetRemedy()
@@ -244,7 +244,7 @@ var Epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 // WantNamed fails unless the refusal err names owner.
 func WantNamed(t testing.TB, err error, owner string) {
 	t.Helper()
-	if e := explain.Of(err); e.Fields["owner"] != owner && !strings.Contains(e.Error(), owner) {
+	if e := errcode.Of(err); e.Fields["owner"] != owner && !strings.Contains(e.Error(), owner) {
 		t.Errorf("the refusal does not name %s: %v", owner, e)
 	}
 }

@@ -3,8 +3,8 @@ package delivery_test
 import (
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/alivetest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
+	"github.com/fealty-io/fealty/test/alivetest"
 )
 
 // The question whether the delivery is alive waits while one of its locks is held.

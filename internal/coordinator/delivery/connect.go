@@ -12,11 +12,10 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/recall"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -53,7 +52,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	path := string(id.Kind()) + "/" + id.Name()
-	own := c.cfg.Membership.Live().Opened(id, membership.RunOf(hello.GetRun()))
+	own := c.cfg.Membership.Live().Opened(id, member.RunOf(hello.GetRun()))
 	defer func() {
 		_, member := c.cfg.Membership.Roster().Find(path)
 		c.cfg.Membership.Live().Closed(id, own, member)
@@ -87,7 +86,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
 	// An outage ends for a member when its certificate stands in a record again.
-	var back *recall.Call
+	var back *member.RecallCall
 	defer func() { c.cfg.Admission.Recalled(back) }()
 	leaf := identity.FromContext(ctx).Leaf
 	if c.cfg.Admission.Unrecorded(path, leaf) {
@@ -127,7 +126,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.cfg.Stopping:
-			return explain.New(explain.RecoveryMode, "reason", "this coordinator stops")
+			return errcode.New(errcode.RecoveryMode, "reason", "this coordinator stops")
 		case err := <-reports:
 			if err == io.EOF {
 				return nil
@@ -165,7 +164,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			publicationChanged = c.cfg.Publication.Changed()
 		case <-d.wanted:
 		case <-own.Gone():
-			return explain.New(explain.StreamReplaced, "identity", id.String())
+			return errcode.New(errcode.StreamReplaced, "identity", id.String())
 		case <-back.Now():
 			if !c.cfg.Admission.Unrecorded(path, leaf) {
 				c.cfg.Admission.Recalled(back)
@@ -220,7 +219,7 @@ func (c *Delivery) BootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		if err != nil {
 			return c.cfg.Head.StoreError("read the member", err)
 		}
-		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
+		gone := errcode.New(errcode.RenewEntryGone, "identity", id.String())
 		if !rec.Exists() || !rec.Value.Held() {
 			return gone
 		}

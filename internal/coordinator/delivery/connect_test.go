@@ -10,9 +10,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/live"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/member/live"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -33,7 +32,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 		Refusals: []*fealtyv1.Refusal{{Scope: "a"}, {Scope: "b", Reason: strings.Repeat("x", 1000)}}}); err != nil {
 		t.Fatal(err)
 	}
-	boot, before := desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
+	boot, before := coordinatortest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 	if len(before) == 0 || before[0] != string(snapshot.ScopeTrustBundle) {
 		t.Fatalf("before the bootstrap came %v", before)
 	}
@@ -89,7 +88,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 		return stream
 	}
 	stream := connect()
-	first, before := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
+	first, before := coordinatortest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	if !slices.Equal(before, []string{string(snapshot.ScopeTrustBundle)}) {
 		t.Fatalf("before the node_runtime came %v", before)
 	}
@@ -98,7 +97,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if err := f.Set(changed); err != nil {
 		t.Fatal(err)
 	}
-	second, _ := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
+	second, _ := coordinatortest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	n.Trust.Roles = []string{"ingress"}
 	is := held(second)
 	if is.GetConfigVersion() <= was.GetConfigVersion() || is.GetGeneration() <= was.GetGeneration() {
@@ -109,7 +108,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	third, _ := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
+	third, _ := coordinatortest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
@@ -168,7 +167,7 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		}
 		versions[h.Version] = true
 	}
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)), "")
 	_, err = d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
-	coordinatortest.WantOnly(t, "without an entry", err, explain.RenewEntryGone)
+	coordinatortest.WantOnly(t, "without an entry", err, errcode.RenewEntryGone)
 }

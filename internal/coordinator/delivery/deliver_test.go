@@ -13,9 +13,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
@@ -28,8 +27,8 @@ func TestDeliveryResync(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
 	b := publication.NewPublisher()
-	p := desktest.MustPublish(d, b)
-	stream := &desktest.SentNews{Ctx: t.Context()}
+	p := coordinatortest.MustPublish(d, b)
+	stream := &coordinatortest.SentNews{Ctx: t.Context()}
 	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
 	deliver := func() []*snapshot.Signed {
 		t.Helper()
@@ -49,7 +48,7 @@ func TestDeliveryResync(t *testing.T) {
 		t.Fatalf("then %d came", len(got))
 	}
 	d.Advance(publication.Renew)
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	got := deliver()
 	if len(got) != 1 || len(got[0].Content) != 0 || bytes.Equal(got[0].Publication.Record, p.State.Value.Record) {
 		t.Fatalf("with the next record %d came", len(got))
@@ -121,7 +120,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 	}
 	was := sent()
 	stream := open(other)
-	desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
+	coordinatortest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	if _, err := other.VerifyGrant(); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +135,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 			// A record of before may be renewed meanwhile, as the clock moved: that one is
 			// no answer to this change, and a change back before it was published is none.
 			for was := version; version == was; {
-				sent, _ := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
+				sent, _ := coordinatortest.Until(t, stream, snapshot.ScopeNodeRuntime)
 				signed, err := snapshot.Unmarshal(sent.GetEnvelope())
 				if err != nil {
 					t.Fatal(err)
@@ -159,9 +158,9 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 // acting is a member as it takes what it is sent, in any form: it verifies all of it,
 // keeps it, and pulls what it lacks.
 type acting struct {
-	*desktest.Reader
+	*coordinatortest.Reader
 	m      *coordinatortest.Machine
-	stream *desktest.SentNews
+	stream *coordinatortest.SentNews
 	dl     *delivery.Sender
 	held   map[snapshot.Scope]*snapshot.Verified
 	forms  map[string]int
@@ -169,7 +168,7 @@ type acting struct {
 
 func actingOf(m *coordinatortest.Machine, t *testing.T) *acting {
 	t.Helper()
-	a := &acting{Reader: desktest.ReaderOf(m), m: m, stream: &desktest.SentNews{Ctx: t.Context()},
+	a := &acting{Reader: coordinatortest.ReaderOf(m), m: m, stream: &coordinatortest.SentNews{Ctx: t.Context()},
 		held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[string]int)}
 	a.dl = m.Desk.C.Rooms().Delivery.NewSender(a.stream, m.ID, nil)
 	return a
@@ -248,9 +247,9 @@ func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signe
 // byte. Nobody pulls what is not its own (I12).
 func TestDeliveryToTenants(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	names := []string{"acme", "globex", "edge", "both"}
 	members := make(map[string]*acting)
 	for _, name := range names {
@@ -261,7 +260,7 @@ func TestDeliveryToTenants(t *testing.T) {
 		}
 		members[name] = actingOf(m, t)
 	}
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	for _, name := range names {
 		got := members[name].hear(t)
 		if len(got) < 3 || got[0] != string(snapshot.ScopeNodeRuntime) {
@@ -296,13 +295,13 @@ func TestDeliveryToTenants(t *testing.T) {
 				t.Errorf("%s pulls %s, its own: %v: %d bytes, %v", name, content, own[hash], len(got.got), err)
 			}
 			if !own[hash] {
-				coordinatortest.WantCode(t, err, explain.NotFound)
+				coordinatortest.WantCode(t, err, errcode.NotFound)
 			}
 		}
 	}
 	// A route of one organization changes: who has that organization hears, by a patch.
-	desktest.MustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host new\nto: [acme-peer]\n")
-	p = desktest.MustPublish(d, b)
+	coordinatortest.MustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host new\nto: [acme-peer]\n")
+	p = coordinatortest.MustPublish(d, b)
 	for name, want := range map[string]bool{"acme": true, "globex": false, "both": true} {
 		before := members[name].forms["patch"]
 		if got := members[name].hear(t); slices.Contains(got, "route_policy") != want || len(got) > 1 {
@@ -317,8 +316,8 @@ func TestDeliveryToTenants(t *testing.T) {
 	}
 	// A member that missed a version gets the whole: no patch fits.
 	for _, match := range []string{"newer", "newest"} {
-		desktest.MustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host "+match+"\nto: [acme-peer]\n")
-		p = desktest.MustPublish(d, b)
+		coordinatortest.MustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host "+match+"\nto: [acme-peer]\n")
+		p = coordinatortest.MustPublish(d, b)
 		members["acme"].hear(t)
 	}
 	patches, wholes := members["both"].forms["patch"], members["both"].forms["whole"]
@@ -339,7 +338,7 @@ func TestDeliveryToTenants(t *testing.T) {
 	}
 	// A newer record alone moves no content.
 	d.Advance(publication.Renew)
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	was := members["both"].forms["record"]
 	if got := members["both"].hear(t); members["both"].forms["record"]-was != len(got) || len(got) < 3 {
 		t.Errorf("with a newer record came %v, as %v", got, members["both"].forms)
@@ -349,25 +348,25 @@ func TestDeliveryToTenants(t *testing.T) {
 // Large content is pulled, and a change of it is patched.
 func TestDeliveryOfMuch(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	var routes []string
 	for i := range 200 {
 		routes = append(routes,
 			fmt.Sprintf("kind: route\nname: acme-%03d\norganization: acme\nmatch: \"host %s\"\nto: [acme-peer]\n", i,
 				strings.Repeat("x", 100)))
 	}
-	desktest.MustPut(d, strings.Join(routes, "---\n"))
-	m := desktest.JoinedAs(d, "acme", "acme-3")
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPut(d, strings.Join(routes, "---\n"))
+	m := coordinatortest.JoinedAs(d, "acme", "acme-3")
+	coordinatortest.MustPublish(d, b)
 	a := actingOf(m, t)
 	a.hear(t)
 	if a.forms["detached"] != 1 || a.forms["patch"] != 0 {
 		t.Fatalf("it came as %v", a.forms)
 	}
-	desktest.MustPut(d, "kind: route\nname: acme-100\norganization: acme\nmatch: host changed\nto: [acme-peer]\n")
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPut(d, "kind: route\nname: acme-100\norganization: acme\nmatch: host changed\nto: [acme-peer]\n")
+	coordinatortest.MustPublish(d, b)
 	a.hear(t)
 	if v, _ := a.held[snapshot.ScopeRoutePolicy].RoutePolicy(); a.forms["detached"] != 1 || a.forms["patch"] != 1 ||
 		len(v.Routes) != 201 {

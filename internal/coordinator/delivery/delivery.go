@@ -16,24 +16,24 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Config is what a Delivery is made of.
 type Config struct {
 	Head        *authority.Head
-	Bundle      *trustbundle.Current
-	Membership  *membership.Membership
+	Bundle      *current.Current
+	Membership  *member.Membership
 	Trust       *trust.Trust
 	Admission   *admission.Admission
 	Publication *publication.Publication
 	Readers     *flowcontrol.Readers
-	Failures    *pace.LogSampler
+	Failures    *ratelimit.LogSampler
 	Log         *slog.Logger
 	Now         func() time.Time
 

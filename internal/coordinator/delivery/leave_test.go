@@ -10,8 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -30,7 +29,7 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a"}); err != nil {
 		t.Fatal(err)
 	}
-	desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
+	coordinatortest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 
 	ready := f.C.Rooms().Head.State()
 	leave := func() {
@@ -58,7 +57,7 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	leave()
 	select {
 	case err := <-ended:
-		if e, ok := explain.FromStatus(err); !ok || !errors.Is(e, explain.RecoveryMode) {
+		if e, ok := errcode.FromStatus(err); !ok || !errors.Is(e, errcode.RecoveryMode) {
 			t.Errorf("it ended with %v", err)
 		}
 	case <-time.After(time.Minute):

@@ -10,11 +10,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator/live"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/coordinator/member/live"
+	"github.com/fealty-io/fealty/internal/errcode"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -56,13 +56,13 @@ func (l *pullLimiter) count() int {
 // start begins a pull of the member, and returns what ends it.
 func (l *pullLimiter) start(member string, now time.Time) (end func(), err error) {
 	if !l.rates.Allow(member, now) {
-		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member,
+		return nil, errcode.New(errcode.RateLimited, "what", "pulls of "+member,
 			"limit", fmt.Sprintf("%d per second, %d at once", pullsPerSecond, PullBurst))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.underWay[member] == PullsAtOnce {
-		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member,
+		return nil, errcode.New(errcode.RateLimited, "what", "pulls of "+member,
 			"limit", fmt.Sprintf("%d under way", PullsAtOnce))
 	}
 	l.underWay[member]++
@@ -91,7 +91,7 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest,
 	member := string(id.Kind()) + "/" + id.Name()
 	var hash snapshot.Digest
 	if len(req.GetContentHash()) != sha256.Size {
-		return explain.New(explain.RequestField,
+		return errcode.New(errcode.RequestField,
 			"field", "content_hash", "problem", fmt.Sprintf("it has %d bytes, a SHA-256 has %d",
 				len(req.GetContentHash()), sha256.Size))
 	}
@@ -104,9 +104,9 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest,
 	content := c.cfg.Publication.View().ContentFor(id, hash)
 	if content == nil {
 		// The same for what others have and for what nobody has.
-		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
+		return errcode.New(errcode.NotFound, "what", "content", "name", hash.String())
 	}
-	ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(int64(len(content))))
+	ctx, cancel := context.WithTimeout(stream.Context(), ratelimit.TransferTime(int64(len(content))))
 	defer cancel()
 	for chunk := range slices.Chunk(content, chunkBytes) {
 		if err := c.cfg.Readers.Do(ctx,
@@ -182,7 +182,7 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 	}
 	scope := snapshot.Scope(req.GetScope())
 	if !slices.Contains(snapshot.Scopes(), scope) {
-		return nil, explain.New(explain.NotFound, "what", "scope", "name",
+		return nil, errcode.New(errcode.NotFound, "what", "scope", "name",
 			flowcontrol.Clip(req.GetScope(), live.MaxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
@@ -202,6 +202,6 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 			return &fealtyv1.GetSnapshotResponse{Snapshot: m}, nil
 		}
 	}
-	return nil, explain.New(explain.NotFound, "what", string(scope)+" of", "name",
-		flowcontrol.Clip(req.GetKind()+"/"+req.GetName(), identityform.MaxIDBytes))
+	return nil, errcode.New(errcode.NotFound, "what", string(scope)+" of", "name",
+		flowcontrol.Clip(req.GetKind()+"/"+req.GetName(), internalidentity.MaxIDBytes))
 }

@@ -20,9 +20,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -142,14 +141,14 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 			}
 			continue
 		}
-		want := explain.New(explain.NotFound, "what", "content", "name", snapshot.Digest(c.hash).String()).Error()
-		if err == nil || explain.Of(err).Error() != want {
+		want := errcode.New(errcode.NotFound, "what", "content", "name", snapshot.Digest(c.hash).String()).Error()
+		if err == nil || errcode.Of(err).Error() != want {
 			t.Errorf("%s pulls what is %s: %v, want %s", c.node.ID.Name(), c.name, err, want)
 		}
 	}
 	for _, hash := range [][]byte{nil, hashA[:31], append(bytes.Clone(hashA), 0)} {
 		_, err := getContent(f.Context(), connA, "node-a", hash)
-		coordinatortest.WantCode(t, err, explain.RequestField)
+		coordinatortest.WantCode(t, err, errcode.RequestField)
 	}
 	if err := f.Set(bytes.Replace(f.Manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"),
 		1)); err != nil {
@@ -161,7 +160,7 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 		}
 	}
 	_, err := getContent(f.Context(), connA, "node-a", hashA)
-	coordinatortest.WantCode(t, err, explain.NotFound)
+	coordinatortest.WantCode(t, err, errcode.NotFound)
 }
 
 // Large contents come in parts, and who does not read them gives its place up.
@@ -178,9 +177,9 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 			records = append(records, fmt.Sprintf("kind: peer\nname: p%d\nmember: data/a\naddresses: [%s]\nclass: bootstrap",
 				i, strings.Join(addresses, ", ")))
 		}
-		desktest.MustPut(d, strings.Join(records, "\n---\n"))
-		p := desktest.MustPublish(d, publication.NewPublisher())
-		sum := desktest.Given(t, d, p, "a")[snapshot.ScopePeerDirectory].ContentHash
+		coordinatortest.MustPut(d, strings.Join(records, "\n---\n"))
+		p := coordinatortest.MustPublish(d, publication.NewPublisher())
+		sum := coordinatortest.Given(t, d, p, "a")[snapshot.ScopePeerDirectory].ContentHash
 		large := p.Contents[sum.String()]
 		chunks := (len(large) + 16<<10 - 1) / (16 << 10) // 16 KiB each
 
@@ -199,7 +198,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		coordinatortest.WantCode(t, pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]), explain.RateLimited)
+		coordinatortest.WantCode(t, pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]), errcode.RateLimited)
 		hash, _ := contentOf(p, "data/b")
 		if err := pull(other, &pulled{ctx: as(t.Context(), other)}, hash); err != nil {
 			t.Errorf("a slow member holds up another one: %v", err)
@@ -221,7 +220,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 				break
 			}
 		}
-		coordinatortest.WantCode(t, err, explain.RateLimited)
+		coordinatortest.WantCode(t, err, errcode.RateLimited)
 		d.Advance(delivery.PullBurst * 1e9)
 		if err := pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]); err != nil {
 			t.Error(err)

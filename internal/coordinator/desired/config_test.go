@@ -16,8 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -25,17 +24,17 @@ import (
 func TestConfigPutGetListDelete(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	before := len(d.Store.Keys(desired.Prefix))
-	plan := desktest.PutRequest(config.Example)
+	plan := coordinatortest.PutRequest(config.Example)
 	plan.DryRun = true
-	dry, err := desktest.ConfigAt(d).PutConfig(t.Context(), plan)
+	dry, err := coordinatortest.ConfigAt(d).PutConfig(t.Context(), plan)
 	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.Store.Keys(desired.Prefix)) != before {
 		t.Fatalf("dry run: %d changes, %v", len(dry.GetChanges()), err)
 	}
-	put := desktest.MustPut(d, config.Example)
+	put := coordinatortest.MustPut(d, config.Example)
 	if put.GetVersion() <= dry.GetVersion() {
 		t.Errorf("version %d after %d", put.GetVersion(), dry.GetVersion())
 	}
-	again := desktest.MustPut(d, config.Example)
+	again := coordinatortest.MustPut(d, config.Example)
 	if again.GetVersion() != put.GetVersion() {
 		t.Errorf("the same again is version %d, want %d still", again.GetVersion(), put.GetVersion())
 	}
@@ -46,13 +45,13 @@ func TestConfigPutGetListDelete(t *testing.T) {
 			t.Errorf("change %v, after %v", c, put.GetChanges()[i])
 		}
 	}
-	entries, text := desktest.Audits(d, "config.put")
+	entries, text := coordinatortest.Audits(d, "config.put")
 	if len(entries) != len(config.Kinds()) || strings.Contains(text, "verify-full") ||
 		entries[0].Fields["after"] == "" || entries[0].Fields["before"] != "" {
 		t.Errorf("%d audit entries: %s", len(entries), text)
 	}
 
-	list, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	list, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	if err != nil || len(list.GetRecords()) != len(config.Kinds()) || list.GetVersion() != put.GetVersion() ||
 		list.GetNextPageToken() != "" {
 		t.Fatalf("list: %v, %v", list, err)
@@ -61,7 +60,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 		var got []string
 		token := ""
 		for {
-			page, err := desktest.ConfigAt(d).ListConfig(t.Context(),
+			page, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(),
 				&fealtyv1.ListConfigRequest{PageSize: uint32(size), PageToken: token})
 			if err != nil {
 				t.Fatal(err)
@@ -77,119 +76,119 @@ func TestConfigPutGetListDelete(t *testing.T) {
 			t.Errorf("pages of %d: %v", size, got)
 		}
 	}
-	peers, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
+	peers, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
 	if err != nil || len(peers.GetRecords()) != 1 {
 		t.Errorf("peers: %v, %v", peers, err)
 	}
-	one, err := desktest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
+	one, err := coordinatortest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same, err := desktest.ConfigAt(d).PutConfig(t.Context(),
+	if same, err := coordinatortest.ConfigAt(d).PutConfig(t.Context(),
 		&fealtyv1.PutConfigRequest{Records: [][]byte{one.GetRecord().GetRecord()}}); err != nil ||
 		same.GetVersion() != put.GetVersion() {
 		t.Errorf("put of what was got: %v, %v", same, err)
 	}
 
-	_, err = desktest.ConfigAt(d).DeleteConfig(t.Context(),
+	_, err = coordinatortest.ConfigAt(d).DeleteConfig(t.Context(),
 		&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
-	coordinatortest.WantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
+	coordinatortest.WantOnly(t, "delete of what is in use", err, errcode.ConfigInUse)
 	if !strings.Contains(err.Error(), "service/web") {
 		t.Errorf("%v does not name who refers to it", err)
 	}
 	all := &fealtyv1.DeleteConfigRequest{Records: list.GetRecords(), ExpectedVersion: put.GetVersion()}
-	gone, err := desktest.ConfigAt(d).DeleteConfig(t.Context(), all)
+	gone, err := coordinatortest.ConfigAt(d).DeleteConfig(t.Context(), all)
 	if err != nil || len(d.Store.Keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
 		t.Fatalf("delete of all: %v, %v", gone, err)
 	}
-	if entries, _ := desktest.Audits(d, "config.delete"); len(entries) != len(config.Kinds()) ||
+	if entries, _ := coordinatortest.Audits(d, "config.delete"); len(entries) != len(config.Kinds()) ||
 		entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
 		t.Errorf("audit of the deletion: %v", entries)
 	}
 	all.ExpectedVersion = 0
-	_, err = desktest.ConfigAt(d).DeleteConfig(t.Context(), all)
-	coordinatortest.WantOnly(t, "delete again", err, explain.NotFound)
+	_, err = coordinatortest.ConfigAt(d).DeleteConfig(t.Context(), all)
+	coordinatortest.WantOnly(t, "delete again", err, errcode.NotFound)
 }
 
 func TestConfigRefusals(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	put := desktest.MustPut(d, config.Example)
+	put := coordinatortest.MustPut(d, config.Example)
 	stale := put.GetVersion() - 1
 	many := &fealtyv1.PutConfigRequest{}
 	for range config.MaxBatch + 1 {
-		many.Records = append(many.Records, []byte(desktest.QosRecord))
+		many.Records = append(many.Records, []byte(coordinatortest.QosRecord))
 	}
 	for _, tt := range []struct {
 		name string
 		call func() error
-		code explain.Code
+		code errcode.Code
 	}{
 		{"nothing",
 			func() error {
-				_, err := desktest.ConfigAt(d).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{})
+				_, err := coordinatortest.ConfigAt(d).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{})
 				return err
 			},
-			explain.RequestField},
-		{"too many", func() error { _, err := desktest.ConfigAt(d).PutConfig(t.Context(), many); return err },
-			explain.RequestField},
+			errcode.RequestField},
+		{"too many", func() error { _, err := coordinatortest.ConfigAt(d).PutConfig(t.Context(), many); return err },
+			errcode.RequestField},
 		{"two in one", func() error {
-			_, err := desktest.ConfigAt(d).PutConfig(t.Context(),
+			_, err := coordinatortest.ConfigAt(d).PutConfig(t.Context(),
 				&fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(config.Example)}})
 			return err
-		}, explain.RequestField},
+		}, errcode.RequestField},
 		{"one twice", func() error {
-			_, err := desktest.PutAt(d, desktest.QosRecord+"---\n"+desktest.QosRecord)
+			_, err := coordinatortest.PutAt(d, coordinatortest.QosRecord+"---\n"+coordinatortest.QosRecord)
 			return err
 		},
-			explain.ConfigInvalid},
-		{"no record", func() error { _, err := desktest.PutAt(d, "kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
-		{"unknown reference", func() error { _, err := desktest.PutAt(d, "kind: route\nname: r\nservice: nope\n"); return err },
-			explain.ConfigInvalid},
+			errcode.ConfigInvalid},
+		{"no record", func() error { _, err := coordinatortest.PutAt(d, "kind: thing\nname: x\n"); return err }, errcode.ConfigInvalid},
+		{"unknown reference", func() error { _, err := coordinatortest.PutAt(d, "kind: route\nname: r\nservice: nope\n"); return err },
+			errcode.ConfigInvalid},
 		{"a secret", func() error {
-			_, err := desktest.PutAt(d, "kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
+			_, err := coordinatortest.PutAt(d, "kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
 			return err
-		}, explain.ConfigInvalid},
+		}, errcode.ConfigInvalid},
 		{"stale put", func() error {
-			req := desktest.PutRequest(desktest.QosRecord)
+			req := coordinatortest.PutRequest(coordinatortest.QosRecord)
 			req.ExpectedVersion = stale
-			_, err := desktest.ConfigAt(d).PutConfig(t.Context(), req)
+			_, err := coordinatortest.ConfigAt(d).PutConfig(t.Context(), req)
 			return err
-		}, explain.ConfigStale},
+		}, errcode.ConfigStale},
 		{"stale delete", func() error {
-			_, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
+			_, err := coordinatortest.ConfigAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "storage", Name: "mirror"}},
 					ExpectedVersion: stale})
 			return err
-		}, explain.ConfigStale},
+		}, errcode.ConfigStale},
 		{"delete of nothing", func() error {
-			_, err := desktest.ConfigAt(d).DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
+			_, err := coordinatortest.ConfigAt(d).DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
 			return err
-		}, explain.RequestField},
+		}, errcode.RequestField},
 		{"delete of no kind", func() error {
-			_, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
+			_, err := coordinatortest.ConfigAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "thing", Name: "x"}}})
 			return err
-		}, explain.NotFound},
+		}, errcode.NotFound},
 		{"get of no name", func() error {
-			_, err := desktest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
+			_, err := coordinatortest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
 			return err
-		}, explain.RequestField},
+		}, errcode.RequestField},
 		{"get of what is not there", func() error {
-			_, err := desktest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
+			_, err := coordinatortest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
 			return err
-		}, explain.NotFound},
+		}, errcode.NotFound},
 		{"list of no kind", func() error {
-			_, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
+			_, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
 			return err
-		}, explain.NotFound},
+		}, errcode.NotFound},
 		{"a page too large", func() error {
-			_, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
+			_, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
 			return err
-		}, explain.RequestField},
+		}, errcode.RequestField},
 		{"a page after nothing", func() error {
-			_, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
+			_, err := coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
 			return err
-		}, explain.RequestField},
+		}, errcode.RequestField},
 	} {
 		before := d.Store.Snapshot()
 		err := tt.call()
@@ -219,11 +218,11 @@ func TestConfigWriters(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
 	writers := []*coordinator.Coordinator{d.C, other}
-	version := desktest.MustPut(d, desktest.QosRecord).GetVersion()
+	version := coordinatortest.MustPut(d, coordinatortest.QosRecord).GetVersion()
 	results := make(chan error, len(writers))
 	for i, c := range writers {
 		go func() {
-			req := desktest.PutRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
+			req := coordinatortest.PutRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
 			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
 				c.Rooms().Desired.RegisterServices).PutConfig(
@@ -234,7 +233,7 @@ func TestConfigWriters(t *testing.T) {
 	}
 	stale := 0
 	for range writers {
-		if err := <-results; errors.Is(err, explain.ConfigStale) {
+		if err := <-results; errors.Is(err, errcode.ConfigStale) {
 			stale++
 		} else if err != nil {
 			t.Error(err)
@@ -250,7 +249,7 @@ func TestConfigWriters(t *testing.T) {
 				if _, err := (coordinatortest.Served[fealtyv1.ConfigServiceServer](
 					c.Rooms().Desired.RegisterServices)).PutConfig(
 					context.Background(),
-					desktest.PutRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
+					coordinatortest.PutRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
 				}
@@ -281,22 +280,22 @@ func TestConfigWriteInBetween(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Store.Intercept(func(store.Tx) {
 		d.Store.Intercept(nil)
-		desktest.MustPut(d, "kind: qos\nname: between\n")
+		coordinatortest.MustPut(d, "kind: qos\nname: between\n")
 	})
-	desktest.MustPut(d, desktest.QosRecord)
+	coordinatortest.MustPut(d, coordinatortest.QosRecord)
 	v, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true)
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
 	// A writer that named the version that it was made from is refused instead.
-	req := desktest.PutRequest("kind: qos\nname: late\n")
+	req := coordinatortest.PutRequest("kind: qos\nname: late\n")
 	req.ExpectedVersion = uint64(v.State.Version)
 	d.Store.Intercept(func(store.Tx) {
 		d.Store.Intercept(nil)
-		desktest.MustPut(d, "kind: qos\nname: again\n")
+		coordinatortest.MustPut(d, "kind: qos\nname: again\n")
 	})
-	_, err = desktest.ConfigAt(d).PutConfig(t.Context(), req)
-	coordinatortest.WantOnly(t, "the late one", err, explain.ConfigStale)
+	_, err = coordinatortest.ConfigAt(d).PutConfig(t.Context(), req)
+	coordinatortest.WantOnly(t, "the late one", err, errcode.ConfigStale)
 }
 
 // Config of another head, an older one too, is nobody's doing: a store that is restored
@@ -304,10 +303,10 @@ func TestConfigWriteInBetween(t *testing.T) {
 func TestConfigOfAnOlderHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
-		desktest.MustPut(d, desktest.QosRecord)
+		coordinatortest.MustPut(d, coordinatortest.QosRecord)
 		was := d.Store.Snapshot()
 		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"# again\n"))
-		desktest.MustPut(d, "kind: qos\nname: more\n")
+		coordinatortest.MustPut(d, "kind: qos\nname: more\n")
 		for _, key := range []string{history.HeadKey, desired.StateKey,
 			desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
 			if e, ok := was[key]; ok {
@@ -335,26 +334,26 @@ func TestConfigUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		lost []coordinatortest.LostAnswer
-		code explain.Code
+		code errcode.Code
 	}{
 		"it happened": {[]coordinatortest.LostAnswer{coordinatortest.LostApplied}, ""},
 		"it did not":  {[]coordinatortest.LostAnswer{coordinatortest.LostDropped}, ""},
 		"nobody can tell": {[]coordinatortest.LostAnswer{coordinatortest.LostForGood, coordinatortest.Answered},
-			explain.StoreOutcomeUnknown},
+			errcode.StoreOutcomeUnknown},
 		"nobody can tell, it not": {[]coordinatortest.LostAnswer{coordinatortest.LostForGoodN,
 			coordinatortest.Answered},
-			explain.StoreOutcomeUnknown},
+			errcode.StoreOutcomeUnknown},
 		"it did not, three in row": {[]coordinatortest.LostAnswer{coordinatortest.LostDropped,
 			coordinatortest.LostDropped,
 			coordinatortest.LostDropped}, ""},
 	} {
 		d := coordinatortest.PoolDesk(t)
 		d.Store.Lose(tt.lost...)
-		_, err := desktest.PutAt(d, desktest.QosRecord)
+		_, err := coordinatortest.PutAt(d, coordinatortest.QosRecord)
 		coordinatortest.WantOnly(t, name, err, tt.code)
 		// Applied or not, the same again leads there, and nothing is double.
-		desktest.MustPut(d, desktest.QosRecord)
-		if entries, _ := desktest.Audits(d, "config.put"); len(entries) != 1 {
+		coordinatortest.MustPut(d, coordinatortest.QosRecord)
+		if entries, _ := coordinatortest.Audits(d, "config.put"); len(entries) != 1 {
 			t.Errorf("%s: %d audit entries", name, len(entries))
 		}
 	}
@@ -399,14 +398,14 @@ func TestConfigAltered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
-			desktest.MustPut(d, "kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
+			coordinatortest.MustPut(d, "kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
 			before := d.Store.Snapshot()
-			if _, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
+			if _, err := coordinatortest.ConfigAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos",
 					Name: "old"}}}); err != nil {
 				t.Fatal(err)
 			}
-			version := desktest.MustPut(d, config.Example).GetVersion()
+			version := coordinatortest.MustPut(d, config.Example).GetVersion()
 			set, _, _ := d.C.Rooms().Desired.Configured()
 			alter(d, before)
 			if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
@@ -422,10 +421,10 @@ func TestConfigAltered(t *testing.T) {
 			if _, _, ok := d.C.Rooms().Desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
-			_, err := desktest.PutAt(d, desktest.QosRecord)
-			coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
-			_, err = desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
-			coordinatortest.WantOnly(t, "list", err, explain.StoreForged)
+			_, err := coordinatortest.PutAt(d, coordinatortest.QosRecord)
+			coordinatortest.WantOnly(t, "put", err, errcode.StoreForged)
+			_, err = coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+			coordinatortest.WantOnly(t, "list", err, errcode.StoreForged)
 		})
 	}
 }
@@ -433,12 +432,12 @@ func TestConfigAltered(t *testing.T) {
 // The whole config of an earlier time is refused by whoever has seen a later one.
 func TestConfigRolledBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	desktest.MustPut(d, desktest.QosRecord)
+	coordinatortest.MustPut(d, coordinatortest.QosRecord)
 	old := d.Store.Snapshot()
-	version := desktest.MustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	version := coordinatortest.MustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	d.Store.Revert(old)
-	_, err := desktest.PutAt(d, "kind: qos\nname: silver\n")
-	coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
+	_, err := coordinatortest.PutAt(d, "kind: qos\nname: silver\n")
+	coordinatortest.WantOnly(t, "put", err, errcode.StoreForged)
 	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
@@ -447,9 +446,9 @@ func TestConfigRolledBack(t *testing.T) {
 // Nor is it believed if somebody writes all of it anew, so that its version is above.
 func TestConfigWrittenBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	desktest.MustPut(d, desktest.QosRecord)
+	coordinatortest.MustPut(d, coordinatortest.QosRecord)
 	old := d.Store.Snapshot()
-	version := desktest.MustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	version := coordinatortest.MustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	var tx store.Tx
 	for key, e := range old {
 		if strings.HasPrefix(key, desired.Prefix) {
@@ -459,8 +458,8 @@ func TestConfigWrittenBack(t *testing.T) {
 	if _, err := d.Store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	_, err := desktest.PutAt(d, "kind: qos\nname: silver\n")
-	coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
+	_, err := coordinatortest.PutAt(d, "kind: qos\nname: silver\n")
+	coordinatortest.WantOnly(t, "put", err, errcode.StoreForged)
 	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
@@ -485,7 +484,7 @@ func TestConfigBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Restart()
-	desktest.MustPut(d, config.Example)
+	coordinatortest.MustPut(d, config.Example)
 }
 
 // doubled lists the first record of the config twice.
@@ -503,7 +502,7 @@ func (s doubled) List(ctx context.Context, prefix string) (store.Listing, error)
 // ready, and none of it is believed.
 func TestRecordThatIsThereTwice(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	desktest.MustPut(d, desktest.QosRecord)
+	coordinatortest.MustPut(d, coordinatortest.QosRecord)
 	d.Alter = func(c *coordinator.Config) { c.Store = doubled{c.Store} }
 	d.Restart()
 	if s := d.State(); s.Phase != authority.Ready {

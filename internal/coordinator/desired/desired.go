@@ -17,9 +17,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Config is what a Desired is made of.
@@ -137,7 +137,7 @@ func (d *Desired) Findings() []*fealtyv1.Finding {
 		return nil
 	}
 	first := exposed[0]
-	return []*fealtyv1.Finding{finding.New(explain.ConfigExposed, "count", fmt.Sprint(len(exposed)), "record", first.Record.String(),
+	return []*fealtyv1.Finding{finding.New(errcode.ConfigExposed, "count", fmt.Sprint(len(exposed)), "record", first.Record.String(),
 		"field", first.Field, "problem", first.What)}
 }
 

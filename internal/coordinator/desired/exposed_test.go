@@ -10,23 +10,22 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // A record that an earlier release took, and that holds what this one knows as a secret, stays in force: the coordinator
 // starts, compiles, and a node takes the snapshot. It is told, and cannot be put again.
 func TestStoredSecretsAreToldAndStay(t *testing.T) {
 	const harmless, secret = "mode fast and plain", "sshpass -p hunter" + "2"
-	if snapshotform.CheckedIn("", secret) != "" || snapshotform.SecretIn("", secret) == "" {
+	if snapshot.CheckedIn("", secret) != "" || snapshot.SecretIn("", secret) == "" {
 		t.Fatal("this form is not one that nodes let pass, and that is not put any more")
 	}
 	d := coordinatortest.PoolDesk(t)
 	text := "kind: service\nname: web\ntype: container\nparameters: {run: " + harmless + "}\n"
-	desktest.MustPut(d, text)
-	if found := desktest.FindingsAt(d, t, explain.ConfigExposed); len(found) != 0 {
+	coordinatortest.MustPut(d, text)
+	if found := coordinatortest.FindingsAt(d, t, errcode.ConfigExposed); len(found) != 0 {
 		t.Errorf("told without a reason: %v", found)
 	}
 	// What an earlier release would have left in the store.
@@ -63,22 +62,22 @@ func TestStoredSecretsAreToldAndStay(t *testing.T) {
 	if now, _, ok := d.C.Rooms().Desired.Configured(); !ok || now.Digest() != earlier.Digest() {
 		t.Fatal("the config in force is another one")
 	}
-	found := desktest.FindingsAt(d, t, explain.ConfigExposed)
+	found := coordinatortest.FindingsAt(d, t, errcode.ConfigExposed)
 	if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "service/web") ||
 		!strings.Contains(found[0].GetSummary(), "parameters.run") || strings.Contains(found[0].String(), "hunter") {
 		t.Errorf("found %v, want the record and its field, and not the secret", found)
 	}
-	desktest.MustPublish(d, publication.NewPublisher())
-	if found := desktest.FindingsAt(d, t, explain.SnapshotUncompiled); len(found) != 0 {
+	coordinatortest.MustPublish(d, publication.NewPublisher())
+	if found := coordinatortest.FindingsAt(d, t, errcode.SnapshotUncompiled); len(found) != 0 {
 		t.Errorf("it is not compiled: %v", found)
 	}
-	if _, err := desktest.PutAt(d, strings.Replace(text, harmless, secret, 1)); err == nil {
+	if _, err := coordinatortest.PutAt(d, strings.Replace(text, harmless, secret, 1)); err == nil {
 		t.Error("it was put again")
 	} else {
-		coordinatortest.WantOnly(t, "put", err, explain.ConfigInvalid)
+		coordinatortest.WantOnly(t, "put", err, errcode.ConfigInvalid)
 	}
-	desktest.MustPut(d, text)
-	if found := desktest.FindingsAt(d, t, explain.ConfigExposed); len(found) != 0 {
+	coordinatortest.MustPut(d, text)
+	if found := coordinatortest.FindingsAt(d, t, errcode.ConfigExposed); len(found) != 0 {
 		t.Errorf("told after it was mended: %v", found)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -45,7 +45,7 @@ func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequ
 			return nil, configProblems(err)
 		}
 		if len(docs) != 1 {
-			return nil, explain.New(explain.RequestField,
+			return nil, errcode.New(errcode.RequestField,
 				"field", "records", "problem", fmt.Sprintf("one of them holds %d records; send each for itself",
 					len(docs)))
 		}
@@ -126,7 +126,7 @@ func (d *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w conf
 	}
 	version := have.State.Version
 	if w.expected != 0 && w.expected != uint64(version) {
-		return nil, 0, explain.New(explain.ConfigStale, "expected", fmt.Sprint(w.expected),
+		return nil, 0, errcode.New(errcode.ConfigStale, "expected", fmt.Sprint(w.expected),
 			"version", fmt.Sprint(version))
 	}
 	next, err := w.edit(have.Set)
@@ -195,11 +195,11 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 	}
 	kind := config.Kind(req.GetKind())
 	if kind != "" && !slices.Contains(config.Kinds(), kind) {
-		return nil, explain.New(explain.NotFound, "what", "kind of config record", "name", string(kind))
+		return nil, errcode.New(errcode.NotFound, "what", "kind of config record", "name", string(kind))
 	}
 	size := int(req.GetPageSize())
 	if size > MaxPage {
-		return nil, explain.New(explain.RequestField,
+		return nil, errcode.New(errcode.RequestField,
 			"field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, MaxPage))
 	}
 	if size == 0 {
@@ -209,7 +209,7 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 	if token := req.GetPageToken(); token != "" {
 		after, ok := parseRecordKey(token)
 		if !ok {
-			return nil, explain.New(explain.RequestField,
+			return nil, errcode.New(errcode.RequestField,
 				"field", "page_token", "problem", "it is not one that this call gave out")
 		}
 		i, found := slices.BinarySearchFunc(keys, after, config.Key.Compare)
@@ -275,21 +275,21 @@ func parseRecordKey(s string) (config.Key, bool) {
 
 func checkRecordKey(k config.Key) error {
 	if !slices.Contains(config.Kinds(), k.Kind) {
-		return explain.New(explain.NotFound, "what", "kind of config record", "name", fmt.Sprintf("%.40q", k.Kind))
+		return errcode.New(errcode.NotFound, "what", "kind of config record", "name", fmt.Sprintf("%.40q", k.Kind))
 	}
 	if what := config.CheckKey(k); what != "" {
-		return explain.New(explain.RequestField, "field", "name", "problem", fmt.Sprintf("%.80q %s", k.Name, what))
+		return errcode.New(errcode.RequestField, "field", "name", "problem", fmt.Sprintf("%.80q %s", k.Name, what))
 	}
 	return nil
 }
 
 func noConfigRecord(k config.Key) error {
-	return explain.New(explain.NotFound, "what", "config record", "name", k.String())
+	return errcode.New(errcode.NotFound, "what", "config record", "name", k.String())
 }
 
 func batchSize(n int) error {
 	if n == 0 || n > config.MaxBatch {
-		return explain.New(explain.RequestField,
+		return errcode.New(errcode.RequestField,
 			"field", "records", "problem", fmt.Sprintf("there are %d, want 1 to %d", n, config.MaxBatch))
 	}
 	return nil
@@ -304,13 +304,13 @@ func configProblems(err error) error {
 	}
 	first := *invalid.Problems[0]
 	first.Line, first.Column = 0, 0 // of what came over the wire
-	code := explain.ConfigInvalid
+	code := errcode.ConfigInvalid
 	if first.Rule == config.RuleInUse {
-		code = explain.ConfigInUse
+		code = errcode.ConfigInUse
 	}
 	details := []any{"count", fmt.Sprint(len(invalid.Problems)), "problem", first.Error(), "field", first.Field}
 	if first.Record != (config.Key{}) {
 		details = append(details, "record", first.Record.String())
 	}
-	return explain.Wrap(err, code, details...)
+	return errcode.Wrap(err, code, details...)
 }

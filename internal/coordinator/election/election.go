@@ -1,4 +1,4 @@
-// Package election runs internal/leadership over the store: at most one coordinator leads, and
+// Package election runs internal/store/leader over the store: at most one coordinator leads, and
 // what it writes as the leader is conditional on its term (I4).
 package election
 
@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -20,11 +20,11 @@ import (
 type Config struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
-	Replicas   *replicas.Directory
+	Replicas   *peer.Directory
 	StoreGuard *storeguard.Guard
 	Store      store.Store
-	Faults     *fault.Points
-	Failures   *pace.LogSampler
+	Faults     *failpoint.Points
+	Failures   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 	Elapsed    func() time.Duration // by which leases end: it goes forward, at the pace of real time
@@ -34,7 +34,7 @@ type Config struct {
 	LookAtLock func(ctx context.Context)
 }
 
-// Election runs internal/leadership over the store (I4).
+// Election runs internal/store/leader over the store (I4).
 type Election struct {
 	cfg     Config
 	metrics *electionMetrics

@@ -9,8 +9,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 )
 
 // Where nobody may lead, as the store gives terms that are not above those of before, the
@@ -28,7 +28,7 @@ func TestLowTermsAreAFinding(t *testing.T) {
 	for low, want := range map[bool]string{true: "its revisions were not raised", false: "none that is ready can reach the store"} {
 		e.lead.view.Store(&leadView{ledUntil: time.Hour - NobodyAfter, low: low})
 		got := e.Findings()
-		if len(got) != 1 || got[0].GetCode() != string(explain.NobodyLeads) || !strings.Contains(got[0].GetSummary(), want) {
+		if len(got) != 1 || got[0].GetCode() != string(errcode.NobodyLeads) || !strings.Contains(got[0].GetSummary(), want) {
 			t.Errorf("low %v: %v, want %q", low, got, want)
 		}
 		if critical := got[0].GetSeverity() == finding.Critical; critical != low { // else joins are served

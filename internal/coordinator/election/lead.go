@@ -12,11 +12,11 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/leadership"
+	"github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/store/leader"
 )
 
 // One coordinator leads: it compiles what members are told, ends rotations, and
@@ -82,11 +82,11 @@ type lead struct {
 	seen    watch.Signal             // somebody else does, or nobody
 	due     watch.Signal             // the store is to be looked at now
 
-	core     *leadership.Core
+	core     *leader.Core
 	state    *authority.State // that the core knows of
 	lost     bool             // that the store lost something, as the core knows
 	record   Record           // as it was read or written last
-	renewal  leadership.Renew
+	renewal  leader.Renew
 	renewTx  store.Tx       // of renewal
 	reported store.Revision // what was reported as forged last
 	quiet    time.Duration  // until then no failure of the store is reported
@@ -106,7 +106,7 @@ type leadView struct {
 }
 
 func newLead(c *Election) (*lead, error) {
-	core, err := leadership.New(leadership.Config{Replica: c.cfg.Self.EnrolmentKey(), Lease: c.cfg.Lease,
+	core, err := leader.New(leader.Config{Replica: c.cfg.Self.EnrolmentKey(), Lease: c.cfg.Lease,
 		Beat: c.cfg.Beat, Nonce: record.NewID})
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (e *Election) Run(ctx context.Context) error {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
 		changed, due := e.cfg.Head.Changed(), l.due.Wait()
 		if noticed {
-			l.run(ctx, leadership.Noticed{})
+			l.run(ctx, leader.Noticed{})
 		}
 		e.Step(ctx)
 		wake := time.NewTimer(l.core.Next(l.now()) - l.now())
@@ -211,14 +211,14 @@ func (e *Election) Run(ctx context.Context) error {
 // [Election.Run] does each time, and nobody else may while that runs.
 func (e *Election) Step(ctx context.Context) {
 	e.lead.fit(ctx)
-	e.lead.run(ctx, leadership.Tick{})
+	e.lead.run(ctx, leader.Tick{})
 }
 
 // stop hands over, if it leads, within handOverTime.
 func (l *lead) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTime)
 	defer cancel()
-	for l.run(ctx, leadership.Stop{}); ctx.Err() == nil; l.run(ctx, leadership.Tick{}) {
+	for l.run(ctx, leader.Stop{}); ctx.Err() == nil; l.run(ctx, leader.Tick{}) {
 		pause := l.core.Next(l.now()) - l.now()
 		if pause > handOverTime || watch.Sleep(ctx, pause) != nil {
 			return
@@ -234,15 +234,15 @@ func (l *lead) fit(ctx context.Context) {
 	}
 	l.state, l.lost = s, lost
 	if s.Phase != authority.Ready || lost {
-		l.run(ctx, leadership.Unfit{})
+		l.run(ctx, leader.Unfit{})
 		return
 	}
 	// A restore takes an authority epoch above all terms of before.
-	l.run(ctx, leadership.Fit{Floor: s.Head.AuthorityEpoch})
+	l.run(ctx, leader.Fit{Floor: s.Head.AuthorityEpoch})
 }
 
 // run steps the core, and does what it asks for.
-func (l *lead) run(ctx context.Context, e leadership.Event) {
+func (l *lead) run(ctx context.Context, e leader.Event) {
 	for {
 		effect := l.core.Step(l.now(), e)
 		l.publish(ctx)
@@ -253,13 +253,13 @@ func (l *lead) run(ctx context.Context, e leadership.Event) {
 		// connection that is cut off needs longer.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(l.core.Lease()/2, leadCallTime))
 		switch effect := effect.(type) {
-		case leadership.ReadEntry:
+		case leader.ReadEntry:
 			e = l.read(call)
-		case leadership.TakeOver:
+		case leader.TakeOver:
 			e = l.takeOver(call, effect)
-		case leadership.Renew:
+		case leader.Renew:
 			e = l.renew(call, effect)
-		case leadership.StepDown:
+		case leader.StepDown:
 			e = l.stepDown(call, effect)
 		}
 		cancel()
@@ -271,7 +271,7 @@ func (l *lead) publish(ctx context.Context) {
 	now, was := l.now(), l.view.Load()
 	v := &leadView{low: l.core.BelowFloor()}
 	v.term, v.until, _ = l.core.Leading(now)
-	var seen leadership.Entry
+	var seen leader.Entry
 	seen, _, v.ledUntil = l.core.Seen(now)
 	if v.seenTerm = seen.Term; seen.Believed {
 		v.seen = l.record
@@ -306,23 +306,23 @@ func (l *lead) publish(ctx context.Context) {
 }
 
 // failed words the failure of a call for the core.
-func (l *lead) failed(ctx context.Context, what string, err error) leadership.Event {
+func (l *lead) failed(ctx context.Context, what string, err error) leader.Event {
 	var conflict *store.ConflictError
 	switch {
 	case errors.As(err, &conflict):
 		switch conflict.Key {
 		case TermKey:
-			return leadership.Conflict{Key: leadership.KeyTerm}
+			return leader.Conflict{Key: leader.KeyTerm}
 		case BeatKey:
-			return leadership.Conflict{Key: leadership.KeyBeat}
+			return leader.Conflict{Key: leader.KeyBeat}
 		case history.HeadKey:
 			l.c.cfg.Head.LookAgain()
 		case record.LockKey:
 			l.c.cfg.LookAtLock(ctx) // it may be that nobody else writes
 		}
-		return leadership.Conflict{}
+		return leader.Conflict{}
 	case errors.Is(err, store.ErrConflict):
-		return leadership.Conflict{}
+		return leader.Conflict{}
 	}
 	if now := l.now(); now >= l.quiet {
 		l.quiet = now + leadFailurePause
@@ -330,23 +330,23 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 			slog.String("what", what), slog.Any("err", err))
 	}
 	if errors.Is(err, store.ErrUnknownOutcome) {
-		return leadership.Unknown{}
+		return leader.Unknown{}
 	}
-	return leadership.Failed{}
+	return leader.Failed{}
 }
 
 // read reads entry and beat.
-func (l *lead) read(ctx context.Context) leadership.Event {
+func (l *lead) read(ctx context.Context) leader.Event {
 	s := l.c.cfg.Head.State()
 	if s.Phase != authority.Ready {
-		return leadership.ReadFailed{}
+		return leader.ReadFailed{}
 	}
 	found, err := l.c.cfg.Store.List(ctx, Prefix)
 	if err != nil {
 		l.failed(ctx, "read", err)
-		return leadership.ReadFailed{}
+		return leader.ReadFailed{}
 	}
-	var e leadership.Entry
+	var e leader.Entry
 	var written record.Versioned[Record]
 	var beat record.Versioned[Beat]
 	for _, at := range found.Entries {
@@ -365,7 +365,7 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 		// Under another head there may be another seed, and so another key.
 		if !l.c.cfg.Head.HeadHolds(ctx) {
 			l.c.cfg.Head.LookAgain()
-			return leadership.ReadFailed{}
+			return leader.ReadFailed{}
 		}
 		if at.Version > l.reported {
 			l.reported = at.Version
@@ -376,17 +376,17 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 	if r := written.Value; r.Nonce != "" && r.Replica != "" {
 		e.Believed, e.Replica, e.Nonce, e.HandedOver, e.For = true, r.Replica, r.Nonce, r.HandedOver, r.For
 		b := beat.Value
-		e.Lease = leadership.LeaseOf(l.c.cfg.Lease, leaseOf(r.Lease), leaseOf(b.Lease), b.Nonce == r.Nonce)
+		e.Lease = leader.LeaseOf(l.c.cfg.Lease, leaseOf(r.Lease), leaseOf(b.Lease), b.Nonce == r.Nonce)
 		if b.Nonce == r.Nonce {
 			e.Number = beat.Value.Number
 		}
 	}
-	return leadership.Read{Entry: e}
+	return leader.Read{Entry: e}
 }
 
 // leaseOf reads a lease of a record; 0: there is none.
 func leaseOf(ms int64) time.Duration {
-	return time.Duration(min(max(ms, 0), int64(leadership.MaxLease/time.Millisecond))) * time.Millisecond
+	return time.Duration(min(max(ms, 0), int64(leader.MaxLease/time.Millisecond))) * time.Millisecond
 }
 
 // change begins a write of leadership: it holds at entry and beat as they were, unless
@@ -400,14 +400,14 @@ func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *r
 }
 
 // takeOver writes an entry of this coordinator, and the beat.
-func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
+func (l *lead) takeOver(ctx context.Context, e leader.TakeOver) leader.Event {
 	s := l.c.cfg.Head.State()
 	if s.Phase != authority.Ready {
-		return leadership.Failed{}
+		return leader.Failed{}
 	}
 	entry, err := l.c.cfg.Self.Admits(s.Manifest)
 	if err != nil {
-		return leadership.Failed{}
+		return leader.Failed{}
 	}
 	written := Record{Replica: l.c.cfg.Self.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
 		Lease: e.Lease.Milliseconds(), Since: l.c.cfg.Now().UTC()}
@@ -419,11 +419,11 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 }
 
 // renew writes the beat.
-func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
+func (l *lead) renew(ctx context.Context, e leader.Renew) leader.Event {
 	if e != l.renewal {
 		s := l.c.cfg.Head.State()
 		if s.Phase != authority.Ready {
-			return leadership.Failed{}
+			return leader.Failed{}
 		}
 		ch := l.change(s.Records, e.IfTerm, store.Condition{Key: BeatKey, Version: store.Revision(e.IfBeat)})
 		ch.Require(history.HeadKey, s.HeadVersion)
@@ -435,22 +435,22 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 		l.renewal, l.renewTx = e, ch.Tx
 	}
 	if err := l.c.cfg.Faults.Hit("lead.beat"); err != nil {
-		return leadership.Unknown{}
+		return leader.Unknown{}
 	}
 	version, err := l.c.cfg.Store.Commit(ctx, l.renewTx)
 	if err != nil {
 		return l.failed(ctx, "beat", err)
 	}
-	return leadership.Written{Version: uint64(version)}
+	return leader.Written{Version: uint64(version)}
 }
 
 // stepDown hands over. It is not conditional on the head: who does not know the head
 // any more has to hand over too. Its records are under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
-func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
+func (l *lead) stepDown(ctx context.Context, e leader.StepDown) leader.Event {
 	s := l.c.cfg.Head.State().Ready()
 	if s == nil {
-		return leadership.Failed{}
+		return leader.Failed{}
 	}
 	written := l.record
 	written.Nonce, written.HandedOver, written.For = e.Nonce, true, ""
@@ -459,19 +459,19 @@ func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.E
 	return l.commit(ctx, "hand over", ch, func() { l.record = written })
 }
 
-func (l *lead) commit(ctx context.Context, what string, ch *record.Change, done func()) leadership.Event {
+func (l *lead) commit(ctx context.Context, what string, ch *record.Change, done func()) leader.Event {
 	if ch.Err != nil {
 		return l.failed(ctx, what, ch.Err)
 	}
 	if err := l.c.cfg.Faults.Hit("lead." + what); err != nil {
-		return leadership.Failed{}
+		return leader.Failed{}
 	}
 	version, err := l.c.cfg.Store.Commit(ctx, ch.Tx)
 	if err != nil {
 		return l.failed(ctx, what, err)
 	}
 	done()
-	return leadership.Written{Version: uint64(version)}
+	return leader.Written{Version: uint64(version)}
 }
 
 // electionMetrics are what Election counts.
@@ -494,13 +494,13 @@ func newElectionMetrics(reg prometheus.Registerer) *electionMetrics {
 func (e *Election) RegisterMetrics(reg prometheus.Registerer) {
 	e.metrics = newElectionMetrics(reg)
 	reg.MustRegister(
-		gauge.If("fealty_leader",
+		metrics.GaugeIf("fealty_leader",
 			"1 while this coordinator leads.",
 			func() bool {
 				_, _, ok := e.Leading()
 				return ok
 			}),
-		gauge.Of("fealty_leader_term",
+		metrics.GaugeOf("fealty_leader_term",
 			"Term of who leads, as far as this coordinator can tell; 0 if nobody does.",
 			func() float64 {
 				_, term, _ := e.leader()

@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/store"
@@ -28,7 +27,7 @@ import (
 func BenchmarkFailover(b *testing.B) {
 	for _, engine := range []string{"sqlite", "postgres", "etcd"} {
 		for _, how := range []string{"killed", "stopped"} {
-			b.Run(engine+"/"+how, func(b *testing.B) { failover(b, desktest.OpenOn(b, engine)(b), how == "killed") })
+			b.Run(engine+"/"+how, func(b *testing.B) { failover(b, coordinatortest.OpenOn(b, engine)(b), how == "killed") })
 		}
 	}
 }
@@ -100,10 +99,10 @@ func (l *leaderWrites) after(began time.Time) map[string]time.Duration {
 
 func failover(b *testing.B, open func() store.Store, killed bool) {
 	told := new(leaderWrites)
-	all := desktest.CoordinatorsWith(b, open, func(cfg *coordinator.Config) { cfg.Store = leaderStore{cfg.Store, told} })
+	all := coordinatortest.CoordinatorsWith(b, open, func(cfg *coordinator.Config) { cfg.Store = leaderStore{cfg.Store, told} })
 	took := make(map[string][]time.Duration)
 	for n := 0; b.Loop(); n++ {
-		leader, _, others := desktest.AwaitLeader(b, all...)
+		leader, _, others := coordinatortest.AwaitLeader(b, all...)
 		// A member waits to be told of: the leader cannot do that any more.
 		leader.Link.Hold(func(tx store.Tx) error {
 			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publication.StateKey }) {
@@ -123,8 +122,8 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 			leader.Link.Cut(coordinatortest.ErrKilled)
 		}
 		go func() { leader.Stop(); close(ended) }()
-		next, _, _ := desktest.AwaitLeader(b, others...)
-		desktest.AwaitTold(next, "data/"+name)
+		next, _, _ := coordinatortest.AwaitLeader(b, others...)
+		coordinatortest.AwaitTold(next, "data/"+name)
 		for what, d := range told.after(began) {
 			took[what] = append(took[what], d)
 		}

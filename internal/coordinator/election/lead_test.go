@@ -20,16 +20,15 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/leadership"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/leader"
 )
 
 // TestLeadership runs three coordinators on a store of each engine.
@@ -46,7 +45,7 @@ func TestLeadership(t *testing.T) {
 	}
 	for _, engine := range []string{"sqlite", "postgres", "etcd"} {
 		t.Run(engine, func(t *testing.T) {
-			database := desktest.OpenOn(t, engine)
+			database := coordinatortest.OpenOn(t, engine)
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) { test.run(t, database(t)) })
 			}
@@ -57,7 +56,7 @@ func TestLeadership(t *testing.T) {
 // longLease is for what must not wait for the end of a lease: within leadPatience no
 // lease ends.
 func longLease(cfg *coordinator.Config) {
-	cfg.Timing.Lease, cfg.Timing.Beat = leadership.MaxLease, election.DefaultBeat/2
+	cfg.Timing.Lease, cfg.Timing.Beat = leader.MaxLease, election.DefaultBeat/2
 }
 
 // A beat arrives after the lease of the one before: who found meanwhile that nobody leads
@@ -197,14 +196,14 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, longLease)
-	_, first, _ := desktest.AwaitLeader(t, f)
+	_, first, _ := coordinatortest.AwaitLeader(t, f)
 	for _, how := range []struct {
 		name string
 		end  func()
 	}{{"stopped", f.Stop}, {"killed", f.Kill}} {
 		how.end()
 		f.Start()
-		_, term, _ := desktest.AwaitLeader(t, f)
+		_, term, _ := coordinatortest.AwaitLeader(t, f)
 		if term <= first {
 			t.Errorf("%s: term %d comes after %d", how.name, term, first)
 		}
@@ -215,21 +214,21 @@ func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
 // The leader publishes, the others follow, and after a kill the next one goes on,
 // while joins are served all the time.
 func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
-	all := desktest.Coordinators(t, open)
+	all := coordinatortest.Coordinators(t, open)
 	all[0].Member("n1")
 	for _, f := range all {
-		desktest.AwaitTold(f, "data/n1")
+		coordinatortest.AwaitTold(f, "data/n1")
 	}
 	// On a busy machine a lease may run out at any time, this one between here and the kill too.
-	leader, term, others := desktest.AwaitLeader(t, all...)
-	led := desktest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() >= term && l.GetSince() != nil })
+	leader, term, others := coordinatortest.AwaitLeader(t, all...)
+	led := coordinatortest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() >= term && l.GetSince() != nil })
 	leader.Kill()
 	others[0].Member("n2") // nobody has to lead for that
-	desktest.AwaitAgreed(t, term, others...)
+	coordinatortest.AwaitAgreed(t, term, others...)
 	for _, f := range others {
-		desktest.AwaitTold(f, "data/n2")
+		coordinatortest.AwaitTold(f, "data/n2")
 		// A lease that ran out on a busy machine has nobody lead for a while.
-		l := desktest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSince() != nil })
+		l := coordinatortest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSince() != nil })
 		before, since := led.GetSince().AsTime(), l.GetSince().AsTime()
 		if l.GetTerm() > led.GetTerm() && !since.After(before) || since.After(time.Now()) {
 			t.Errorf("somebody leads since %v, and the one of before since %v", since, before)
@@ -237,9 +236,9 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	}
 	leader.Start()
 	leader.Await(authority.Ready)
-	desktest.AwaitTold(leader, "data/n2")
-	desktest.AwaitAgreed(t, term, all...)
-	desktest.WantOneLeader(t, all...)
+	coordinatortest.AwaitTold(leader, "data/n2")
+	coordinatortest.AwaitAgreed(t, term, all...)
+	coordinatortest.WantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
 		if told := f.C.Rooms().Publication.View().State.Value.Addresses(); len(told) != 3 ||
@@ -252,10 +251,10 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 // A leader that stops hands over: nobody waits for its lease, which is a long one.
 func wantStoppedLeaderHandsOverAtOnce(t *testing.T, all []*coordinatortest.Fleet) {
 	t.Helper()
-	leader, term, others := desktest.AwaitLeader(t, all...)
+	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	ended := make(chan struct{})
 	go func() { leader.Stop(); close(ended) }()
-	_, next, _ := desktest.AwaitLeader(t, others...)
+	_, next, _ := coordinatortest.AwaitLeader(t, others...)
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
@@ -265,8 +264,8 @@ func wantStoppedLeaderHandsOverAtOnce(t *testing.T, all []*coordinatortest.Fleet
 // The write of a leader that was paused, and whose process knows nothing of it, fails
 // in the store.
 func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
-	all := desktest.Coordinators(t, open)
-	_, _, others := desktest.AwaitLeader(t, all...)
+	all := coordinatortest.Coordinators(t, open)
+	_, _, others := coordinatortest.AwaitLeader(t, all...)
 	type write struct {
 		of *coordinatortest.Fleet
 		tx store.Tx
@@ -302,7 +301,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 		t.Fatalf("the conditions of a publication are %v", late.If)
 	}
 	term := uint64(late.If[i].Version)
-	_, next, _ := desktest.AwaitLeader(t, others...)
+	_, next, _ := coordinatortest.AwaitLeader(t, others...)
 	if next <= term {
 		t.Fatalf("term %d comes after %d", next, term)
 	}
@@ -315,21 +314,21 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	}
 	close(release)
 	leader.Link.Hold(nil)
-	desktest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next })
-	desktest.AwaitTold(leader, "data/late")
+	coordinatortest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next })
+	coordinatortest.AwaitTold(leader, "data/late")
 }
 
 // Every write that only a leader makes is on the condition that it leads.
 func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 	d.Joined("n1")
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 	s := d.State()
 	term, condition, ok := d.C.Rooms().Election.Leading()
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
-	gather := func() { d.Store.Write(ownerrecovery.Prefix+"a/b", []byte("share")) }
+	gather := func() { d.Store.Write(owner.Prefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
 			_, err := d.C.Rooms().Publication.Publish(ctx, s, publication.NewPublisher())
@@ -342,8 +341,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 				s)
 		},
 	}
-	coordinatortest.WantOnly(t, "rotate", func() error { desktest.Rotate(d, time.Hour); return nil }(), "")
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.WantOnly(t, "rotate", func() error { coordinatortest.Rotate(d, time.Hour); return nil }(), "")
+	coordinatortest.FollowMembers(d, d.C)
 	for name, write := range writes {
 		t.Run(name, func(t *testing.T) {
 			seen := 0
@@ -388,8 +387,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 }
 
 func testTransfer(t *testing.T, open func() store.Store) {
-	all := desktest.CoordinatorsWith(t, open, longLease)
-	leader, term, others := desktest.AwaitLeader(t, all...)
+	all := coordinatortest.CoordinatorsWith(t, open, longLease)
+	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *coordinatortest.Fleet) string {
 		entry, err := f.C.Rooms().Self.Admits(f.C.Rooms().Head.State().Manifest)
@@ -399,17 +398,17 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		return entry.Name
 	}
 	for _, f := range all {
-		coordinatortest.AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+		coordinatortest.AwaitReplica(f, func(r peer.Record) bool { return r.Phase == "ready" })
 	}
 	// A dry run changes nothing.
-	resp, err := desktest.LeaderClient(asked).TransferLeader(t.Context(),
+	resp, err := coordinatortest.LeaderClient(asked).TransferLeader(t.Context(),
 		&fealtyv1.TransferLeaderRequest{To: name(heir), DryRun: true})
 	if err != nil || resp.GetBefore().GetTerm() != term || resp.GetLeader().GetTerm() != term ||
 		resp.GetTo() != name(heir) {
 		t.Fatalf("dry run: %v, %v", resp, err)
 	}
 	// A coordinator that does not lead can be asked too.
-	resp, err = desktest.LeaderClient(asked).TransferLeader(t.Context(),
+	resp, err = coordinatortest.LeaderClient(asked).TransferLeader(t.Context(),
 		&fealtyv1.TransferLeaderRequest{To: name(heir), Reason: "maintenance"})
 	if err != nil {
 		t.Fatal(err)
@@ -418,12 +417,12 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		resp.GetLeader().GetTerm() <= term {
 		t.Errorf("after the transfer: %v", resp)
 	}
-	desktest.AwaitAgreed(t, term, all...) // who led learns of it a moment later
-	now, _, _ := desktest.AwaitLeader(t, all...)
+	coordinatortest.AwaitAgreed(t, term, all...) // who led learns of it a moment later
+	now, _, _ := coordinatortest.AwaitLeader(t, all...)
 	if now != heir {
 		t.Errorf("%s leads", name(now))
 	}
-	desktest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetName() == name(heir) })
+	coordinatortest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetName() == name(heir) })
 	l, err := heir.Store.List(t.Context(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
@@ -437,7 +436,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		t.Error("the audit log does not tell of the transfer")
 	}
 	// To anyone: not to the one that led.
-	if resp, err = desktest.LeaderClient(heir).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{}); err != nil {
+	if resp, err = coordinatortest.LeaderClient(heir).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := resp.GetLeader().GetName(); got == "" || got == name(heir) {
@@ -445,19 +444,19 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	}
 	for _, c := range []struct {
 		to   string
-		code explain.Code
-	}{{"nobody", explain.LeaderUnfit}} {
-		_, err = desktest.LeaderClient(asked).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: c.to})
+		code errcode.Code
+	}{{"nobody", errcode.LeaderUnfit}} {
+		_, err = coordinatortest.LeaderClient(asked).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: c.to})
 		coordinatortest.WantCode(t, err, c.code)
 	}
-	desktest.AwaitAgreed(t, term, all...)
+	coordinatortest.AwaitAgreed(t, term, all...)
 	wantStoppedLeaderHandsOverAtOnce(t, all)
 }
 
 // While no coordinator reaches the store nobody leads; later exactly one does.
 func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
-	all := desktest.Coordinators(t, open)
-	_, term, _ := desktest.AwaitLeader(t, all...)
+	all := coordinatortest.Coordinators(t, open)
+	_, term, _ := coordinatortest.AwaitLeader(t, all...)
 	for _, f := range all {
 		f.Link.Cut(errors.New("no route to the store"))
 	}
@@ -469,27 +468,27 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		desktest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+		coordinatortest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
 	}
 	for _, f := range all {
 		f.Link.Cut(nil)
 	}
-	leader, next, _ := desktest.AwaitLeader(t, all...)
+	leader, next, _ := coordinatortest.AwaitLeader(t, all...)
 	if next < term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
 	leader.Member("after")
 	for _, f := range all {
-		desktest.AwaitTold(f, "data/after")
+		coordinatortest.AwaitTold(f, "data/after")
 	}
-	desktest.WantOneLeader(t, all...)
+	coordinatortest.WantOneLeader(t, all...)
 }
 
 // Somebody who writes the store makes no leader, and keeps nobody from leading.
 func TestForgedLeader(t *testing.T) {
 	t.Parallel()
-	all := desktest.Coordinators(t, nil)
-	leader, term, _ := desktest.AwaitLeader(t, all...)
+	all := coordinatortest.Coordinators(t, nil)
+	leader, term, _ := coordinatortest.AwaitLeader(t, all...)
 	old, err := leader.Store.Get(t.Context(), election.TermKey)
 	if err != nil {
 		t.Fatal(err)
@@ -523,7 +522,7 @@ func TestForgedLeader(t *testing.T) {
 				if time.Now().After(end) {
 					t.Fatal("nobody leads any more")
 				}
-				_, next, _ = desktest.AwaitLeader(t, all...)
+				_, next, _ = coordinatortest.AwaitLeader(t, all...)
 			}
 			if next <= term {
 				t.Errorf("term %d comes after %d", next, term)
@@ -541,11 +540,11 @@ func TestForgedLeader(t *testing.T) {
 func TestWallClocksElectNobody(t *testing.T) {
 	t.Parallel()
 	// On a busy machine a beat takes longer than the shortest lease; a clock jumps over any.
-	all := desktest.CoordinatorsWith(t, nil,
+	all := coordinatortest.CoordinatorsWith(t, nil,
 		func(cfg *coordinator.Config) {
 			cfg.Timing.Lease, cfg.Timing.Beat = 4*election.DefaultLease, election.DefaultBeat
 		})
-	leader, term, others := desktest.AwaitLeader(t, all...)
+	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	stands := func(when string) {
 		t.Helper()
 		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(
@@ -569,7 +568,7 @@ func TestWallClocksElectNobody(t *testing.T) {
 	stands("its clock jumps back")
 	others[0].Advance(-72 * time.Hour)
 	leader.Kill()
-	if _, next, _ := desktest.AwaitLeader(t, others...); next <= term {
+	if _, next, _ := coordinatortest.AwaitLeader(t, others...); next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
 }
@@ -577,8 +576,8 @@ func TestWallClocksElectNobody(t *testing.T) {
 // A coordinator that is not ready hands over, and one that is again may lead.
 func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
-	all := desktest.CoordinatorsWith(t, nil, longLease)
-	leader, term, others := desktest.AwaitLeader(t, all...)
+	all := coordinatortest.CoordinatorsWith(t, nil, longLease)
+	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	s := leader.C.Rooms().Head.State()
 	unready := func() {
 		leader.C.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
@@ -602,14 +601,14 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 			}
 		}
 	})
-	_, next, _ := desktest.AwaitLeader(t, others...)
+	_, next, _ := coordinatortest.AwaitLeader(t, others...)
 	release()
 	kept.Wait()
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
 	leader.Await(authority.Ready)
-	desktest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })
+	coordinatortest.AwaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })
 }
 
 // A reseed moves the entry under the key of the new seed: who led leads on.
@@ -617,14 +616,14 @@ func TestLeaderAfterAReseed(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	f.Member("n1")
-	_, term, _ := desktest.AwaitLeader(t, f)
-	desktest.ReseedIn(f)
-	desktest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
+	_, term, _ := coordinatortest.AwaitLeader(t, f)
+	coordinatortest.ReseedIn(f)
+	coordinatortest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
 	if n := coordinatortest.ForgedRecords(f.C); n != 0 {
 		t.Errorf("%v forged records were reported", n)
 	}
 	f.Member("n2")
-	desktest.AwaitTold(f, "data/n2")
+	coordinatortest.AwaitTold(f, "data/n2")
 }
 
 // Nobody having led for a while is worth a look, and a change of the leader is not.
@@ -637,7 +636,7 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	wants := func(what, want string) {
 		t.Helper()
 		got := c.Rooms().Election.Findings()
-		if len(got) == 0 != (want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) ||
+		if len(got) == 0 != (want == "") || len(got) > 0 && (got[0].GetCode() != string(errcode.NobodyLeads) ||
 			!strings.Contains(got[0].GetSummary(), want)) {
 			t.Errorf("%s: %v, want %q", what, got, want)
 		}

@@ -13,9 +13,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -63,25 +63,25 @@ func (e *Election) Findings() []*fealtyv1.Finding {
 	since := nobody.Round(time.Second).String()
 	switch guard := e.cfg.StoreGuard; {
 	case guard.Lost() != nil:
-		return []*fealtyv1.Finding{finding.NewCritical(explain.NobodyLeads, "since", since,
+		return []*fealtyv1.Finding{finding.NewCritical(errcode.NobodyLeads, "since", since,
 			"problem", "the store went back, and nobody leads before the signers restore it",
 			"remedy", "restore the store: that is a finding of its own")}
 	case guard.Writes().Reason != 0:
 		_, refuses := guard.Refusing()
-		f := finding.New(explain.NobodyLeads, "since", since, "problem", refuses,
+		f := finding.New(errcode.NobodyLeads, "since", since, "problem", refuses,
 			"remedy", "have the store take writes again: that is a finding of its own")
 		if guard.Writes().Blocks() {
 			f.Severity = finding.Critical
 		}
 		return []*fealtyv1.Finding{f}
 	case e.lead.view.Load().low:
-		return []*fealtyv1.Finding{finding.NewCritical(explain.NobodyLeads, "since", since,
+		return []*fealtyv1.Finding{finding.NewCritical(errcode.NobodyLeads, "since", since,
 			"problem", "the store gives terms that are not above those of before: it went back, or was restored and "+
 				"its revisions were not raised",
 			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its "+
 				"revisions are above those of before")}
 	}
-	f := finding.New(explain.NobodyLeads, "since", since)
+	f := finding.New(errcode.NobodyLeads, "since", since)
 	if e.cfg.Now().Sub(e.cfg.StoreGuard.SilentAt()) < NobodyAfter {
 		f.Severity = finding.Critical // the store does not answer: nothing is decided at all
 	}
@@ -118,7 +118,7 @@ func (e *Election) transferLeader(ctx context.Context, s *authority.State,
 		return nil, 0, e.cfg.Head.StoreError(what, err)
 	}
 	if !now.Exists() || now.Value.HandedOver {
-		return nil, 0, explain.New(explain.LeaderUnfit,
+		return nil, 0, errcode.New(errcode.LeaderUnfit,
 			"problem", "nobody leads now: whoever is ready takes over by itself")
 	}
 	was := now.Value
@@ -176,7 +176,7 @@ func (e *Election) heir(ctx context.Context, s *authority.State, from, to string
 			if to != "" {
 				problem = "it is in phase " + r.Phase
 			}
-		case e.cfg.Now().Sub(r.At) > 3*replicas.Pause:
+		case e.cfg.Now().Sub(r.At) > 3*peer.Pause:
 			if to != "" {
 				problem = "it was not heard of since " + r.At.UTC().Format(time.RFC3339)
 			}
@@ -186,7 +186,7 @@ func (e *Election) heir(ctx context.Context, s *authority.State, from, to string
 			return r.Key, nil
 		}
 	}
-	return "", explain.New(explain.LeaderUnfit, "name", to, "problem", problem)
+	return "", errcode.New(errcode.LeaderUnfit, "name", to, "problem", problem)
 }
 
 // awaitLeaderAfter waits until somebody leads whose term began after a revision, for

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // FoldAbove is up to how many members have a finding each, and how many are named where
@@ -15,15 +15,15 @@ import (
 const FoldAbove = 3
 
 // New makes a finding of an entry of the registry of package explain. fields are names and
-// values in turn; see [explain.New].
-func New(code explain.Code, fields ...any) *fealtyv1.Finding {
-	e := explain.New(code, fields...)
+// values in turn; see [errcode.New].
+func New(code errcode.Code, fields ...any) *fealtyv1.Finding {
+	e := errcode.New(code, fields...)
 	return &fealtyv1.Finding{Code: string(code), Severity: Warning, Summary: e.What + ": " + e.Why, Remedy: e.Do}
 }
 
 // NewCritical is [New] for what makes the cluster of no use for something that it is there for:
 // nothing can be changed, or nobody can join.
-func NewCritical(code explain.Code, fields ...any) *fealtyv1.Finding {
+func NewCritical(code errcode.Code, fields ...any) *fealtyv1.Finding {
 	f := New(code, fields...)
 	f.Severity = Critical
 	return f
@@ -45,7 +45,7 @@ type Case struct {
 // Fold makes a finding of each case, or a single one of all if there are more than
 // [FoldAbove]: what has happened to many at once has one cause. field is the field of code
 // that takes the value of a case.
-func Fold(code explain.Code, field string, all []Case) []*fealtyv1.Finding {
+func Fold(code errcode.Code, field string, all []Case) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if len(all) <= FoldAbove {
 		for _, c := range all {

@@ -7,14 +7,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // A few members have a finding each, and many share one that names the first of them.
 func TestFold(t *testing.T) {
 	var all []finding.Case
 	for n := range 3 * finding.FoldAbove {
-		got := finding.Fold(explain.MemberSilent, "since", all)
+		got := finding.Fold(errcode.MemberSilent, "since", all)
 		switch {
 		case n <= finding.FoldAbove:
 			if len(got) != n {
@@ -33,7 +33,7 @@ func TestFold(t *testing.T) {
 			}
 		}
 		for _, f := range got {
-			known := f.GetCode() == string(explain.MemberSilent) && finding.Rank(f) >= 0
+			known := f.GetCode() == string(errcode.MemberSilent) && finding.Rank(f) >= 0
 			if !known || strings.Contains(f.GetSummary(), "{") {
 				t.Errorf("%d members: %v", n, f)
 			}

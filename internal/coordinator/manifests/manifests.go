@@ -10,15 +10,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/keepers"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/reseal"
-	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
-	"github.com/fealty-io/fealty/internal/coordinator/succession"
-	"github.com/fealty-io/fealty/internal/coordinator/turn"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/reseal"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/succession"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/keepers"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/shares"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -26,16 +25,16 @@ import (
 type Config struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
-	Replicas   *replicas.Directory
+	Replicas   *peer.Directory
 	Keepers    *keepers.Keepers
 	Succession *succession.Succession
-	Turn       *turn.Turn
+	Turn       *authority.Turn
 	Reseal     *reseal.Reseal
-	Shares     *seedshares.Shares
+	Shares     *shares.Shares
 	Store      store.Store
 	Limiter    *flowcontrol.Sources
 	Readers    *flowcontrol.Readers
-	Refusals   *pace.LogSampler
+	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

@@ -13,10 +13,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/keepers"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/keepers"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 )
@@ -61,7 +61,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context,
 		}
 	}
 	if next.Cluster != s.Manifest.Cluster {
-		return nil, explain.New(explain.RequestField, "field", "cluster", "problem",
+		return nil, errcode.New(errcode.RequestField, "field", "cluster", "problem",
 			fmt.Sprintf("the manifest is of %s, and this cluster is %s", next.Cluster, s.Manifest.Cluster))
 	}
 	if err := c.staysAdmitted(s, next); err != nil {
@@ -145,17 +145,17 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 	p := c.prepared
 	switch {
 	case p == nil:
-		return nil, explain.New(explain.ReseedUnprepared,
+		return nil, errcode.New(errcode.ReseedUnprepared,
 			"problem", "none is prepared on this coordinator: it is kept in memory alone, for an hour, and by one "+
 				"coordinator")
 	case !c.cfg.Now().Before(p.expires):
 		c.dropPrepared()
-		return nil, explain.New(explain.ReseedUnprepared,
+		return nil, errcode.New(errcode.ReseedUnprepared,
 			"problem", "it was prepared more than an hour ago, and is dropped")
 	case !bytes.Equal(req.GetChange(), p.change):
-		return nil, explain.New(explain.ReseedUnprepared, "problem", "another one was prepared after it")
+		return nil, errcode.New(errcode.ReseedUnprepared, "problem", "another one was prepared after it")
 	case p.transition.Previous != s.Head.Hash:
-		return nil, explain.New(explain.ManifestStale, "expected", p.transition.Previous.String()[:16], "head",
+		return nil, errcode.New(errcode.ManifestStale, "expected", p.transition.Previous.String()[:16], "head",
 			s.Head.Hash.String()[:16], "index", fmt.Sprint(s.Head.Index))
 	}
 	costs, err := c.reseedCosts(ctx, s)

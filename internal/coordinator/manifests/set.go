@@ -16,15 +16,13 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/challenge"
+	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -69,11 +67,11 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	if c.cfg.Self.SetupKey() == nil { // before anything is read
-		return explain.New(explain.HistoryInitialized)
+		return errcode.New(errcode.HistoryInitialized)
 	}
 	addr := identity.FromContext(ctx).Addr
 	if !c.cfg.Limiter.Allow(addr, c.cfg.Now()) {
-		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.cfg.Limiter.Limit()))
+		return errcode.New(errcode.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.cfg.Limiter.Limit()))
 	}
 	slot, err := c.firstSets.Enter(ctx, addr, c.cfg.Now())
 	if err != nil {
@@ -85,7 +83,7 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 
 func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
 	c, ctx := m.c, slot.Context()
-	ch, err := challenge.Open(ctx)
+	ch, err := proof.OpenChallenge(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,14 +100,14 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 	}
 	setup := c.cfg.Self.SetupKey()
 	if setup == nil {
-		return explain.New(explain.HistoryInitialized)
+		return errcode.New(errcode.HistoryInitialized)
 	}
 	t := proof.SetupTranscript{Nonce: ch.Nonce, Binding: ch.Binding, Manifest: req.GetSet().GetManifest(),
 		Hash: req.GetManifestHash()}
 	if err := proof.VerifySetup(setup, t, req.GetEvidence()); err != nil {
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "first set refused",
 			slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
-		return explain.Wrap(err, explain.SetupRefused)
+		return errcode.Wrap(err, errcode.SetupRefused)
 	}
 	if err := slot.Prove("the setup token"); err != nil {
 		return err
@@ -133,10 +131,10 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 func (c *Manifests) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest,
 	stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
 	size := int(req.GetManifestBytes())
-	if size == 0 || size > manifestform.MaxBytes {
-		return nil, explain.New(explain.RequestField,
+	if size == 0 || size > manifest.MaxBytes {
+		return nil, errcode.New(errcode.RequestField,
 			"field", "manifest_bytes",
-			"problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifestform.MaxBytes))
+			"problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
 	}
 	whole, err := flowcontrol.ReceiveParts(ctx, c.cfg.Readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
@@ -146,7 +144,7 @@ func (c *Manifests) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 		return nil, err
 	}
 	if sum := sha256.Sum256(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
-		return nil, explain.New(explain.RequestField,
+		return nil, errcode.New(errcode.RequestField,
 			"field", "part", "problem", "the manifest is not the one that was proven")
 	}
 	return whole, nil
@@ -226,7 +224,7 @@ func (c *Manifests) staysAdmitted(s *authority.State, next *manifest.Manifest) e
 		return err
 	}
 	if now, err := c.cfg.Self.Admits(s.Manifest); err == nil && now.Name != entry.Name {
-		return explain.New(explain.RequestField, "field", "admit", "problem",
+		return errcode.New(errcode.RequestField, "field", "admit", "problem",
 			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, "+
 				"or add the other one for another enrolment key", now.Name, entry.Name))
 	}
@@ -252,12 +250,12 @@ func (c *Manifests) readByAll(ctx context.Context, s *authority.State, next *man
 		return c.cfg.Head.StoreError("read what the coordinators read", err)
 	}
 	for _, r := range all {
-		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= replicas.SilentAfter {
+		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= peer.SilentAfter {
 			continue
 		}
 		for _, field := range added {
 			if !slices.Contains(r.Reads, field) {
-				return explain.New(explain.ManifestFieldUnread, "field", field, "coordinator", r.Name,
+				return errcode.New(errcode.ManifestFieldUnread, "field", field, "coordinator", r.Name,
 					"release", cmp.Or(r.Release, "an earlier one"))
 			}
 		}
@@ -282,9 +280,9 @@ func (c *Manifests) proposed(s *authority.State, data []byte) (*manifest.Manifes
 func manifestProblems(err error) error {
 	var invalid *manifest.InvalidError
 	if !errors.As(err, &invalid) {
-		return explain.Wrap(err, explain.ManifestInvalid, "problem", err.Error())
+		return errcode.Wrap(err, errcode.ManifestInvalid, "problem", err.Error())
 	}
-	return explain.Wrap(err, explain.ManifestInvalid, "count", fmt.Sprint(len(invalid.Problems)),
+	return errcode.Wrap(err, errcode.ManifestInvalid, "count", fmt.Sprint(len(invalid.Problems)),
 		"problem", invalid.Problems[0].Error())
 }
 
@@ -307,7 +305,7 @@ func (m manifestServer) GetManifest(ctx context.Context,
 				Transition: transition.Message(l)}, nil
 		}
 	}
-	return nil, explain.New(explain.NotFound, "what", "transition", "name", fmt.Sprint(req.GetIndex()))
+	return nil, errcode.New(errcode.NotFound, "what", "transition", "name", fmt.Sprint(req.GetIndex()))
 }
 
 func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistoryRequest) (*fealtyv1.GetHistoryResponse,
@@ -359,14 +357,14 @@ func (c *Manifests) verifiedHistory(ctx context.Context, s *authority.State) (*h
 	switch {
 	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err,
 		history.ErrUnverified):
-		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
+		return nil, nil, errcode.Wrap(err, errcode.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
 			err.Error())
 	case err != nil:
 		return nil, nil, c.cfg.Head.StoreError("read the history", err)
 	}
 	v, err := history.Verify(h, s.Secrets.TransactionKey())
 	if err != nil {
-		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
+		return nil, nil, errcode.Wrap(err, errcode.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
 			err.Error())
 	}
 	return v, h, nil

@@ -11,10 +11,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
 )
 
@@ -39,7 +38,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 		if err := <-errs; err == nil {
 			won++
 		} else {
-			coordinatortest.WantCode(t, err, explain.ManifestStale)
+			coordinatortest.WantCode(t, err, errcode.ManifestStale)
 		}
 	}
 	if won != 1 {
@@ -72,37 +71,37 @@ func TestBadSets(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		req  *fealtyv1.SetManifestRequest
-		want explain.Code
+		want errcode.Code
 	}{
 		{"malformed", signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = []byte("cluster: [") }),
-			explain.ManifestInvalid},
+			errcode.ManifestInvalid},
 		{"contradictory", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Manifest = append(r.Manifest, []byte("  - {name: pool, kind: witness, match: [\"token:pool\"]}\n")...)
-		}), explain.ManifestInvalid},
-		{"unsigned", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures = nil }), explain.ManifestUnsigned},
+		}), errcode.ManifestInvalid},
+		{"unsigned", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures = nil }), errcode.ManifestUnsigned},
 		{"signature over another manifest",
 			signed(func(r *fealtyv1.SetManifestRequest) {
 				r.Manifest = append(r.Manifest,
 					'\n')
-			}), explain.ManifestMissigned},
+			}), errcode.ManifestMissigned},
 		{"flipped signature", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures[0].Signature[3] ^= 1 }),
-			explain.ManifestMissigned},
+			errcode.ManifestMissigned},
 		{"foreign signer", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Signatures = []*fealtyv1.ManifestSignature{{Key: foreignKey.String(),
 				Signature: ed25519.Sign(foreign, make([]byte, 10))}}
-		}), explain.SignatureForeign},
+		}), errcode.SignatureForeign},
 		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }),
-			explain.ManifestStale},
+			errcode.ManifestStale},
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
-			explain.HistoryInitialized},
+			errcode.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.Rooms().Self.EnrolmentKey(),
 				foreignKey.String(),
 				1))
-		}), explain.ManifestLeavesOut},
+		}), errcode.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Manifest = []byte(strings.Replace(string(r.Manifest), coordinatortest.Cluster, "other.example", 1))
-		}), explain.RequestField},
+		}), errcode.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.Local().Manifest.SetManifest(f.Context(), tc.req)
@@ -120,7 +119,7 @@ func TestBadSets(t *testing.T) {
 		now := f.C.Rooms().Head.State().Head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.Local().Manifest.SetManifest(f.Context(), req)
-		coordinatortest.WantCode(t, err, explain.ManifestMissigned)
+		coordinatortest.WantCode(t, err, errcode.ManifestMissigned)
 	})
 }
 
@@ -130,7 +129,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,",
 			"{name: renamed,", 1)
 		_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), false)
-		coordinatortest.WantOnly(t, "set", err, explain.RequestField)
+		coordinatortest.WantOnly(t, "set", err, errcode.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
@@ -138,7 +137,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range identityform.MaxMeshKeys - 1 {
+		for i := range identity.MaxMeshKeys - 1 {
 			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
 				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1,
 					AcceptUntil: d.Clock().Add(time.Hour)})
@@ -152,8 +151,8 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		coordinatortest.WantOnly(t, "a set that moves authority",
 			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
 				2)),
-			explain.RateLimited)
-		coordinatortest.WantOnly(t, "a set that does not", d.Set(desktest.EntriesOf(false)), "")
+			errcode.RateLimited)
+		coordinatortest.WantOnly(t, "a set that does not", d.Set(coordinatortest.EntriesOf(false)), "")
 		d.Advance(time.Hour)
 		coordinatortest.WantOnly(t, "an hour later",
 			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")

@@ -6,15 +6,14 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -52,7 +51,7 @@ func covered(s *authority.State, rec record.Member) (record.Member, *manifest.En
 
 // compiled returns a member as the compiler sees it; ok is false where the manifest
 // in force has no such member.
-func compiled(s *authority.State, rec record.Member) (m compiler.Member, ok bool) {
+func compiled(s *authority.State, rec record.Member) (m compile.Member, ok bool) {
 	rec, _, ok = covered(s, rec)
 	if !ok {
 		return m, false
@@ -62,7 +61,7 @@ func compiled(s *authority.State, rec record.Member) (m compiler.Member, ok bool
 		return m, false
 	}
 	doing, _ := runtimeState(rec)
-	return compiler.Member{ID: id, Group: groupOfRecord(rec), State: doing, Outsider: rec.Outsider()}, true
+	return compile.Member{ID: id, Group: groupOfRecord(rec), State: doing, Outsider: rec.Outsider()}, true
 }
 
 // runtimeContent is what a member that entry covers is told.
@@ -73,11 +72,11 @@ func runtimeContent(s *authority.State, rec record.Member, doing snapshot.Member
 		ClusterID: s.Manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
 		Roles: group.Roles, Organizations: group.Organizations, Companions: group.Scopes(),
 		Coordinators: coordinators,
-		RenewEvery:   lifetimes.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
+		RenewEvery:   record.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 	}
-	if snapshot.ScopeNodeRuntime.MayHold(snapshotform.SectionDegraded, content.Roles) {
-		policy := lifetimes.Degraded(s.Manifest)
+	if snapshot.ScopeNodeRuntime.MayHold(internalsnapshot.SectionDegraded, content.Roles) {
+		policy := record.Degraded(s.Manifest)
 		content.Degraded = &policy
 	}
 	return content
@@ -99,7 +98,7 @@ func (c *Publication) contentsFit(after *authority.State) error {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.cfg.Now())
 		}
 		if err != nil {
-			return explain.Wrap(err, explain.RequestField,
+			return errcode.Wrap(err, errcode.RequestField,
 				"field", "manifest", "problem", fmt.Sprintf("the members of entry %s could not be told what they are: "+
 					"%v", e.Name, err))
 		}
@@ -122,7 +121,7 @@ func runtimeState(rec record.Member) (snapshot.MemberState, bool) {
 type target struct {
 	HeaderPath
 	subject   snapshot.Subject
-	group     compiler.Group
+	group     compile.Group
 	withdrawn bool // one of its roles is revoked: it is given nothing that is for its group
 }
 
@@ -135,7 +134,7 @@ func (t target) gets() string {
 }
 
 // nodeTarget is a member, in one of the scopes of its own.
-func nodeTarget(s *authority.State, scope snapshot.Scope, rec record.Member, g compiler.Group) (target, error) {
+func nodeTarget(s *authority.State, scope snapshot.Scope, rec record.Member, g compile.Group) (target, error) {
 	id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return target{}, err
@@ -145,7 +144,7 @@ func nodeTarget(s *authority.State, scope snapshot.Scope, rec record.Member, g c
 }
 
 // groupTarget is a group, in one of its scopes.
-func groupTarget(scope snapshot.Scope, g compiler.Group) target {
+func groupTarget(scope snapshot.Scope, g compile.Group) target {
 	return target{HeaderPath: groupPath(scope, groupOf(g)), subject: g.Subject(), group: g}
 }
 
@@ -182,7 +181,7 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 	renewed := false
 	if follows && old.Header.Content == record.Content {
 		age := issued.Sub(old.Header.IssuedAt)
-		if age > -snapshotform.ClockTolerance && age < HeaderLife/2 {
+		if age > -internalsnapshot.ClockTolerance && age < HeaderLife/2 {
 			return *old, nil, false, nil
 		}
 		renewed = age > 0 // one from a clock that was ahead could not be renewed, and takes a version

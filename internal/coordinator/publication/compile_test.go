@@ -15,12 +15,11 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -29,9 +28,9 @@ const marker = "globex"
 
 // No member of one organization is ever sent, or can pull, a byte of the other's.
 func TestMembersGetTheirOrganizationAlone(t *testing.T) {
-	d := desktest.Tenants(t)
-	p := desktest.MustPublish(d, publication.NewPublisher())
-	desktest.WantWholeAt(d, t, p)
+	d := coordinatortest.Tenants(t)
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.WantWholeAt(d, t, p)
 	for _, m := range []struct {
 		name             string
 		foreign, allowed string
@@ -103,14 +102,14 @@ func route(organization, match string) string {
 // A change of the config makes new headers of what it changes and of nothing else,
 // and none if it changes nothing.
 func TestConfigChangesWhatItChanges(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	was := desktest.MustPublish(d, b)
+	was := coordinatortest.MustPublish(d, b)
 	changed := func(p *publication.View) []string {
 		var out []string
 		for i, h := range p.Headers {
 			if j, ok := was.Find(h.HeaderPath); !ok || was.Headers[j].Header.ConfigVersion != h.Header.ConfigVersion {
-				out = append(out, string(desktest.HeaderAt(t, p, i).ScopeType)+" "+strings.Join(desktest.HeaderAt(t, p,
+				out = append(out, string(coordinatortest.HeaderAt(t, p, i).ScopeType)+" "+strings.Join(coordinatortest.HeaderAt(t, p,
 					i).OrganizationIDs, ","))
 			} else if !bytes.Equal(was.Headers[j].Header.Header, h.Header.Header) {
 				t.Errorf("%s has other bytes under the same version", h.HeaderPath)
@@ -133,17 +132,17 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 				"storage_directory globex"}},
 	} {
 		version := d.Store.Snapshot()[publication.StateKey].Version
-		desktest.MustPut(d, tc.put)
-		p := desktest.MustPublish(d, b)
+		coordinatortest.MustPut(d, tc.put)
+		p := coordinatortest.MustPublish(d, b)
 		if got := changed(p); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 		if after := d.Store.Snapshot()[publication.StateKey].Version; (after == version) != (len(tc.want) == 0) {
 			t.Errorf("%s: published under %d, was %d", tc.name, after, version)
 		}
-		desktest.WantWholeAt(d, t, p)
+		coordinatortest.WantWholeAt(d, t, p)
 		// A publisher that starts anew finds nothing to do.
-		if again := desktest.MustPublish(d, publication.NewPublisher()); again != p {
+		if again := coordinatortest.MustPublish(d, publication.NewPublisher()); again != p {
 			t.Errorf("%s: it is published again", tc.name)
 		}
 		was = p
@@ -155,13 +154,13 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 // epochs.
 func TestBases(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
-	desktest.MustPublish(d, publication.NewPublisher())
+	d := coordinatortest.Tenants(t)
+	coordinatortest.MustPublish(d, publication.NewPublisher())
 	at := func() (*publication.View, snapshot.Header) {
 		t.Helper()
-		p := desktest.MustPublish(d, publication.NewPublisher())
-		desktest.WantWholeAt(d, t, p)
-		return p, desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
+		p := coordinatortest.MustPublish(d, publication.NewPublisher())
+		coordinatortest.WantWholeAt(d, t, p)
+		return p, coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	}
 	_, first := at()
 	if first.Base != nil {
@@ -174,7 +173,7 @@ func TestBases(t *testing.T) {
 	p, last := at()
 	keep(p, last)
 	for i, restart := range []bool{false, true, false} {
-		desktest.MustPut(d, route("acme", fmt.Sprintf("path /%d", i)))
+		coordinatortest.MustPut(d, route("acme", fmt.Sprintf("path /%d", i)))
 		if restart {
 			d.Restart()
 		}
@@ -203,9 +202,9 @@ func TestBases(t *testing.T) {
 		last = next
 	})
 	t.Run("scopes that go whole have none", func(t *testing.T) {
-		desktest.MustPut(d, "kind: degraded\nname: less\nmax: 1s")
+		coordinatortest.MustPut(d, "kind: degraded\nname: less\nmax: 1s")
 		p, _ := at()
-		for scope, h := range desktest.Given(t, d, p, "acme") {
+		for scope, h := range coordinatortest.Given(t, d, p, "acme") {
 			if !scope.Increments() && h.Base != nil {
 				t.Errorf("%s has base %+v", scope, h.Base)
 			}
@@ -214,27 +213,27 @@ func TestBases(t *testing.T) {
 	t.Run("a lost base costs the increment alone", func(t *testing.T) {
 		d.Store.Alter(publication.ContentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
 		d.Restart()
-		p := desktest.MustPublish(d, publication.NewPublisher())
-		if h := desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.Contents[h.ContentHash.String()],
+		p := coordinatortest.MustPublish(d, publication.NewPublisher())
+		if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.Contents[h.ContentHash.String()],
 			contents[h.ContentHash]) || h.ConfigVersion != last.ConfigVersion {
 			t.Fatalf("%+v", h)
 		}
-		desktest.MustPut(d, route("acme", "path /mended"))
+		coordinatortest.MustPut(d, route("acme", "path /mended"))
 		_, last = at()
 	})
 	t.Run("a new epoch begins without", func(t *testing.T) {
-		coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
-		desktest.FollowMembers(d, d.C)
+		coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.TenantEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
+		coordinatortest.FollowMembers(d, d.C)
 		p, next := at()
 		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
 			t.Fatalf("%+v", next)
 		}
 		for i := range p.Headers {
-			if h := desktest.HeaderAt(t, p, i); h.Base != nil || h.AuthorityEpoch != next.AuthorityEpoch {
+			if h := coordinatortest.HeaderAt(t, p, i); h.Base != nil || h.AuthorityEpoch != next.AuthorityEpoch {
 				t.Errorf("%s: %+v", p.Headers[i].HeaderPath, h)
 			}
 		}
-		desktest.MustPut(d, route("acme", "path /again"))
+		coordinatortest.MustPut(d, route("acme", "path /again"))
 		if _, h := at(); h.Base == nil || h.Base.ConfigVersion != next.ConfigVersion {
 			t.Fatalf("%+v after %+v", h.Base, next)
 		}
@@ -244,37 +243,37 @@ func TestBases(t *testing.T) {
 // A config that is written while a generation is made of the one before makes that
 // generation void: what is published is true at the revision that published it.
 func TestConfigChangesWhileItIsCompiled(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
-	desktest.MustPut(d, route("acme", "path /old"))
+	coordinatortest.MustPublish(d, b)
+	coordinatortest.MustPut(d, route("acme", "path /old"))
 	d.Faults.Arm("publish.before-commit", func() error {
 		d.Faults.Disarm("publish.before-commit")
-		desktest.MustPut(d, route("acme", "path /new"))
+		coordinatortest.MustPut(d, route("acme", "path /new"))
 		return nil
 	})
 	if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published what was overtaken: %v", err)
 	}
-	p := desktest.MustPublish(d, b)
-	h := desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
+	p := coordinatortest.MustPublish(d, b)
+	h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	if raw := p.Contents[h.ContentHash.String()]; !bytes.Contains(raw, []byte("/new")) {
 		t.Fatalf("%s", raw)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 }
 
 // Somebody who writes config all the time does not hold up joins, nor what is not
 // about config; and once it is quiet all of it is published.
 func TestConfigThatChangesAllTheTime(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
-	desktest.JoinedAs(d, "acme", "later")
+	coordinatortest.MustPublish(d, b)
+	coordinatortest.JoinedAs(d, "acme", "later")
 	n := 0
 	churn := func() error {
 		n++
-		desktest.MustPut(d, route("acme", fmt.Sprintf("path /%d", n)))
+		coordinatortest.MustPut(d, route("acme", fmt.Sprintf("path /%d", n)))
 		return nil
 	}
 	if err := churn(); err != nil {
@@ -294,21 +293,21 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 		}
 	}
 	d.Faults.Disarm("publish.before-commit")
-	p := desktest.MustPublish(d, b)
-	h := desktest.Given(t, d, p, "later")
+	p := coordinatortest.MustPublish(d, b)
+	h := coordinatortest.Given(t, d, p, "later")
 	if raw := p.Contents[h[snapshot.ScopeRoutePolicy].ContentHash.String()]; !bytes.Contains(raw,
 		fmt.Appendf(nil, "path /%d", n)) || h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Fatalf("%s, %v", raw, h)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 }
 
 // While this replica does not know the config that another one wrote, it publishes
 // what does not depend on it, and no assignments of it.
 func TestConfigThatIsNotKnownYet(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	was := desktest.MustPublish(d, b)
+	was := coordinatortest.MustPublish(d, b)
 	// Another replica wrote: the version moved, and what is in memory did not.
 	s := d.State()
 	state, err := record.Get[desired.State](t.Context(), s.Records, desired.StateKey)
@@ -321,9 +320,9 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	desktest.DrainAt(d, t, "acme")
-	desktest.JoinedAs(d, "acme", "later")
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.DrainAt(d, t, "acme")
+	coordinatortest.JoinedAs(d, "acme", "later")
+	coordinatortest.FollowMembers(d, d.C)
 	for range 3 {
 		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
@@ -331,11 +330,11 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 		}
 	}
 	p := d.C.Rooms().Publication.View()
-	if h := desktest.Given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
+	if h := coordinatortest.Given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
 		h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile gets %v", h)
 	}
-	now, before := desktest.Given(t, d, p, "acme"), desktest.Given(t, d, was, "acme")
+	now, before := coordinatortest.Given(t, d, p, "acme"), coordinatortest.Given(t, d, was, "acme")
 	if now[snapshot.ScopeNodeRuntime].ConfigVersion <= before[snapshot.ScopeNodeRuntime].ConfigVersion {
 		t.Error("the drain was not told")
 	}
@@ -347,11 +346,11 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	if _, err := d.C.Rooms().Desired.Read(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	p = desktest.MustPublish(d, b)
-	if h := desktest.Given(t, d, p, "later"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+	p = coordinatortest.MustPublish(d, b)
+	if h := coordinatortest.Given(t, d, p, "later"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile is still not assigned anything: %v", h)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 }
 
 // Of a config that somebody altered nothing is compiled, and what was stays: also
@@ -359,9 +358,9 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 func TestForgedConfigKeepsTheLast(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
-			d := desktest.Tenants(t)
+			d := coordinatortest.Tenants(t)
 			b := publication.NewPublisher()
-			was := desktest.MustPublish(d, b)
+			was := coordinatortest.MustPublish(d, b)
 			if !d.Store.Alter("config/record/route/acme-route", func(v []byte) []byte { v[len(v)-1] ^= 1; return v }) {
 				t.Fatal("there is no such record")
 			}
@@ -372,16 +371,16 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 				err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
-			p := desktest.MustPublish(d, b)
+			p := coordinatortest.MustPublish(d, b)
 			for _, h := range was.Headers {
 				if i, ok := p.Find(h.HeaderPath); !ok || !bytes.Equal(p.Headers[i].Header.Header, h.Header.Header) {
 					t.Errorf("%s is another one", h.HeaderPath)
 				}
 			}
-			desktest.JoinedAs(d, "acme", "later")
-			p = desktest.MustPublish(d, b)
-			if h := desktest.Given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
-				h[snapshot.ScopeRoutePolicy].ContentHash != desktest.Given(t, d, was,
+			coordinatortest.JoinedAs(d, "acme", "later")
+			p = coordinatortest.MustPublish(d, b)
+			if h := coordinatortest.Given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
+				h[snapshot.ScopeRoutePolicy].ContentHash != coordinatortest.Given(t, d, was,
 					"acme")[snapshot.ScopeRoutePolicy].ContentHash {
 				t.Errorf("who joins gets %v", h)
 			}
@@ -389,7 +388,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 				t.Fatal(err)
 			}
-			if got, before := desktest.Given(t, d, desktest.MustPublish(d, b), "acme"), desktest.Given(t, d, was,
+			if got, before := coordinatortest.Given(t, d, coordinatortest.MustPublish(d, b), "acme"), coordinatortest.Given(t, d, was,
 				"acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
 				got[snapshot.ScopeServiceAssignment].ContentHash != before[snapshot.ScopeServiceAssignment].ContentHash {
 				t.Errorf("%v", got)
@@ -403,10 +402,10 @@ func TestCrashWhilePublishing(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"publish.before-commit", "publish.after-commit"} {
 		t.Run(at, func(t *testing.T) {
-			d := desktest.Tenants(t)
+			d := coordinatortest.Tenants(t)
 			b := publication.NewPublisher()
-			was := desktest.MustPublish(d, b)
-			desktest.MustPut(d, route("acme", "path /new"))
+			was := coordinatortest.MustPublish(d, b)
+			coordinatortest.MustPut(d, route("acme", "path /new"))
 			killed := errors.New("killed")
 			d.Faults.Fail(at, killed)
 			if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, killed) {
@@ -418,14 +417,14 @@ func TestCrashWhilePublishing(t *testing.T) {
 			if err != nil || p.Broken {
 				t.Fatalf("it is left broken (%v)", err)
 			}
-			desktest.WantWholeAt(d, t, p)
+			coordinatortest.WantWholeAt(d, t, p)
 			done := at == "publish.after-commit"
 			if moved := p.State.Version != was.State.Version; moved != done {
 				t.Errorf("the publication moved: %v", moved)
 			}
-			p = desktest.MustPublish(d, publication.NewPublisher())
-			desktest.WantWholeAt(d, t, p)
-			h, before := desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy], desktest.Given(t, d, was,
+			p = coordinatortest.MustPublish(d, publication.NewPublisher())
+			coordinatortest.WantWholeAt(d, t, p)
+			h, before := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy], coordinatortest.Given(t, d, was,
 				"acme")[snapshot.ScopeRoutePolicy]
 			if h.Base == nil || h.Base.ConfigVersion != before.ConfigVersion ||
 				!bytes.Contains(p.Contents[h.ContentHash.String()], []byte("/new")) {
@@ -445,12 +444,12 @@ func TestReplicasCompileTheSame(t *testing.T) {
 	}
 	defer other.Close()
 	coordinatortest.WantOnly(t,
-		"set", d.Set(desktest.TenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		"set", d.Set(coordinatortest.TenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
-	desktest.JoinedAs(d, "acme", "acme")
-	desktest.JoinedAs(d, "globex", "globex")
-	desktest.MustPut(d, "kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: "+
+	coordinatortest.JoinedAs(d, "acme", "acme")
+	coordinatortest.JoinedAs(d, "globex", "globex")
+	coordinatortest.MustPut(d, "kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: "+
 		"data/acme\naddresses: [\"a:1\"]\nclass: active")
 	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 		other: publication.NewPublisher()}
@@ -458,11 +457,11 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		t.Helper()
 		for range 3 {
 			for _, c := range []*coordinator.Coordinator{d.C, other} {
-				desktest.FollowMembers(d, c)
+				coordinatortest.FollowMembers(d, c)
 				if _, err := c.Rooms().Desired.Read(t.Context(), c.Rooms().Head.State(), false); err != nil {
 					t.Fatal(err)
 				}
-				if err := desktest.PublishAll(d, c, publishers[c]); err != nil {
+				if err := coordinatortest.PublishAll(d, c, publishers[c]); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -470,7 +469,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		return uint64(d.Store.Snapshot()[publication.StateKey].Version)
 	}
 	for i := range 3 {
-		desktest.MustPut(d, route("acme", fmt.Sprintf("path /%d", i)))
+		coordinatortest.MustPut(d, route("acme", fmt.Sprintf("path /%d", i)))
 		if a, b := turn(), turn(); a != b {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
@@ -478,46 +477,46 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		if a.Tree.Root() != b.Tree.Root() || a.State.Version != b.State.Version {
 			t.Fatal("they serve different roots")
 		}
-		if h := desktest.Given(t, d, b, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.Contents[h.ContentHash.String()],
+		if h := coordinatortest.Given(t, d, b, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.Contents[h.ContentHash.String()],
 			fmt.Appendf(nil, "/%d", i)) {
 			t.Fatalf("the other serves %s", b.Contents[h.ContentHash.String()])
 		}
-		desktest.WantWholeAt(d, t, a)
+		coordinatortest.WantWholeAt(d, t, a)
 	}
 }
 
 // A scope that does not compile keeps its last header, with an alarm and a finding,
 // and blocks nobody.
 func TestScopeThatDoesNotCompile(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	was := desktest.MustPublish(d, b)
+	was := coordinatortest.MustPublish(d, b)
 	i, _ := was.Find(publication.RuntimePath("data/acme"))
 	point := "publish.compile.group/" + was.Headers[i].Header.Group + ".route_policy"
 	d.Faults.Fail(point, errors.New("broken"))
-	desktest.MustPut(d, route("acme", "path /new"))
-	p := desktest.MustPublish(d, b)
-	if got, before := desktest.Given(t, d, p, "acme"), desktest.Given(t, d, was,
+	coordinatortest.MustPut(d, route("acme", "path /new"))
+	p := coordinatortest.MustPublish(d, b)
+	if got, before := coordinatortest.Given(t, d, p, "acme"), coordinatortest.Given(t, d, was,
 		"acme"); got[snapshot.ScopeRoutePolicy].ConfigVersion != before[snapshot.ScopeRoutePolicy].ConfigVersion {
 		t.Error("another header")
 	}
-	if h := desktest.Given(t, d, p, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+	if h := coordinatortest.Given(t, d, p, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
 		[]byte("/new")) {
 		t.Error("it blocked others")
 	}
 	if n := coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
 		t.Errorf("%v subjects are said not to compile", n)
 	}
-	if f := desktest.FindingsAt(d, t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
+	if f := coordinatortest.FindingsAt(d, t, errcode.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
 		t.Errorf("findings %v", f)
 	}
 	d.Faults.Disarm(point)
-	p = desktest.MustPublish(d, b)
-	if h := desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+	p = coordinatortest.MustPublish(d, b)
+	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
 		[]byte("/new")) || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Error("not repaired")
 	}
-	if f := desktest.FindingsAt(d, t, explain.SnapshotUncompiled); len(f) != 0 {
+	if f := coordinatortest.FindingsAt(d, t, errcode.SnapshotUncompiled); len(f) != 0 {
 		t.Errorf("findings %v", f)
 	}
 }
@@ -525,56 +524,56 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 // A wish of the config that cannot be granted is left out, counted once and found
 // until it is mended; a ban, a removal and a join are news to it.
 func TestRemovedIsReported(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	count := func(reason string) float64 {
 		return coordinatortest.CounterOf(d.C.Registry(), "fealty_compile_removed_total", reason, "peer_directory")
 	}
-	if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) != 0 {
+	if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) != 0 {
 		t.Fatalf("findings %v", f)
 	}
-	desktest.MustPut(d, "kind: peer\nname: lost\norganization: acme\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap")
+	coordinatortest.MustPut(d, "kind: peer\nname: lost\norganization: acme\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap")
 	for range 2 {
-		desktest.MustPublish(d, b)
-		if err := desktest.PublishAll(d, d.C, b); err != nil {
+		coordinatortest.MustPublish(d, b)
+		if err := coordinatortest.PublishAll(d, d.C, b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f := desktest.FindingsAt(d, t, explain.ConfigNotGiven)
+	f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven)
 	if len(f) != 1 || !strings.Contains(f[0].GetSummary(), "peer/lost") ||
 		!strings.Contains(f[0].GetSummary(), "data/nobody") || f[0].GetRemedy() == "" || count("unknown_member") != 1 {
 		t.Fatalf("findings %v, counted %v", f, count("unknown_member"))
 	}
 	sees := func(name, peer string) bool {
-		desktest.FollowMembers(d, d.C)
-		p := desktest.MustPublish(d, b)
-		return bytes.Contains(p.Contents[desktest.Given(t, d, p, name)[snapshot.ScopePeerDirectory].ContentHash.String()],
+		coordinatortest.FollowMembers(d, d.C)
+		p := coordinatortest.MustPublish(d, b)
+		return bytes.Contains(p.Contents[coordinatortest.Given(t, d, p, name)[snapshot.ScopePeerDirectory].ContentHash.String()],
 			[]byte(peer))
 	}
 	if sees("acme", "lost") {
 		t.Fatal("it is given")
 	}
-	desktest.JoinedAs(d, "acme", "nobody")
-	if !sees("acme", "lost") || len(desktest.FindingsAt(d, t, explain.ConfigNotGiven)) != 0 {
+	coordinatortest.JoinedAs(d, "acme", "nobody")
+	if !sees("acme", "lost") || len(coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven)) != 0 {
 		t.Fatal("it came, and is not given")
 	}
-	desktest.BanAt(d, t, identity.Data, "nobody")
+	coordinatortest.BanAt(d, t, identity.Data, "nobody")
 	if sees("acme", "lost") || count("banned_member") != 1 {
 		t.Fatal("a banned member is somebody's peer")
 	}
-	desktest.UnbanAt(d, t, identity.Data, "nobody")
+	coordinatortest.UnbanAt(d, t, identity.Data, "nobody")
 	if sees("acme", "lost") || count("absent_member") != 1 {
 		t.Fatal("a member without a machine is somebody's peer")
 	}
-	desktest.RemoveAt(d, t, identity.Data, "nobody")
+	coordinatortest.RemoveAt(d, t, identity.Data, "nobody")
 	if sees("acme", "lost") || count("unknown_member") != 2 {
 		t.Fatal("a member that is gone is somebody's peer")
 	}
 	t.Run("placed on nobody", func(t *testing.T) {
-		desktest.MustPut(d, "kind: service\nname: lost\norganization: acme\ntype: web\nmembers: [data/globex, data/never]")
-		desktest.MustPublish(d, b)
-		if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) != 3 {
+		coordinatortest.MustPut(d, "kind: service\nname: lost\norganization: acme\ntype: web\nmembers: [data/globex, data/never]")
+		coordinatortest.MustPublish(d, b)
+		if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) != 3 {
 			t.Fatalf("findings %v", f)
 		}
 	})
@@ -585,9 +584,9 @@ func TestRemovedIsReported(t *testing.T) {
 				fmt.Sprintf("kind: peer\nname: lost-%d\norganization: acme\nmember: data/nobody-%d\naddresses: "+
 					"[\"h:1\"]\nclass: bootstrap", i, i))
 		}
-		desktest.MustPut(d, strings.Join(records, "\n---\n"))
-		desktest.MustPublish(d, b)
-		if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) != 3 ||
+		coordinatortest.MustPut(d, strings.Join(records, "\n---\n"))
+		coordinatortest.MustPublish(d, b)
+		if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) != 3 ||
 			!strings.Contains(f[0].GetSummary()+f[1].GetSummary()+f[2].GetSummary(), "and 7 more") {
 			t.Fatalf("findings %v", f)
 		}
@@ -597,16 +596,16 @@ func TestRemovedIsReported(t *testing.T) {
 // A member that the manifest gives another organization is told the new one's
 // things, and nothing of the old one any more: no content, and no base.
 func TestMemberChangesItsOrganization(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	was := desktest.MustPublish(d, b)
-	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(desktest.TenantEntries,
+	was := coordinatortest.MustPublish(d, b)
+	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.TenantEntries,
 		`["token:globex"], roles: [egress], organizations: [globex]`,
 		`["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
-	desktest.FollowMembers(d, d.C)
-	p := desktest.MustPublish(d, b)
-	desktest.WantWholeAt(d, t, p)
-	headers, before := desktest.Given(t, d, p, "globex"), desktest.Given(t, d, was, "globex")
+	coordinatortest.FollowMembers(d, d.C)
+	p := coordinatortest.MustPublish(d, b)
+	coordinatortest.WantWholeAt(d, t, p)
+	headers, before := coordinatortest.Given(t, d, p, "globex"), coordinatortest.Given(t, d, was, "globex")
 	for _, i := range p.Of(identity.Data, "globex") {
 		h := p.Headers[i]
 		if raw := p.Contents[h.Header.Content]; h.Scope != snapshot.ScopeNodeRuntime &&
@@ -618,7 +617,7 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 		}
 	}
 	if headers[snapshot.ScopeRoutePolicy].Subject == before[snapshot.ScopeRoutePolicy].Subject ||
-		headers[snapshot.ScopeRoutePolicy].Subject != desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy].Subject {
+		headers[snapshot.ScopeRoutePolicy].Subject != coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy].Subject {
 		t.Error("it is in another group")
 	}
 	if headers[snapshot.ScopeServiceAssignment].Base != nil {
@@ -631,15 +630,15 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 	}
 	t.Run("while its new assignment does not compile", func(t *testing.T) {
 		d.Faults.Fail("publish.compile.data/globex.service_assignment", errors.New("broken"))
-		coordinatortest.WantOnly(t, "set", d.Set(desktest.TenantEntries), "")
-		desktest.FollowMembers(d, d.C)
-		p := desktest.MustPublish(d, b)
-		if h := desktest.Given(t, d, p, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
+		coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.TenantEntries), "")
+		coordinatortest.FollowMembers(d, d.C)
+		p := coordinatortest.MustPublish(d, b)
+		if h := coordinatortest.Given(t, d, p, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
 			t.Error("it keeps the one of the other organization")
 		}
-		desktest.WantWholeAt(d, t, p)
+		coordinatortest.WantWholeAt(d, t, p)
 		d.Faults.Disarm("publish.compile.data/globex.service_assignment")
-		if h := desktest.Given(t, d, desktest.MustPublish(d, b), "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+		if h := coordinatortest.Given(t, d, coordinatortest.MustPublish(d, b), "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 			t.Error("it is not given another one")
 		}
 	})
@@ -647,17 +646,17 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 
 // That a member renews concerns no group that sees it; that it drains does.
 func TestRenewalsConcernNoGroup(t *testing.T) {
-	d := desktest.Tenants(t)
-	m := desktest.JoinedAs(d, "acme", "peer")
-	desktest.MustPut(d, "kind: peer\nname: p\norganization: acme\nmember: data/peer\naddresses: [\"h:1\"]\nclass: active")
+	d := coordinatortest.Tenants(t)
+	m := coordinatortest.JoinedAs(d, "acme", "peer")
+	coordinatortest.MustPut(d, "kind: peer\nname: p\norganization: acme\nmember: data/peer\naddresses: [\"h:1\"]\nclass: active")
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	if err := m.Renew(); err != nil {
 		t.Fatal(err)
 	}
-	desktest.MustPublish(d, b) // it may not have been looked at before
+	coordinatortest.MustPublish(d, b) // it may not have been looked at before
 	concerned := func() []string {
-		desktest.FollowMembers(d, d.C)
+		coordinatortest.FollowMembers(d, d.C)
 		p := d.C.Rooms().Publication.View()
 		b.Collect(d.C.Rooms().Publication, d.State(), d.C.Rooms().Bundle.View(), p, p.State.Value.Addresses(),
 			d.Clock())
@@ -669,20 +668,20 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	if got := concerned(); len(got) != 0 {
 		t.Fatalf("a renewal concerns %v", got)
 	}
-	desktest.DrainAt(d, t, "peer")
+	coordinatortest.DrainAt(d, t, "peer")
 	// Those of acme: nodes, edge, and who serves both.
 	if got := concerned(); len(got) != 3 {
 		t.Fatalf("a drain concerns %v", got)
 	}
-	p := desktest.MustPublish(d, b)
-	if h := desktest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+	p := coordinatortest.MustPublish(d, b)
+	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.Contents[h.ContentHash.String()],
 		[]byte(`"state":"draining"`)) {
 		t.Fatal("the drain is not told")
 	}
 	// A ban leaves the record of the member as it is.
-	desktest.BanAt(d, t, identity.Data, "peer")
-	p = desktest.MustPublish(d, b)
-	if h := desktest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.Contents[h.ContentHash.String()],
+	coordinatortest.BanAt(d, t, identity.Data, "peer")
+	p = coordinatortest.MustPublish(d, b)
+	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.Contents[h.ContentHash.String()],
 		[]byte("data/peer")) {
 		t.Fatal("who is banned is still somebody's peer")
 	}
@@ -690,12 +689,12 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 
 // node_runtime says which scopes a node is to hold: those that it is given.
 func TestCompanions(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
 	check := func(p *publication.View) {
 		t.Helper()
 		for _, name := range []string{"acme", "globex", "edge", "both"} {
-			given := desktest.Given(t, d, p, name)
+			given := coordinatortest.Given(t, d, p, name)
 			raw := p.Contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]
 			for _, scope := range snapshot.Scopes() {
 				if scope == snapshot.ScopeNodeRuntime {
@@ -708,30 +707,30 @@ func TestCompanions(t *testing.T) {
 			}
 		}
 	}
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	check(p)
-	assigned := desktest.Given(t, d, p, "acme")[snapshot.ScopeNodeRuntime].ConfigVersion
+	assigned := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeNodeRuntime].ConfigVersion
 	for _, o := range []string{"acme", "globex"} {
-		if _, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
+		if _, err := coordinatortest.ConfigAt(d).DeleteConfig(t.Context(),
 			&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "service", Name: o +
 				"-web"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p = desktest.MustPublish(d, b)
+	p = coordinatortest.MustPublish(d, b)
 	check(p)
-	given := desktest.Given(t, d, p, "acme")
+	given := coordinatortest.Given(t, d, p, "acme")
 	if _, ok := given[snapshot.ScopeServiceAssignment]; ok ||
 		given[snapshot.ScopeNodeRuntime].ConfigVersion <= assigned {
 		t.Errorf("nothing is assigned any more, and it gets %v", given)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 }
 
 // A content that is too large is cut to what fits, and that is said.
 func TestTooLargeContent(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
 	long := strings.Repeat("x", 1000)
 	for i := range 6 {
@@ -741,16 +740,16 @@ func TestTooLargeContent(t *testing.T) {
 				fmt.Sprintf("kind: route\nname: r%d-%d\norganization: acme\nroles: [egress]\nmatch: %s\ndeny: %v", i, j,
 					long, j < 10))
 		}
-		desktest.MustPut(d, strings.Join(records, "\n---\n"))
+		coordinatortest.MustPut(d, strings.Join(records, "\n---\n"))
 	}
-	p := desktest.MustPublish(d, b)
-	h := desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
+	p := coordinatortest.MustPublish(d, b)
+	h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	raw := p.Contents[h.ContentHash.String()]
-	if len(raw) > snapshotform.DefaultContent || len(raw) < snapshotform.DefaultContent*9/10 ||
+	if len(raw) > internalsnapshot.DefaultContent || len(raw) < internalsnapshot.DefaultContent*9/10 ||
 		bytes.Count(raw, []byte(`"deny":true`)) != 60 {
 		t.Fatalf("%d bytes with %d denials", len(raw), bytes.Count(raw, []byte(`"deny":true`)))
 	}
-	if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+	if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
 	if n := coordinatortest.CounterOf(d.C.Registry(), "fealty_compile_removed_total", "too_large",
@@ -759,7 +758,7 @@ func TestTooLargeContent(t *testing.T) {
 	}
 	version := d.Store.Snapshot()[publication.StateKey].Version
 	d.Advance(time.Second)
-	if desktest.MustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
+	if coordinatortest.MustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
 		t.Fatal("it is cut in another way")
 	}
 }
@@ -768,17 +767,17 @@ func TestTooLargeContent(t *testing.T) {
 // is said; a member that has no role left is assigned nothing.
 func TestRevokedIsLeftOut(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	revoke := func(kind string, name string) *publication.View {
 		t.Helper()
-		if _, err := desktest.TrustService(d).Revoke(t.Context(),
+		if _, err := coordinatortest.TrustService(d).Revoke(t.Context(),
 			&fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: "it leaked"}); err != nil {
 			t.Fatal(err)
 		}
-		p := desktest.MustPublish(d, b)
-		desktest.WantWholeAt(d, t, p)
+		p := coordinatortest.MustPublish(d, b)
+		coordinatortest.WantWholeAt(d, t, p)
 		return p
 	}
 	has := func(p *publication.View, text string) bool {
@@ -798,10 +797,10 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		name string
 		gone string
 	}{
-		{snapshotform.RevokedService, "acme-web", `"acme-web"`},
-		{snapshotform.RevokedPeer, "data/globex", `"globex-peer":`},
-		{snapshotform.RevokedStorage, "acme-store", `"acme-store":`},
-		{snapshotform.RevokedPermission, "continue_services", ""},
+		{internalsnapshot.RevokedService, "acme-web", `"acme-web"`},
+		{internalsnapshot.RevokedPeer, "data/globex", `"globex-peer":`},
+		{internalsnapshot.RevokedStorage, "acme-store", `"acme-store":`},
+		{internalsnapshot.RevokedPermission, "continue_services", ""},
 	} {
 		if tc.gone != "" && !has(d.C.Rooms().Publication.View(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
@@ -811,14 +810,14 @@ func TestRevokedIsLeftOut(t *testing.T) {
 			t.Errorf("%s %s is revoked, and %s is in %v", tc.kind, tc.name, tc.gone, in)
 		}
 	}
-	if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
+	if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
 		t.Errorf("findings %v", f)
 	}
-	if _, ok := desktest.Given(t, d, d.C.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
+	if _, ok := coordinatortest.Given(t, d, d.C.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
-	p := revoke(snapshotform.RevokedRole, "data/globex/egress")
-	left := desktest.Given(t, d, p, "globex")
+	p := revoke(internalsnapshot.RevokedRole, "data/globex/egress")
+	left := coordinatortest.Given(t, d, p, "globex")
 	if _, ok := left[snapshot.ScopeNodeRuntime]; !ok || len(left) != 1 {
 		t.Errorf("a member one of whose roles is revoked is given %v", slices.Sorted(maps.Keys(left)))
 	}
@@ -826,12 +825,12 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		[]byte("companions")) {
 		t.Errorf("it is to hold %s", content)
 	}
-	if given := desktest.Given(t, d, p, "acme"); len(given) < 3 {
+	if given := coordinatortest.Given(t, d, p, "acme"); len(given) < 3 {
 		t.Errorf("a member of whose roles none is revoked is given %v", slices.Sorted(maps.Keys(given)))
 	}
 	// Another start comes to the same.
 	version := p.State.Version
-	if desktest.MustPublish(d, publication.NewPublisher()).State.Version != version {
+	if coordinatortest.MustPublish(d, publication.NewPublisher()).State.Version != version {
 		t.Error("it is compiled in another way")
 	}
 }

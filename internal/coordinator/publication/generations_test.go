@@ -11,7 +11,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
@@ -47,7 +46,7 @@ func ownCrowd(d *coordinatortest.Desk) {
 			d.T.Fatal(err)
 		}
 	}
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 }
 
 // A reader of the store between two transactions of a publication sees a generation, and all of it.
@@ -82,11 +81,11 @@ func TestGenerationsAreWhole(t *testing.T) {
 		}
 	})
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")), "")
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	d.Store.Follow(nil)
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 	if ahead < crowdSize || swept == 0 {
 		t.Errorf("%d contents were written ahead, and %d orphans swept", ahead, swept)
 	}
@@ -103,11 +102,11 @@ func TestCrashOnTheWay(t *testing.T) {
 			d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
 			ownCrowd(d)
 			b := publication.NewPublisher()
-			desktest.MustPublish(d, b)
+			coordinatortest.MustPublish(d, b)
 			coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")), "")
 			killed := errors.New("killed")
 			d.Faults.Fail(at, killed)
-			if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+			if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
 			d.Faults.Disarm(at)
@@ -119,8 +118,8 @@ func TestCrashOnTheWay(t *testing.T) {
 			if n, _ := runtimes(p); n != crowdSize {
 				t.Fatalf("%d members are told something", n)
 			}
-			desktest.FollowMembers(d, d.C)
-			desktest.WantWholeAt(d, t, desktest.MustPublish(d, publication.NewPublisher()))
+			coordinatortest.FollowMembers(d, d.C)
+			coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, publication.NewPublisher()))
 		})
 	}
 }
@@ -141,11 +140,11 @@ func twoDesks(t *testing.T) (*coordinatortest.Desk, *coordinator.Coordinator) {
 	t.Cleanup(func() { other.Close() })
 	coordinatortest.WantOnly(t, "set", d.Set(ownEntries("ingress")+coordinator2(other)), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
-	desktest.MustPublish(d, publication.NewPublisher())
-	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
-	desktest.MustPublish(d, publication.NewPublisher()) // both know this one
+	coordinatortest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
+	coordinatortest.MustPublish(d, publication.NewPublisher()) // both know this one
 	ownCrowd(d)
-	desktest.FollowMembers(d, other)
+	coordinatortest.FollowMembers(d, other)
 	return d, other
 }
 
@@ -156,7 +155,7 @@ func TestContentsOfAnEndedTerm(t *testing.T) {
 	d, other := twoDesks(t)
 	killed := errors.New("killed")
 	d.Faults.Fail("publish.after-contents", killed)
-	if err := desktest.PublishAll(d, d.C, publication.NewPublisher()); !errors.Is(err, killed) {
+	if err := coordinatortest.PublishAll(d, d.C, publication.NewPublisher()); !errors.Is(err, killed) {
 		t.Fatal(err)
 	}
 	d.Faults.Disarm("publish.after-contents")
@@ -167,9 +166,9 @@ func TestContentsOfAnEndedTerm(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	desktest.FollowMembers(d, other)
-	coordinatortest.WantOnlyNil(t, desktest.PublishAll(d, other, publication.NewPublisher()))
-	desktest.WantWholeAt(d, t, other.Rooms().Publication.View())
+	coordinatortest.FollowMembers(d, other)
+	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
+	coordinatortest.WantWholeAt(d, t, other.Rooms().Publication.View())
 }
 
 // One that is late with its commit names nothing that was swept meanwhile, and sweeps nothing that
@@ -182,7 +181,7 @@ func TestSweepWhilePublishing(t *testing.T) {
 			d, other := twoDesks(t)
 			b := publication.NewPublisher()
 			if at == "publish.before-sweep" {
-				desktest.MustPublish(d, b)
+				coordinatortest.MustPublish(d, b)
 				coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")+coordinator2(other)), "")
 				other.Rooms().Moves.Succession.Look(t.Context())
 			}
@@ -190,14 +189,14 @@ func TestSweepWhilePublishing(t *testing.T) {
 			d.Faults.Arm(at, func() error {
 				d.Faults.Disarm(at)
 				met = true
-				desktest.FollowMembers(d, other)
-				return desktest.PublishAll(d, other, publication.NewPublisher())
+				coordinatortest.FollowMembers(d, other)
+				return coordinatortest.PublishAll(d, other, publication.NewPublisher())
 			})
-			if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrConflict) || !met {
+			if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrConflict) || !met {
 				t.Fatalf("one that is late: %v", err)
 			}
-			desktest.WantWholeAt(d, t, other.Rooms().Publication.View())
-			desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+			coordinatortest.WantWholeAt(d, t, other.Rooms().Publication.View())
+			coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
 		})
 	}
 }
@@ -216,7 +215,7 @@ func crowdIs(d *coordinatortest.Desk, state string, n int) {
 			d.T.Fatal(err)
 		}
 	}
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 }
 
 // A sweep whose answer was lost, and which comes late, takes nothing that is about to be named, though
@@ -227,7 +226,7 @@ func TestSweepThatComesLate(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
 	ownCrowd(d)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	crowdIs(d, record.Draining, some)
 	var late store.Tx
 	d.Store.Intercept(func(tx store.Tx) {
@@ -238,7 +237,7 @@ func TestSweepThatComesLate(t *testing.T) {
 			d.Store.Lose(coordinatortest.LostForGoodN, coordinatortest.Answered)
 		}
 	})
-	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrUnknownOutcome) || len(late.Delete) < some {
+	if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrUnknownOutcome) || len(late.Delete) < some {
 		t.Fatalf("a sweep of %d whose answer is lost: %v", len(late.Delete), err)
 	}
 	d.Store.Intercept(nil)
@@ -250,11 +249,11 @@ func TestSweepThatComesLate(t *testing.T) {
 		came = came || errors.Is(err, store.ErrConflict) || err == nil
 		return nil
 	})
-	p := desktest.MustPublish(d, publication.NewPublisher())
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	if now, _, _ := d.C.Rooms().Election.Leading(); now != term || !came {
 		t.Fatalf("term %d, and then %d; the sweep came: %v", term, now, came)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 	if got, err := d.C.Rooms().Publication.Load(t.Context(), d.State()); err != nil || got.Broken {
 		t.Errorf("it is read as broken (%v)", err)
 	}
@@ -279,7 +278,7 @@ func TestGroupsTakeTurns(t *testing.T) {
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		desktest.FollowMembers(d, d.C)
+		coordinatortest.FollowMembers(d, d.C)
 	}
 	for i := range groups {
 		member(fmt.Sprintf("n%04d", i), i)
@@ -303,7 +302,7 @@ func TestGroupsTakeTurns(t *testing.T) {
 	}
 	was := d.C.Rooms().Publication.View().State.Value.Generation
 	for i := range 10 {
-		desktest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", i))
+		coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", i))
 		if i == 3 {
 			for n := range crowd {
 				member(fmt.Sprintf("late%02d", n), groups-1)

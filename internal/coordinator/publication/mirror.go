@@ -10,11 +10,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -55,7 +55,7 @@ func (o *mirrorPublisher) findings() []*fealtyv1.Finding {
 		return nil
 	}
 	if why := o.failed.Load(); why != nil {
-		return []*fealtyv1.Finding{finding.New(explain.PublishDirFailed, "dir", o.dir, "cause", *why)}
+		return []*fealtyv1.Finding{finding.New(errcode.PublishDirFailed, "dir", o.dir, "cause", *why)}
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (c *Publication) FollowMirror(ctx context.Context, s *authority.State) erro
 				c.cfg.Log.LogAttrs(ctx, slog.LevelError,
 					"what is published was not written to the publish directory", slog.String("dir",
 						c.mirrors.dir), slog.Any("err", err),
-					slog.String("code", string(explain.PublishDirFailed)))
+					slog.String("code", string(errcode.PublishDirFailed)))
 			}
 			c.metrics.mirrors.WithLabelValues("failed").Inc()
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
@@ -108,7 +108,7 @@ func TestPublishDirFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, x := range st.GetFindings() {
-			if x.GetCode() == string(explain.PublishDirFailed) && strings.Contains(x.GetSummary(), dir) {
+			if x.GetCode() == string(errcode.PublishDirFailed) && strings.Contains(x.GetSummary(), dir) {
 				return true
 			}
 		}

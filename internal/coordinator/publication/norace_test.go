@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -17,9 +17,9 @@ import (
 // A generation takes as much as one transaction of the store does: what is left goes
 // with the next, and a content that no store takes is cut.
 func TestMuchContent(t *testing.T) {
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	// No form of a secret begins with this letter: a name is then looked through in no time.
 	long := strings.Repeat("z", 55)
 	addresses := make([]string, 60)
@@ -33,7 +33,7 @@ func TestMuchContent(t *testing.T) {
 				fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j,
 					strings.Join(addresses, ", ")))
 		}
-		desktest.MustPut(d, strings.Join(records, "\n---\n"))
+		coordinatortest.MustPut(d, strings.Join(records, "\n---\n"))
 	}
 	most := 0
 	d.Store.Intercept(func(tx store.Tx) {
@@ -41,19 +41,19 @@ func TestMuchContent(t *testing.T) {
 			most = max(most, len(w.Value))
 		}
 	})
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	if most < store.CutBytes/4 || most > store.CutBytes/2 {
 		t.Errorf("a value of %d bytes was written", most)
 	}
-	raw := p.Contents[desktest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
+	raw := p.Contents[coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
 	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
 		t.Fatalf("%d bytes", len(raw))
 	}
-	if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+	if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 	// The next one has it as its base.
-	desktest.MustPut(d, "kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
-	desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+	coordinatortest.MustPut(d, "kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
 }

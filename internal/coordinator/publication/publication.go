@@ -35,18 +35,18 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/gauge"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // The families of a publication; see package record.
@@ -90,15 +90,15 @@ const (
 type Config struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
-	Replicas   *replicas.Directory
-	Bundle     *trustbundle.Current
+	Replicas   *peer.Directory
+	Bundle     *current.Current
 	Election   *election.Election
-	Membership *membership.Membership
+	Membership *member.Membership
 	Desired    *desired.Desired
 	StoreGuard *storeguard.Guard
 	Store      store.Store
-	Faults     *fault.Points
-	Failures   *pace.LogSampler
+	Faults     *failpoint.Points
+	Failures   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 
@@ -185,7 +185,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (c *Publication) RegisterMetrics(reg prometheus.Registerer) {
 	c.metrics = newMetrics(reg)
 	reg.MustRegister(
-		gauge.Of("fealty_publication_generation",
+		platformmetrics.GaugeOf("fealty_publication_generation",
 			"Generation of the publication record that is served; 0 without one.",
 			func() float64 {
 				if p := c.publication.Load(); p.Serves() {
@@ -193,7 +193,7 @@ func (c *Publication) RegisterMetrics(reg prometheus.Registerer) {
 				}
 				return 0
 			}),
-		gauge.Of("fealty_publication_fresh_until_seconds",
+		platformmetrics.GaugeOf("fealty_publication_fresh_until_seconds",
 			"Until when the publication record that is served is fresh, in seconds since 1970; 0 without one.",
 			func() float64 {
 				if p := c.publication.Load(); p.Serves() {
@@ -201,7 +201,7 @@ func (c *Publication) RegisterMetrics(reg prometheus.Registerer) {
 				}
 				return 0
 			}),
-		gauge.Of("fealty_publish_dir_generation",
+		platformmetrics.GaugeOf("fealty_publish_dir_generation",
 			"Generation that this coordinator wrote to its publish directory last; 0 if it wrote none.",
 			func() float64 { return float64(c.mirrors.generation()) }),
 	)

@@ -11,19 +11,18 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/coordinator/roster"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/watch"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -51,11 +50,11 @@ type Publisher struct {
 
 	// compiler is of the config of configVersion, and of the members as trust says who of them
 	// is banned; nil before there is any. state is what the manifest says of them.
-	compiler      *compiler.Compiler
+	compiler      *compile.Compiler
 	configVersion store.Revision
 	trust         trusted
 	state         *authority.State
-	members       *roster.Roster
+	members       *member.Roster
 	// looks is how members that the config names looked when they were last looked at.
 	looks map[string]string
 
@@ -113,7 +112,7 @@ type races struct {
 
 // memberGroup is a group that has members.
 type memberGroup struct {
-	compiler.Group
+	compile.Group
 	members int
 }
 
@@ -124,7 +123,7 @@ func NewPublisher() *Publisher {
 		placed: make(map[string]string), orphans: make(map[string]bool), heard: make(map[string]time.Time),
 		looks: make(map[string]string),
 		found: unsatisfied{
-			failed: make(map[string]string), removed: make(map[string][]compiler.Removed),
+			failed: make(map[string]string), removed: make(map[string][]compile.Removed),
 			reported: make(map[unsatisfiedRecord]bool),
 		},
 		races:    races{contested: make(map[string]store.Revision), unassigned: make(map[string]bool)},
@@ -240,7 +239,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
 			vouched.Revocations != t.Revocations.String() ||
-			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= Renew || age < -snapshotform.ClockTolerance
+			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= Renew || age < -internalsnapshot.ClockTolerance
 	}
 	if !due {
 		b.races.lost, b.races.config = false, false
@@ -356,7 +355,7 @@ const coordinatorSilence = 10 * time.Minute
 // nextState returns the state that comes after p's, with the addresses of
 // the coordinators that the manifest admits and that are ready, this one among them,
 // and whether that changes who is named.
-func (c *Publication) nextState(s *authority.State, b *Publisher, p *View, all []replicas.Record,
+func (c *Publication) nextState(s *authority.State, b *Publisher, p *View, all []peer.Record,
 	now time.Time) (Record, bool, error) {
 	if _, err := c.cfg.Self.Admits(s.Manifest); err != nil {
 		return Record{}, false, err
@@ -365,7 +364,7 @@ func (c *Publication) nextState(s *authority.State, b *Publisher, p *View, all [
 	for key, addresses := range p.State.Value.Coordinators {
 		// By its key or, for one that a certificate admits, by the record that holds it.
 		_, named := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
-		if named || slices.ContainsFunc(all, func(r replicas.Record) bool { return r.Key == key }) {
+		if named || slices.ContainsFunc(all, func(r peer.Record) bool { return r.Key == key }) {
 			addressesOf[key] = addresses
 		}
 	}
@@ -451,7 +450,7 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 // place notes which group a member is in now.
 func (b *Publisher) place(path string) {
 	group, ok := "", false
-	var g compiler.Group
+	var g compile.Group
 	if m := b.members.Get(path); m.Version != 0 {
 		if _, told := runtimeState(m.Value); told {
 			var rec record.Member
@@ -552,12 +551,12 @@ func (b *Publisher) banned(t *bundle.View) {
 // those whom the step can concern, or at all.
 func (b *Publisher) recompile(s *authority.State, set *config.Set, version store.Revision, all bool) {
 	was := b.compiler
-	b.compiler, b.configVersion = compiler.New(compiler.Input{
-		Config: set, Ceiling: lifetimes.Degraded(s.Manifest),
-		Member: func(path string) (compiler.Member, bool) {
+	b.compiler, b.configVersion = compile.New(compile.Input{
+		Config: set, Ceiling: record.Degraded(s.Manifest),
+		Member: func(path string) (compile.Member, bool) {
 			m := b.members.Get(path)
 			if m.Version == 0 {
-				return compiler.Member{}, false
+				return compile.Member{}, false
 			}
 			return compiled(b.state, m.Value)
 		},
@@ -612,7 +611,7 @@ type work struct {
 
 const (
 	// headerBytes bounds a header in the store, its key with it.
-	headerBytes = snapshotform.MaxHeader*4/3 + 4<<10
+	headerBytes = internalsnapshot.MaxHeader*4/3 + 4<<10
 	// recordBytes is what the record of the next generation may add to the state.
 	recordBytes = 16 << 10
 )
@@ -650,7 +649,7 @@ func (w *work) room(n int) bool {
 
 func (w *work) add(h Published, raw []byte) {
 	w.put = append(w.put, h)
-	w.headers += len(h.Header.Header)*4/3 + headerBytes - snapshotform.MaxHeader*4/3
+	w.headers += len(h.Header.Header)*4/3 + headerBytes - internalsnapshot.MaxHeader*4/3
 	if w.contents[h.Header.Content] == nil {
 		w.bytes += len(raw)
 	}
@@ -823,7 +822,7 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publis
 	x := &compilation{c, ctx, s, b, p, w, generation, now}
 	for _, group := range b.turns() {
 		// Without the config it waits for it, and nothing else waits for the group.
-		if !w.ready || !w.room(len(compiler.GroupScopes())) {
+		if !w.ready || !w.room(len(compile.GroupScopes())) {
 			break
 		}
 		if len(b.pending) > 0 && (2*len(w.put) > store.CutOps || 2*w.bytes > publishedBytes) {
@@ -868,7 +867,7 @@ func (b *Publisher) turns() []string {
 // awaits reports whether nothing was published for a group yet that is still to be looked at.
 func (x *compilation) awaits(group string) bool {
 	return x.b.pendingGroups[group] && !slices.Contains(x.w.doneGroups, group) &&
-		!slices.ContainsFunc(compiler.GroupScopes(), func(scope snapshot.Scope) bool {
+		!slices.ContainsFunc(compile.GroupScopes(), func(scope snapshot.Scope) bool {
 			return x.last(groupPath(scope, group)) != nil
 		})
 }
@@ -882,11 +881,11 @@ func (x *compilation) last(path HeaderPath) *Published {
 }
 
 // group makes the headers of a group.
-func (x *compilation) group(group string, g compiler.Group) {
+func (x *compilation) group(group string, g compile.Group) {
 	name := groupMark + group
 	x.b.forget(name)
 	contents, removed := x.b.compiler.ForGroup(g)
-	for _, scope := range compiler.GroupScopes() {
+	for _, scope := range compile.GroupScopes() {
 		content, ok := contents[scope]
 		if path := groupPath(scope, group); !ok {
 			// Another release may have thought otherwise.
@@ -902,12 +901,12 @@ func (x *compilation) group(group string, g compiler.Group) {
 
 // make makes a header of what the config says, and puts it into the work if it is
 // another one.
-func (x *compilation) make(name string, t target, content snapshot.Content) []compiler.Removed {
+func (x *compilation) make(name string, t target, content snapshot.Content) []compile.Removed {
 	old := x.last(t.HeaderPath)
-	var removed []compiler.Removed
+	var removed []compile.Removed
 	h, raw, changed, err := compileHeader(x.s, t, content, old, x.generation, x.now)
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); errors.Is(err, errContentTooLarge) || ok &&
-		rejected.Reason == snapshotform.ReasonLimits {
+		rejected.Reason == internalsnapshot.ReasonLimits {
 		h, raw, changed, removed, err = x.fit(t, content, old, err)
 	}
 	if err == nil {
@@ -925,7 +924,7 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 
 // fit makes a header of as much of a content as it can hold.
 func (x *compilation) fit(t target, content snapshot.Content, old *Published, tooLarge error) (h Published, raw []byte,
-	changed bool, removed []compiler.Removed, err error) {
+	changed bool, removed []compile.Removed, err error) {
 	content, removed, ok := x.b.compiler.Fit(content, func(content snapshot.Content) bool {
 		_, _, _, err := compileHeader(x.s, t, content, old, x.generation, x.now)
 		return err == nil
@@ -969,7 +968,7 @@ func (x *compilation) member(path string, member record.Versioned[record.Member]
 		}
 		return
 	}
-	group := compiler.Group{Roles: content.Roles, Organizations: content.Organizations}
+	group := compile.Group{Roles: content.Roles, Organizations: content.Organizations}
 	if x.assign(path, member.Value, group) {
 		content.Companions = append(content.Companions, snapshot.ScopeServiceAssignment)
 		slices.Sort(content.Companions)
@@ -998,7 +997,7 @@ func (x *compilation) member(path string, member record.Versioned[record.Member]
 
 // assign makes a member's service_assignment, and reports whether there is one
 // after this generation.
-func (x *compilation) assign(path string, rec record.Member, group compiler.Group) bool {
+func (x *compilation) assign(path string, rec record.Member, group compile.Group) bool {
 	old := x.last(nodePath(snapshot.ScopeServiceAssignment, path))
 	t, err := nodeTarget(x.s, snapshot.ScopeServiceAssignment, rec, group)
 	if err != nil {

@@ -18,11 +18,10 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -46,13 +45,13 @@ const poolScopes = 3
 func TestPublish(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	if p := desktest.MustPublish(d, b); p.Serves() || coordinatortest.CounterOf(d.C.Registry(),
+	if p := coordinatortest.MustPublish(d, b); p.Serves() || coordinatortest.CounterOf(d.C.Registry(),
 		"fealty_snapshot_uncompiled") != 0 {
 		t.Fatal("a record over no header")
 	}
 	a, z := d.Joined("a"), d.Joined("z")
-	ra, rz := desktest.ReaderOf(a), desktest.ReaderOf(z)
-	first := desktest.MustPublish(d, b)
+	ra, rz := coordinatortest.ReaderOf(a), coordinatortest.ReaderOf(z)
+	first := coordinatortest.MustPublish(d, b)
 	va := ra.MustRead(d, first)
 	rz.MustRead(d, first)
 	content, ok := va.NodeRuntime()
@@ -75,15 +74,15 @@ func TestPublish(t *testing.T) {
 		if err := a.Renew(); err != nil { // another version of the record, the same content
 			t.Fatal(err)
 		}
-		if p := desktest.MustPublish(d, publication.NewPublisher()); p != first ||
+		if p := coordinatortest.MustPublish(d, publication.NewPublisher()); p != first ||
 			d.Store.Snapshot()[publication.StateKey].Version != before.Version {
 			t.Fatal("published again")
 		}
 	})
 	t.Run("a join changes no other header", func(t *testing.T) {
 		m := d.Joined("m")
-		p := desktest.MustPublish(d, b)
-		desktest.ReaderOf(m).MustRead(d, p)
+		p := coordinatortest.MustPublish(d, b)
+		coordinatortest.ReaderOf(m).MustRead(d, p)
 		i, _ := p.Find(publication.RuntimePath("data/a"))
 		if j, _ := first.Find(publication.RuntimePath("data/a")); !bytes.Equal(p.Headers[i].Header.Header,
 			first.Headers[j].Header.Header) {
@@ -100,7 +99,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a record is renewed before it is stale", func(t *testing.T) {
 		was := d.C.Rooms().Publication.View()
 		d.Advance(publication.Renew)
-		p := desktest.MustPublish(d, b)
+		p := coordinatortest.MustPublish(d, b)
 		v := ra.MustRead(d, p)
 		if p.State.Value.Generation <= was.State.Value.Generation || v.HeaderDigest() != va.HeaderDigest() ||
 			v.Freshness(d.Clock(), 0) != snapshot.Fresh {
@@ -116,15 +115,15 @@ func TestPublish(t *testing.T) {
 			t.Fatal(err)
 		}
 		ra.Follow(d)
-		v := ra.MustRead(d, desktest.MustPublish(d, b))
+		v := ra.MustRead(d, coordinatortest.MustPublish(d, b))
 		if v.Header().ConfigVersion != va.Header().ConfigVersion || !v.Header().ExpiresAt.After(va.Header().ExpiresAt) {
 			t.Fatalf("version %d until %v", v.Header().ConfigVersion, v.Header().ExpiresAt)
 		}
 		va = v
 	})
 	t.Run("a ban makes a new record", func(t *testing.T) {
-		desktest.BanAt(d, t, identity.Data, "m")
-		p := desktest.MustPublish(d, b)
+		coordinatortest.BanAt(d, t, identity.Data, "m")
+		p := coordinatortest.MustPublish(d, b)
 		if p.State.Value.Revocations != d.C.Rooms().Bundle.View().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
@@ -135,7 +134,7 @@ func TestPublish(t *testing.T) {
 			"roles: [thin]",
 			1)), "")
 		ra.Follow(d)
-		p := desktest.MustPublish(d, b)
+		p := coordinatortest.MustPublish(d, b)
 		v := ra.MustRead(d, p)
 		content, _ := v.NodeRuntime()
 		if v.Header().ConfigVersion <= va.Header().ConfigVersion || !slices.Equal(content.Roles, []string{"thin"}) ||
@@ -148,20 +147,20 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
-		i, _ := desktest.MustPublish(d, b).Find(publication.RuntimePath("data/a"))
+		i, _ := coordinatortest.MustPublish(d, b).Find(publication.RuntimePath("data/a"))
 		was := d.C.Rooms().Publication.View().Headers[i].Header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
 		}{{true, snapshot.MemberDraining}, {false, snapshot.MemberActive}} {
 			if c.drain {
-				desktest.DrainAt(d, t, "a")
+				coordinatortest.DrainAt(d, t, "a")
 			} else if _, err := d.Members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data",
 				Name: "a"}); err != nil {
 				t.Fatal(err)
 			}
-			desktest.FollowMembers(d, d.C)
-			v := ra.MustRead(d, desktest.MustPublish(d, b))
+			coordinatortest.FollowMembers(d, d.C)
+			v := ra.MustRead(d, coordinatortest.MustPublish(d, b))
 			if content, _ := v.NodeRuntime(); content.State != c.want || v.Header().ConfigVersion <= was {
 				t.Fatalf("version %d: %+v, want %s", v.Header().ConfigVersion, content, c.want)
 			}
@@ -169,9 +168,9 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a member leaves", func(t *testing.T) {
-		desktest.RemoveAt(d, t, identity.Data, "z")
-		desktest.FollowMembers(d, d.C)
-		p := desktest.MustPublish(d, b)
+		coordinatortest.RemoveAt(d, t, identity.Data, "z")
+		coordinatortest.FollowMembers(d, d.C)
+		p := coordinatortest.MustPublish(d, b)
 		if _, ok := p.Find(publication.RuntimePath("data/z")); ok ||
 			slices.Contains(d.Store.Keys(publication.HeaderPrefix),
 				publication.HeaderKey(publication.RuntimePath("data/z"))) {
@@ -182,7 +181,7 @@ func TestPublish(t *testing.T) {
 		coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
 			`name: pool, kind: data, match: ["token:pool"]`,
 			`name: other, kind: data, match: ["token:other"]`, 1)), "")
-		if p := desktest.MustPublish(d, b); p.Serves() || len(p.Headers) != 0 ||
+		if p := coordinatortest.MustPublish(d, b); p.Serves() || len(p.Headers) != 0 ||
 			len(d.Store.Keys(publication.ContentPrefix)) != 0 {
 			t.Fatalf("headers %v", p.Headers)
 		}
@@ -197,10 +196,10 @@ func TestPublicationIsLoaded(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
 	d.Joined("b")
-	was := desktest.MustPublish(d, publication.NewPublisher())
+	was := coordinatortest.MustPublish(d, publication.NewPublisher())
 	version := d.Store.Snapshot()[publication.StateKey].Version
 	d.Restart()
-	p := desktest.MustPublish(d, publication.NewPublisher())
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	if p == was || d.Store.Snapshot()[publication.StateKey].Version != version {
 		t.Fatal("it published instead of reading")
 	}
@@ -208,7 +207,7 @@ func TestPublicationIsLoaded(t *testing.T) {
 	if y, err := p.Message(0); err != nil || !bytes.Equal(x.GetEnvelope(), y.GetEnvelope()) {
 		t.Fatalf("other bytes (%v)", err)
 	}
-	desktest.ReaderOf(m).MustRead(d, p)
+	coordinatortest.ReaderOf(m).MustRead(d, p)
 }
 
 // Somebody else's change of the records is noticed, not served, and made again.
@@ -243,15 +242,15 @@ func TestPublicationIsRepaired(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
-			a, z := desktest.ReaderOf(d.Joined("a")), desktest.ReaderOf(d.Joined("z"))
-			was := desktest.MustPublish(d, publication.NewPublisher())
+			a, z := coordinatortest.ReaderOf(d.Joined("a")), coordinatortest.ReaderOf(d.Joined("z"))
+			was := coordinatortest.MustPublish(d, publication.NewPublisher())
 			a.MustRead(d, was)
 			z.MustRead(d, was)
 			if !d.Store.Alter(tc.key(d), tc.do) {
 				t.Fatal("there is no such key")
 			}
 			d.Restart() // what is in memory is not read again
-			p := desktest.MustPublish(d, publication.NewPublisher())
+			p := coordinatortest.MustPublish(d, publication.NewPublisher())
 			if got := coordinatortest.ForgedRecords(d.C) > 0; got != tc.forged {
 				t.Errorf("alarm: %v, want %v", got, tc.forged)
 			}
@@ -260,7 +259,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 			}
 			a.MustRead(d, p)
 			z.MustRead(d, p)
-			if again := desktest.MustPublish(d, publication.NewPublisher()); again != p {
+			if again := coordinatortest.MustPublish(d, publication.NewPublisher()); again != p {
 				t.Error("it goes on repairing")
 			}
 		})
@@ -268,26 +267,26 @@ func TestPublicationIsRepaired(t *testing.T) {
 	t.Run("header set back", func(t *testing.T) {
 		// It has its MAC, and says what holds now; only its version was overtaken.
 		d := coordinatortest.PoolDesk(t)
-		a := desktest.ReaderOf(d.Joined("a"))
-		was := desktest.MustPublish(d, publication.NewPublisher())
+		a := coordinatortest.ReaderOf(d.Joined("a"))
+		was := coordinatortest.MustPublish(d, publication.NewPublisher())
 		a.MustRead(d, was)
 		old := d.Store.Snapshot()[publication.HeaderKey(publication.RuntimePath("data/a"))].Value
-		desktest.DrainAt(d, t, "a")
-		desktest.FollowMembers(d, d.C)
-		a.MustRead(d, desktest.MustPublish(d, publication.NewPublisher()))
+		coordinatortest.DrainAt(d, t, "a")
+		coordinatortest.FollowMembers(d, d.C)
+		a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
 		if _, err := d.Members().UndrainMember(t.Context(),
 			&fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
 			t.Fatal(err)
 		}
-		desktest.FollowMembers(d, d.C)
-		newest := a.MustRead(d, desktest.MustPublish(d, publication.NewPublisher()))
+		coordinatortest.FollowMembers(d, d.C)
+		newest := a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
 		if !d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/a")),
 			func([]byte) []byte { return old }) {
 			t.Fatal("there is no such key")
 		}
 		d.Restart()
 		if v := a.MustRead(d,
-			desktest.MustPublish(d, publication.NewPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
+			coordinatortest.MustPublish(d, publication.NewPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, newest.Header().ConfigVersion)
 		}
 		if len(d.Store.Keys(publication.HeaderPrefix)) != 1+poolScopes ||
@@ -298,8 +297,8 @@ func TestPublicationIsRepaired(t *testing.T) {
 	t.Run("another layout", func(t *testing.T) {
 		// Headers that lie where an earlier release kept them are made again, once.
 		d := coordinatortest.PoolDesk(t)
-		a := desktest.ReaderOf(d.Joined("a"))
-		was := a.MustRead(d, desktest.MustPublish(d, publication.NewPublisher()))
+		a := coordinatortest.ReaderOf(d.Joined("a"))
+		was := a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
 		contents, headers := d.Store.Keys(publication.ContentPrefix), d.Store.Keys(publication.HeaderPrefix)
 		for _, key := range []string{publication.HeaderPrefix + "data/a",
 			publication.HeaderPrefix + "unknown/node/data/a",
@@ -315,7 +314,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
 		d.Restart()
 		b := publication.NewPublisher()
-		if v := a.MustRead(d, desktest.MustPublish(d, b)); v.Header().ConfigVersion <= was.Header().ConfigVersion ||
+		if v := a.MustRead(d, coordinatortest.MustPublish(d, b)); v.Header().ConfigVersion <= was.Header().ConfigVersion ||
 			v.Header().ContentHash != was.Header().ContentHash {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, was.Header().ConfigVersion)
 		}
@@ -327,21 +326,21 @@ func TestPublicationIsRepaired(t *testing.T) {
 		}
 		version := d.Store.Snapshot()[publication.StateKey].Version
 		d.Restart()
-		if desktest.MustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
+		if coordinatortest.MustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
 			t.Fatal("it is made again a second time")
 		}
 	})
 	t.Run("foreign key", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		d.Joined("a")
-		desktest.MustPublish(d, publication.NewPublisher())
+		coordinatortest.MustPublish(d, publication.NewPublisher())
 		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		ch.Write(publication.Prefix+"x", 1)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		d.Restart()
-		desktest.MustPublish(d, publication.NewPublisher())
+		coordinatortest.MustPublish(d, publication.NewPublisher())
 		if slices.Contains(d.Store.Keys(publication.Prefix), publication.Prefix+"x") {
 			t.Fatal("it is still there")
 		}
@@ -353,16 +352,16 @@ func TestPublicationIsRepaired(t *testing.T) {
 func TestMemberThatDoesNotCompile(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	a := desktest.ReaderOf(d.Joined("a"))
-	was := a.MustRead(d, desktest.MustPublish(d, b))
+	a := coordinatortest.ReaderOf(d.Joined("a"))
+	was := a.MustRead(d, coordinatortest.MustPublish(d, b))
 	d.Faults.Fail("publish.compile.data/a", errors.New("broken"))
-	z := desktest.ReaderOf(d.Joined("z"))
+	z := coordinatortest.ReaderOf(d.Joined("z"))
 	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
 		"roles: [ingress]",
 		1)), "")
 	a.Follow(d)
 	z.Follow(d)
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	if v := a.MustRead(d, p); v.HeaderDigest() != was.HeaderDigest() {
 		t.Fatal("another header")
 	}
@@ -373,7 +372,7 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 		t.Fatalf("%v members are said not to compile", n)
 	}
 	d.Faults.Disarm("publish.compile.data/a")
-	if c, _ := a.MustRead(d, desktest.MustPublish(d, b)).NodeRuntime(); !slices.Equal(c.Roles,
+	if c, _ := a.MustRead(d, coordinatortest.MustPublish(d, b)).NodeRuntime(); !slices.Equal(c.Roles,
 		[]string{"ingress"}) || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Fatalf("repaired: %+v", c)
 	}
@@ -403,8 +402,8 @@ func TestContestedMember(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
-			a, z := d.Joined("a"), desktest.ReaderOf(d.Joined("z"))
-			z.MustRead(d, desktest.MustPublish(d, publication.NewPublisher()))
+			a, z := d.Joined("a"), coordinatortest.ReaderOf(d.Joined("z"))
+			z.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
 			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
 				"roles: [ingress, egress]",
 				"roles: [ingress]",
@@ -450,8 +449,8 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	var generations []uint64
 	for range 4 {
 		for c, b := range publishers {
-			desktest.FollowMembers(d, c)
-			if err := desktest.PublishAll(d, c, b); err != nil {
+			coordinatortest.FollowMembers(d, c)
+			if err := coordinatortest.PublishAll(d, c, b); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -482,13 +481,13 @@ func TestRepairInTurn(t *testing.T) {
 	other.Rooms().Moves.Succession.Look(t.Context())
 	const n = 2*store.CutOps + 7
 	crowd(d, n)
-	desktest.FollowMembers(d, other)
+	coordinatortest.FollowMembers(d, other)
 	publishers := func() map[*coordinator.Coordinator]*publication.Publisher {
 		return map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 			other: publication.NewPublisher()}
 	}
 	for c, b := range publishers() {
-		if err := desktest.PublishAll(d, c, b); err != nil {
+		if err := coordinatortest.PublishAll(d, c, b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -504,8 +503,8 @@ func TestRepairInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 		other = again
-		desktest.FollowMembers(d, d.C)
-		desktest.FollowMembers(d, other)
+		coordinatortest.FollowMembers(d, d.C)
+		coordinatortest.FollowMembers(d, other)
 		both := publishers()
 		for range 8 {
 			for c, b := range both {
@@ -539,7 +538,7 @@ func crowd(d *coordinatortest.Desk, n int) {
 			d.T.Fatal(err)
 		}
 	}
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 }
 
 // A generation changes as many headers as one transaction takes that every engine writes as it is,
@@ -575,11 +574,11 @@ func TestPublicationIsBounded(t *testing.T) {
 	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
 		"roles: [ingress]",
 		1)), "")
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.CutOps || largest < store.CutOps-2 {
 		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.Headers), largest)
 	}
-	desktest.WantWholeAt(d, t, p)
+	coordinatortest.WantWholeAt(d, t, p)
 }
 
 // Members are told everything that a manifest may name; a name too long for a header is
@@ -598,8 +597,8 @@ func TestNamesOfEntries(t *testing.T) {
 	}{
 		{"upper case", "Acme-EU", nil},
 		{"as many as there may be", many(64, 4), nil},
-		{"one too many", many(65, 4), explain.RequestField},
-		{"too long together", many(64, 120), explain.RequestField},
+		{"one too many", many(65, 4), errcode.RequestField},
+		{"too long together", many(64, 120), errcode.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
@@ -611,8 +610,8 @@ func TestNamesOfEntries(t *testing.T) {
 				return
 			}
 			coordinatortest.WantOnly(t, "set", err, "")
-			a := desktest.ReaderOf(d.Joined("a"))
-			a.MustRead(d, desktest.MustPublish(d, publication.NewPublisher()))
+			a := coordinatortest.ReaderOf(d.Joined("a"))
+			a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
 		})
 	}
 }
@@ -621,9 +620,9 @@ func TestNamesOfEntries(t *testing.T) {
 func TestRecordSigners(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
-	desktest.MustPublish(d, publication.NewPublisher())
-	desktest.Rotate(d, time.Hour)
-	p := desktest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.Rotate(d, time.Hour)
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	if n := len(p.State.Value.Signatures); n != 2 {
 		t.Fatalf("%d signatures during a rotation", n)
 	}
@@ -660,7 +659,7 @@ func TestPublicationsRace(t *testing.T) {
 			}
 			roots[v.Generation] = v.Root
 		}
-		m := desktest.ReaderOf(d.Joined("first"))
+		m := coordinatortest.ReaderOf(d.Joined("first"))
 		joined := 0
 		steps := rapid.IntRange(4, 12).Draw(rt, "steps")
 		for range steps {
@@ -670,7 +669,7 @@ func TestPublicationsRace(t *testing.T) {
 			case "join":
 				joined++
 				d.Joined(fmt.Sprintf("n%d", joined))
-				desktest.FollowMembers(d, other)
+				coordinatortest.FollowMembers(d, other)
 			case "renew":
 				d.Advance(publication.Renew)
 			case "lost":
@@ -707,8 +706,8 @@ func TestPublicationsRace(t *testing.T) {
 		// In peace both come to serve the same, and a node that saw all of it goes on.
 		for range 3 {
 			for i, c := range replicas {
-				desktest.FollowMembers(d, c)
-				if err := desktest.PublishAll(d, c, publishers[i]); err != nil {
+				coordinatortest.FollowMembers(d, c)
+				if err := coordinatortest.PublishAll(d, c, publishers[i]); err != nil {
 					rt.Fatal(err)
 				}
 				see(c.Rooms().Publication.View())
@@ -740,24 +739,24 @@ func TestLatePublication(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
 	d.Joined("a")
-	desktest.FollowMembers(d, other)
+	coordinatortest.FollowMembers(d, other)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
-	if err := desktest.PublishAll(d, other, publication.NewPublisher()); err != nil {
+	coordinatortest.MustPublish(d, b)
+	if err := coordinatortest.PublishAll(d, other, publication.NewPublisher()); err != nil {
 		t.Fatal(err)
 	}
-	held := desktest.MustPublish(d, b)
+	held := coordinatortest.MustPublish(d, b)
 	d.Joined("b")
 	d.Faults.Arm("publish.before-commit", func() error {
 		d.Faults.Disarm("publish.before-commit")
-		desktest.FollowMembers(d, other)
-		return desktest.PublishAll(d, other, publication.NewPublisher())
+		coordinatortest.FollowMembers(d, other)
+		return coordinatortest.PublishAll(d, other, publication.NewPublisher())
 	})
 	_, err = d.C.Rooms().Publication.Publish(t.Context(), d.State(), b)
 	if !errors.Is(err, store.ErrConflict) || d.C.Rooms().Publication.View() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := desktest.MustPublish(d, b); p.State.Version != other.Rooms().Publication.View().State.Version {
+	if p := coordinatortest.MustPublish(d, b); p.State.Version != other.Rooms().Publication.View().State.Version {
 		t.Fatal("it published again what was published")
 	}
 }
@@ -767,18 +766,18 @@ func TestLatePublication(t *testing.T) {
 func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	d.Joined("a")
 	d.Faults.Arm("publish.before-commit", func() error {
 		d.Faults.Disarm("publish.before-commit")
-		desktest.RemoveAt(d, t, identity.Data, "a")
+		coordinatortest.RemoveAt(d, t, identity.Data, "a")
 		return nil
 	})
 	if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
-	desktest.FollowMembers(d, d.C)
-	if p := desktest.MustPublish(d, b); len(p.Headers) != 0 {
+	coordinatortest.FollowMembers(d, d.C)
+	if p := coordinatortest.MustPublish(d, b); len(p.Headers) != 0 {
 		t.Fatal("it has a header")
 	}
 }
@@ -788,10 +787,10 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
-	stream := &desktest.SentNews{Ctx: t.Context()}
+	stream := &coordinatortest.SentNews{Ctx: t.Context()}
 	earlier := *d.C.Rooms().Bundle.View()
 	earlier.Epoch--
-	desktest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.MustPublish(d, publication.NewPublisher())
 	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
 	dl.Delivered(&earlier)
 	if err := dl.SendPublished(t.Context()); err != nil || len(stream.Sent) != 0 {
@@ -836,15 +835,15 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
-		desktest.MustPublish(d, publication.NewPublisher())
+		coordinatortest.MustPublish(d, publication.NewPublisher())
 		d.Joined("n1")
-		desktest.FollowMembers(d, d.C)
+		coordinatortest.FollowMembers(d, d.C)
 		d.Lapse()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- d.C.Rooms().Publication.Follow(ctx, d.State()) }()
 		synctest.Wait()
-		desktest.MustPut(d, desktest.QosRecord) // the loop waits for more
+		coordinatortest.MustPut(d, coordinatortest.QosRecord) // the loop waits for more
 		synctest.Wait()
 		if _, told := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
@@ -868,7 +867,7 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 func TestFirstChangeIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := desktest.Tenants(t)
+		d := coordinatortest.Tenants(t)
 		var published atomic.Int64
 		d.Faults.Arm("publish.after-commit", func() error { published.Add(1); return nil })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -884,7 +883,7 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		quiet()
 		for i := range 3 {
 			began := time.Now()
-			desktest.MustPut(d, route("acme", fmt.Sprintf("path /first-%d", i)))
+			coordinatortest.MustPut(d, route("acme", fmt.Sprintf("path /first-%d", i)))
 			synctest.Wait()
 			if n := published.Load(); n != 1 {
 				t.Errorf("change %d after a quiet time: %d publications after %v, want one at once", i, n,
@@ -895,7 +894,7 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		const changes, apart = 100, 5 * time.Millisecond
 		began := time.Now()
 		for i := range changes {
-			desktest.MustPut(d, route("acme", fmt.Sprintf("path /storm-%d", i)))
+			coordinatortest.MustPut(d, route("acme", fmt.Sprintf("path /storm-%d", i)))
 			time.Sleep(apart)
 		}
 		time.Sleep(publication.PublishPause)

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -50,7 +50,7 @@ func (r Record) Addresses() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(r.Coordinators)) {
 		for _, a := range r.Coordinators[key] {
-			if !slices.Contains(out, a) && len(out) < snapshotform.MaxCoordinators {
+			if !slices.Contains(out, a) && len(out) < internalsnapshot.MaxCoordinators {
 				out = append(out, a)
 			}
 		}
@@ -113,7 +113,7 @@ func parseHeaderPath(s string) (HeaderPath, bool) {
 	if group, ok := strings.CutPrefix(rest, groupMark); ok {
 		p.Group = group
 		_, err := subjects.Parse(groupSubjectPrefix + group)
-		return p, err == nil && slices.Contains(compiler.GroupScopes(), p.Scope)
+		return p, err == nil && slices.Contains(compile.GroupScopes(), p.Scope)
 	}
 	member, ok := strings.CutPrefix(rest, nodeMark)
 	kind, name, named := strings.Cut(member, "/")
@@ -124,7 +124,7 @@ func parseHeaderPath(s string) (HeaderPath, bool) {
 const groupSubjectPrefix = "group:"
 
 // groupOf returns the hex digits of a group's subject.
-func groupOf(g compiler.Group) string {
+func groupOf(g compile.Group) string {
 	return strings.TrimPrefix(g.Subject().String(), groupSubjectPrefix)
 }
 
@@ -150,8 +150,8 @@ func compareHeaders(a, b HeaderPath) int {
 }
 
 // groupOfRecord is the group of a member that its entry covers.
-func groupOfRecord(rec record.Member) compiler.Group {
-	return compiler.Group{Roles: rec.RoleNames(), Organizations: slices.Sorted(slices.Values(rec.Organizations))}
+func groupOfRecord(rec record.Member) compile.Group {
+	return compile.Group{Roles: rec.RoleNames(), Organizations: slices.Sorted(slices.Values(rec.Organizations))}
 }
 
 // KeyIDs are the ids of the keys that signed the record in force, in one text.
@@ -174,7 +174,7 @@ func (r Record) SharesKey(ids string) bool {
 func (r Record) signedBy(keys []crypto.Signer) bool {
 	return slices.EqualFunc(r.Signatures, keys, func(sig snapshot.Signature, key crypto.Signer) bool {
 		public, ok := key.Public().(ed25519.PublicKey)
-		return ok && sig.KeyID == snapshotform.KeyIDOf(public)
+		return ok && sig.KeyID == internalsnapshot.KeyIDOf(public)
 	})
 }
 

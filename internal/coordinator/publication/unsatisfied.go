@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -22,7 +22,7 @@ import (
 type unsatisfiedRecord struct {
 	scope  snapshot.Scope
 	record config.Key
-	reason compiler.Reason
+	reason compile.Reason
 }
 
 // unsatisfied is what a compile could not do.
@@ -32,21 +32,21 @@ type unsatisfied struct {
 	failed map[string]string
 	// removed is what the config asks for and nobody is given, by whom it was compiled
 	// for, as in failed; "" is for what is for nobody.
-	removed  map[string][]compiler.Removed
+	removed  map[string][]compile.Removed
 	reported map[unsatisfiedRecord]bool // that was logged and counted
 	news     bool                       // failed or removed changed since the last report
 }
 
 // compileReport is what the last compile could not do. It is immutable.
 type compileReport struct {
-	removed []compiler.Removed // one of each, sorted
-	failed  []string           // subjects, sorted, of which each is in why
+	removed []compile.Removed // one of each, sorted
+	failed  []string          // subjects, sorted, of which each is in why
 	why     map[string]string
 	kept    map[string]string // members that keep services, and why
 }
 
 // setRemoved notes what was left out for a subject.
-func (b *Publisher) setRemoved(name string, removed []compiler.Removed) {
+func (b *Publisher) setRemoved(name string, removed []compile.Removed) {
 	if len(removed) == 0 && len(b.found.removed[name]) == 0 {
 		return
 	}
@@ -74,7 +74,7 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 		return
 	}
 	b.found.news = false
-	found := make(map[unsatisfiedRecord]compiler.Removed)
+	found := make(map[unsatisfiedRecord]compile.Removed)
 	for _, name := range slices.Sorted(maps.Keys(b.found.removed)) {
 		for _, r := range b.found.removed[name] {
 			g := unsatisfiedRecord{r.Scope, r.Record, r.Reason}
@@ -102,7 +102,7 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 	for g := range found {
 		b.found.reported[g] = true
 	}
-	slices.SortStableFunc(r.removed, func(a, b compiler.Removed) int {
+	slices.SortStableFunc(r.removed, func(a, b compile.Removed) int {
 		return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Reason, b.Reason), a.Record.Compare(b.Record))
 	})
 	c.compileReport.Store(r)
@@ -128,11 +128,11 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if len(r.failed) > 0 {
 		first := r.failed[0]
-		out = append(out, finding.New(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem",
+		out = append(out, finding.New(errcode.SnapshotUncompiled, "subjects", named(r.failed), "problem",
 			first+": "+r.why[first]))
 	}
 	if members := slices.Sorted(maps.Keys(r.kept)); len(members) > 0 {
-		out = append(out, finding.New(explain.AssignmentHeld, "members", named(members), "problem",
+		out = append(out, finding.New(errcode.AssignmentHeld, "members", named(members), "problem",
 			members[0]+": "+r.kept[members[0]]))
 	}
 	for i := 0; i < len(r.removed); {
@@ -147,13 +147,13 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 			for _, g := range same {
 				records = append(records, g.Record.String())
 			}
-			out = append(out, finding.New(explain.ConfigNotGiven, "record", named(records), "scope",
+			out = append(out, finding.New(errcode.ConfigNotGiven, "record", named(records), "scope",
 				string(first.Scope),
 				"problem", "of the first, "+first.Detail, "remedy", first.Do()))
 			continue
 		}
 		for _, g := range same {
-			out = append(out, finding.New(explain.ConfigNotGiven, "record", g.Record.String(), "scope",
+			out = append(out, finding.New(errcode.ConfigNotGiven, "record", g.Record.String(), "scope",
 				string(g.Scope), "problem", g.Detail, "remedy", g.Do()))
 		}
 	}

@@ -12,14 +12,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/parts"
+	"github.com/fealty-io/fealty/internal/store/chunk"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -69,7 +69,7 @@ func (p *View) Of(kind identity.Kind, name string) []int {
 		return out
 	}
 	add(nodePath(snapshot.ScopeServiceAssignment, member))
-	for _, scope := range compiler.GroupScopes() {
+	for _, scope := range compile.GroupScopes() {
 		add(groupPath(scope, group))
 	}
 	slices.Sort(out)
@@ -355,13 +355,13 @@ var errNoPart = errors.New("it is missing")
 func (x *pieces) join(p *View) (bad []authority.Suspect) {
 	for name, index := range x.indexes {
 		hash, err := parseHash(name)
-		var named []parts.Hash
+		var named []chunk.Hash
 		if err == nil {
-			_, named, err = parts.Named(index)
+			_, named, err = chunk.Named(index)
 		}
 		var content []byte
 		if err == nil {
-			content, err = parts.Join(hash, index, snapshotform.MaxContent, x.part)
+			content, err = chunk.Join(hash, index, internalsnapshot.MaxContent, x.part)
 		}
 		switch {
 		case errors.Is(err, errNoPart):
@@ -380,7 +380,7 @@ func (x *pieces) join(p *View) (bad []authority.Suspect) {
 	return bad
 }
 
-func (x *pieces) part(hash parts.Hash) ([]byte, error) {
+func (x *pieces) part(hash chunk.Hash) ([]byte, error) {
 	if part, ok := x.parts[hex.EncodeToString(hash[:])]; ok {
 		return part, nil
 	}
@@ -401,18 +401,18 @@ func (x *pieces) orphans(p *View) {
 	}
 }
 
-func parseHash(name string) (parts.Hash, error) {
+func parseHash(name string) (chunk.Hash, error) {
 	raw, err := hex.DecodeString(name)
 	if err != nil || len(raw) != sha256.Size || hex.EncodeToString(raw) != name {
-		return parts.Hash{}, parts.ErrNoIndex
+		return chunk.Hash{}, chunk.ErrNoIndex
 	}
-	return parts.Hash(raw), nil
+	return chunk.Hash(raw), nil
 }
 
 // readParts reports whether all coordinators that are heard read contents in parts.
-func (c *Publication) readParts(all []replicas.Record) bool {
+func (c *Publication) readParts(all []peer.Record) bool {
 	for _, r := range all {
-		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= replicas.SilentAfter {
+		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= peer.SilentAfter {
 			continue
 		}
 		if !slices.Contains(r.Reads, ReadsParts) {
@@ -436,7 +436,7 @@ func (p *View) divide(before *View, allReadParts bool) {
 			}
 			continue
 		}
-		_, list := parts.Split(raw)
+		_, list := chunk.Split(raw)
 		for _, part := range list {
 			sum := sha256.Sum256(part)
 			p.divided[hash] = append(p.divided[hash], hex.EncodeToString(sum[:]))
@@ -462,7 +462,7 @@ func (p *View) piecesOf(hash string) []piece {
 	if p.divided[hash] == nil {
 		return []piece{{ContentKey(hash), raw}}
 	}
-	index, list := parts.Split(raw)
+	index, list := chunk.Split(raw)
 	out := []piece{{indexKey(hash), index}}
 	for i, part := range list {
 		out = append(out, piece{partKey(p.divided[hash][i]), part})

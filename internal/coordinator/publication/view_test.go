@@ -7,16 +7,15 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/parts"
+	"github.com/fealty-io/fealty/internal/store/chunk"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // onePeer makes another directory, which begins like the one before.
 func onePeer(d *coordinatortest.Desk) {
-	desktest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	coordinatortest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
 }
 
 func wantSame(t *testing.T, got, want *publication.View) {
@@ -31,9 +30,9 @@ func wantSame(t *testing.T, got, want *publication.View) {
 // A long content is kept in parts, and read as it was; with what nobody names any more its parts go.
 func TestLongContents(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	desktest.LongPeers(d, "zig")
+	coordinatortest.LongPeers(d, "zig")
 	d.Store.Intercept(func(tx store.Tx) {
 		for _, w := range tx.Put {
 			if len(w.Value) > store.CutBytes/2 {
@@ -41,8 +40,8 @@ func TestLongContents(t *testing.T) {
 			}
 		}
 	})
-	p := desktest.MustPublish(d, b)
-	desktest.WantWholeAt(d, t, p)
+	p := coordinatortest.MustPublish(d, b)
+	coordinatortest.WantWholeAt(d, t, p)
 	if len(d.Store.Keys(publication.IndexPrefix)) == 0 {
 		t.Fatal("nothing is in parts")
 	}
@@ -54,19 +53,19 @@ func TestLongContents(t *testing.T) {
 	wantSame(t, got, p)
 	b = publication.NewPublisher()
 	for range 3 { // of which each has the one before as its base
-		desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+		coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
 		onePeer(d)
-		desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
-		desktest.LongPeers(d, "zig")
+		coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
+		coordinatortest.LongPeers(d, "zig")
 	}
 }
 
 // A content that lost a part or its index, or whose parts were altered, is made again.
 func TestLongContentsAreRepaired(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
-	desktest.LongPeers(d, "zig")
-	p := desktest.MustPublish(d, publication.NewPublisher())
+	d := coordinatortest.Tenants(t)
+	coordinatortest.LongPeers(d, "zig")
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	for name, spoil := range map[string]func(key string) string{
 		"lost": func(key string) string { d.Store.Alter(key, func([]byte) []byte { return nil }); return key },
 		"altered": func(key string) string {
@@ -81,8 +80,8 @@ func TestLongContentsAreRepaired(t *testing.T) {
 			if err != nil || !got.Broken {
 				t.Errorf("%s of %s: %v, and served as if it were whole", name, prefix, err)
 			}
-			again := desktest.MustPublish(d, publication.NewPublisher())
-			desktest.WantWholeAt(d, t, again)
+			again := coordinatortest.MustPublish(d, publication.NewPublisher())
+			coordinatortest.WantWholeAt(d, t, again)
 			if !slices.Equal(slices.Sorted(maps.Keys(again.Contents)), slices.Sorted(maps.Keys(p.Contents))) {
 				t.Errorf("%s of %s: other contents were made", name, prefix)
 			}
@@ -93,12 +92,12 @@ func TestLongContentsAreRepaired(t *testing.T) {
 // A long content that an earlier release kept whole is read, and stays so for as long as it is named.
 func TestLongContentsOfEarlierReleases(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
-	desktest.LongPeers(d, "zig")
-	p := desktest.MustPublish(d, publication.NewPublisher())
+	d := coordinatortest.Tenants(t)
+	coordinatortest.LongPeers(d, "zig")
+	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	tx := store.Tx{Delete: append(d.Store.Keys(publication.IndexPrefix), d.Store.Keys(publication.PartPrefix)...)}
 	for hash, raw := range p.Contents {
-		if len(raw) > parts.MaxBytes {
+		if len(raw) > chunk.MaxBytes {
 			key := publication.ContentKey(hash)
 			tx.Put = append(tx.Put, store.Write{Key: key, Value: d.State().Records.Auth.Seal(key, raw)})
 		}
@@ -113,12 +112,12 @@ func TestLongContentsOfEarlierReleases(t *testing.T) {
 	}
 	wantSame(t, got, p)
 	b := publication.NewPublisher()
-	desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
+	coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
 	whole := len(d.Store.Keys(publication.IndexPrefix)) == 0
 	onePeer(d)
-	next := desktest.MustPublish(d, b)
-	desktest.WantWholeAt(d, t, next)
-	h := desktest.Given(t, d, next, "acme")[snapshot.ScopePeerDirectory]
+	next := coordinatortest.MustPublish(d, b)
+	coordinatortest.WantWholeAt(d, t, next)
+	h := coordinatortest.Given(t, d, next, "acme")[snapshot.ScopePeerDirectory]
 	if !whole || h.Base == nil || len(d.Store.Keys(publication.IndexPrefix)) == 0 ||
 		!slices.Contains(d.Store.Keys(publication.ContentPrefix), publication.ContentKey(h.Base.ContentHash.String())) {
 		t.Errorf("what was whole was divided, or what is new is not")
@@ -128,13 +127,13 @@ func TestLongContentsOfEarlierReleases(t *testing.T) {
 // A kill between the parts of a content leaves the publication of before.
 func TestCrashBetweenParts(t *testing.T) {
 	t.Parallel()
-	d := desktest.Tenants(t)
+	d := coordinatortest.Tenants(t)
 	b := publication.NewPublisher()
-	was := desktest.MustPublish(d, b)
-	desktest.LongPeers(d, "zig")
+	was := coordinatortest.MustPublish(d, b)
+	coordinatortest.LongPeers(d, "zig")
 	killed := errors.New("killed")
 	d.Faults.Fail("publish.after-contents", killed)
-	if err := desktest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+	if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
 		t.Fatal(err)
 	}
 	d.Faults.Disarm("publish.after-contents")
@@ -144,5 +143,5 @@ func TestCrashBetweenParts(t *testing.T) {
 		t.Fatalf("%d orphans, %v", len(p.Orphans), err)
 	}
 	wantSame(t, p, was)
-	desktest.WantWholeAt(d, t, desktest.MustPublish(d, publication.NewPublisher()))
+	coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, publication.NewPublisher()))
 }

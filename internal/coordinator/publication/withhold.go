@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/quarantine"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
@@ -42,7 +42,7 @@ type withheld struct {
 // Of services that are placed elsewhere, or revoked, or that the member may not have any more the
 // config still has the records. They are taken away at once, and so is all of a member that was
 // revoked something, or is somebody else now.
-func (x *compilation) withholds(path string, t target, m compiler.Member, removed []compiler.Removed) bool {
+func (x *compilation) withholds(path string, t target, m compile.Member, removed []compile.Removed) bool {
 	of := &x.b.withheld
 	w := of.members[path]
 	if w == nil && of.judged[path] == x.b.configVersion {
@@ -81,9 +81,9 @@ func (x *compilation) withholds(path string, t target, m compiler.Member, remove
 
 // assigned counts the services that a member has, and those of them of which the config has the
 // record; zero where what it has is not to be kept.
-func (x *compilation) assigned(t target, m compiler.Member, removed []compiler.Removed) (had, kept int) {
+func (x *compilation) assigned(t target, m compile.Member, removed []compile.Removed) (had, kept int) {
 	old := x.last(t.HeaderPath)
-	revoked := func(r compiler.Removed) bool { return r.Reason == compiler.Revoked }
+	revoked := func(r compile.Removed) bool { return r.Reason == compile.Revoked }
 	if old == nil || x.b.trust.bans[m.ID] || slices.ContainsFunc(removed, revoked) ||
 		old.Header.Subject != t.subject.String() || old.Header.Group != t.gets() {
 		return 0, 0

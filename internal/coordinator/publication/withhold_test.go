@@ -10,12 +10,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/quarantine"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,9 +40,9 @@ type held struct {
 func newHeld(t *testing.T, n int) *held {
 	t.Helper()
 	h := &held{Desk: coordinatortest.ReadyDesk(t, plain), t: t, b: publication.NewPublisher()}
-	desktest.JoinedAs(h.Desk, "plain", "a")
-	desktest.JoinedAs(h.Desk, "plain", "b")
-	desktest.MustPut(h.Desk, servicesOn("data/a", 0, n))
+	coordinatortest.JoinedAs(h.Desk, "plain", "a")
+	coordinatortest.JoinedAs(h.Desk, "plain", "b")
+	coordinatortest.MustPut(h.Desk, servicesOn("data/a", 0, n))
 	h.want("at first", n)
 	return h
 }
@@ -51,8 +50,8 @@ func newHeld(t *testing.T, n int) *held {
 // services are those that the member is told to run.
 func (h *held) services(name string) []string {
 	h.t.Helper()
-	p := desktest.MustPublish(h.Desk, h.b)
-	desktest.WantWholeAt(h.Desk, h.t, p)
+	p := coordinatortest.MustPublish(h.Desk, h.b)
+	coordinatortest.WantWholeAt(h.Desk, h.t, p)
 	for _, i := range p.Of(identity.Data, name) {
 		if p.Headers[i].Scope != snapshot.ScopeServiceAssignment {
 			continue
@@ -80,7 +79,7 @@ func (h *held) want(when string, n int) {
 // told reports whether people are told that something is kept.
 func (h *held) told() bool {
 	h.t.Helper()
-	return len(desktest.FindingsAt(h.Desk, h.t, explain.AssignmentHeld)) > 0
+	return len(coordinatortest.FindingsAt(h.Desk, h.t, errcode.AssignmentHeld)) > 0
 }
 
 func (h *held) remove(from, n int) {
@@ -89,7 +88,7 @@ func (h *held) remove(from, n int) {
 	for i := range n {
 		req.Records = append(req.Records, &fealtyv1.ConfigRecord{Kind: "service", Name: fmt.Sprintf("s%02d", from+i)})
 	}
-	if _, err := desktest.ConfigAt(h.Desk).DeleteConfig(h.t.Context(), req); err != nil {
+	if _, err := coordinatortest.ConfigAt(h.Desk).DeleteConfig(h.t.Context(), req); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -103,7 +102,7 @@ func TestLostServicesAreKept(t *testing.T) {
 	more := 0
 	for look := range quarantine.Confirmations - 1 {
 		for range 5 {
-			desktest.MustPut(h.Desk, servicesOn("data/a", 50+more, 1)) // so that it is looked at
+			coordinatortest.MustPut(h.Desk, servicesOn("data/a", 50+more, 1)) // so that it is looked at
 			more++
 			h.want(fmt.Sprintf("at look %d", look+1), 12)
 		}
@@ -141,7 +140,7 @@ func TestLostServicesComeBack(t *testing.T) {
 	h.want("at the first look", 12)
 	h.Advance(publication.WithholdEvery)
 	h.want("at the second look", 12)
-	desktest.MustPut(h.Desk, servicesOn("data/a", 0, 12))
+	coordinatortest.MustPut(h.Desk, servicesOn("data/a", 0, 12))
 	if h.want("with their records back", 12); h.told() {
 		t.Error("people are told of what is over")
 	}
@@ -165,24 +164,24 @@ func TestTakenAwayAtOnce(t *testing.T) {
 	}{
 		{"nine services", 9, func(h *held) { h.remove(0, 9) }, 0},
 		{"a tenth is kept", 12, func(h *held) { h.remove(0, 10) }, 2},
-		{"they are placed elsewhere", 12, func(h *held) { desktest.MustPut(h.Desk, servicesOn("data/b", 0, 12)) }, 0},
+		{"they are placed elsewhere", 12, func(h *held) { coordinatortest.MustPut(h.Desk, servicesOn("data/b", 0, 12)) }, 0},
 		{"one of them is revoked", 12, func(h *held) {
 			h.remove(0, 11)
-			if _, err := desktest.TrustService(h.Desk).Revoke(h.t.Context(), &fealtyv1.RevokeRequest{
-				Kind: string(snapshotform.RevokedService), Name: "s11", Reason: "it leaked"}); err != nil {
+			if _, err := coordinatortest.TrustService(h.Desk).Revoke(h.t.Context(), &fealtyv1.RevokeRequest{
+				Kind: string(internalsnapshot.RevokedService), Name: "s11", Reason: "it leaked"}); err != nil {
 				h.t.Fatal(err)
 			}
 		}, 0},
 		{"the member is banned", 12, func(h *held) {
 			h.remove(0, 12)
-			desktest.BanAt(h.Desk, h.t, identity.Data, "a")
+			coordinatortest.BanAt(h.Desk, h.t, identity.Data, "a")
 		}, 0},
 		{"the member is gone", 12, func(h *held) {
 			h.remove(0, 12)
 			h.Advance(time.Hour)
 			h.C.Rooms().Membership.Listens(h.Clock().Add(-time.Hour))
-			desktest.RemoveAt(h.Desk, h.t, identity.Data, "a")
-			desktest.FollowMembers(h.Desk, h.C)
+			coordinatortest.RemoveAt(h.Desk, h.t, identity.Data, "a")
+			coordinatortest.FollowMembers(h.Desk, h.C)
 		}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -207,7 +206,7 @@ func TestLostServicesAndALostCommit(t *testing.T) {
 	h.Advance(publication.WithholdEvery)
 	failed := errors.New("no commit")
 	h.Faults.FailNext("publish.before-commit", 1, failed)
-	if err := desktest.PublishAll(h.Desk, h.C, h.b); !errors.Is(err, failed) {
+	if err := coordinatortest.PublishAll(h.Desk, h.C, h.b); !errors.Is(err, failed) {
 		t.Fatalf("it was committed: %v", err)
 	}
 	h.want("with the next commit", 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
 // LockKey is there while a reseed moves the records: none of them changes then.
@@ -123,7 +123,7 @@ func (c *Change) Commit(ctx context.Context) (store.Revision, error) {
 		}
 		tx = WithPlaces(tx, places)
 	}
-	rev, err := patience.Commit(ctx, c.r.Store, tx)
+	rev, err := timeout.Commit(ctx, c.r.Store, tx)
 	switch {
 	case places == nil:
 	case err == nil:

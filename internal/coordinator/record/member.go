@@ -5,9 +5,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/hostinfo"
-	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/platform/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -225,7 +224,7 @@ func (m *Member) AllLabels() []string {
 	if len(m.EntryLabels) == 0 {
 		return m.Labels
 	}
-	return labels.With(m.EntryLabels, m.Labels)
+	return manifest.WithLabels(m.EntryLabels, m.Labels)
 }
 
 // IsSession reports whether an identity of kind k is a session of a person or

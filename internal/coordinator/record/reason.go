@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // Actor names who calls, for the audit log: a SPIFFE id, "local uid <n>" on the local
@@ -25,14 +25,14 @@ func Actor(ctx context.Context) string {
 const MaxReasonBytes = 256
 
 // CheckReason bounds why something is done, and asks for it if it is required. Its errors
-// are [explain.RequestField].
+// are [errcode.RequestField].
 func CheckReason(reason string, required bool) error {
 	switch {
 	case len(reason) > MaxReasonBytes:
-		return explain.New(explain.RequestField, "field", "reason",
+		return errcode.New(errcode.RequestField, "field", "reason",
 			"problem", fmt.Sprintf("it is longer than %d bytes", MaxReasonBytes))
 	case reason == "" && required:
-		return explain.New(explain.RequestField, "field", "reason",
+		return errcode.New(errcode.RequestField, "field", "reason",
 			"problem", "it is empty: say why, for the audit log")
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 func TestCheckReason(t *testing.T) {
@@ -18,9 +18,9 @@ func TestCheckReason(t *testing.T) {
 		want     error
 	}{
 		{"none is asked for", "", false, nil},
-		{"one is asked for", "", true, explain.RequestField},
+		{"one is asked for", "", true, errcode.RequestField},
 		{"the longest", strings.Repeat("x", record.MaxReasonBytes), true, nil},
-		{"one that is too long", strings.Repeat("x", record.MaxReasonBytes+1), false, explain.RequestField},
+		{"one that is too long", strings.Repeat("x", record.MaxReasonBytes+1), false, errcode.RequestField},
 	} {
 		if err := record.CheckReason(tc.reason, tc.required); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)

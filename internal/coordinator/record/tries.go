@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // CommitTries bounds how often a decision is made again because somebody else's
@@ -16,7 +16,7 @@ const CommitTries = 16
 const ConflictPause = 5 * time.Millisecond
 
 // Busy says of a change, as in "the token", that others were first [CommitTries] times. It
-// is an [explain.StoreBusy].
+// is an [errcode.StoreBusy].
 func Busy(what string) error {
-	return explain.New(explain.StoreBusy, "what", what, "tries", fmt.Sprint(CommitTries))
+	return errcode.New(errcode.StoreBusy, "what", what, "tries", fmt.Sprint(CommitTries))
 }

@@ -28,14 +28,13 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/instant"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // A Head is the record at [history.HeadKey] that somebody goes by.
@@ -85,7 +84,7 @@ type Config struct {
 	Now func() time.Time
 
 	Log      *slog.Logger
-	Failures *pace.LogSampler // of what the disk can cause
+	Failures *ratelimit.LogSampler // of what the disk can cause
 }
 
 // A Guard knows what was seen of a store, whether the store lost some of it, and whether it
@@ -93,11 +92,11 @@ type Config struct {
 type Guard struct {
 	cfg Config
 
-	writes   writable.Record
+	writes   health.WriteRecord
 	outages  outages
 	failures *prometheus.CounterVec
-	failed   instant.Last // when a call last ended because the store did not answer
-	kept     regress.Keeper
+	failed   clock.Last // when a call last ended because the store did not answer
+	kept     health.Keeper
 	fault    error // why it cannot be told what was seen before; written by Load alone
 
 	keeping sync.Mutex           // held by who writes down what was seen
@@ -112,7 +111,7 @@ type Guard struct {
 func New(cfg Config) *Guard { return &Guard{cfg: cfg, failures: newFailures()} }
 
 // Lost returns what the store is known to have lost; nil if nothing is.
-func (g *Guard) Lost() *regress.Loss { return g.kept.Lost() }
+func (g *Guard) Lost() *health.Loss { return g.kept.Lost() }
 
 // Changed returns a channel that is closed when something is lost, or nothing any more.
 func (g *Guard) Changed() <-chan struct{} { return g.kept.Changed() }
@@ -121,14 +120,14 @@ func (g *Guard) Changed() <-chan struct{} { return g.kept.Changed() }
 func (g *Guard) Revision() uint64 { return g.kept.Revision() }
 
 // Begin returns what was seen before a read that [Guard.Compare] is told of.
-func (g *Guard) Begin() regress.Seen { return g.kept.Begin() }
+func (g *Guard) Begin() health.Seen { return g.kept.Begin() }
 
 // Compare compares what a read under head showed with what was seen when it began. The
 // change that ctx is of brings a restore into force (see [AsRestore]): it is not compared.
 //
-// Errors: [explain.StoreWentBack], or what Config.OlderHead says, if the store lost
+// Errors: [errcode.StoreWentBack], or what Config.OlderHead says, if the store lost
 // something; a [*store.ConflictError] of the head if it shows another one, or none now.
-func (g *Guard) Compare(ctx context.Context, head Head, began, now regress.Seen) error {
+func (g *Guard) Compare(ctx context.Context, head Head, began, now health.Seen) error {
 	if isRestore(ctx) {
 		return nil
 	}
@@ -145,7 +144,7 @@ func (g *Guard) Compare(ctx context.Context, head Head, began, now regress.Seen)
 // Missed notes that the store lost something under head, and reports whether it is known to
 // have lost anything. If it shows another head, that is what is to be looked at, and nothing
 // is noted: what it shows of an older one may be a notice that is late.
-func (g *Guard) Missed(ctx context.Context, head Head, loss *regress.Loss) (lost bool) {
+func (g *Guard) Missed(ctx context.Context, head Head, loss *health.Loss) (lost bool) {
 	if g.kept.Lost() != nil {
 		return true
 	}
@@ -171,7 +170,7 @@ func (g *Guard) SawBundle(signed []byte) { g.kept.SawBundle(signed) }
 func (g *Guard) Bundle() []byte { return g.kept.Bundle() }
 
 // LostError says why nothing can change while the store lost something, as
-// [explain.StoreWentBack] or as Config.OlderHead says it; nil if it did not.
+// [errcode.StoreWentBack] or as Config.OlderHead says it; nil if it did not.
 func (g *Guard) LostError() error {
 	loss := g.kept.Lost()
 	if loss == nil {
@@ -184,7 +183,7 @@ func (g *Guard) LostError() error {
 	if name == "" || strings.ContainsAny(name, " \t\n") {
 		name = "URL"
 	}
-	return explain.New(explain.StoreWentBack, "problem", loss.String(), "store", name)
+	return errcode.New(errcode.StoreWentBack, "problem", loss.String(), "store", name)
 }
 
 // LostReason is a sentence on what the store lost; empty if it lost nothing.
@@ -199,11 +198,11 @@ func (g *Guard) LostReason() string {
 // shows says so.
 func (g *Guard) LostFindings() []*fealtyv1.Finding {
 	err := g.LostError()
-	if !errors.Is(err, explain.StoreWentBack) {
+	if !errors.Is(err, errcode.StoreWentBack) {
 		return nil
 	}
-	e := explain.Of(err)
-	return []*fealtyv1.Finding{finding.NewCritical(explain.StoreWentBack, "problem", e.Fields["problem"],
+	e := errcode.Of(err)
+	return []*fealtyv1.Finding{finding.NewCritical(errcode.StoreWentBack, "problem", e.Fields["problem"],
 		"store", e.Fields["store"])}
 }
 

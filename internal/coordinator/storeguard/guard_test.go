@@ -16,14 +16,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/pace"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // numbers is a store that holds a head, and of everything else numbers alone.
@@ -126,7 +125,7 @@ func (d *desk) start() {
 		OlderHead: func() error { return d.older },
 		Moved:     func() { d.moved++ },
 		Lost:      func() { d.lost++ },
-		Log:       slog.New(slog.NewTextHandler(&d.log, nil)), Failures: pace.NewLogSampler(),
+		Log:       slog.New(slog.NewTextHandler(&d.log, nil)), Failures: ratelimit.NewLogSampler(),
 	})
 	d.Load()
 	d.seen = d.Observe(d.store)
@@ -163,7 +162,7 @@ func TestStoreWentBack(t *testing.T) {
 	d := newDesk(t)
 	d.goesBack()
 	loss := d.Lost()
-	if loss == nil || loss.Kind != regress.Revision || loss.Was != 100 || loss.Is != 90 || !loss.At.Equal(d.now) {
+	if loss == nil || loss.Kind != health.Revision || loss.Was != 100 || loss.Is != 90 || !loss.At.Equal(d.now) {
 		t.Fatalf("it lost %+v", loss)
 	}
 	wrote := d.store.wrote
@@ -182,7 +181,7 @@ func TestStoreWentBack(t *testing.T) {
 		"one among words":   remove(t.Context(), "word/a", "member/a"),
 		"a name as of them": d.puts("word"),
 	} {
-		if !errors.Is(err, explain.StoreWentBack) {
+		if !errors.Is(err, errcode.StoreWentBack) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -198,13 +197,13 @@ func TestStoreWentBack(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := d.LostError(); !errors.Is(err, explain.StoreWentBack) || !strings.Contains(err.Error(), "100") {
+	if err := d.LostError(); !errors.Is(err, errcode.StoreWentBack) || !strings.Contains(err.Error(), "100") {
 		t.Errorf("it says %v", err)
 	}
 	if !strings.HasPrefix(d.LostReason(), "the store went back: it ") {
 		t.Errorf("it says %q", d.LostReason())
 	}
-	if f := d.LostFindings(); len(f) != 1 || f[0].GetCode() != string(explain.StoreWentBack) ||
+	if f := d.LostFindings(); len(f) != 1 || f[0].GetCode() != string(errcode.StoreWentBack) ||
 		strings.Contains(f[0].GetSummary()+f[0].GetRemedy(), "{") {
 		t.Errorf("it finds %v", f)
 	}
@@ -223,11 +222,11 @@ func TestStoreWentBack(t *testing.T) {
 func TestOlderHeadIsToldFirst(t *testing.T) {
 	d := newDesk(t)
 	d.goesBack()
-	d.older = explain.New(explain.HistoryInvalid, "cluster", "c", "index", "3", "problem", "it is older")
-	if err := d.LostError(); !errors.Is(err, explain.HistoryInvalid) {
+	d.older = errcode.New(errcode.HistoryInvalid, "cluster", "c", "index", "3", "problem", "it is older")
+	if err := d.LostError(); !errors.Is(err, errcode.HistoryInvalid) {
 		t.Errorf("it says %v", err)
 	}
-	if err := d.puts("member/a"); !errors.Is(err, explain.HistoryInvalid) {
+	if err := d.puts("member/a"); !errors.Is(err, errcode.HistoryInvalid) {
 		t.Errorf("a change: %v", err)
 	}
 	if f := d.LostFindings(); f != nil {
@@ -257,7 +256,7 @@ func TestAnotherHeadIsLookedAt(t *testing.T) {
 	t.Run("a store that is down", func(t *testing.T) {
 		d := newDesk(t)
 		d.store.down = errors.New("down")
-		if d.Missed(t.Context(), d.head(), &regress.Loss{Kind: regress.Ban}) || d.Lost() != nil || d.moved != 1 {
+		if d.Missed(t.Context(), d.head(), &health.Loss{Kind: health.Ban}) || d.Lost() != nil || d.moved != 1 {
 			t.Errorf("it lost %v, and the head was to be looked at %d times", d.Lost(), d.moved)
 		}
 	})
@@ -265,7 +264,7 @@ func TestAnotherHeadIsLookedAt(t *testing.T) {
 		d := newDesk(t)
 		d.goesBack()
 		d.store.head.Version++
-		if !d.Missed(t.Context(), d.head(), &regress.Loss{Kind: regress.Ban}) || d.moved != 0 {
+		if !d.Missed(t.Context(), d.head(), &health.Loss{Kind: health.Ban}) || d.moved != 0 {
 			t.Errorf("it lost %v, and the head was to be looked at %d times", d.Lost(), d.moved)
 		}
 	})
@@ -273,8 +272,8 @@ func TestAnotherHeadIsLookedAt(t *testing.T) {
 
 // Compare tells a loss from another head, and compares nothing for a restore.
 func TestCompare(t *testing.T) {
-	trust := func(counter uint64) regress.Seen {
-		return regress.Seen{Revision: 100, Trust: &regress.Trust{Counter: counter, Version: counter}}
+	trust := func(counter uint64) health.Seen {
+		return health.Seen{Revision: 100, Trust: &health.Trust{Counter: counter, Version: counter}}
 	}
 	d := newDesk(t)
 	if err := d.Compare(t.Context(), d.head(), d.Begin(), trust(5)); err != nil {
@@ -295,7 +294,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("under another head: %v", err)
 	}
 	err = d.Compare(t.Context(), d.head(), began, trust(4))
-	if !errors.Is(err, explain.StoreWentBack) || d.Lost() == nil || d.Lost().Kind != regress.Counter {
+	if !errors.Is(err, errcode.StoreWentBack) || d.Lost() == nil || d.Lost().Kind != health.Counter {
 		t.Errorf("a trust state of before: %v, %v is lost", err, d.Lost())
 	}
 }
@@ -342,7 +341,7 @@ func TestSeenOutlastsTheProcess(t *testing.T) {
 	d.looks()
 	d.SawBundle([]byte("signed"))
 	if err := d.Compare(t.Context(), d.head(), d.Begin(),
-		regress.Seen{Revision: 100, Trust: &regress.Trust{Counter: 5}}); err != nil {
+		health.Seen{Revision: 100, Trust: &health.Trust{Counter: 5}}); err != nil {
 		t.Fatal(err)
 	}
 	d.Keep(t.Context())
@@ -406,7 +405,7 @@ func TestFullDisk(t *testing.T) {
 		if !since.IsZero() {
 			value = 1
 		}
-		if len(found) != value || value == 1 && (found[0].GetCode() != string(explain.StoreUnrecorded) ||
+		if len(found) != value || value == 1 && (found[0].GetCode() != string(errcode.StoreUnrecorded) ||
 			!strings.Contains(found[0].GetSummary(), "/data") || !strings.Contains(found[0].GetSummary(), "no space") ||
 			!strings.Contains(found[0].GetSummary(), since.Format(time.RFC3339))) {
 			t.Errorf("findings: %v", found)
@@ -442,7 +441,7 @@ func TestEveryLossIsTold(t *testing.T) {
 		d := newDesk(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		lose := func(i int) {
-			d.Missed(ctx, d.head(), &regress.Loss{Kind: regress.Ban, What: fmt.Sprintf("data/%d.", i)})
+			d.Missed(ctx, d.head(), &health.Loss{Kind: health.Ban, What: fmt.Sprintf("data/%d.", i)})
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- d.Run(ctx) }()
@@ -504,9 +503,9 @@ func TestRefusing(t *testing.T) {
 			if store.ReasonOf(err) != reason || d.Writes().Reason != reason || !d.Writes().Blocks() {
 				t.Fatalf("a write: %v, %v", err, d.Writes())
 			}
-			code := explain.StoreRefuses
+			code := errcode.StoreRefuses
 			if reason == store.NoSpace {
-				code = explain.StoreFull
+				code = errcode.StoreFull
 			}
 			if worded := storeguard.Refusal("the write", err); !errors.Is(worded, code) ||
 				strings.Contains(worded.Error(), "secret") {
@@ -537,7 +536,7 @@ func TestRefusing(t *testing.T) {
 				!strings.Contains(f[0].GetSummary(), "since 2026-03-01T09:00:01Z it takes some") {
 				t.Errorf("once it takes one it finds %v", f)
 			}
-			d.now = d.now.Add(writable.Settles + time.Second)
+			d.now = d.now.Add(health.WriteSettles + time.Second)
 			if word, sentence := d.Refusing(); word+sentence != "" || d.RefusingFindings() != nil {
 				t.Errorf("in the end it says %q, %q", word, sentence)
 			}

@@ -3,7 +3,7 @@ package storeguard
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/platform/metrics"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -29,20 +29,20 @@ func newFailures() *prometheus.CounterVec {
 func (g *Guard) RegisterMetrics(reg prometheus.Registerer) {
 	reg.MustRegister(
 		g.failures,
-		gauge.If("fealty_store_full",
+		metrics.GaugeIf("fealty_store_full",
 			"1 while the store refuses writes, because it has no space left or was made read-only.",
 			func() bool {
 				r := g.writes.State(g.cfg.Now()).Reason
 				return r == store.NoSpace || r == store.ReadOnly
 			}),
-		gauge.If("fealty_store_refuses_writes",
+		metrics.GaugeIf("fealty_store_refuses_writes",
 			"1 while the store is read and refuses writes, for whatever reason; fealty status says which.",
 			func() bool { return g.writes.State(g.cfg.Now()).Reason != 0 }),
-		gauge.If("fealty_store_seen_unwritten",
+		metrics.GaugeIf("fealty_store_seen_unwritten",
 			"1 while what was seen of the store is not written down, for want of space or inodes: one that goes back "+
 				"would not be noticed after a restart.",
 			func() bool { return g.unkept.Load() != nil }),
-		gauge.If("fealty_store_went_back",
+		metrics.GaugeIf("fealty_store_went_back",
 			"1 while the store is known to have gone back: nothing is changed before the signers restore it.",
 			func() bool { return g.kept.Lost() != nil }),
 	)

@@ -9,10 +9,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
-	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/store/health"
+	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
 // Outage is why the store did not answer some calls, as it was seen.
@@ -25,7 +25,7 @@ type Outage struct {
 }
 
 func (o Outage) over(now time.Time) bool {
-	return !o.Answers.IsZero() && now.Sub(o.Last) > writable.Settles
+	return !o.Answers.IsZero() && now.Sub(o.Last) > health.WriteSettles
 }
 
 // Reason says why, with the server's words.
@@ -90,7 +90,7 @@ func (r *outages) note(err error, now time.Time) string {
 		return ""
 	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed):
 		return ""
-	case errors.Is(err, patience.ErrOver), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, timeout.ErrOver), errors.Is(err, context.DeadlineExceeded):
 		return noAnswer
 	}
 	return unknown
@@ -130,21 +130,21 @@ func (g *Guard) Unanswered(what string, err error) error {
 		now = Outage{Outage: out.Outage, Said: out.Said}
 	}
 	if now.Outage == 0 {
-		return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
+		return errcode.Wrap(err, errcode.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
 	}
-	return explain.Wrap(err, CodeOf(now.Outage), "what", what, "cause", now.Reason(), "reason", OutageWord(now.Outage))
+	return errcode.Wrap(err, CodeOf(now.Outage), "what", what, "cause", now.Reason(), "reason", OutageWord(now.Outage))
 }
 
 // ForStrangers returns err, which [Guard.Unanswered] made, without the words of the server: who is no member
 // learns why, and neither addresses nor names of users.
 func ForStrangers(err error) error {
-	e := explain.Of(err)
+	e := errcode.Of(err)
 	if e.Fields["reason"] == "" {
 		return err
 	}
 	for _, o := range store.Outages() {
 		if OutageWord(o) == e.Fields["reason"] {
-			return explain.New(e.Code, "what", e.Fields["what"], "cause", o.String(), "reason", OutageWord(o))
+			return errcode.New(e.Code, "what", e.Fields["what"], "cause", o.String(), "reason", OutageWord(o))
 		}
 	}
 	return err
@@ -167,19 +167,19 @@ func (g *Guard) OutageFindings(what string) []*fealtyv1.Finding {
 	return []*fealtyv1.Finding{f}
 }
 
-// CodeOf returns the code for an outage: [explain.StoreUnreachable], or a case of it.
-func CodeOf(o store.Outage) explain.Code {
+// CodeOf returns the code for an outage: [errcode.StoreUnreachable], or a case of it.
+func CodeOf(o store.Outage) errcode.Code {
 	switch o {
 	case store.Locked:
-		return explain.StoreHeld
+		return errcode.StoreHeld
 	case store.LoginRefused:
-		return explain.StoreLoginRefused
+		return errcode.StoreLoginRefused
 	case store.Overloaded:
-		return explain.StoreOverloaded
+		return errcode.StoreOverloaded
 	case store.Standby, store.Unsuitable:
-		return explain.StoreUnsuitable
+		return errcode.StoreUnsuitable
 	}
-	return explain.StoreUnreachable
+	return errcode.StoreUnreachable
 }
 
 // OutageWord is what readiness and metrics call an outage.

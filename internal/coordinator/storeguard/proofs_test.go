@@ -16,13 +16,12 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/peers"
+	"github.com/fealty-io/fealty/internal/coordinator/peer/status"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/internal/store/sealed"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -32,8 +31,8 @@ import (
 func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	gone := d.Joined("a")
-	back := desktest.CopyOf(d.Store)
-	if err := desktest.TryBan(d, gone.ID); err != nil {
+	back := coordinatortest.CopyOf(d.Store)
+	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	d.C.Rooms().StoreGuard.Keep(t.Context())
@@ -57,13 +56,13 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.C.Rooms().Moves.Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
-		explain.StoreWentBack) {
+		errcode.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
 	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
-		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
+		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(errcode.StoreWentBack) }) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
@@ -76,12 +75,12 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, err)
 	coordinatortest.WantOnlyNil(t, stream.Send(&fealtyv1.PeerServiceRecoverRequest{
 		Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: &fealtyv1.PeerHello{}}}))
-	if _, err := stream.Recv(); !errors.Is(explain.Of(err), explain.RecoveryMode) ||
-		!strings.Contains(err.Error(), string(explain.StoreWentBack)) {
+	if _, err := stream.Recv(); !errors.Is(errcode.Of(err), errcode.RecoveryMode) ||
+		!strings.Contains(err.Error(), string(errcode.StoreWentBack)) {
 		t.Errorf("who asks for the seed is told: %v", err)
 	}
 
-	desktest.RestoreInPlace(d, d.Store, d.Signer)
+	coordinatortest.RestoreInPlace(d, d.Store, d.Signer)
 	d.Restart()
 	s := d.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.C.Rooms().StoreGuard.Lost() != nil {
@@ -101,7 +100,7 @@ func TestMemberThatClaims(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	liar, honest, other := f.Member("liar"), f.Member("honest"), f.Member("other")
-	_, term, _ := desktest.AwaitLeader(t, f, r)
+	_, term, _ := coordinatortest.AwaitLeader(t, f, r)
 	const most = 1<<53 - 1
 	said := &fealtyv1.ConnectRequest{Name: "liar"}
 	for _, scope := range snapshot.Scopes() {
@@ -122,15 +121,15 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	lies, hears := connect(liar, said), connect(honest, &fealtyv1.ConnectRequest{Name: "honest"})
 	// It is sent what there is like anybody.
-	desktest.Until(t, lies, snapshot.ScopeTrustBundle)
-	desktest.Until(t, hears, snapshot.ScopeTrustBundle)
-	desktest.BanIn(f, other)
+	coordinatortest.Until(t, lies, snapshot.ScopeTrustBundle)
+	coordinatortest.Until(t, hears, snapshot.ScopeTrustBundle)
+	coordinatortest.BanIn(f, other)
 	l, err := f.Store.List(f.Context(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
-		sent, _ := desktest.Until(t, stream, snapshot.ScopeTrustBundle)
+		sent, _ := coordinatortest.Until(t, stream, snapshot.ScopeTrustBundle)
 		bundle, h, err := f.C.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
@@ -142,14 +141,14 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	f.Member("late")
 	for _, c := range []*coordinatortest.Fleet{f, r} {
-		desktest.AwaitTold(c, "data/late")
-		time.Sleep(peers.Fresh) // what was said before is not fresh any more
+		coordinatortest.AwaitTold(c, "data/late")
+		time.Sleep(status.Fresh) // what was said before is not fresh any more
 		st, named := coordinatortest.GetStatus(c), 0
 		for _, finding := range st.GetFindings() {
 			switch {
-			case finding.GetCode() == string(explain.StoreWentBack):
+			case finding.GetCode() == string(errcode.StoreWentBack):
 				t.Errorf("%s: it is believed: %v", c.Dir, finding)
-			case finding.GetCode() == string(explain.StoreClaimed):
+			case finding.GetCode() == string(errcode.StoreClaimed):
 				named++
 				if !strings.Contains(finding.GetSummary(), "data/liar") {
 					t.Errorf("somebody else is named: %v", finding)
@@ -163,7 +162,7 @@ func TestMemberThatClaims(t *testing.T) {
 			t.Errorf("it holds up a coordinator: %v", c.C.Rooms().StoreGuard.Lost())
 		}
 	}
-	if _, now, _ := desktest.AwaitLeader(t, f, r); now >= most || now < term {
+	if _, now, _ := coordinatortest.AwaitLeader(t, f, r); now >= most || now < term {
 		t.Errorf("term %d after %d", now, term)
 	}
 }
@@ -189,7 +188,7 @@ func TestMemberProves(t *testing.T) {
 	copyFile(file, was)
 	f.Start()
 	f.Await(authority.Ready)
-	desktest.BanIn(f, gone)
+	coordinatortest.BanIn(f, gone)
 	proof := f.C.Rooms().Bundle.View().Signed
 	f.Stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
@@ -214,14 +213,14 @@ func TestMemberProves(t *testing.T) {
 			proof[len(proof)-1]^1), "of another cluster": other.C.Rooms().Bundle.View().Signed, "its " +
 			"own": f.C.Rooms().Bundle.View().Signed,
 	} {
-		if _, _, err := desktest.Present(f, raw); name != "its own" && err == nil {
+		if _, _, err := coordinatortest.Present(f, raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
 		if loss := f.C.Rooms().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
-	first, _, err := desktest.Present(f, proof)
+	first, _, err := coordinatortest.Present(f, proof)
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
@@ -235,7 +234,7 @@ func TestMemberProves(t *testing.T) {
 func TestOldBundleProvesNoBan(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	gone := d.Joined("b")
-	if err := desktest.TryBan(d, gone.ID); err != nil {
+	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	old := d.C.Rooms().Bundle.View()

@@ -11,9 +11,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/regress"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/watch"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // These files in Config.Dir say what was seen of a store. The second file moves with the trust state alone.
@@ -34,21 +34,21 @@ func (g *Guard) Load() {
 }
 
 func (g *Guard) load() error {
-	var parts [2]regress.Record
+	var parts [2]health.Record
 	for i, name := range []string{StoreSeenFile, TrustSeenFile} {
-		raw, err := g.cfg.FS.ReadFile(g.path(name), regress.MaxRecordBytes)
+		raw, err := g.cfg.FS.ReadFile(g.path(name), health.MaxRecordBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
-			parts[i], err = regress.Decode(raw)
+			parts[i], err = health.Decode(raw)
 		}
 		if err != nil {
 			return fmt.Errorf("read %s, which says what this coordinator has seen of the store: %w: "+
 				"restore it, or remove it to believe the store", g.path(name), err)
 		}
 	}
-	g.kept.Resume(regress.Join(parts[0], parts[1]))
+	g.kept.Resume(health.Join(parts[0], parts[1]))
 	if loss := g.kept.Lost(); loss != nil {
 		g.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
 			"the store went back, and was not restored since", slog.String("lost", loss.String()))
@@ -77,7 +77,7 @@ func (g *Guard) UnkeptFindings() []*fealtyv1.Finding {
 	if u == nil {
 		return nil
 	}
-	return []*fealtyv1.Finding{finding.New(explain.StoreUnrecorded, "dir", g.cfg.Dir,
+	return []*fealtyv1.Finding{finding.New(errcode.StoreUnrecorded, "dir", g.cfg.Dir,
 		"cause", "since "+u.Since.UTC().Format(time.RFC3339)+": "+u.Err.Error())}
 }
 
@@ -130,7 +130,7 @@ func (g *Guard) keepHeadLocked() error {
 
 func (g *Guard) keepSeenLocked() error {
 	small, trust := g.kept.Record().Split()
-	for i, part := range []regress.Record{trust, small} {
+	for i, part := range []health.Record{trust, small} {
 		raw, err := part.Encode()
 		sum := sha256.Sum256(raw)
 		if err == nil && g.written[i] != sum {

@@ -9,10 +9,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/health"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
@@ -26,11 +25,11 @@ func TestPutBackAndGrown(t *testing.T) {
 		name  string
 		bans  bool // what is lost is a ban, else config
 		above bool // the revision grew past what was seen
-		want  regress.Kind
+		want  health.Kind
 	}{
-		{"config, and the revision is below", false, false, regress.Revision},
+		{"config, and the revision is below", false, false, health.Revision},
 		{"config, and the revision is above", false, true, ""},
-		{"a ban, and the revision is above", true, true, regress.Counter},
+		{"a ban, and the revision is above", true, true, health.Counter},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -49,7 +48,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
 					f.C.Rooms().Desired.RegisterServices).PutConfig(
 					f.Context(),
-					desktest.PutRequest(desktest.QosRecord))
+					coordinatortest.PutRequest(coordinatortest.QosRecord))
 				coordinatortest.WantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
@@ -87,8 +86,8 @@ func TestPutBackAndGrown(t *testing.T) {
 			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
 				f.C.Rooms().Desired.RegisterServices).PutConfig(
 				f.Context(),
-				desktest.PutRequest(desktest.QosRecord))
-			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
+				coordinatortest.PutRequest(coordinatortest.QosRecord))
+			if want := tc.want != ""; (err != nil && errcode.Of(err).Code == errcode.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)
 			}
 		})

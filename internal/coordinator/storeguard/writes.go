@@ -8,27 +8,27 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/store/health"
 )
 
 // noteWrite takes in how a write ended, and tells of what that changes.
 func (g *Guard) noteWrite(err error) {
 	switch g.writes.Note(err, g.cfg.Now()) {
-	case writable.Refuses:
+	case health.Refuses:
 		g.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
 			"the store takes no writes: known members are certified again, "+
 				"nobody is admitted and nothing is changed until it does",
 			slog.String("reason", store.ReasonOf(err).String()), slog.Any("err", err))
-	case writable.Again:
+	case health.Again:
 		g.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, "the store takes writes again")
 	}
 }
 
 // Writes returns whether the store takes writes now, and why not, as far as this process
 // tried.
-func (g *Guard) Writes() writable.State { return g.writes.State(g.cfg.Now()) }
+func (g *Guard) Writes() health.WriteState { return g.writes.State(g.cfg.Now()) }
 
 // Refusing says in a word and in a sentence that the store takes no writes; both are empty
 // if it does. The word is one of [Word].
@@ -55,7 +55,7 @@ func (g *Guard) RefusingFindings() []*fealtyv1.Finding {
 		what = fmt.Sprintf("some changes from %s until %s", s.Since.UTC().Format(time.RFC3339),
 			s.Last.UTC().Format(time.RFC3339))
 	}
-	e := explain.Of(Refusal(what, &store.RefusedError{Reason: s.Reason}))
+	e := errcode.Of(Refusal(what, &store.RefusedError{Reason: s.Reason}))
 	f := &fealtyv1.Finding{
 		Code: string(e.Code), Severity: finding.Warning, Summary: e.What + ": " + e.Why, Remedy: e.Do,
 	}
@@ -72,15 +72,15 @@ func (g *Guard) RefusingFindings() []*fealtyv1.Finding {
 }
 
 // Refusal words that the store refused to do what, if that is known to be why err came, as
-// [explain.StoreFull] or [explain.StoreRefuses]; nil if not.
+// [errcode.StoreFull] or [errcode.StoreRefuses]; nil if not.
 func Refusal(what string, err error) error {
 	switch reason := store.ReasonOf(err); reason {
 	case 0:
 		return nil
 	case store.NoSpace:
-		return explain.New(explain.StoreFull, "what", what)
+		return errcode.New(errcode.StoreFull, "what", what)
 	default:
-		return explain.New(explain.StoreRefuses, "what", what, "reason", reason.String(), "do", writableAgain[reason])
+		return errcode.New(errcode.StoreRefuses, "what", what, "reason", reason.String(), "do", writableAgain[reason])
 	}
 }
 

@@ -10,12 +10,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pki"
 )
 
 // everySet makes the manifest of a desk one whose every set makes a new mesh CA key.
@@ -70,12 +69,12 @@ func TestTrustMesh(t *testing.T) {
 	}
 	// A mesh CA that the very root signed, and no head ever named.
 	s := d.State()
-	other, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(), ca.MeshConfig{Cluster: coordinatortest.Cluster,
+	other, err := pki.NewMeshCA(s.Root, s.Secrets.RootCA(), pki.MeshConfig{Cluster: coordinatortest.Cluster,
 		Epoch: s.Head.AuthorityEpoch, Validity: 100 * time.Hour}, d.Clock())
 	coordinatortest.WantOnlyNil(t, err)
-	issuer, err := ca.NewIssuer(other, coordinatortest.Cluster)
+	issuer, err := pki.NewIssuer(other, coordinatortest.Cluster)
 	coordinatortest.WantOnlyNil(t, err)
-	leaf, err := issuer.Issue(ca.Request{PublicKey: a.Key.Public(), ID: a.ID, TTL: time.Hour}, d.Clock())
+	leaf, err := issuer.Issue(pki.Request{PublicKey: a.Key.Public(), ID: a.ID, TTL: time.Hour}, d.Clock())
 	coordinatortest.WantOnlyNil(t, err)
 	if _, err := d.C.Rooms().Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
 		d.Clock()); err == nil {
@@ -96,7 +95,7 @@ func TestRotateMeshKey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a, b := d.Joined("a"), d.Joined("b")
 	before := d.State()
-	dry, err := desktest.TrustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{DryRun: true})
+	dry, err := coordinatortest.TrustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{DryRun: true})
 	if err != nil || dry.GetAuthorityEpoch() != before.Head.AuthorityEpoch+1 || dry.GetMeshKeyId() != "" ||
 		d.State() != before {
 		t.Fatalf("dry run: %v, %v", dry, err)
@@ -104,14 +103,14 @@ func TestRotateMeshKey(t *testing.T) {
 	if r := dry.GetTrust().GetMeshRollout(); r.GetMembers() != 2 || r.GetRenewed() != 2 {
 		t.Errorf("before: %v", r)
 	}
-	_, err = desktest.TrustService(d).RotateMeshKey(t.Context(),
+	_, err = coordinatortest.TrustService(d).RotateMeshKey(t.Context(),
 		&fealtyv1.RotateMeshKeyRequest{Reason: string(make([]byte, record.MaxReasonBytes+1))})
-	coordinatortest.WantOnly(t, "a long reason", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "a long reason", err, errcode.RequestField)
 	gone, cancel := context.WithCancel(t.Context())
 	d.Faults.Arm("rekey.before-swap", func() error { cancel(); return nil }) // whoever asked hangs up
-	resp, err := desktest.TrustService(d).RotateMeshKey(gone, &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+	resp, err := coordinatortest.TrustService(d).RotateMeshKey(gone, &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 	d.Faults.Disarm("rekey.before-swap")
-	if err != nil && !errors.Is(err, explain.DoneNotInForce) { // the rest of the answer was not read
+	if err != nil && !errors.Is(err, errcode.DoneNotInForce) { // the rest of the answer was not read
 		t.Fatal(err)
 	}
 	s := d.State()
@@ -127,7 +126,7 @@ func TestRotateMeshKey(t *testing.T) {
 	}
 	want := func(renewed uint32, missing string) {
 		t.Helper()
-		got, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+		got, err := coordinatortest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 		if r := got.GetTrust().GetMeshRollout(); err != nil || r.GetMembers() != 2 || r.GetRenewed() != renewed ||
 			fmt.Sprint(r.GetMissing()) != missing {
 			t.Errorf("%v, %v, want %d renewed and %s missing", r, err, renewed, missing)
@@ -139,11 +138,11 @@ func TestRotateMeshKey(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, b.Rejoin())
 	want(2, "[]")
 	coordinatortest.WantOneKeyPerEpoch(t, d)
-	if found, _ := desktest.Audits(d, "manifest.rekey"); len(found) != 1 {
+	if found, _ := coordinatortest.Audits(d, "manifest.rekey"); len(found) != 1 {
 		t.Errorf("%d audit entries", len(found))
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
-	_, err = desktest.TrustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{})
+	_, err = coordinatortest.TrustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{})
 	if err == nil || d.State() != s {
 		t.Errorf("without a store: %v", err)
 	}

@@ -15,15 +15,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -35,9 +34,9 @@ func TestPresented(t *testing.T) {
 	a, lost := f.Member("a"), f.Member("b")
 	atBackup := f.C.Rooms().Bundle.View().Signed
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
-	desktest.BanIn(f, lost)
+	coordinatortest.BanIn(f, lost)
 	banned := f.C.Rooms().Bundle.View().Signed
-	first, _, err := desktest.Present(f, banned)
+	first, _, err := coordinatortest.Present(f, banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
 	}
@@ -54,11 +53,11 @@ func TestPresented(t *testing.T) {
 		"of before the backup": atBackup, "of after the restore": f.C.Rooms().Bundle.View().Signed, "of another " +
 			"cluster": other.C.Rooms().Bundle.View().Signed,
 	} {
-		if _, done, err := desktest.Present(f, raw); err == nil {
+		if _, done, err := coordinatortest.Present(f, raw); err == nil {
 			t.Errorf("%s: %v", name, done)
 		}
 	}
-	first, done, err := desktest.Present(f, banned)
+	first, done, err := coordinatortest.Present(f, banned)
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
@@ -68,7 +67,7 @@ func TestPresented(t *testing.T) {
 	if f.C.Rooms().Bundle.Bans(a.ID, identity.KeyOf(a.Chain[0])) {
 		t.Error("somebody else is banned")
 	}
-	if _, _, err := desktest.Present(f, banned); err == nil {
+	if _, _, err := coordinatortest.Present(f, banned); err == nil {
 		t.Error("the same again is news")
 	}
 	// It stays, and a person can lift it.
@@ -89,9 +88,9 @@ func TestPresentedAfterAnUnban(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	lifted, lost := f.Member("a"), f.Member("b")
-	desktest.BanIn(f, lifted)
+	coordinatortest.BanIn(f, lifted)
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
-	desktest.BanIn(f, lost)
+	coordinatortest.BanIn(f, lost)
 	banned := f.C.Rooms().Bundle.View().Signed
 	b.Restore()
 	f.Start()
@@ -100,7 +99,7 @@ func TestPresentedAfterAnUnban(t *testing.T) {
 		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := desktest.Present(f, banned); err != nil {
+	if _, _, err := coordinatortest.Present(f, banned); err != nil {
 		t.Fatal(err)
 	}
 	v := f.C.Rooms().Bundle.View().Bundle.BannedIDs()
@@ -128,7 +127,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 	b.Restore()
 	f.Start()
 	f.Await(authority.Ready)
-	if _, done, err := desktest.Present(f, shown); err != nil {
+	if _, done, err := coordinatortest.Present(f, shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
 	tr, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).GetTrust(
@@ -184,7 +183,7 @@ func TestRenewAfterRestoreInFullStore(t *testing.T) {
 	t.Parallel()
 	f, a := renewedInGap(t)
 	f.Link.Hold(func(store.Tx) error { return store.ErrFull })
-	csr, err := ca.NewCSR(a.Key)
+	csr, err := pki.NewCSR(a.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +194,7 @@ func TestRenewAfterRestoreInFullStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else {
-		coordinatortest.WantCode(t, err, explain.StoreFull)
+		coordinatortest.WantCode(t, err, errcode.StoreFull)
 	}
 	f.Link.Hold(nil)
 	if err := a.Renew(true); err != nil {
@@ -214,7 +213,7 @@ func TestLinks(t *testing.T) {
 	}
 	before := f.C.Rooms().Head.State()
 	links := func(known history.Hash) [][]byte {
-		stream, err := desktest.RestoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
+		stream, err := coordinatortest.RestoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +302,7 @@ func TestLinksAreTakenInTime(t *testing.T) {
 			ended <- coordinatortest.Served[fealtyv1.RestoreServiceServer](d.C.Rooms().Trust.RegisterServices).GetLinks(
 				&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
-		time.Sleep(pace.Time(trust.LinkPage))
+		time.Sleep(ratelimit.TransferTime(trust.LinkPage))
 		synctest.Wait()
 		select {
 		case err := <-ended:

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/store/health"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -22,14 +22,14 @@ func (c *Trust) Proven(ctx context.Context, from string, raw []byte) error {
 	}
 	bundle, header, err := s.Bundle.Open(raw)
 	if err != nil {
-		return explain.Wrap(err, explain.RequestField,
+		return errcode.Wrap(err, errcode.RequestField,
 			"field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	if header.AuthorityEpoch != s.Head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.Head.Hash) {
 		return nil
 	}
 	// A member that shows what is known costs no look at the store.
-	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
+	shown, news := health.Proof{From: from, Version: header.ConfigVersion}, false
 	have := c.cfg.Bundle.View()
 	if have == nil {
 		return nil // there is nothing to compare with yet

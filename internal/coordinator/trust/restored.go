@@ -14,13 +14,12 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -77,7 +76,7 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 	}
 	page, size := &fealtyv1.GetLinksResponse{}, 0
 	send := func() error {
-		ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(LinkPage))
+		ctx, cancel := context.WithTimeout(stream.Context(), ratelimit.TransferTime(LinkPage))
 		defer cancel()
 		return r.c.cfg.Readers.Do(ctx, func() error { return stream.Send(page) })
 	}
@@ -217,7 +216,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	}
 	shown, header, err := presented(s, raw, window)
 	if err != nil {
-		return 0, explain.Wrap(err, explain.RequestField,
+		return 0, errcode.Wrap(err, errcode.RequestField,
 			"field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	total := 0
@@ -228,7 +227,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 		}
 		if err != nil {
 			return total, c.cfg.Head.StoreError("take in what was revoked before the restore",
-				trustbundle.WordFull("what was revoked before the restore", err))
+				current.WordFull("what was revoked before the restore", err))
 		}
 		if total += n; !more {
 			break
@@ -317,8 +316,8 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 			return 0, false, err
 		}
 		next := ban
-		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+lifetimes.CertMargin), old.Value.CertEnd)
-		next.Until = record.Later(record.Later(now.Add(lifetimes.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
+		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+record.CertMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(record.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.Keys, n = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd}), n+1
 	}

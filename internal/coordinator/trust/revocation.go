@@ -12,14 +12,13 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -35,11 +34,11 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	thing := snapshot.Revoked{Kind: req.GetKind(), Name: req.GetName()}
 	if !slices.Contains(snapshotauthor.RevokedKinds(), thing.Kind) {
-		return nil, explain.New(explain.RequestField,
+		return nil, errcode.New(errcode.RequestField,
 			"field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))
 	}
 	if err := thing.Check(s.Manifest.Cluster); err != nil {
-		return nil, explain.Wrap(err, explain.RequestField,
+		return nil, errcode.Wrap(err, errcode.RequestField,
 			"field", "name", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	out := &fealtyv1.RevokeResponse{}
@@ -68,7 +67,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
-	signed, err := cosigned.UnmarshalEmergency(req.GetStatement())
+	signed, err := trust.UnmarshalEmergency(req.GetStatement())
 	if err != nil {
 		return nil, emergencyRefused(err)
 	}
@@ -96,7 +95,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.emergencyChange(ctx, s, in, ch, signed, e); err != nil {
-			return trustbundle.WordFull("the emergency statement", err)
+			return current.WordFull("the emergency statement", err)
 		}
 		if err := c.cfg.Faults.Hit("emergency.before-commit"); err != nil {
 			return err
@@ -117,7 +116,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
 func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bundle.Input, ch *record.Change,
-	signed *cosigned.SignedEmergency, e *cosigned.Emergency) error {
+	signed *trust.SignedEmergency, e *trust.Emergency) error {
 	now, by := c.cfg.Now().UTC().Truncate(time.Second), record.Actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
 	var d bundle.Delta
@@ -140,8 +139,8 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 		}
 		next := ban
 		// Nobody says whose it is: the last certificate over it ends no later than this.
-		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+lifetimes.CertMargin), old.Value.CertEnd)
-		next.Until = record.Later(record.Later(now.Add(lifetimes.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
+		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+record.CertMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(record.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.Keys = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd})
 	}
@@ -180,5 +179,5 @@ func emergencyRefused(err error) error {
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok {
 		problem = r.Detail
 	}
-	return explain.Wrap(err, explain.EmergencyRefused, "problem", problem)
+	return errcode.Wrap(err, errcode.EmergencyRefused, "problem", problem)
 }

@@ -16,13 +16,12 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,20 +40,20 @@ func TestRevoke(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	b := publication.NewPublisher()
-	desktest.FollowMembers(d, d.C)
-	before := desktest.MustPublish(d, b).State.Value.Revocations
+	coordinatortest.FollowMembers(d, d.C)
+	before := coordinatortest.MustPublish(d, b).State.Value.Revocations
 	revoke := func(kind, name, reason string, dry bool) (*fealtyv1.RevokeResponse, error) {
-		return desktest.TrustService(d).Revoke(t.Context(),
+		return coordinatortest.TrustService(d).Revoke(t.Context(),
 			&fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 	}
 	for _, tc := range []struct{ kind, name, reason string }{
 		{"service", "web", ""}, {"service", "web", strings.Repeat("x", record.MaxReasonBytes+1)},
 		{"whim", "web", "x"}, {"", "web", "x"}, {"service", "", "x"},
 		{"role", "core", "x"}, {"peer", "nokind/x",
-			"x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshotform.MaxRevokedName+1), "x"},
+			"x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", internalsnapshot.MaxRevokedName+1), "x"},
 	} {
 		_, err := revoke(tc.kind, tc.name, tc.reason, false)
-		coordinatortest.WantOnly(t, fmt.Sprintf("%.20v", tc), err, explain.RequestField)
+		coordinatortest.WantOnly(t, fmt.Sprintf("%.20v", tc), err, errcode.RequestField)
 	}
 	if resp, err := revoke("service", "web", "it leaked", true); err != nil || !resp.GetChanged() ||
 		len(bundleAt(d).Revoked) != 0 {
@@ -72,12 +71,12 @@ func TestRevoke(t *testing.T) {
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
 		t.Fatal(err)
 	}
-	want := []snapshot.Revoked{{Kind: snapshotform.RevokedPeer, Name: "data/a"},
-		{Kind: snapshotform.RevokedService, Name: "web"}}
+	want := []snapshot.Revoked{{Kind: internalsnapshot.RevokedPeer, Name: "data/a"},
+		{Kind: internalsnapshot.RevokedService, Name: "web"}}
 	if got := bundleAt(d).Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
-	if after := desktest.MustPublish(d, b).State.Value.Revocations; after == before ||
+	if after := coordinatortest.MustPublish(d, b).State.Value.Revocations; after == before ||
 		after != d.C.Rooms().Bundle.View().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
@@ -91,21 +90,21 @@ func TestRevoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := in.State.Value
-	const adminsPart = snapshotform.MaxRevoked * 3 / 4
+	const adminsPart = internalsnapshot.MaxRevoked * 3 / 4
 	for _, part := range []struct {
 		room bundle.Room
 		most int
-	}{{bundle.ForOthers, adminsPart}, {bundle.ForBans, snapshotform.MaxRevoked}} { // an admin's, the signers'
+	}{{bundle.ForOthers, adminsPart}, {bundle.ForBans, internalsnapshot.MaxRevoked}} { // an admin's, the signers'
 		for i := range part.most - len(full.Revoked) {
 			if _, err := full.Revoke(d.Clock(), "x", "x", part.room,
-				snapshot.Revoked{Kind: snapshotform.RevokedStorage,
+				snapshot.Revoked{Kind: internalsnapshot.RevokedStorage,
 					Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		_, err = full.Revoke(d.Clock(), "x", "x", part.room,
-			snapshot.Revoked{Kind: snapshotform.RevokedStorage, Name: "one-more"})
-		coordinatortest.WantOnly(t, "one above the limit", err, explain.TrustFull)
+			snapshot.Revoked{Kind: internalsnapshot.RevokedStorage, Name: "one-more"})
+		coordinatortest.WantOnly(t, "one above the limit", err, errcode.TrustFull)
 		if len(full.Revoked) != part.most {
 			t.Errorf("%d are revoked", len(full.Revoked))
 		}
@@ -120,49 +119,49 @@ func TestRevoke(t *testing.T) {
 func TestApplyEmergency(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := keepingAt(d, "a")
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 	b := publication.NewPublisher()
-	desktest.MustPublish(d, b)
+	coordinatortest.MustPublish(d, b)
 	id, err := identity.New(coordinatortest.Cluster, identity.Data, "stolen")
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := snapshot.DigestOf(d.State().Bundle.PublicKey(1))
-	raw := desktest.Statement(d, 1, func(e *cosigned.Emergency) {
+	raw := coordinatortest.Statement(d, 1, func(e *trust.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
-		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
+		e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedService, Name: "web"}}
 	})
-	if resp, err := desktest.ApplyEmergency(d, raw, true); err != nil || !resp.GetChanged() || len(keyStates(d)) != 1 {
+	if resp, err := coordinatortest.ApplyEmergency(d, raw, true); err != nil || !resp.GetChanged() || len(keyStates(d)) != 1 {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	for _, point := range []string{"emergency.before-commit", "emergency.after-commit"} {
 		crash := errors.New("crash")
 		d.Faults.FailNext(point, 1, crash)
-		if _, err := desktest.ApplyEmergency(d, raw, false); !errors.Is(err, crash) {
+		if _, err := coordinatortest.ApplyEmergency(d, raw, false); !errors.Is(err, crash) {
 			t.Fatalf("%s: %v", point, err)
 		}
 		d.Restart()
-		desktest.FollowMembers(d, d.C)
+		coordinatortest.FollowMembers(d, d.C)
 		if got, want := len(bundleAt(d).Revoked) == 1, point == "emergency.after-commit"; got != want {
 			t.Fatalf("%s: it is in force: %v", point, got)
 		}
 	}
-	if resp, err := desktest.ApplyEmergency(d, raw, false); err != nil || resp.GetChanged() {
+	if resp, err := coordinatortest.ApplyEmergency(d, raw, false); err != nil || resp.GetChanged() {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	content := bundleAt(d)
 	if !slices.Contains(content.BannedIDs, id) || !slices.Contains(content.BannedKeys, identity.KeyID{7}) ||
-		!content.Revokes(snapshotform.RevokedService, "web") {
+		!content.Revokes(internalsnapshot.RevokedService, "web") {
 		t.Errorf("the bundle: %+v", content)
 	}
 	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 signing"}) {
 		t.Errorf("keys %v", got)
 	}
-	desktest.MustPublish(d, publication.NewPublisher())
+	coordinatortest.MustPublish(d, publication.NewPublisher())
 	if err := m.fetch(d); err != nil {
 		t.Errorf("a member: %v", err)
 	}
-	resp, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+	resp, err := coordinatortest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 	if err != nil || len(resp.GetTrust().GetEmergencies()) != 1 ||
 		resp.GetTrust().GetEmergencies()[0].GetNumber() != 1 {
 		t.Fatalf("%v (%v)", resp, err)
@@ -174,8 +173,8 @@ func TestApplyEmergency(t *testing.T) {
 
 func TestApplyEmergencyRefused(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	good := func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{7}} }
-	if _, err := desktest.ApplyEmergency(d, desktest.Statement(d, 3, good), false); err != nil {
+	good := func(e *trust.Emergency) { e.Keys = []identity.KeyID{{7}} }
+	if _, err := coordinatortest.ApplyEmergency(d, coordinatortest.Statement(d, 3, good), false); err != nil {
 		t.Fatal(err)
 	}
 	version := d.C.Rooms().Bundle.View().Version
@@ -184,50 +183,50 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		raw  func() []byte
 	}{
 		{"garbage", func() []byte { return []byte("garbage") }},
-		{"an altered byte", func() []byte { raw := desktest.Statement(d, 4, good); raw[40] ^= 1; return raw }},
+		{"an altered byte", func() []byte { raw := coordinatortest.Statement(d, 4, good); raw[40] ^= 1; return raw }},
 		{"another signer", func() []byte {
 			signer := d.Signer
 			defer func() { d.Signer = signer }()
 			_, d.Signer, _ = ed25519.GenerateKey(rand.Reader)
-			return desktest.Statement(d, 4, good)
+			return coordinatortest.Statement(d, 4, good)
 		}},
 		{"another root", func() []byte {
-			return desktest.Statement(d, 4, func(e *cosigned.Emergency) { good(e); e.Root = identity.KeyID{1} })
+			return coordinatortest.Statement(d, 4, func(e *trust.Emergency) { good(e); e.Root = identity.KeyID{1} })
 		}},
 		{"another cluster", func() []byte {
-			return desktest.Statement(d, 4, func(e *cosigned.Emergency) { good(e); e.ClusterID = "other.example" })
+			return coordinatortest.Statement(d, 4, func(e *trust.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
 		{"a number that is taken", func() []byte {
-			return desktest.Statement(d, 3, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{8}} })
+			return coordinatortest.Statement(d, 3, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{8}} })
 		}},
 		{"the mesh CA key in force", func() []byte {
-			return desktest.Statement(d, 4, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{d.State().MeshKey} })
+			return coordinatortest.Statement(d, 4, func(e *trust.Emergency) { e.Keys = []identity.KeyID{d.State().MeshKey} })
 		}},
 	} {
-		_, err := desktest.ApplyEmergency(d, tc.raw(), false)
-		coordinatortest.WantOnly(t, tc.name, err, explain.EmergencyRefused)
+		_, err := coordinatortest.ApplyEmergency(d, tc.raw(), false)
+		coordinatortest.WantOnly(t, tc.name, err, errcode.EmergencyRefused)
 	}
 	if d.C.Rooms().Bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
-	if resp, err := desktest.ApplyEmergency(d, desktest.Statement(d, 1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{9}} }),
+	if resp, err := coordinatortest.ApplyEmergency(d, coordinatortest.Statement(d, 1, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{9}} }),
 		false); err != nil || !resp.GetChanged() {
 		t.Errorf("%v (%v)", resp, err)
 	}
 	// The largest statement there is fits into one transaction.
-	large := desktest.Statement(d, 5, func(e *cosigned.Emergency) {
-		for i := range snapshotform.MaxEmergencyParts {
+	large := coordinatortest.Statement(d, 5, func(e *trust.Emergency) {
+		for i := range internalsnapshot.MaxEmergencyParts {
 			id, err := identity.New(coordinatortest.Cluster, identity.Data, fmt.Sprintf("n-%d", i))
 			if err != nil {
 				t.Fatal(err)
 			}
 			e.Nodes = append(e.Nodes, id)
 			e.Keys = append(e.Keys, identity.KeyID{1, byte(i), byte(i >> 8)})
-			e.Revoked = append(e.Revoked, snapshot.Revoked{Kind: snapshotform.RevokedService, Name: fmt.Sprintf("s-%d", i)})
+			e.Revoked = append(e.Revoked, snapshot.Revoked{Kind: internalsnapshot.RevokedService, Name: fmt.Sprintf("s-%d", i)})
 		}
 	})
-	if _, err := desktest.ApplyEmergency(d, large, false); err != nil {
+	if _, err := coordinatortest.ApplyEmergency(d, large, false); err != nil {
 		t.Errorf("a large one: %v", err)
 	}
 }
@@ -257,7 +256,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.
-	few, many := 0, snapshotform.MaxBans
+	few, many := 0, internalsnapshot.MaxBans
 	for many-few > 1 {
 		if middle := (few + many) / 2; fill(middle) == nil {
 			few = middle
@@ -272,7 +271,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	bigger := *d.State().Bundle
 	m := *bigger.Manifest
 	m.Signers.Keys = nil
-	for i := range snapshotform.MaxSigners {
+	for i := range internalsnapshot.MaxSigners {
 		public, _, err := ed25519.GenerateKey(nil)
 		if err != nil {
 			t.Fatal(err)

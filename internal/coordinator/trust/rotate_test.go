@@ -14,12 +14,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -36,7 +35,7 @@ func look(d *coordinatortest.Desk, c *coordinator.Coordinator) error {
 
 func mustLook(d *coordinatortest.Desk) {
 	d.T.Helper()
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 	if err := look(d, d.C); err != nil {
 		d.T.Fatalf("look: %v", err)
 	}
@@ -45,7 +44,7 @@ func mustLook(d *coordinatortest.Desk) {
 // states returns the config keys by what they do.
 func keyStates(d *coordinatortest.Desk) []string {
 	d.T.Helper()
-	resp, err := desktest.TrustService(d).GetTrust(context.Background(), &fealtyv1.GetTrustRequest{})
+	resp, err := coordinatortest.TrustService(d).GetTrust(context.Background(), &fealtyv1.GetTrustRequest{})
 	if err != nil {
 		d.T.Fatal(err)
 	}
@@ -58,7 +57,7 @@ func keyStates(d *coordinatortest.Desk) []string {
 
 // member is a node that keeps what it accepted, as its disk does, and reports it.
 type keeping struct {
-	*desktest.Reader
+	*coordinatortest.Reader
 	m    *coordinatortest.Machine
 	disk *snapshot.Signed   // its node_runtime
 	v    *snapshot.Verified // what it knows of it
@@ -67,7 +66,7 @@ type keeping struct {
 func keepingAt(d *coordinatortest.Desk, name string) *keeping {
 	d.T.Helper()
 	m := d.Joined(name)
-	return &keeping{Reader: desktest.ReaderOf(m), m: m}
+	return &keeping{Reader: coordinatortest.ReaderOf(m), m: m}
 }
 
 // fetch takes the newest bundle and then what is published, as a stream delivers it.
@@ -131,23 +130,23 @@ func TestRotation(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			members := []*keeping{keepingAt(d, "a"), keepingAt(d, "b")}
 			b := publication.NewPublisher()
-			desktest.FollowMembers(d, d.C)
-			desktest.MustPublish(d, b)
+			coordinatortest.FollowMembers(d, d.C)
+			coordinatortest.MustPublish(d, b)
 			for _, m := range members {
 				if err := m.fetch(d); err != nil {
 					t.Fatal(err)
 				}
 				m.report(d, d.C)
 			}
-			resp := desktest.Rotate(d, time.Hour)
+			resp := coordinatortest.Rotate(d, time.Hour)
 			if got := keyStates(d); !slices.Equal(got, []string{"1 leaving", "2 introduced"}) ||
 				resp.GetNumber() != 2 {
 				t.Fatalf("keys %v, %v", got, resp)
 			}
-			_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
-			coordinatortest.WantOnly(t, "a second rotation", err, explain.TrustRotating)
+			_, err := coordinatortest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+			coordinatortest.WantOnly(t, "a second rotation", err, errcode.TrustRotating)
 			// A member with the bundle of before reads what both keys sign.
-			if n := len(desktest.MustPublish(d, b).State.Value.Signatures); n != 2 {
+			if n := len(coordinatortest.MustPublish(d, b).State.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -181,7 +180,7 @@ func TestRotation(t *testing.T) {
 			}
 			mustLook(d)
 			trust := func() *fealtyv1.Trust {
-				resp, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+				resp, err := coordinatortest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -206,7 +205,7 @@ func TestRotation(t *testing.T) {
 			if keys := d.Store.Keys(trustpkg.RolloutPrefix); len(keys) != 0 {
 				t.Errorf("left over: %v", keys)
 			}
-			if n := len(desktest.MustPublish(d, b).State.Value.Signatures); n != 1 {
+			if n := len(coordinatortest.MustPublish(d, b).State.Value.Signatures); n != 1 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -226,7 +225,7 @@ func TestRotation(t *testing.T) {
 				}
 			}
 			// And once more: numbers are not used again.
-			if n := desktest.Rotate(d, time.Hour).GetNumber(); n != 3 {
+			if n := coordinatortest.Rotate(d, time.Hour).GetNumber(); n != 3 {
 				t.Errorf("the next key has number %d", n)
 			}
 		})
@@ -240,20 +239,20 @@ func TestCompromisedKeyThatLeft(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	told := func() int {
 		t.Helper()
-		resp, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+		resp, err := coordinatortest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(resp.GetTrust().GetTokenKeys())
 	}
-	desktest.Rotate(d, time.Hour)
+	coordinatortest.Rotate(d, time.Hour)
 	d.Advance(time.Hour)
 	mustLook(d)
 	if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) || told() != 3 {
 		t.Fatalf("keys %v, %d are told", got, told())
 	}
 	compromised := func() error {
-		_, err := desktest.TrustService(d).RotateConfigKey(t.Context(),
+		_, err := coordinatortest.TrustService(d).RotateConfigKey(t.Context(),
 			&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(1), Reason: "stolen"})
 		return err
 	}
@@ -266,7 +265,7 @@ func TestCompromisedKeyThatLeft(t *testing.T) {
 	if keys, _, err := d.C.Rooms().Bundle.View().VerifierKeys(d.State().Bundle, d.Clock()); err != nil || len(keys) != 2 {
 		t.Errorf("%d keys are served (%v)", len(keys), err)
 	}
-	coordinatortest.WantOnly(t, "once more", compromised(), explain.NotFound)
+	coordinatortest.WantOnly(t, "once more", compromised(), errcode.NotFound)
 }
 
 // A key that somebody else may hold signs nothing more, at once: what it signed
@@ -276,23 +275,23 @@ func TestCompromisedKey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := keepingAt(d, "a")
 	b := publication.NewPublisher()
-	desktest.FollowMembers(d, d.C)
-	desktest.MustPublish(d, b)
+	coordinatortest.FollowMembers(d, d.C)
+	coordinatortest.MustPublish(d, b)
 	if err := m.fetch(d); err != nil {
 		t.Fatal(err)
 	}
 	stolen := d.State().Bundle.KeyID(1)
 	compromised := func(key, reason string, dry bool) (*fealtyv1.RotateConfigKeyResponse, error) {
-		return desktest.TrustService(d).RotateConfigKey(t.Context(),
+		return coordinatortest.TrustService(d).RotateConfigKey(t.Context(),
 			&fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
 	_, err := compromised(stolen, "", false)
-	coordinatortest.WantOnly(t, "no reason", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "no reason", err, errcode.RequestField)
 	_, err = compromised("0123456789abcdef", "x", false)
-	coordinatortest.WantOnly(t, "another key", err, explain.NotFound)
-	_, err = desktest.TrustService(d).RotateConfigKey(t.Context(),
+	coordinatortest.WantOnly(t, "another key", err, errcode.NotFound)
+	_, err = coordinatortest.TrustService(d).RotateConfigKey(t.Context(),
 		&fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: "x", Deadline: durationpb.New(time.Hour)})
-	coordinatortest.WantOnly(t, "a deadline", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "a deadline", err, errcode.RequestField)
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(keyStates(d)) != 1 {
 		t.Fatalf("a dry run made the keys %v (%v)", keyStates(d), err)
 	}
@@ -308,7 +307,7 @@ func TestCompromisedKey(t *testing.T) {
 	if err != nil || again.GetNumber() != 2 {
 		t.Fatalf("twice: %v (%v)", again, err)
 	}
-	p := desktest.MustPublish(d, b)
+	p := coordinatortest.MustPublish(d, b)
 	if len(p.State.Value.Signatures) != 1 || p.State.Value.Generation == before.State.Value.Generation {
 		t.Fatal("what was published is not signed again")
 	}
@@ -337,17 +336,17 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	signed.Publication = forged
 	_, err = snapshot.Verify(signed, m.Trust, m.Marks, d.Clock())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != internalsnapshot.ReasonSigner {
 		t.Fatalf("what the stolen key signed later: %v", err)
 	}
 	// It survives a restart, another replica agrees, and another rotation keeps it.
 	d.Restart()
-	desktest.Rotate(d, time.Hour)
+	coordinatortest.Rotate(d, time.Hour)
 	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 leaving", "3 introduced"}) {
 		t.Fatalf("keys %v", got)
 	}
 	// Stolen meanwhile: of the two that sign, the other one is left, and the rotation over.
-	if _, err := desktest.TrustService(d).RotateConfigKey(t.Context(),
+	if _, err := coordinatortest.TrustService(d).RotateConfigKey(t.Context(),
 		&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(2), Reason: "too"}); err != nil {
 		t.Fatal(err)
 	}
@@ -365,19 +364,19 @@ func TestCompromisedKey(t *testing.T) {
 		}
 	}
 	// At the limit nothing is revoked by halves.
-	for range snapshotform.MaxConfigKeys {
+	for range internalsnapshot.MaxConfigKeys {
 		n, _ := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1], 0
 		if _, err = compromised(d.State().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
-	coordinatortest.WantOnly(t, "a full list", err, explain.TrustFull)
+	coordinatortest.WantOnly(t, "a full list", err, errcode.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
 	last := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1]
-	raw := desktest.Statement(d, 1, func(e *cosigned.Emergency) {
+	raw := coordinatortest.Statement(d, 1, func(e *trust.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.State().Bundle.PublicKey(last.Number))}
 	})
-	if _, err := desktest.TrustService(d).ApplyEmergency(t.Context(),
+	if _, err := coordinatortest.TrustService(d).ApplyEmergency(t.Context(),
 		&fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
 		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
 	}
@@ -391,8 +390,8 @@ func TestRotationCrashes(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m := keepingAt(d, "a")
-			desktest.FollowMembers(d, d.C)
-			desktest.MustPublish(d, publication.NewPublisher())
+			coordinatortest.FollowMembers(d, d.C)
+			coordinatortest.MustPublish(d, publication.NewPublisher())
 			if err := m.fetch(d); err != nil {
 				t.Fatal(err)
 			}
@@ -404,21 +403,21 @@ func TestRotationCrashes(t *testing.T) {
 				if err := f(); errors.Is(err, crash) {
 					crashed = true
 					d.Restart()
-					desktest.FollowMembers(d, d.C)
-				} else if err != nil && !errors.Is(err, explain.TrustRotating) {
+					coordinatortest.FollowMembers(d, d.C)
+				} else if err != nil && !errors.Is(err, errcode.TrustRotating) {
 					t.Fatal(err)
 				}
 			}
 			for range 4 {
 				if got := keyStates(d); len(got) == 1 && got[0] == "1 signing" {
 					step(func() error {
-						_, err := desktest.TrustService(d).RotateConfigKey(t.Context(),
+						_, err := coordinatortest.TrustService(d).RotateConfigKey(t.Context(),
 							&fealtyv1.RotateConfigKeyRequest{})
 						return err
 					})
 				}
 				for range 2 { // once more, for one that was cut off
-					step(func() error { return desktest.PublishAll(d, d.C, publication.NewPublisher()) })
+					step(func() error { return coordinatortest.PublishAll(d, d.C, publication.NewPublisher()) })
 				}
 				if err := m.fetch(d); err != nil {
 					t.Fatalf("keys %v: %v", keyStates(d), err)
@@ -452,21 +451,21 @@ func TestRotationOfReplicas(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
 	a, b := keepingAt(d, "a"), keepingAt(d, "b")
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 	pub := publication.NewPublisher()
-	desktest.MustPublish(d, pub)
-	desktest.FollowMembers(d, other)
+	coordinatortest.MustPublish(d, pub)
+	coordinatortest.FollowMembers(d, other)
 	if err := look(d, other); err != nil {
 		t.Fatal(err)
 	}
-	desktest.Rotate(d, time.Hour)
+	coordinatortest.Rotate(d, time.Hour)
 	// The other one has not heard of it: what it would publish is void.
-	if err := desktest.PublishAll(d, other, publication.NewPublisher()); err == nil {
+	if err := coordinatortest.PublishAll(d, other, publication.NewPublisher()); err == nil {
 		if n := len(other.Rooms().Publication.View().State.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
-	desktest.MustPublish(d, pub)
+	coordinatortest.MustPublish(d, pub)
 	for _, m := range []*keeping{a, b} {
 		if err := m.fetch(d); err != nil {
 			t.Fatal(err)
@@ -479,7 +478,7 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatalf("one of two confirmed here, and the keys are %v", got)
 	}
 	d.Restart()
-	desktest.FollowMembers(d, d.C)
+	coordinatortest.FollowMembers(d, d.C)
 	for range 2 { // the first look reads that there is a rotation
 		if err := look(d, other); err != nil {
 			t.Fatal(err)
@@ -502,7 +501,7 @@ func TestRotationOfReplicas(t *testing.T) {
 func TestRotationWaitsForTheMembers(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	keepingAt(d, "a")
-	desktest.Rotate(d, time.Hour)
+	coordinatortest.Rotate(d, time.Hour)
 	d.Restart()
 	if err := look(d, d.C); err != nil {
 		t.Fatal(err)
@@ -527,35 +526,35 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			members = append(members, keepingAt(d, string(rune('a'+i))))
 		}
 		pub := publication.NewPublisher()
-		desktest.FollowMembers(d, d.C)
-		desktest.MustPublish(d, pub)
+		coordinatortest.FollowMembers(d, d.C)
+		coordinatortest.MustPublish(d, pub)
 		for _, m := range members {
 			coordinatortest.WantOnlyNil(rt, m.fetch(d))
 		}
 		member := rapid.SampledFrom(members)
 		rt.Repeat(map[string]func(*rapid.T){
 			"rotate": func(rt *rapid.T) {
-				_, err := desktest.TrustService(d).RotateConfigKey(context.Background(),
+				_, err := coordinatortest.TrustService(d).RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(time.Duration(rapid.IntRange(1,
 						100).Draw(rt, "minutes")) * time.Minute)})
-				if err != nil && !errors.Is(err, explain.TrustRotating) && !errors.Is(err, explain.TrustFull) {
+				if err != nil && !errors.Is(err, errcode.TrustRotating) && !errors.Is(err, errcode.TrustFull) {
 					rt.Fatal(err)
 				}
 			},
 			"compromised": func(rt *rapid.T) {
 				keys := d.C.Rooms().Bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
-				_, err := desktest.TrustService(d).RotateConfigKey(context.Background(),
+				_, err := coordinatortest.TrustService(d).RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(k.Number), Reason: "test"})
-				if err != nil && !errors.Is(err, explain.TrustFull) {
+				if err != nil && !errors.Is(err, errcode.TrustFull) {
 					rt.Fatal(err)
 				}
 			},
-			"publish": func(*rapid.T) { desktest.MustPublish(d, pub) },
+			"publish": func(*rapid.T) { coordinatortest.MustPublish(d, pub) },
 			"comes": func(rt *rapid.T) {
 				m := member.Draw(rt, "member")
 				m.Follow(d)
-				desktest.MustPublish(d, pub)
+				coordinatortest.MustPublish(d, pub)
 				coordinatortest.WantOnlyNil(rt, m.pull(d))
 				coordinatortest.WantOnlyNil(rt, m.start(d))
 				m.report(d, d.C)
@@ -567,7 +566,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			},
 			"restart": func(*rapid.T) {
 				d.Restart()
-				desktest.FollowMembers(d, d.C)
+				coordinatortest.FollowMembers(d, d.C)
 				coordinatortest.WantOnlyNil(rt, look(d, d.C))
 			},
 			"": func(rt *rapid.T) {
@@ -577,7 +576,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 						signing++
 					}
 				}
-				if signing < 1 || signing > snapshotform.MaxSignatures {
+				if signing < 1 || signing > internalsnapshot.MaxSignatures {
 					rt.Fatalf("%d keys sign", signing)
 				}
 				for _, m := range members {

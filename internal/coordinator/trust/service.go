@@ -14,12 +14,12 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/live"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
+	"github.com/fealty-io/fealty/internal/coordinator/member/live"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -53,10 +53,10 @@ func (t trustServer) RotateConfigKey(ctx context.Context,
 		deadline = d.AsDuration()
 		switch {
 		case stolen != "":
-			return nil, explain.New(explain.RequestField,
+			return nil, errcode.New(errcode.RequestField,
 				"field", "deadline", "problem", "a key that is compromised leaves at once")
 		case d.CheckValid() != nil || deadline < minRotationDeadline || deadline > maxRotationDeadline:
-			return nil, explain.New(explain.RequestField,
+			return nil, errcode.New(errcode.RequestField,
 				"field", "deadline", "problem", fmt.Sprintf("it is %v, want %v to %v", deadline, minRotationDeadline,
 					maxRotationDeadline))
 		}
@@ -75,12 +75,12 @@ func (t trustServer) RotateConfigKey(ctx context.Context,
 					By: record.Actor(ctx), Reason: req.GetReason()})
 			} else {
 				changed, err = st.RevokeKey(s.Bundle,
-					func(key ed25519.PublicKey) bool { return snapshotform.KeyIDOf(key) == stolen },
+					func(key ed25519.PublicKey) bool { return internalsnapshot.KeyIDOf(key) == stolen },
 					now, record.Actor(ctx),
 					req.GetReason(), bundle.ForOthers)
 			}
 			if errors.Is(err, bundle.ErrNoSuchKey) {
-				err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
+				err = errcode.Wrap(err, errcode.NotFound, "what", "config signing key", "name",
 					flowcontrol.Clip(stolen, live.MaxReleaseBytes))
 			}
 			if err != nil {
@@ -133,7 +133,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 				return err
 			}}, bundle.ForBans)
 		if err != nil || !changed || dry {
-			return trustbundle.WordFull("the change", err)
+			return current.WordFull("the change", err)
 		}
 		ch.Audit(c.cfg.Now(), entry)
 		if err := c.cfg.Faults.Hit(point + ".before-commit"); err != nil {
@@ -158,7 +158,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	st := in.State.Value
 	out := &fealtyv1.Trust{
 		AuthorityEpoch: s.Head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version),
-		ConfigRootKey: snapshotform.KeyIDOf(s.Bundle.PublicRoot()),
+		ConfigRootKey: internalsnapshot.KeyIDOf(s.Bundle.PublicRoot()),
 		BannedIds:     uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
 	t := c.cfg.Bundle.View()
@@ -183,7 +183,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	for _, k := range st.ConfigKeys {
 		public := s.Bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
-			Number: k.Number, KeyId: snapshotform.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(),
+			Number: k.Number, KeyId: internalsnapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(),
 			State:     "signing",
 			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
 			RevokedAt: timeUnlessZero(k.RevokedAt), RevokedBy: k.RevokedBy, Reason: k.Reason,

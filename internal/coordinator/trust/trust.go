@@ -13,15 +13,15 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Pauses of what follows the trust state.
@@ -36,15 +36,15 @@ const (
 type Config struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
-	Bundle     *trustbundle.Current
+	Bundle     *current.Current
 	Election   *election.Election
-	Membership *membership.Membership
+	Membership *member.Membership
 	StoreGuard *storeguard.Guard
 	Store      store.Store
-	Faults     *fault.Points
+	Faults     *failpoint.Points
 	Limiter    *flowcontrol.Sources
 	Readers    *flowcontrol.Readers
-	Refusals   *pace.LogSampler
+	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
 

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
-	"github.com/fealty-io/fealty/internal/reload"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/reload"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 )
 
 const (
@@ -58,17 +58,17 @@ type refusal struct {
 func (r *refusal) Error() string { return r.problem }
 func (r *refusal) Unwrap() error { return r.err }
 
-// OpenPair reads the files. Its errors are [explain.CredentialMismatch] and
-// [explain.CredentialUnusable]. A certificate that has ended is taken here: a coordinator that is
+// OpenPair reads the files. Its errors are [errcode.CredentialMismatch] and
+// [errcode.CredentialUnusable]. A certificate that has ended is taken here: a coordinator that is
 // started is needed for more than the web, and its log says so.
 func OpenPair(cfg PairConfig) (*Pair, error) {
 	p := &Pair{cfg: cfg}
 	cert, err := p.load()
 	if err != nil {
 		if err.reason == credential.KeyMismatch {
-			return nil, explain.Wrap(err, explain.CredentialMismatch, "certificate", cfg.Cert, "key", cfg.Key)
+			return nil, errcode.Wrap(err, errcode.CredentialMismatch, "certificate", cfg.Cert, "key", cfg.Key)
 		}
-		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", cfg.Cert+" and "+cfg.Key, "problem",
+		return nil, errcode.Wrap(err, errcode.CredentialUnusable, "source", cfg.Cert+" and "+cfg.Key, "problem",
 			err.problem)
 	}
 	if err := p.outOfDate(cert); err != nil {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/web"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // pair is a certificate of 127.0.0.1 that signed itself, with its key, in PEM.
@@ -129,25 +129,25 @@ func TestOpenPair(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pair pair
 		now  time.Time
-		want explain.Code
+		want errcode.Code
 	}{
 		"good":        {good, start, ""},
 		"ended":       {good, start.Add(2 * time.Hour), ""},
-		"other's key": {pair{good.cert, other.key}, start, explain.CredentialMismatch},
-		"garbage":     {pair{[]byte("x"), good.key}, start, explain.CredentialUnusable},
-		"no key":      {pair{good.cert, []byte("x")}, start, explain.CredentialUnusable},
+		"other's key": {pair{good.cert, other.key}, start, errcode.CredentialMismatch},
+		"garbage":     {pair{[]byte("x"), good.key}, start, errcode.CredentialUnusable},
+		"no key":      {pair{good.cert, []byte("x")}, start, errcode.CredentialUnusable},
 	} {
 		dir := t.TempDir()
 		tc.pair.write(t, dir)
 		_, err := web.OpenPair(web.PairConfig{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
 			Now: func() time.Time { return tc.now }, Log: slog.New(slog.DiscardHandler)})
-		if explain.CodeOf(err) != string(tc.want) || tc.want == "" && err != nil {
+		if errcode.CodeOf(err) != string(tc.want) || tc.want == "" && err != nil {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 		}
 	}
 	_, err := web.OpenPair(web.PairConfig{Cert: "/nowhere/tls.crt", Key: "/nowhere/tls.key", Now: time.Now,
 		Log: slog.New(slog.DiscardHandler)})
-	if explain.CodeOf(err) != string(explain.CredentialUnusable) {
+	if errcode.CodeOf(err) != string(errcode.CredentialUnusable) {
 		t.Errorf("no files: %v", err)
 	}
 }

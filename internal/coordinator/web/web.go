@@ -23,13 +23,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fealty-io/fealty/internal/connlimit"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
-	"github.com/fealty-io/fealty/internal/discovery"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
+	"github.com/fealty-io/fealty/internal/mesh"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/metrics"
 )
 
 // MaxAge is for how long an answer may be kept and given again. It is shorter than
@@ -54,7 +54,7 @@ const (
 // Config is what a Web is made of.
 type Config struct {
 	Head   *authority.Head
-	Bundle *trustbundle.Current
+	Bundle *current.Current
 	// Listener is where it serves, with the certificate of Pair. Nil: it does not.
 	Listener net.Listener
 	Pair     *Pair
@@ -68,7 +68,7 @@ type Config struct {
 type Web struct {
 	cfg      Config
 	sources  *flowcontrol.Sources
-	limiter  *connlimit.Limiter
+	limiter  *mesh.Limiter
 	requests *prometheus.CounterVec
 
 	mu   sync.Mutex
@@ -81,7 +81,7 @@ type made struct {
 	view  *bundle.View
 	at    time.Time
 	until time.Time // zero: as long as state and view are the same
-	docs  discovery.Documents
+	docs  jwtsvid.Documents
 }
 
 // New returns a Web that serves nothing yet.
@@ -89,7 +89,7 @@ func New(cfg Config) *Web {
 	return &Web{
 		cfg:     cfg,
 		sources: flowcontrol.NewSources(sourceRate, sourceBurst, connectionRate, connectionBurst),
-		limiter: connlimit.NewLimiter(connlimit.Limits{Slots: maxConnections}),
+		limiter: mesh.NewLimiter(mesh.Limits{Slots: maxConnections}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_web_requests_total",
 			Help: "Requests on the listener for the web, by the document that was asked for and the status.",
@@ -99,7 +99,7 @@ func New(cfg Config) *Web {
 
 // RegisterMetrics registers what it counts.
 func (w *Web) RegisterMetrics(reg prometheus.Registerer) {
-	reg.MustRegister(w.requests, gauge.Of("fealty_web_certificate_not_after_seconds",
+	reg.MustRegister(w.requests, metrics.GaugeOf("fealty_web_certificate_not_after_seconds",
 		"When the certificate of the web in use ends, in seconds since 1970. 0: there is none.", func() float64 {
 			if w.cfg.Pair == nil {
 				return 0
@@ -163,7 +163,7 @@ func (d *door) Accept() (net.Conn, error) {
 		}
 		in := &visitor{Conn: conn}
 		var ok bool
-		in.slot, ok = d.w.limiter.Enter(connlimit.Address(from), func() { d.refuse(conn, "another one got its slot") })
+		in.slot, ok = d.w.limiter.Enter(mesh.Address(from), func() { d.refuse(conn, "another one got its slot") })
 		if !ok {
 			d.refuse(conn, "all slots are taken")
 			continue
@@ -180,7 +180,7 @@ func (d *door) refuse(conn net.Conn, why string) {
 // visitor is a connection that has a slot.
 type visitor struct {
 	net.Conn
-	slot *connlimit.Slot
+	slot *mesh.Slot
 }
 
 func (v *visitor) Close() error {
@@ -199,12 +199,12 @@ func (w *Web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	var body []byte
 	docs, path, err := w.documents()
 	switch r.URL.EscapedPath() {
-	case path + discovery.ConfigurationPath:
+	case path + jwtsvid.ConfigurationPath:
 		name, body = "configuration", docs.Configuration
-		out.Header().Set("Content-Type", discovery.ConfigurationType)
-	case path + discovery.KeysPath:
+		out.Header().Set("Content-Type", jwtsvid.ConfigurationType)
+	case path + jwtsvid.KeysPath:
 		name, body = "keys", docs.Keys
-		out.Header().Set("Content-Type", discovery.KeysType)
+		out.Header().Set("Content-Type", jwtsvid.KeysType)
 	}
 	switch {
 	case err != nil && strings.Contains(r.URL.EscapedPath(), "/.well-known/"):
@@ -240,14 +240,14 @@ var (
 
 // documents returns what is served now, and the path of the issuer's URL; without an issuer they
 // are empty. A coordinator that was not shown the head for long says nothing: a key may be revoked.
-func (w *Web) documents() (discovery.Documents, string, error) {
+func (w *Web) documents() (jwtsvid.Documents, string, error) {
 	s, err := w.cfg.Head.DegradedState("the keys of tokens", errSilent)
 	if err != nil {
-		return discovery.Documents{}, "", err
+		return jwtsvid.Documents{}, "", err
 	}
 	view := w.cfg.Bundle.View()
 	if view == nil || !w.cfg.Head.Acts(s) {
-		return discovery.Documents{}, "", errNotReady
+		return jwtsvid.Documents{}, "", errNotReady
 	}
 	issuer := s.Manifest.TokenIssuer
 	_, path, deeper := strings.Cut(strings.TrimPrefix(issuer, "https://"), "/")
@@ -255,7 +255,7 @@ func (w *Web) documents() (discovery.Documents, string, error) {
 		path = "/" + path
 	}
 	if issuer == "" {
-		return discovery.Documents{}, path, nil
+		return jwtsvid.Documents{}, path, nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,14 +265,14 @@ func (w *Web) documents() (discovery.Documents, string, error) {
 	}
 	keys, until, err := view.VerifierKeys(s.Bundle, now)
 	if err != nil {
-		return discovery.Documents{}, path, err
+		return jwtsvid.Documents{}, path, err
 	}
 	if len(keys) == 0 {
-		return discovery.Documents{}, path, errNotReady
+		return jwtsvid.Documents{}, path, errNotReady
 	}
-	docs, err := discovery.New(issuer, keys)
+	docs, err := jwtsvid.NewDocuments(issuer, keys)
 	if err != nil {
-		return discovery.Documents{}, path, err
+		return jwtsvid.Documents{}, path, err
 	}
 	w.last = made{state: s, view: view, at: now, until: until, docs: docs}
 	return docs, path, nil

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -96,7 +96,7 @@ func (n *Node) takeHeld(ctx context.Context, from state.Origin, offers []state.O
 // by the machine's clock as well.
 func judge(me state.Self, clock *Clock, b *state.TrustState, s *snapshot.Signed) (state.Decision, error) {
 	d, err := state.Decide(me, b, s, clock.Now())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonValidity {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != internalsnapshot.ReasonValidity {
 		return d, err
 	}
 	again, wrong := state.Decide(me, b, s, clock.Wall())
@@ -317,7 +317,7 @@ func (n *Node) note(ctx context.Context, r state.Refusal, cause error, o state.O
 	}
 	n.log.LogAttrs(ctx, level, "snapshot refused, the one in use stays", slog.String("scope", r.Scope),
 		slog.String("reason", r.Reason), slog.String("source", o.Giver),
-		slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", r.Detail))
+		slog.String("code", string(errcode.SnapshotRefused)), slog.String("detail", r.Detail))
 	write := n.status.Refused(r)
 	if write {
 		n.keepRefusals(ctx)
@@ -388,7 +388,7 @@ func ContentAtHand(store *state.Store, b *state.TrustState, scope snapshot.Scope
 		return []byte(h.Verified.ContentJSON())
 	}
 	for _, place := range []string{dir.Active, dir.Previous} {
-		raw, err := store.Read(dir.SnapshotName(scope, place), snapshotform.MaxSigned)
+		raw, err := store.Read(dir.SnapshotName(scope, place), internalsnapshot.MaxSigned)
 		if err != nil {
 			continue
 		}

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -72,12 +72,12 @@ func TestSignedFuture(t *testing.T) {
 			m.node.HearLinks(m.t.Context(), m.Links())
 			return m.TrustBundle()
 		}, ""},
-		{"a trust bundle of this epoch", func(m *machine) *fealtyv1.SignedSnapshot { return m.TrustBundle() }, "trust_bundle " + snapshotform.ReasonValidity},
+		{"a trust bundle of this epoch", func(m *machine) *fealtyv1.SignedSnapshot { return m.TrustBundle() }, "trust_bundle " + internalsnapshot.ReasonValidity},
 		{"a node_runtime", func(m *machine) *fealtyv1.SignedSnapshot {
 			return m.Runtime(m.member, func(h *header, _ *runtime, _ *record) {
 				h.RefreshAfter, h.ExpiresAt = m.Ago(-time.Hour), m.Ago(-2*time.Hour)
 			})
-		}, "node_runtime " + snapshotform.ReasonValidity},
+		}, "node_runtime " + internalsnapshot.ReasonValidity},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t)
@@ -106,9 +106,9 @@ func onTrial(t *testing.T) *machine {
 	t.Helper()
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{degradedScope, qosScope}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 	m.mustTake(m.OfGroup(m.member, &snapshot.DegradedModePolicy{Max: time.Hour, Trials: []snapshot.Trial{{Scope: qosScope, Duration: time.Hour}}}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(2)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(2)))
 	return m
 }
 
@@ -124,7 +124,7 @@ func TestFailedContentComesAgain(t *testing.T) {
 	m := onTrial(t)
 	m.Must(m.node.Trials.Verdict(t.Context(), qosScope, 0, false, "no"))
 	m.heard()
-	again := m.OfGroup(m.member, authortest.QoS(2))
+	again := m.OfGroup(m.member, signedtest.QoS(2))
 	m.mustTake(again)
 	told := m.heard()
 	if m.priority() != 1 || told["rejected qos_policy "+state.ReasonQuarantined] != 1 || told["changed qos_policy"] != 0 {
@@ -139,7 +139,7 @@ func TestFailedContentComesAgain(t *testing.T) {
 	if m.priority() != 1 {
 		t.Errorf("after a restart %d is in use", m.priority())
 	}
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(3)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(3)))
 	if m.priority() != 3 || len(m.refusals()) != 0 {
 		t.Errorf("the fix: in use is %d, refused %v", m.priority(), m.refusals())
 	}
@@ -148,7 +148,7 @@ func TestFailedContentComesAgain(t *testing.T) {
 // What is on trial may be renewed: it falls back to what was before it, and not to itself.
 func TestRenewedOnTrial(t *testing.T) {
 	m := onTrial(t)
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(2))) // the same content under another version
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(2))) // the same content under another version
 	if _, on := m.node.TrustState().OnTrial(qosScope); !on {
 		t.Fatal("renewed, it is not on trial any more")
 	}

@@ -12,15 +12,15 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -76,7 +76,7 @@ func TestAlone(t *testing.T) {
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}, func(c *runtime) {
 		c.Degraded.Allow, c.Degraded.Max = []string{"continue_services"}, 4*time.Hour
 	}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 	m.heard()
 	for _, tc := range []struct {
 		name                  string
@@ -170,7 +170,7 @@ func TestBannedNode(t *testing.T) {
 // root, and believed now; one that the disk does not take is used all the same.
 func TestRenew(t *testing.T) {
 	m := newMachine(t)
-	other := authortest.New(t, []string{authortest.Coordinator})
+	other := signedtest.New(t, []string{signedtest.Coordinator})
 	key, err := dir.NewKeyPair()
 	m.Must(err)
 	b, _ := m.NewMember("node-b")
@@ -232,26 +232,26 @@ func TestRejoin(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		grant func(m *machine, key dir.KeyPair) *fealtyv1.JoinGrant
-		code  explain.Code
+		code  errcode.Code
 		anew  bool
 	}{
 		{"in the incarnation that it knows", func(m *machine, key dir.KeyPair) *fealtyv1.JoinGrant { return m.GrantTo(m.member, key) }, "", false},
 		{"in a new one", func(m *machine, key dir.KeyPair) *fealtyv1.JoinGrant {
-			return m.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
+			return m.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
 		}, "", true},
 		{"of another node", func(m *machine, key dir.KeyPair) *fealtyv1.JoinGrant {
 			b, _ := m.NewMember("node-b")
 			return m.GrantTo(b, key)
-		}, explain.JoinGrantRefused, false},
+		}, errcode.JoinGrantRefused, false},
 		{"with a trust bundle of before", func(m *machine, key dir.KeyPair) *fealtyv1.JoinGrant {
 			m.Version -= 2
 			return m.GrantTo(m.member, key)
-		}, explain.JoinGrantRefused, false},
+		}, errcode.JoinGrantRefused, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t)
 			m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-			m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+			m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 			key, err := dir.NewKeyPair()
 			m.Must(err)
 			adopted := false
@@ -327,19 +327,19 @@ func TestEmergency(t *testing.T) {
 	m.mustTake(m.Runtime(m.member))
 	was := m.node.TrustState()
 	revoking := func(n uint64) []byte {
-		return m.Emergency(n, func(e *cosigned.Emergency) { e.ConfigKeys = []snapshot.Digest{m.ConfigDigest()} })
+		return m.Emergency(n, func(e *trust.Emergency) { e.ConfigKeys = []snapshot.Digest{m.ConfigDigest()} })
 	}
-	stranger := authortest.New(t, []string{authortest.Coordinator})
+	stranger := signedtest.New(t, []string{signedtest.Coordinator})
 	for name, raw := range map[string][]byte{
 		"none": nil, "garbage": []byte("x"),
-		"by somebody else":   stranger.Emergency(1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{1}}; e.Root = identity.KeyOf(m.Root) }),
-		"under another root": m.Emergency(1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{1}}; e.Root = identity.KeyID{2} }),
+		"by somebody else":   stranger.Emergency(1, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{1}}; e.Root = identity.KeyOf(m.Root) }),
+		"under another root": m.Emergency(1, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{1}}; e.Root = identity.KeyID{2} }),
 	} {
-		if _, err := m.node.ApplyEmergency(t.Context(), raw, false); !errors.Is(err, explain.EmergencyRefused) || m.node.TrustState() != was {
+		if _, err := m.node.ApplyEmergency(t.Context(), raw, false); !errors.Is(err, errcode.EmergencyRefused) || m.node.TrustState() != was {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	elsewhere := m.Emergency(1, func(e *cosigned.Emergency) { e.Keys = []identity.KeyID{{1}} })
+	elsewhere := m.Emergency(1, func(e *trust.Emergency) { e.Keys = []identity.KeyID{{1}} })
 	if got, err := m.node.ApplyEmergency(t.Context(), elsewhere, true); err != nil || !got.GetChanged() || len(got.GetDistrusted()) > 0 {
 		t.Errorf("what revokes no key that signed for this node: %v, %v", got, err)
 	}
@@ -349,14 +349,14 @@ func TestEmergency(t *testing.T) {
 		t.Fatalf("dry: %v, %v", got, err)
 	}
 	m.disk.Refuse(syscall.ENOSPC)
-	if _, err := m.node.ApplyEmergency(t.Context(), one, false); !errors.Is(err, explain.FileNotWritten) || m.node.TrustState() != was {
+	if _, err := m.node.ApplyEmergency(t.Context(), one, false); !errors.Is(err, errcode.FileNotWritten) || m.node.TrustState() != was {
 		t.Errorf("a full disk: %v", err)
 	}
 	m.disk.Refuse(nil)
 	if got, err = m.node.ApplyEmergency(t.Context(), one, false); err != nil || !got.GetChanged() {
 		t.Fatalf("%v, %v", got, err)
 	}
-	if m.version(runtimeScope) != 0 || m.version(bootScope) != 0 || !slices.Contains(m.refusals(), "node_runtime "+snapshotform.ReasonSigner) {
+	if m.version(runtimeScope) != 0 || m.version(bootScope) != 0 || !slices.Contains(m.refusals(), "node_runtime "+internalsnapshot.ReasonSigner) {
 		t.Errorf("what the revoked key signed is in use, or not told: %v", m.refusals())
 	}
 	if got, err = m.node.ApplyEmergency(t.Context(), one, false); err != nil || got.GetChanged() {
@@ -452,12 +452,12 @@ func TestTrials(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMachine(t)
 				m.mustTake(m.Gives(m.member, []snapshot.Scope{degradedScope, qosScope}))
-				m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+				m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 				m.mustTake(m.OfGroup(m.member, &snapshot.DegradedModePolicy{Max: time.Hour, Trials: []snapshot.Trial{{Scope: qosScope, Duration: time.Minute}}}))
 				if tc.connected {
 					m.node.Status().Opened("c1")
 				}
-				m.mustTake(m.OfGroup(m.member, authortest.QoS(2)))
+				m.mustTake(m.OfGroup(m.member, signedtest.QoS(2)))
 				if _, on := m.node.TrustState().OnTrial(qosScope); !on {
 					t.Fatal("it is not on trial")
 				}

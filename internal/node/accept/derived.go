@@ -11,7 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -131,7 +131,7 @@ func (d *Derived) derive(ctx context.Context) {
 // differs is written.
 func (d *Derived) findDerived() {
 	for _, scope := range state.Scopes {
-		data, err := d.n.store.Read(dir.CurrentName(scope), snapshotform.MaxContent)
+		data, err := d.n.store.Read(dir.CurrentName(scope), internalsnapshot.MaxContent)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			d.contents[scope] = nil

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -27,7 +27,7 @@ func (m *machine) stateFile() state.StateFile {
 func TestStateForOthers(t *testing.T) {
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 	came := m.Ago(0)
 	check := func(when string, source state.Origin) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestStateForOthers(t *testing.T) {
 func TestContentsForOthers(t *testing.T) {
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}, func(c *runtime) { c.Degraded.Max = time.Hour }))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 	whole := string(m.read(dir.CurrentName(qosScope)))
 	m.disk.Put(path(dir.CurrentName(qosScope)), []byte("somebody's"))
 	m.disk.Put(path(dir.CurrentName(snapshot.ScopeRoutePolicy)), []byte("of before"))
@@ -99,7 +99,7 @@ func TestContentsForOthers(t *testing.T) {
 func TestMadeUpFor(t *testing.T) {
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 	// The power of the disk to remove goes when the node_runtime is in place, at any later call.
 	for n := 1; ; n++ {
 		c := m.copy()

@@ -10,11 +10,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -146,7 +146,7 @@ type Granted struct {
 	Address string
 	Pin     identity.KeyID // of the root under which it was asked for
 	Key     dir.KeyPair
-	Moved   *cosigned.RootChange // what is followed by it; nil: the root stays
+	Moved   *trust.RootChange // what is followed by it; nil: the root stays
 }
 
 // Rejoin verifies a grant for the node that this is, and puts it into use: anew says
@@ -168,7 +168,7 @@ func (n *Node) Rejoin(ctx context.Context, grant *fealtyv1.JoinGrant, of Granted
 	}
 	got, err := state.VerifyRejoin(grant, w, n.Clock.Now)
 	if err != nil {
-		return false, explain.Wrap(err, explain.JoinGrantRefused, "coordinator", of.Address, "problem", err.Error())
+		return false, errcode.Wrap(err, errcode.JoinGrantRefused, "coordinator", of.Address, "problem", err.Error())
 	}
 	switch {
 	case of.Moved != nil:
@@ -212,7 +212,7 @@ func (n *Node) HearChanges(ctx context.Context, encoded [][]byte) bool {
 	change, err := verifyChanges(encoded, n.trustState.Load(), me.Pin)
 	if err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, cosigned.ErrNoRootChange) && len(encoded) == 0 {
+		if errors.Is(err, trust.ErrNoRootChange) && len(encoded) == 0 {
 			level = slog.LevelDebug
 		}
 		n.log.LogAttrs(ctx, level, "no change of root is believed, the pinned one stays",
@@ -230,7 +230,7 @@ func (n *Node) HearChanges(ctx context.Context, encoded [][]byte) bool {
 }
 
 // verifyChanges decides where the root that a node pins went. It is pure.
-func verifyChanges(encoded [][]byte, b *state.TrustState, pin identity.KeyID) (cosigned.RootChange, error) {
+func verifyChanges(encoded [][]byte, b *state.TrustState, pin identity.KeyID) (trust.RootChange, error) {
 	// An expired bundle will do: who signs is not a matter of its date, and the way back
 	// must not end with it.
 	bundle := b.Stale
@@ -238,21 +238,21 @@ func verifyChanges(encoded [][]byte, b *state.TrustState, pin identity.KeyID) (c
 		bundle = h.Verified
 	}
 	if bundle == nil {
-		return cosigned.RootChange{}, errors.New("there is no trust bundle that names the signers")
+		return trust.RootChange{}, errors.New("there is no trust bundle that names the signers")
 	}
-	if len(encoded) > snapshotform.MaxRootChanges {
-		return cosigned.RootChange{}, fmt.Errorf("%d changes of root, limit %d",
-			len(encoded), snapshotform.MaxRootChanges)
+	if len(encoded) > internalsnapshot.MaxRootChanges {
+		return trust.RootChange{}, fmt.Errorf("%d changes of root, limit %d",
+			len(encoded), internalsnapshot.MaxRootChanges)
 	}
-	var signed []*cosigned.SignedRootChange
+	var signed []*trust.SignedRootChange
 	for _, raw := range encoded {
-		s, err := cosigned.UnmarshalRootChange(raw)
+		s, err := trust.UnmarshalRootChange(raw)
 		if err != nil {
-			return cosigned.RootChange{}, err
+			return trust.RootChange{}, err
 		}
 		signed = append(signed, s)
 	}
-	return cosigned.VerifyRootChanges(signed, bundle, pin)
+	return trust.VerifyRootChanges(signed, bundle, pin)
 }
 
 // trustAhead has connections trust the bundle under the root that comes, before the

@@ -10,12 +10,12 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -47,11 +47,11 @@ type Node struct {
 	store      *state.Store
 	Clock      *Clock
 	log        *slog.Logger
-	Faults     *fault.Points
+	Faults     *failpoint.Points
 	reports    Reports
 	source     *credential.Issued
-	enrolled   atomic.Pointer[state.Self]          // stored under activation
-	moved      atomic.Pointer[cosigned.RootChange] // the change of root that is to be followed; nil: none
+	enrolled   atomic.Pointer[state.Self]       // stored under activation
+	moved      atomic.Pointer[trust.RootChange] // the change of root that is to be followed; nil: none
 	svid       state.Decisive[dir.SVID]
 	trustState state.Decisive[state.TrustState]
 	status     state.Condition
@@ -114,7 +114,7 @@ type Config struct {
 	Release string // the program's, for the files that others read
 	Log     *slog.Logger
 	Reports Reports
-	Faults  *fault.Points // nil outside tests
+	Faults  *failpoint.Points // nil outside tests
 }
 
 // New takes up what was loaded from cfg.Store: it counts the trials that go on, and
@@ -196,7 +196,7 @@ func (n *Node) Resume(ctx context.Context, l *state.Loaded) {
 	}
 	for _, err := range l.Notes {
 		n.log.LogAttrs(ctx, slog.LevelError, "damage in the data directory, going on without",
-			slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)))
+			slog.String("code", errcode.CodeOf(err)), slog.String("reason", state.OneLine(err)))
 	}
 	for _, r := range l.Refused {
 		n.reports.Rejected(r.Scope, r.Reason)
@@ -261,7 +261,7 @@ func (n *Node) TrustState() *state.TrustState { return n.trustState.Load() }
 func (n *Node) SVID() *dir.SVID { return n.svid.Load() }
 
 // Moved is the change of root that is to be followed; nil: none.
-func (n *Node) Moved() *cosigned.RootChange { return n.moved.Load() }
+func (n *Node) Moved() *trust.RootChange { return n.moved.Load() }
 
 // Status is what the node tells of itself.
 func (n *Node) Status() *state.Condition { return &n.status }

@@ -10,12 +10,12 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -30,13 +30,13 @@ const (
 // machine is one that joined, with the authorities of its cluster and no network: what comes is what
 // the author signs, and whoever gives it is said beside it.
 type machine struct {
-	*authortest.Author
+	*signedtest.Author
 	t      testing.TB
-	member *authortest.Member
+	member *signedtest.Member
 	key    dir.KeyPair
 	disk   *durabletest.Disk
 	node   *accept.Node
-	faults *fault.Points
+	faults *failpoint.Points
 
 	mu   sync.Mutex
 	told map[string]int // what was reported, by what and about what
@@ -45,9 +45,9 @@ type machine struct {
 // newMachine is one whose node is open.
 func newMachine(t testing.TB) *machine {
 	t.Helper()
-	m := &machine{Author: authortest.New(t, []string{authortest.Coordinator}), t: t, disk: durabletest.NewDisk(), told: make(map[string]int)}
+	m := &machine{Author: signedtest.New(t, []string{signedtest.Coordinator}), t: t, disk: durabletest.NewDisk(), told: make(map[string]int)}
 	m.member, m.key = m.NewMember("node-a")
-	m.Enrol(m.disk.FS(), authortest.DataDir, m.member, m.key)
+	m.Enrol(m.disk.FS(), signedtest.DataDir, m.member, m.key)
 	m.open()
 	return m
 }
@@ -87,7 +87,7 @@ func (m *machine) heard() map[string]int {
 // load opens the folder and reads it.
 func (m *machine) load() (*state.Store, *state.Clock, *state.Loaded) {
 	m.t.Helper()
-	s, err := state.OpenStore(m.disk.FS(), authortest.DataDir)
+	s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir)
 	m.Must(err)
 	clock := state.NewClock(m.Clock, nil)
 	l, err := s.Load(clock)
@@ -100,7 +100,7 @@ func (m *machine) load() (*state.Store, *state.Clock, *state.Loaded) {
 func (m *machine) open() {
 	m.t.Helper()
 	s, clock, l := m.load()
-	m.faults = new(fault.Points)
+	m.faults = new(failpoint.Points)
 	n, err := accept.New(accept.Config{Store: s, Clock: clock, Release: "test", Log: slog.New(slog.DiscardHandler), Faults: m.faults,
 		Reports: accept.Reports{
 			Rejected: func(scope, reason string) { m.tell("rejected ", scope, " ", reason) },
@@ -156,7 +156,7 @@ func (m *machine) version(scope snapshot.Scope) uint64 {
 	return 0
 }
 
-func path(name string) string { return authortest.DataDir + "/" + name }
+func path(name string) string { return signedtest.DataDir + "/" + name }
 
 func (m *machine) has(name string) bool {
 	_, err := m.disk.FS().ReadFile(path(name), 64<<20)

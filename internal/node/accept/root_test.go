@@ -8,27 +8,27 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // changeTo is the change from the root of m to that of next, signed by key.
-func (m *machine) changeTo(next *authortest.Author, key ed25519.PrivateKey) []byte {
+func (m *machine) changeTo(next *signedtest.Author, key ed25519.PrivateKey) []byte {
 	m.t.Helper()
-	c := cosigned.RootChange{ClusterID: authortest.Cluster, Index: 5, Previous: snapshot.Digest{4}, Manifest: snapshot.Digest{5}, AuthorityEpoch: 2,
+	c := trust.RootChange{ClusterID: signedtest.Cluster, Index: 5, Previous: snapshot.Digest{4}, Manifest: snapshot.Digest{5}, AuthorityEpoch: 2,
 		SeedEpoch: 2, PreviousRoot: identity.KeyOf(m.Root), Root: identity.KeyOf(next.Root), ConfigRoot: next.Content().ConfigRoot,
 		TransactionKey: next.Signer.Public().(ed25519.PublicKey)}
 	raw, err := c.Encode()
 	m.Must(err)
-	s := &cosigned.SignedRootChange{Change: raw, Signatures: []cosigned.SignerSignature{{
-		Key: [32]byte(key.Public().(ed25519.PublicKey)), Signature: [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeRootChange, authortest.Cluster, raw)))}}}
+	s := &trust.SignedRootChange{Change: raw, Signatures: []trust.SignerSignature{{
+		Key: [32]byte(key.Public().(ed25519.PublicKey)), Signature: [64]byte(ed25519.Sign(key, internalsnapshot.PAE(internalsnapshot.TypeRootChange, signedtest.Cluster, raw)))}}}
 	out, err := s.Marshal()
 	m.Must(err)
 	return out
@@ -39,11 +39,11 @@ func (m *machine) changeTo(next *authortest.Author, key ed25519.PrivateKey) []by
 func TestFollowsRoot(t *testing.T) {
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
-	next := authortest.New(t, []string{authortest.Coordinator})
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
+	next := signedtest.New(t, []string{signedtest.Coordinator})
 	next.Epoch, next.Version = 2, m.Version+1
 	genuine := m.changeTo(next, m.Signer)
-	many := make([][]byte, snapshotform.MaxRootChanges+1)
+	many := make([][]byte, internalsnapshot.MaxRootChanges+1)
 	for i := range many {
 		many[i] = genuine
 	}
@@ -57,7 +57,7 @@ func TestFollowsRoot(t *testing.T) {
 	}
 	// Before it is heard of, a bundle under that root is nobody's.
 	m.mustTake(next.TrustBundle())
-	if got := m.refusals(); len(got) != 1 || got[0] != "trust_bundle "+snapshotform.ReasonSignature {
+	if got := m.refusals(); len(got) != 1 || got[0] != "trust_bundle "+internalsnapshot.ReasonSignature {
 		t.Errorf("refused %v", got)
 	}
 	if !m.node.HearChanges(t.Context(), [][]byte{genuine}) || m.node.Moved() == nil || m.node.Moved().Root != identity.KeyOf(next.Root) {
@@ -82,27 +82,27 @@ func TestFollowsRoot(t *testing.T) {
 	}
 	m.heard()
 	m.mustTake(next.TrustBundle())
-	if !trusts() || m.version(bundleScope) == next.Version || m.heard()["rejected trust_bundle "+snapshotform.ReasonSignature] != 0 {
+	if !trusts() || m.version(bundleScope) == next.Version || m.heard()["rejected trust_bundle "+internalsnapshot.ReasonSignature] != 0 {
 		t.Errorf("connections trust the root that comes: %v; the bundle in use is version %d, refused %v", trusts(), m.version(bundleScope), m.refusals())
 	}
-	stranger := authortest.New(t, []string{authortest.Coordinator})
+	stranger := signedtest.New(t, []string{signedtest.Coordinator})
 	stranger.Epoch, stranger.Version = 2, next.Version+5
 	m.mustTake(stranger.TrustBundle())
-	if m.heard()["rejected trust_bundle "+snapshotform.ReasonSignature] != 1 {
+	if m.heard()["rejected trust_bundle "+internalsnapshot.ReasonSignature] != 1 {
 		t.Error("a bundle under a third root is not refused")
 	}
 
 	key, err := dir.NewKeyPair()
 	m.Must(err)
-	rejoin := func(a *authortest.Author) (bool, error) {
-		return m.node.Rejoin(t.Context(), a.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key),
+	rejoin := func(a *signedtest.Author) (bool, error) {
+		return m.node.Rejoin(t.Context(), a.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key),
 			accept.Granted{Address: "c1", Pin: identity.KeyOf(next.Root), Key: key, Moved: m.node.Moved()},
 			func(context.Context, dir.SVID, *credential.Material, error) error {
 				t.Error("it is adopted as under the old root")
 				return nil
 			})
 	}
-	if _, err := rejoin(stranger); !errors.Is(err, explain.JoinGrantRefused) || m.node.Self().Pin != identity.KeyOf(m.Root) {
+	if _, err := rejoin(stranger); !errors.Is(err, errcode.JoinGrantRefused) || m.node.Self().Pin != identity.KeyOf(m.Root) {
 		t.Errorf("a grant under a third root: %v", err)
 	}
 	if anew, err := rejoin(next); err != nil || !anew {

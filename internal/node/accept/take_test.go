@@ -13,12 +13,12 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -65,7 +65,7 @@ func TestRefused(t *testing.T) {
 			return offer(m.Runtime(other))
 		}, "node_runtime subject", false, false},
 		{"for another incarnation", func(m *machine) state.Offer {
-			return offer(m.Runtime(&authortest.Member{ID: m.member.ID, Incarnation: identity.KeyID{1}}))
+			return offer(m.Runtime(&signedtest.Member{ID: m.member.ID, Incarnation: identity.KeyID{1}}))
 		}, "node_runtime subject", false, false},
 		{"of the next authority epoch", func(m *machine) state.Offer {
 			return offer(m.Runtime(m.member, func(h *header, _ *runtime, r *record) { h.AuthorityEpoch, r.AuthorityEpoch = 2, 2 }))
@@ -142,7 +142,7 @@ func TestRefused(t *testing.T) {
 			m.Version++
 			m.mustTake(m.TrustBundle())
 			m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-			m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
+			m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
 			if got := m.refusals(); len(got) != 0 && scope != "other" {
 				t.Errorf("a good one of each is in use, and refused is %v", got)
 			}
@@ -159,7 +159,7 @@ func TestTaken(t *testing.T) {
 	m := newMachine(t)
 	m.heard()
 	first := m.Gives(m.member, []snapshot.Scope{qosScope})
-	one, two := m.OfGroup(m.member, authortest.QoS(1)), m.OfGroup(m.member, authortest.QoS(2))
+	one, two := m.OfGroup(m.member, signedtest.QoS(1)), m.OfGroup(m.member, signedtest.QoS(2))
 	m.mustTake(first)
 	m.mustTake(one)
 	if told := m.heard(); told["changed node_runtime"] == 0 || told["changed qos_policy"] == 0 || told["report"] == 0 {
@@ -181,7 +181,7 @@ func TestTaken(t *testing.T) {
 	// A renewal of the same header takes nothing's place.
 	record, _ := m.node.TrustState().Active[qosScope].Verified.Record()
 	is := m.node.TrustState().Active[qosScope].Verified.Header()
-	renewed := m.OfGroup(m.member, authortest.QoS(2), func(h *header, _ *snapshot.Record) { *h = is })
+	renewed := m.OfGroup(m.member, signedtest.QoS(2), func(h *header, _ *snapshot.Record) { *h = is })
 	m.mustTake(renewed)
 	if now, _ := m.node.TrustState().Active[qosScope].Verified.Record(); now.Generation <= record.Generation {
 		t.Errorf("under a record of generation %d", now.Generation)
@@ -218,7 +218,7 @@ func TestAnyOrder(t *testing.T) {
 			m := newMachine(t)
 			m.NextKey() // what follows is signed by a key that the node does not know yet
 			m.Version++
-			all := []*fealtyv1.SignedSnapshot{m.TrustBundle(), m.Gives(m.member, []snapshot.Scope{qosScope}), m.OfGroup(m.member, authortest.QoS(1))}
+			all := []*fealtyv1.SignedSnapshot{m.TrustBundle(), m.Gives(m.member, []snapshot.Scope{qosScope}), m.OfGroup(m.member, signedtest.QoS(1))}
 			var come []*fealtyv1.SignedSnapshot
 			for _, i := range order {
 				come = append(come, all[i])
@@ -275,10 +275,10 @@ func TestTakeWithoutMarks(t *testing.T) {
 func TestTakeInterrupted(t *testing.T) {
 	before := newMachine(t)
 	before.mustTake(before.Gives(before.member, []snapshot.Scope{qosScope}))
-	before.mustTake(before.OfGroup(before.member, authortest.QoS(1)))
+	before.mustTake(before.OfGroup(before.member, signedtest.QoS(1)))
 	before.Version++
 	come := []*fealtyv1.SignedSnapshot{before.TrustBundle(), before.Gives(before.member, []snapshot.Scope{qosScope}),
-		before.OfGroup(before.member, authortest.QoS(2))}
+		before.OfGroup(before.member, signedtest.QoS(2))}
 	for _, after := range durabletest.Afters() {
 		// Each call with what tears most; with the others, and where time is short, some of them.
 		step := 1
@@ -369,7 +369,7 @@ func TestFullDisk(t *testing.T) {
 func TestCheckHeader(t *testing.T) {
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-	one := m.OfGroup(m.member, authortest.QoS(1))
+	one := m.OfGroup(m.member, signedtest.QoS(1))
 	m.mustTake(one)
 	is := m.node.TrustState().Active[qosScope].Verified.Header()
 	without := func(came *fealtyv1.SignedSnapshot) *snapshot.Signed {
@@ -392,11 +392,11 @@ func TestCheckHeader(t *testing.T) {
 		checked bool
 		reason  string
 	}{
-		"the next one":                  {m.node.TrustState(), without(m.OfGroup(m.member, authortest.QoS(2))), true, ""},
+		"the next one":                  {m.node.TrustState(), without(m.OfGroup(m.member, signedtest.QoS(2))), true, ""},
 		"in use":                        {m.node.TrustState(), without(one), false, ""},
 		"accepted, and not in use":      {m.node.TrustState().Without(qosScope), without(one), true, ""},
-		"older":                         {m.node.TrustState(), without(m.OfGroup(m.member, authortest.QoS(2), func(h *header, _ *record) { h.ConfigVersion = 1 })), false, "config_version"},
-		"without a trust bundle in use": {m.node.TrustState().Without(bundleScope), without(m.OfGroup(m.member, authortest.QoS(2))), false, snapshotform.ReasonSignature},
+		"older":                         {m.node.TrustState(), without(m.OfGroup(m.member, signedtest.QoS(2), func(h *header, _ *record) { h.ConfigVersion = 1 })), false, "config_version"},
+		"without a trust bundle in use": {m.node.TrustState().Without(bundleScope), without(m.OfGroup(m.member, signedtest.QoS(2))), false, internalsnapshot.ReasonSignature},
 	} {
 		if checked, reason := check(tc.b, tc.came); checked != tc.checked || reason != tc.reason {
 			t.Errorf("%s: checked %v, refused for %q", name, checked, reason)
@@ -406,7 +406,7 @@ func TestCheckHeader(t *testing.T) {
 	if snapshot.DigestOf(content) != is.ContentHash {
 		t.Errorf("in use: %q", content)
 	}
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(2)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(2)))
 	if got := accept.ContentAtHand(m.node.Store(), m.node.TrustState(), qosScope, is.ContentHash); !bytes.Equal(got, content) {
 		t.Errorf("the one before: %q", got)
 	}
@@ -434,9 +434,9 @@ func TestCheckHeader(t *testing.T) {
 func TestDropped(t *testing.T) {
 	m := newMachine(t)
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(1)))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(2)))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(3), func(h *header, _ *record) { h.ConfigVersion = 1 }))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(1)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(2)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(3), func(h *header, _ *record) { h.ConfigVersion = 1 }))
 	if len(m.refusals()) != 1 {
 		t.Fatalf("refused %v", m.refusals())
 	}
@@ -465,7 +465,7 @@ func TestDropped(t *testing.T) {
 	}
 	// It may come back.
 	m.mustTake(m.Gives(m.member, []snapshot.Scope{qosScope}))
-	m.mustTake(m.OfGroup(m.member, authortest.QoS(4)))
+	m.mustTake(m.OfGroup(m.member, signedtest.QoS(4)))
 	if m.version(qosScope) == 0 || !m.has(dir.CurrentName(qosScope)) {
 		t.Errorf("given again: %v", m.refusals())
 	}

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -65,7 +65,7 @@ func (w *Trials) failTrial(ctx context.Context, scope snapshot.Scope, reason, de
 	if old == nil {
 		what = "snapshot failed its trial, and stays in use for there is nothing before it"
 	}
-	w.n.log.LogAttrs(ctx, slog.LevelError, what, slog.String("code", string(explain.SnapshotRefused)),
+	w.n.log.LogAttrs(ctx, slog.LevelError, what, slog.String("code", string(errcode.SnapshotRefused)),
 		slog.String("scope", string(scope)),
 		slog.Uint64("config_version", bad.ConfigVersion), slog.String("reason", reason),
 		slog.String("detail", state.Clip(detail, state.MaxDetailBytes)))

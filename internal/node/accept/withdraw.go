@@ -9,11 +9,11 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -77,14 +77,14 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 	refused := func(err error) error {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "an emergency statement was refused",
 			slog.String("reason", state.OneLine(err)))
-		return explain.Wrap(err, explain.EmergencyRefused, "problem", state.EmergencyProblem(err))
+		return errcode.Wrap(err, errcode.EmergencyRefused, "problem", state.EmergencyProblem(err))
 	}
 	bundle := b.Bundle()
 	if bundle == nil {
 		return nil, refused(errors.New("there is no trust bundle that names the signers"))
 	}
 	content, _ := bundle.TrustBundle()
-	signed, err := cosigned.UnmarshalEmergency(raw)
+	signed, err := trust.UnmarshalEmergency(raw)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -92,7 +92,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 	if err != nil {
 		return nil, refused(err)
 	}
-	statements, news, err := cosigned.AddEmergency(b.Emergencies, e)
+	statements, news, err := trust.AddEmergency(b.Emergencies, e)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -115,7 +115,7 @@ func (n *Node) ApplyEmergency(ctx context.Context, raw []byte, dry bool) (*fealt
 	kept, _, damage := n.store.ReadEmergencies(n.Self())
 	if news || damage != nil || len(kept) < len(statements) {
 		if err := n.store.WriteEmergencies(next.Statements); err != nil {
-			return nil, explain.Wrap(err, explain.FileNotWritten, "purpose", "the emergency statement", "file",
+			return nil, errcode.Wrap(err, errcode.FileNotWritten, "purpose", "the emergency statement", "file",
 				n.store.Path(dir.EmergencyAName))
 		}
 	}
@@ -163,19 +163,19 @@ func (n *Node) reconsider(ctx context.Context) {
 			b = b.Without(scope)
 			delete(n.Trials.Since, scope)
 			detail := "the key that signed it is revoked, and nothing takes its place yet"
-			if raw, err := n.store.Read(dir.SnapshotName(scope, dir.Previous), snapshotform.MaxSigned); err == nil {
+			if raw, err := n.store.Read(dir.SnapshotName(scope, dir.Previous), internalsnapshot.MaxSigned); err == nil {
 				if v, err := again(scope, raw, trust, b, n.Clock.Now()); err == nil {
 					b = b.With(scope, &state.ActiveSnapshot{Verified: v, Raw: raw})
 					detail = "the key that signed it is revoked: the one before is in use again"
 				}
 			}
 			changed = append(changed, scope)
-			r := state.Refusal{Scope: string(scope), Reason: string(snapshotform.ReasonSigner), Detail: detail,
+			r := state.Refusal{Scope: string(scope), Reason: string(internalsnapshot.ReasonSigner), Detail: detail,
 				At: n.Clock.Now().UTC()}
 			n.reports.Rejected(r.Scope, r.Reason)
 			n.log.LogAttrs(ctx, slog.LevelError, "snapshot not used any more", slog.String("scope", r.Scope),
 				slog.String("reason", r.Reason),
-				slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", detail))
+				slog.String("code", string(errcode.SnapshotRefused)), slog.String("detail", detail))
 			if n.status.Refused(r) {
 				n.keepRefusals(ctx)
 			}

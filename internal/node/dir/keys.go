@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // KeyPair is a P-256 key. It holds it in a function, so that no printer walks
@@ -146,8 +146,8 @@ func ParseSVID(data []byte, extra ...string) (SVID, []*pem.Block, error) {
 
 // ParseCertificate reads one certificate of bounded size.
 func ParseCertificate(der []byte) (*x509.Certificate, error) {
-	if len(der) > identityform.MaxCertificateBytes {
-		return nil, fmt.Errorf("a certificate of %d bytes, limit %d", len(der), identityform.MaxCertificateBytes)
+	if len(der) > internalidentity.MaxCertificateBytes {
+		return nil, fmt.Errorf("a certificate of %d bytes, limit %d", len(der), internalidentity.MaxCertificateBytes)
 	}
 	return x509.ParseCertificate(der)
 }

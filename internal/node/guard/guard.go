@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -209,7 +209,7 @@ func (e *RefusedError) Error() string { return e.explain().Error() }
 // Unwrap returns the refusal as it is told.
 func (e *RefusedError) Unwrap() error { return e.explain() }
 
-func (e *RefusedError) explain() *explain.Error {
+func (e *RefusedError) explain() *errcode.Error {
 	about := []any{"action", string(e.Action), "state", string(e.State), "partition", string(e.Partition), "reason",
 		e.Reason}
 	switch RefusalReason(e.Reason) {
@@ -218,23 +218,23 @@ func (e *RefusedError) explain() *explain.Error {
 		for _, r := range rules() {
 			names = append(names, string(r.Action))
 		}
-		if guess := slip.Guess(string(e.Action), names); guess != "" {
+		if guess := humanize.Suggest(string(e.Action), names); guess != "" {
 			about = append(about, "guess", guess)
 		}
-		return explain.New(explain.ActionUnknown, about...)
+		return errcode.New(errcode.ActionUnknown, about...)
 	case NotAllowed:
-		return explain.New(explain.ActionNotAllowed, about...)
+		return errcode.New(errcode.ActionNotAllowed, about...)
 	case Withdrawn:
-		return explain.New(explain.ActionBoundOver,
+		return errcode.New(errcode.ActionBoundOver,
 			append(about, "bound", "this node's "+e.Bound, "ended", "was revoked")...)
 	case BoundOver, IdentityOver, ScopeExpired, ScopeMissing:
 		about = append(about, "bound", e.Bound)
 		if !e.Ended.IsZero() {
 			about = append(about, "ended", "ended at "+e.Ended.UTC().Format(time.RFC3339))
 		}
-		return explain.New(explain.ActionBoundOver, about...)
+		return errcode.New(errcode.ActionBoundOver, about...)
 	}
-	return explain.New(explain.ActionNeedsContact, about...)
+	return errcode.New(errcode.ActionNeedsContact, about...)
 }
 
 // Standing is what is known of one scope.

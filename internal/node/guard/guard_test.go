@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/snapshot"
@@ -246,20 +246,20 @@ func TestRefusalIsWorded(t *testing.T) {
 		action guard.Action
 		after  time.Duration
 		edit   func(*guard.Facts)
-		code   explain.Code
+		code   errcode.Code
 		bound  string
 		ended  time.Duration
 	}{
-		{guard.IssueCertificates, 5 * time.Hour, nil, explain.ActionNeedsContact, "", 0},
-		{"become_root", 5 * time.Hour, nil, explain.ActionUnknown, "", 0},
-		{"start_service", 0, nil, explain.ActionUnknown, "", 0},
-		{guard.ContinueServices, 2 * time.Hour, func(f *guard.Facts) { f.Policy.Allow = nil }, explain.ActionNotAllowed,
+		{guard.IssueCertificates, 5 * time.Hour, nil, errcode.ActionNeedsContact, "", 0},
+		{"become_root", 5 * time.Hour, nil, errcode.ActionUnknown, "", 0},
+		{"start_service", 0, nil, errcode.ActionUnknown, "", 0},
+		{guard.ContinueServices, 2 * time.Hour, func(f *guard.Facts) { f.Policy.Allow = nil }, errcode.ActionNotAllowed,
 			"", 0},
-		{guard.ContinueServices, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.max", maxFor},
-		{guard.PreserveRoutes, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.route_ttl", routeFor},
-		{guard.PreserveSessions, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.session_ttl", sessionFor},
-		{guard.ContinueServices, svidFor, nil, explain.ActionBoundOver, "svid", svidFor},
-		{guard.ContinueServices, lifetime, nil, explain.ActionBoundOver, "trust_bundle", lifetime},
+		{guard.ContinueServices, 5 * time.Hour, nil, errcode.ActionBoundOver, "degraded.max", maxFor},
+		{guard.PreserveRoutes, 5 * time.Hour, nil, errcode.ActionBoundOver, "degraded.route_ttl", routeFor},
+		{guard.PreserveSessions, 5 * time.Hour, nil, errcode.ActionBoundOver, "degraded.session_ttl", sessionFor},
+		{guard.ContinueServices, svidFor, nil, errcode.ActionBoundOver, "svid", svidFor},
+		{guard.ContinueServices, lifetime, nil, errcode.ActionBoundOver, "trust_bundle", lifetime},
 	} {
 		f := f
 		if tc.edit != nil {
@@ -272,7 +272,7 @@ func TestRefusalIsWorded(t *testing.T) {
 			t.Errorf("%s: %+v (%v), want %s, %s", tc.action, got, err, tc.code, tc.bound)
 			continue
 		}
-		worded, _ := errors.AsType[*explain.Error](err)
+		worded, _ := errors.AsType[*errcode.Error](err)
 		if worded.Fields["action"] != string(tc.action) || worded.Fields["state"] == "" || worded.Do == "" {
 			t.Errorf("%s: %v", tc.action, worded.Fields)
 		}

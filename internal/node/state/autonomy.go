@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/node/guard"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -96,7 +96,7 @@ func (b *TrustState) Policy() (guard.DegradedPolicy, time.Time) {
 		SessionTTL: ceiling.Max}
 	revoked := b.Revocations()
 	p.Allow = slices.DeleteFunc(p.Allow,
-		func(name string) bool { return revoked.Revokes(snapshotform.RevokedPermission, name) })
+		func(name string) bool { return revoked.Revokes(internalsnapshot.RevokedPermission, name) })
 	if !slices.Contains(b.assignedScopes(), snapshot.ScopeDegradedModePolicy) {
 		return p, time.Time{}
 	}

@@ -10,10 +10,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -168,7 +168,7 @@ func TestLoadDropsCompanions(t *testing.T) {
 	l := m.lockedLoad(s)
 	qos := snapshot.ScopeQoSPolicy
 	b := m.keep(s, l.Me, l.TrustState, m.Gives(m.member, []snapshot.Scope{qos}))
-	b = m.keep(s, l.Me, b, m.OfGroup(m.member, authortest.QoS(1)))
+	b = m.keep(s, l.Me, b, m.OfGroup(m.member, signedtest.QoS(1)))
 	if got := m.lockedLoad(s); versionOf(got.TrustState, qos) == 0 || slices.Contains(got.Dropped, dir.SnapshotName(qos, dir.Active)) {
 		t.Fatalf("it is not used: %v", got.Refused)
 	}
@@ -226,15 +226,15 @@ func TestLoadOfAnotherNode(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		chain func(m *machine, key dir.KeyPair) []*x509.Certificate
-		want  explain.Code
+		want  errcode.Code
 	}{
 		{"of another node", func(m *machine, key dir.KeyPair) []*x509.Certificate {
 			b, _ := m.NewMember("node-b")
 			return m.Issue(key.Signer().Public(), b.ID, m.SVIDTTL)
-		}, explain.NodeWrong},
+		}, errcode.NodeWrong},
 		{"under another root", func(m *machine, key dir.KeyPair) []*x509.Certificate {
-			return authortest.New(m.t, []string{authortest.Coordinator}).Issue(key.Signer().Public(), m.member.ID, m.SVIDTTL)
-		}, explain.NodeStateCorrupt},
+			return signedtest.New(m.t, []string{signedtest.Coordinator}).Issue(key.Signer().Public(), m.member.ID, m.SVIDTTL)
+		}, errcode.NodeStateCorrupt},
 		{"its own", func(m *machine, key dir.KeyPair) []*x509.Certificate {
 			return m.Issue(key.Signer().Public(), m.member.ID, m.SVIDTTL)
 		}, ""},
@@ -269,7 +269,7 @@ func TestUnusableIdentitySaysWhatToDo(t *testing.T) {
 		m := newMachine(t)
 		tc.do(m)
 		_, err := m.load()
-		if !errors.Is(err, explain.NodeStateCorrupt) {
+		if !errors.Is(err, errcode.NodeStateCorrupt) {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
 		}

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/boottime"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/clock"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -43,7 +43,7 @@ func NewClock(wall func() time.Time, elapsed Elapsed) *Clock {
 		wall = time.Now
 	}
 	if elapsed == nil {
-		elapsed = Elapsed(boottime.System())
+		elapsed = Elapsed(clock.SystemBootClock())
 	}
 	return &Clock{Wall: wall, elapsed: elapsed}
 }
@@ -66,7 +66,7 @@ func (c *Clock) Behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance()
-	if d := c.floor.Sub(wall); !c.floor.IsZero() && d > snapshotform.ClockTolerance {
+	if d := c.floor.Sub(wall); !c.floor.IsZero() && d > internalsnapshot.ClockTolerance {
 		return d
 	}
 	return 0
@@ -131,7 +131,7 @@ func (c *Clock) resume(kept *dir.ClockFile, marks snapshot.Marks) {
 	default:
 		// Accepted after the floor was written down. It may have been signed a little
 		// ahead, and does not get more for that by a restart.
-		if signed = signed.Add(-snapshotform.ClockTolerance); signed.After(c.floor) {
+		if signed = signed.Add(-internalsnapshot.ClockTolerance); signed.After(c.floor) {
 			c.floor = signed
 		}
 	}

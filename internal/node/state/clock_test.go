@@ -8,7 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -69,13 +69,13 @@ func TestClockFloor(t *testing.T) {
 		{"set back a little", func(w *watch, c *state.Clock) {
 			w.wall = at
 			c.Learn(signed)
-			w.wall = at.Add(-snapshotform.ClockTolerance)
+			w.wall = at.Add(-internalsnapshot.ClockTolerance)
 		}, 0, 0},
 		{"set back a little more", func(w *watch, c *state.Clock) {
 			w.wall = at
 			c.Learn(signed)
-			w.wall = at.Add(-snapshotform.ClockTolerance - 1)
-		}, 0, snapshotform.ClockTolerance + 1},
+			w.wall = at.Add(-internalsnapshot.ClockTolerance - 1)
+		}, 0, internalsnapshot.ClockTolerance + 1},
 		{"set forward", func(w *watch, c *state.Clock) { w.wall = at; c.Learn(signed); w.wall = at.Add(much) }, much, 0},
 		{"set forward and right again", func(w *watch, c *state.Clock) {
 			w.wall = at
@@ -204,7 +204,7 @@ func TestClockResumes(t *testing.T) {
 		{"no file", func(*dir.ClockFile) bool { return false }, -9 * time.Hour, 0},
 		{"no file, and a clock that is right", func(*dir.ClockFile) bool { return false }, time.Hour, time.Hour},
 		{"a file older than what was signed", func(f *dir.ClockFile) bool { f.Floor = f.Floor.Add(-9 * time.Hour); return true }, -9 * time.Hour,
-			-snapshotform.ClockTolerance},
+			-internalsnapshot.ClockTolerance},
 		{"a file of an older epoch", func(f *dir.ClockFile) bool { f.AuthorityEpoch = 0; return true }, -9 * time.Hour, 0},
 		{"a file of a newer epoch", func(f *dir.ClockFile) bool {
 			f.AuthorityEpoch, f.Floor = 2, f.Floor.Add(-9*time.Hour)

@@ -8,10 +8,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -84,7 +84,7 @@ func TestDecide(t *testing.T) {
 			*b = m.nextEpoch(m.mustLoad().Me, *b)
 			*b = m.took(m.mustLoad().Me, *b, m.Runtime(m.member))
 			return m.Runtime(m.member, func(h *header, _ *runtime, r *record) { h.AuthorityEpoch, r.AuthorityEpoch = 1, 1 })
-		}, refused(snapshotform.ReasonEpoch)},
+		}, refused(internalsnapshot.ReasonEpoch)},
 		{"of the epoch before, and none of the scope came in this one", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = m.nextEpoch(m.mustLoad().Me, *b)
 			return m.Runtime(m.member, func(h *header, _ *runtime, r *record) { h.AuthorityEpoch, r.AuthorityEpoch = 1, 1 })
@@ -95,78 +95,78 @@ func TestDecide(t *testing.T) {
 		}, taken},
 		{"of a higher authority epoch than the trust bundle", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			return m.Runtime(m.member, func(h *header, _ *runtime, r *record) { h.AuthorityEpoch, r.AuthorityEpoch = 2, 2 })
-		}, outcome{reason: snapshotform.ReasonEpoch, ahead: true}},
+		}, outcome{reason: internalsnapshot.ReasonEpoch, ahead: true}},
 		{"of another cluster", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			id, err := identity.New("other.example", identity.Data, "node-a")
 			m.Must(err)
-			other := &authortest.Member{ID: id, Incarnation: m.member.Incarnation}
+			other := &signedtest.Member{ID: id, Incarnation: m.member.Incarnation}
 			return m.Runtime(other, func(h *header, c *runtime, r *record) {
 				h.ClusterID, c.ClusterID, r.ClusterID = "other.example", "other.example", "other.example"
 			})
-		}, refused(snapshotform.ReasonSignature)},
+		}, refused(internalsnapshot.ReasonSignature)},
 		{"by the key of somebody else", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			_, m.ConfigKey, _ = ed25519.GenerateKey(nil)
 			return m.Runtime(m.member)
-		}, refused(snapshotform.ReasonSignature)},
+		}, refused(internalsnapshot.ReasonSignature)},
 		{"for another node", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			other, _ := m.NewMember("node-b")
 			return m.Runtime(other)
-		}, refused(snapshotform.ReasonSubject)},
+		}, refused(internalsnapshot.ReasonSubject)},
 		{"for another incarnation", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			other := *m.member
 			other.Incarnation = identity.KeyID{1}
 			return m.Runtime(&other)
-		}, refused(snapshotform.ReasonSubject)},
+		}, refused(internalsnapshot.ReasonSubject)},
 		{"that ended", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			return m.Runtime(m.member, func(h *header, _ *runtime, _ *record) {
 				h.IssuedAt, h.ValidFrom = m.Ago(2*time.Hour), m.Ago(2*time.Hour)
 				h.RefreshAfter, h.ExpiresAt = m.Ago(time.Hour), m.Ago(time.Minute)
 			})
-		}, refused(snapshotform.ReasonValidity)},
+		}, refused(internalsnapshot.ReasonValidity)},
 		{"that has not begun", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			return m.Runtime(m.member, func(h *header, _ *runtime, _ *record) {
 				h.IssuedAt, h.ValidFrom = m.Ago(-time.Hour), m.Ago(-time.Hour)
 			})
-		}, refused(snapshotform.ReasonValidity)},
+		}, refused(internalsnapshot.ReasonValidity)},
 		{"with another content than its header says", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			s := m.signed(m.Runtime(m.member))
 			s.Content = bytes.Replace(s.Content, []byte("edge-pool"), []byte("edge-pooL"), 1)
 			raw, err := s.Marshal()
 			m.Must(err)
 			return &fealtyv1.SignedSnapshot{Envelope: raw}
-		}, refused(snapshotform.ReasonHash)},
+		}, refused(internalsnapshot.ReasonHash)},
 		{"with another header than was signed", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			s := m.signed(m.Runtime(m.member))
 			s.Header = bytes.Replace(s.Header, []byte("node-a"), []byte("node-b"), 1)
 			raw, err := s.Marshal()
 			m.Must(err)
 			return &fealtyv1.SignedSnapshot{Envelope: raw}
-		}, refused(snapshotform.ReasonSignature)},
+		}, refused(internalsnapshot.ReasonSignature)},
 
 		{"a companion that is listed, for the group", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = m.took(m.mustLoad().Me, *b, m.Gives(m.member, []snapshot.Scope{qos}))
-			return m.OfGroup(m.member, authortest.QoS(1))
+			return m.OfGroup(m.member, signedtest.QoS(1))
 		}, taken},
 		{"a companion that is not listed", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = m.took(m.mustLoad().Me, *b, m.Gives(m.member, nil))
-			return m.OfGroup(m.member, authortest.QoS(1))
-		}, refused(snapshotform.ReasonGrants)},
+			return m.OfGroup(m.member, signedtest.QoS(1))
+		}, refused(internalsnapshot.ReasonGrants)},
 		{"a companion before any node_runtime", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = (*b).Without(runtimeScope)
 			return m.Companion(m.member, qos, &snapshot.QoSPolicy{})
-		}, refused(snapshotform.ReasonGrants)},
+		}, refused(internalsnapshot.ReasonGrants)},
 		{"a companion for another group", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = m.took(m.mustLoad().Me, *b, m.Gives(m.member, []snapshot.Scope{qos}))
 			return m.OfGroup(m.member, &snapshot.QoSPolicy{}, func(h *header, _ *record) { h.OrganizationIDs = []string{"globex"} })
-		}, refused(snapshotform.ReasonSubject)},
+		}, refused(internalsnapshot.ReasonSubject)},
 		{"its own companion, as long as it is what it was for", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = m.took(m.mustLoad().Me, *b, m.Gives(m.member, []snapshot.Scope{snapshot.ScopeServiceAssignment}))
-			return m.OfGroup(m.member, authortest.ContentOf(snapshot.ScopeServiceAssignment, 1))
+			return m.OfGroup(m.member, signedtest.ContentOf(snapshot.ScopeServiceAssignment, 1))
 		}, taken},
 		{"its own companion, for roles that it does not have", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = m.took(m.mustLoad().Me, *b, m.Gives(m.member, []snapshot.Scope{snapshot.ScopeServiceAssignment}))
 			return m.OfGroup(m.member, &snapshot.ServiceAssignment{}, func(h *header, _ *record) { h.Roles = nil })
-		}, refused(snapshotform.ReasonGrants)},
+		}, refused(internalsnapshot.ReasonGrants)},
 
 		{"the next trust bundle", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			m.Version++
@@ -177,10 +177,10 @@ func TestDecide(t *testing.T) {
 			return m.TrustBundle()
 		}, refused("config_version")},
 		{"a trust bundle by another config root", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
-			other := authortest.New(m.t, []string{authortest.Coordinator})
+			other := signedtest.New(m.t, []string{signedtest.Coordinator})
 			other.Version += 5
 			return other.TrustBundle()
-		}, refused(snapshotform.ReasonSignature)},
+		}, refused(internalsnapshot.ReasonSignature)},
 		{"a trust bundle of the next epoch, with the links", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			m.Epoch, m.Version = 2, 1 // the version may begin anew
 			(*b).Links = m.Links()
@@ -189,7 +189,7 @@ func TestDecide(t *testing.T) {
 		{"a trust bundle of the next epoch, without the links", func(m *machine, _ **state.TrustState) *fealtyv1.SignedSnapshot {
 			m.Epoch, m.Version = 2, 1
 			return m.TrustBundle()
-		}, refused(snapshotform.ReasonHistory)},
+		}, refused(internalsnapshot.ReasonHistory)},
 		{"a trust bundle whose links are another history", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			m.Epoch, m.Version = 2, 1
 			var previous history.Hash
@@ -202,19 +202,19 @@ func TestDecide(t *testing.T) {
 			}
 			(*b).Links = m.Links()
 			return m.TrustBundle()
-		}, refused(snapshotform.ReasonHistory)},
+		}, refused(internalsnapshot.ReasonHistory)},
 		{"a trust bundle with links that cannot be read", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			m.Epoch, m.Version = 2, 1
 			(*b).Links = [][]byte{[]byte("{}")}
 			return m.TrustBundle()
-		}, refused(snapshotform.ReasonHistory)},
+		}, refused(internalsnapshot.ReasonHistory)},
 
 		{"what only a stale trust bundle speaks for", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			stale := (*b).Active[snapshot.ScopeTrustBundle].Verified
 			*b = (*b).Without(snapshot.ScopeTrustBundle)
 			(*b).Stale = stale
 			return m.Runtime(m.member)
-		}, refused(snapshotform.ReasonSigner)},
+		}, refused(internalsnapshot.ReasonSigner)},
 		{"a trust bundle after a stale one", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			stale := (*b).Active[snapshot.ScopeTrustBundle].Verified
 			*b = (*b).Without(snapshot.ScopeTrustBundle)
@@ -225,7 +225,7 @@ func TestDecide(t *testing.T) {
 		{"anything without any trust bundle", func(m *machine, b **state.TrustState) *fealtyv1.SignedSnapshot {
 			*b = (*b).Without(snapshot.ScopeTrustBundle)
 			return m.Runtime(m.member)
-		}, refused(snapshotform.ReasonSignature)},
+		}, refused(internalsnapshot.ReasonSignature)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t)

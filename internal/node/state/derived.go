@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -24,7 +24,7 @@ func (s *Store) checkFormat() error {
 	if err != nil || dir.Unseal(data, &f) != nil || f.Format <= dir.StoreFormat {
 		return nil
 	}
-	return explain.New(explain.NodeStateNewer, "dir", s.Dir, "release", f.Release)
+	return errcode.New(errcode.NodeStateNewer, "dir", s.Dir, "release", f.Release)
 }
 
 // Stamp writes down who writes the directory from now on.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -39,7 +39,7 @@ func (s *Store) WriteEmergencies(statements [][]byte) error {
 // copies has. Damage is returned beside them. Their signatures were verified when they
 // came, by signers who may have changed since; what is on this disk can only take
 // away.
-func (s *Store) ReadEmergencies(me Self) (raw [][]byte, out []*cosigned.Emergency, problem error) {
+func (s *Store) ReadEmergencies(me Self) (raw [][]byte, out []*trust.Emergency, problem error) {
 	var problems []error
 	for _, name := range []string{dir.EmergencyAName, dir.EmergencyBName} {
 		data, err := s.Read(name, maxEmergencyBytes)
@@ -63,7 +63,7 @@ func (s *Store) ReadEmergencies(me Self) (raw [][]byte, out []*cosigned.Emergenc
 			if e.ClusterID != me.Cluster || e.Root != me.Pin {
 				continue // of before a reseed, which changed all that it names
 			}
-			next, news, err := cosigned.AddEmergency(out, e)
+			next, news, err := trust.AddEmergency(out, e)
 			if err != nil {
 				problems = append(problems, s.Corrupt(name, err))
 				continue
@@ -76,19 +76,19 @@ func (s *Store) ReadEmergencies(me Self) (raw [][]byte, out []*cosigned.Emergenc
 	return raw, out, errors.Join(problems...)
 }
 
-func readEmergency(raw []byte) (*cosigned.Emergency, error) {
-	signed, err := cosigned.UnmarshalEmergency(raw)
+func readEmergency(raw []byte) (*trust.Emergency, error) {
+	signed, err := trust.UnmarshalEmergency(raw)
 	if err != nil {
 		return nil, err
 	}
-	return cosigned.DecodeEmergency(signed.Statement)
+	return trust.DecodeEmergency(signed.Statement)
 }
 
 // WithStatement returns the statements that are kept, and raw. One that is kept with
 // other signatures is the same statement.
 func WithStatement(kept [][]byte, raw []byte) [][]byte {
 	digest := func(raw []byte) (d snapshot.Digest) {
-		if s, err := cosigned.UnmarshalEmergency(raw); err == nil {
+		if s, err := trust.UnmarshalEmergency(raw); err == nil {
 			d = s.Digest()
 		}
 		return d

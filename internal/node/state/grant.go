@@ -9,9 +9,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -30,7 +30,7 @@ type Wanted struct {
 	TrustState *TrustState
 	// Moved is the change of root that leads to pin, for a member that follows it; nil
 	// if pin is its root already.
-	Moved *cosigned.RootChange
+	Moved *trust.RootChange
 }
 
 // session reports whether what is wanted is a person's or tool's identity: it

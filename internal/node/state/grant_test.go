@@ -9,119 +9,119 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Each way in which a grant is not what was asked for, and the part by which that shows.
 func TestVerifyGrant(t *testing.T) {
-	author := func() *authortest.Author { return authortest.New(t, []string{authortest.Coordinator}) }
+	author := func() *signedtest.Author { return signedtest.New(t, []string{signedtest.Coordinator}) }
 	for _, tc := range []struct {
 		name string
 		part string // "" if it is good
-		edit func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, w *state.Wanted)
+		edit func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, w *state.Wanted)
 	}{
-		{"as asked for", "", func(*authortest.Author, *authortest.Member, *fealtyv1.JoinGrant, *state.Wanted) {}},
-		{"of one who was a member", "", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"as asked for", "", func(*signedtest.Author, *signedtest.Member, *fealtyv1.JoinGrant, *state.Wanted) {}},
+		{"of one who was a member", "", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Outcome = fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER
 		}},
-		{"no outcome", "outcome", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"no outcome", "outcome", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Outcome = 0
 		}},
-		{"an outcome of the future", "outcome", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"an outcome of the future", "outcome", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Outcome = 9
 		}},
-		{"no chain", "chain", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"no chain", "chain", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Chain = nil
 		}},
-		{"a chain without its root", "chain", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a chain without its root", "chain", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Chain = g.Chain[:2]
 		}},
-		{"over another key", "chain", func(a *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"over another key", "chain", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Chain[0] = a.LeafFor(identity.Data, "node-a", nil).Raw
 		}},
-		{"another root", "root", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"another root", "root", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Chain[2] = g.Chain[1]
 		}},
-		{"another pin", "root", func(_ *authortest.Author, _ *authortest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
+		{"another pin", "root", func(_ *signedtest.Author, _ *signedtest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
 			w.Pin[0] ^= 1
 		}},
-		{"another cluster", "chain", func(_ *authortest.Author, _ *authortest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
+		{"another cluster", "chain", func(_ *signedtest.Author, _ *signedtest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
 			w.Cluster = "other.example"
 		}},
-		{"another kind", "chain", func(_ *authortest.Author, _ *authortest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
+		{"another kind", "chain", func(_ *signedtest.Author, _ *signedtest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
 			w.Kind = identity.Shard
 		}},
-		{"of a mesh CA that is not accepted", "chain", func(a *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"of a mesh CA that is not accepted", "chain", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			content := a.Content()
 			content.MeshKeys = []identity.KeyID{{1}}
 			g.TrustBundle = a.SignTrust(a.TrustHeader(), content)
 		}},
-		{"of one that the bundle bans", "chain", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"of one that the bundle bans", "chain", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			content := a.Content()
 			content.BannedKeys = []identity.KeyID{m.Key}
 			g.TrustBundle = a.SignTrust(a.TrustHeader(), content)
 		}},
-		{"no root statement", "root statement", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"no root statement", "root statement", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.RootStatement = nil
 		}},
-		{"a root statement of another root", "root statement", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a root statement of another root", "root statement", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.RootStatement = author().RootStatement()
 		}},
-		{"no trust bundle", "trust bundle", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"no trust bundle", "trust bundle", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.TrustBundle = nil
 		}},
-		{"a trust bundle that is no snapshot", "trust bundle", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a trust bundle that is no snapshot", "trust bundle", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.TrustBundle.Envelope = g.TrustBundle.Envelope[1:]
 		}},
-		{"a trust bundle of another cluster", "trust bundle", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a trust bundle of another cluster", "trust bundle", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.TrustBundle = author().TrustBundle()
 		}},
-		{"a bootstrap in place of the trust bundle", "trust bundle", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a bootstrap in place of the trust bundle", "trust bundle", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.TrustBundle = g.NodeBootstrap
 		}},
-		{"a trust bundle that ended", "trust bundle", func(a *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a trust bundle that ended", "trust bundle", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			h := a.TrustHeader()
 			h.IssuedAt, h.ValidFrom, h.RefreshAfter, h.ExpiresAt = a.Ago(3*time.Hour), a.Ago(3*time.Hour), a.Ago(2*time.Hour), a.Ago(time.Hour)
 			g.TrustBundle = a.SignTrust(h, a.Content())
 		}},
-		{"a trust bundle with another root", "trust bundle", func(a *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a trust bundle with another root", "trust bundle", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			content := a.Content()
 			content.Roots = [][]byte{author().Root.Raw}
 			g.TrustBundle = a.SignTrust(a.TrustHeader(), content)
 		}},
-		{"no bootstrap", "node_bootstrap", func(_ *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"no bootstrap", "node_bootstrap", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.NodeBootstrap = nil
 		}},
-		{"a bootstrap of another node", "node_bootstrap", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a bootstrap of another node", "node_bootstrap", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			other, _ := a.NewMember("node-b")
-			g.NodeBootstrap = a.Bootstrap(&authortest.Member{ID: other.ID, Incarnation: m.Incarnation})
+			g.NodeBootstrap = a.Bootstrap(&signedtest.Member{ID: other.ID, Incarnation: m.Incarnation})
 		}},
-		{"a bootstrap of another incarnation", "node_bootstrap", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
-			g.NodeBootstrap = a.Bootstrap(&authortest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
+		{"a bootstrap of another incarnation", "node_bootstrap", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+			g.NodeBootstrap = a.Bootstrap(&signedtest.Member{ID: m.ID, Incarnation: identity.KeyID{1}})
 		}},
-		{"a bootstrap of the next epoch", "node_bootstrap", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a bootstrap of the next epoch", "node_bootstrap", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			a.Epoch++
 			g.NodeBootstrap = a.Bootstrap(m)
 		}},
-		{"a trust bundle in place of the bootstrap", "node_bootstrap", func(a *authortest.Author, _ *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a trust bundle in place of the bootstrap", "node_bootstrap", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			a.Version++
 			g.NodeBootstrap = a.TrustBundle()
 		}},
-		{"a node_runtime in place of the bootstrap", "node_bootstrap", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+		{"a node_runtime in place of the bootstrap", "node_bootstrap", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.NodeBootstrap = a.Runtime(m)
 		}},
-		{"a person's, without a bootstrap", "", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, w *state.Wanted) {
-			id, err := identity.New(authortest.Cluster, identity.Admin, "alice")
+		{"a person's, without a bootstrap", "", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, w *state.Wanted) {
+			id, err := identity.New(signedtest.Cluster, identity.Admin, "alice")
 			a.Must(err)
 			g.Chain = dir.RawChain(a.Issue(w.Key.Signer().Public(), id, a.SVIDTTL))
 			w.Kind, g.NodeBootstrap = identity.Admin, nil
 		}},
-		{"a reader's, without a bootstrap", "", func(a *authortest.Author, m *authortest.Member, g *fealtyv1.JoinGrant, w *state.Wanted) {
-			id, err := identity.New(authortest.Cluster, identity.Readonly, "bob")
+		{"a reader's, without a bootstrap", "", func(a *signedtest.Author, m *signedtest.Member, g *fealtyv1.JoinGrant, w *state.Wanted) {
+			id, err := identity.New(signedtest.Cluster, identity.Readonly, "bob")
 			a.Must(err)
 			g.Chain = dir.RawChain(a.Issue(w.Key.Signer().Public(), id, a.SVIDTTL))
 			w.Kind, g.NodeBootstrap = identity.Readonly, nil
@@ -164,10 +164,10 @@ func TestVerifyRejoin(t *testing.T) {
 			return m.GrantTo(m.member, key)
 		}, false},
 		{"the incarnation of the key", "", func(m *machine, key dir.KeyPair, _ *state.Wanted) *fealtyv1.JoinGrant {
-			return m.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
+			return m.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
 		}, true},
 		{"a third incarnation", "node_bootstrap", func(m *machine, key dir.KeyPair, _ *state.Wanted) *fealtyv1.JoinGrant {
-			return m.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: identity.KeyID{1}}, key)
+			return m.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: identity.KeyID{1}}, key)
 		}, false},
 		{"another name", "chain", func(m *machine, key dir.KeyPair, _ *state.Wanted) *fealtyv1.JoinGrant {
 			other, _ := m.NewMember("node-b")
@@ -184,22 +184,22 @@ func TestVerifyRejoin(t *testing.T) {
 			return g
 		}, false},
 		{"the root that the signers authorized", "", func(m *machine, key dir.KeyPair, w *state.Wanted) *fealtyv1.JoinGrant {
-			next := authortest.New(m.t, []string{authortest.Coordinator})
-			w.Pin, w.Moved = identity.KeyOf(next.Root), &cosigned.RootChange{Root: identity.KeyOf(next.Root), ConfigRoot: next.Content().ConfigRoot}
+			next := signedtest.New(m.t, []string{signedtest.Coordinator})
+			w.Pin, w.Moved = identity.KeyOf(next.Root), &trust.RootChange{Root: identity.KeyOf(next.Root), ConfigRoot: next.Content().ConfigRoot}
 			w.TrustState = nil
-			return next.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
+			return next.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
 		}, true},
 		{"that root with another config root key", "root statement", func(m *machine, key dir.KeyPair, w *state.Wanted) *fealtyv1.JoinGrant {
-			next := authortest.New(m.t, []string{authortest.Coordinator})
-			w.Pin, w.Moved = identity.KeyOf(next.Root), &cosigned.RootChange{Root: identity.KeyOf(next.Root), ConfigRoot: m.Content().ConfigRoot}
+			next := signedtest.New(m.t, []string{signedtest.Coordinator})
+			w.Pin, w.Moved = identity.KeyOf(next.Root), &trust.RootChange{Root: identity.KeyOf(next.Root), ConfigRoot: m.Content().ConfigRoot}
 			w.TrustState = nil
-			return next.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
+			return next.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
 		}, false},
 		{"that root without a statement", "root statement", func(m *machine, key dir.KeyPair, w *state.Wanted) *fealtyv1.JoinGrant {
-			next := authortest.New(m.t, []string{authortest.Coordinator})
-			w.Pin, w.Moved = identity.KeyOf(next.Root), &cosigned.RootChange{Root: identity.KeyOf(next.Root), ConfigRoot: next.Content().ConfigRoot}
+			next := signedtest.New(m.t, []string{signedtest.Coordinator})
+			w.Pin, w.Moved = identity.KeyOf(next.Root), &trust.RootChange{Root: identity.KeyOf(next.Root), ConfigRoot: next.Content().ConfigRoot}
 			w.TrustState = nil
-			g := next.GrantTo(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
+			g := next.GrantTo(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
 			g.RootStatement = nil
 			return g
 		}, false},

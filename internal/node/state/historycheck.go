@@ -3,7 +3,7 @@ package state
 import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -73,5 +73,5 @@ func (e *trailError) Unwrap() []error { return []error{e.RejectedError, e.cause}
 
 func offTrail(err error) error {
 	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8,
-		Reason: snapshotform.ReasonHistory, Detail: err.Error()}, err}
+		Reason: internalsnapshot.ReasonHistory, Detail: err.Error()}, err}
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/subjects"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -27,7 +27,7 @@ type Loaded struct {
 	TrustState *TrustState
 	// emergencies are the statements of the signers that are in force here, and
 	// statements the same as they were handed in.
-	emergencies []*cosigned.Emergency
+	emergencies []*trust.Emergency
 	statements  [][]byte
 	// Unsaved are the scopes whose pending snapshot is to be placed, with the bytes
 	// that it takes the place of, if any.
@@ -75,7 +75,7 @@ func (s *Store) Load(c *Clock) (*Loaded, error) {
 	}
 	if err := l.Me.Owns(l.SVID.Chain); err != nil {
 		if wrong, ok := errors.AsType[*wrongNodeError](err); ok {
-			return nil, explain.Wrap(err, explain.NodeWrong, "dir", s.Dir, "owner", l.Me.ID, "identity",
+			return nil, errcode.Wrap(err, errcode.NodeWrong, "dir", s.Dir, "owner", l.Me.ID, "identity",
 				"in its certificate is "+wrong.got)
 		}
 		return nil, s.unusableIdentity(dir.SVIDName, err)
@@ -175,7 +175,7 @@ type candidate struct {
 func (s *Store) candidates(l *Loaded, scope snapshot.Scope, now time.Time) []candidate {
 	var out []candidate
 	for _, place := range []string{dir.Active, dir.Pending, dir.Previous} {
-		raw, err := s.Read(dir.SnapshotName(scope, place), snapshotform.MaxSigned)
+		raw, err := s.Read(dir.SnapshotName(scope, place), internalsnapshot.MaxSigned)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -236,7 +236,7 @@ func (s *Store) recheck(l *Loaded, known Ledger, now time.Time) *TrustState {
 				r, ok := errors.AsType[*snapshot.RejectedError](err)
 				switch {
 				case ok && !slices.Contains(Foundations, scope) &&
-					(r.Reason == snapshotform.ReasonSubject || r.Reason == snapshotform.ReasonGrants):
+					(r.Reason == internalsnapshot.ReasonSubject || r.Reason == internalsnapshot.ReasonGrants):
 					// For what the node was before: it was killed before the end of that.
 					l.Dropped = append(l.Dropped, dir.SnapshotName(scope, c.place))
 				case ok && c.place == dir.Pending && r.Reason == snapshot.ReasonUnrecorded:

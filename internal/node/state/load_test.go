@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -42,7 +42,7 @@ func TestLoadDamaged(t *testing.T) {
 	active := func(s snapshot.Scope) string { return dir.SnapshotName(s, dir.Active) }
 	previous := func(s snapshot.Scope) string { return dir.SnapshotName(s, dir.Previous) }
 	type after struct {
-		fails explain.Code   // the start fails, with this
+		fails errcode.Code   // the start fails, with this
 		notes int            // what a person is told
 		files []string       // that are named in what is refused
 		use   map[string]int // how much newer than at the join the versions in use are; -1: none is
@@ -56,9 +56,9 @@ func TestLoadDamaged(t *testing.T) {
 		missing bool // and likewise removed
 		want    after
 	}{
-		{"the anchor", []string{dir.AnchorName}, all, false, after{fails: explain.NodeStateCorrupt}},
-		{"the anchor is of another form", []string{dir.AnchorName}, damage{"": sealed(7)}, false, after{fails: explain.NodeStateCorrupt}},
-		{"the identity", []string{dir.SVIDName}, damage{"cut": cut, "empty": empty}, true, after{fails: explain.NodeStateCorrupt}},
+		{"the anchor", []string{dir.AnchorName}, all, false, after{fails: errcode.NodeStateCorrupt}},
+		{"the anchor is of another form", []string{dir.AnchorName}, damage{"": sealed(7)}, false, after{fails: errcode.NodeStateCorrupt}},
+		{"the identity", []string{dir.SVIDName}, damage{"cut": cut, "empty": empty}, true, after{fails: errcode.NodeStateCorrupt}},
 		{"one copy of the marks", []string{dir.MarksAName}, all, true, after{use: fine}},
 		{"the other copy of the marks", []string{dir.MarksBName}, all, true, after{use: fine}},
 		{"both copies of the marks", []string{dir.MarksAName, dir.MarksBName}, all, true,
@@ -132,7 +132,7 @@ func TestLoadDamaged(t *testing.T) {
 func (m *machine) fill() {
 	m.t.Helper()
 	l := m.mustLoad()
-	s, err := state.OpenStore(m.disk.FS(), authortest.DataDir)
+	s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir)
 	m.Must(err)
 	defer s.Close()
 	s.Pin = l.Me.Pin
@@ -158,26 +158,26 @@ func (m *machine) fill() {
 // A folder that is no member's, and one that cannot be opened.
 func TestOpen(t *testing.T) {
 	disk := durabletest.NewDisk()
-	if _, err := state.OpenStore(disk.FS(), ""); !errors.Is(err, explain.BadValue) {
+	if _, err := state.OpenStore(disk.FS(), ""); !errors.Is(err, errcode.BadValue) {
 		t.Errorf("a blank folder: %v", err)
 	}
-	if state.Joined(disk.FS(), authortest.DataDir) {
+	if state.Joined(disk.FS(), signedtest.DataDir) {
 		t.Error("an empty disk has a member")
 	}
-	s, err := state.OpenStore(disk.FS(), authortest.DataDir)
+	s, err := state.OpenStore(disk.FS(), signedtest.DataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Load(state.NewClock(nil, nil)); !errors.Is(err, state.ErrNoMember) {
 		t.Errorf("an empty folder: %v", err)
 	}
-	if _, err := state.OpenStore(disk.FS(), authortest.DataDir); !errors.Is(err, explain.NodeLocked) {
+	if _, err := state.OpenStore(disk.FS(), signedtest.DataDir); !errors.Is(err, errcode.NodeLocked) {
 		t.Errorf("a folder that somebody has open: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s, err = state.OpenStore(disk.FS(), authortest.DataDir)
+	s, err = state.OpenStore(disk.FS(), signedtest.DataDir)
 	if err != nil {
 		t.Fatalf("a folder that was given back: %v", err)
 	}
@@ -185,22 +185,22 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := newMachine(t)
-	if !state.Joined(m.disk.FS(), authortest.DataDir) {
+	if !state.Joined(m.disk.FS(), signedtest.DataDir) {
 		t.Error("a member is not found")
 	}
 	for _, tc := range []struct {
 		name string
 		file any
-		want explain.Code
+		want errcode.Code
 	}{
 		{"written by this release", dir.StoreFile{Format: dir.StoreFormat, Release: "v1"}, ""},
 		{"written by an older one", dir.StoreFile{Format: dir.StoreFormat - 1, Release: "v0"}, ""},
-		{"written by a newer one", dir.StoreFile{Format: dir.StoreFormat + 1, Release: "v9"}, explain.NodeStateNewer},
+		{"written by a newer one", dir.StoreFile{Format: dir.StoreFormat + 1, Release: "v9"}, errcode.NodeStateNewer},
 	} {
 		data, err := dir.Seal(tc.file)
 		m.Must(err)
 		m.disk.Put(path(dir.StoreName), data)
-		s, err := state.OpenStore(m.disk.FS(), authortest.DataDir)
+		s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir)
 		if tc.want == "" && err != nil || tc.want != "" && !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -209,13 +209,13 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	m.disk.Put(path(dir.StoreName), []byte("damaged"))
-	if s, err := state.OpenStore(m.disk.FS(), authortest.DataDir); err != nil {
+	if s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir); err != nil {
 		t.Errorf("a damaged note of the release: %v", err)
 	} else {
 		m.Must(s.Close())
 	}
 	m.disk.Refuse(syscall.EROFS)
-	if _, err := state.OpenStore(m.disk.FS(), "/elsewhere"); !errors.Is(err, explain.FolderUnusable) || !strings.Contains(err.Error(), "--data") {
+	if _, err := state.OpenStore(m.disk.FS(), "/elsewhere"); !errors.Is(err, errcode.FolderUnusable) || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("a disk that takes nothing: %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestStamp(t *testing.T) {
 func TestAnchorVerify(t *testing.T) {
 	m := newMachine(t)
 	good := m.mustLoad().Me.Anchor
-	other := authortest.New(t, []string{authortest.Coordinator})
+	other := signedtest.New(t, []string{signedtest.Coordinator})
 	elsewhere, err := identity.New("other.example", identity.Data, "node-a")
 	m.Must(err)
 	for name, edit := range map[string]func(a *state.Anchor){
@@ -266,7 +266,7 @@ func TestAnchorVerify(t *testing.T) {
 	}
 	// Its certificates are its own, in their order, whatever the time is.
 	chain := func(id identity.ID) []*x509.Certificate { return m.Issue(m.key.Signer().Public(), id, m.SVIDTTL) }
-	b, err := identity.New(authortest.Cluster, identity.Data, "node-b")
+	b, err := identity.New(signedtest.Cluster, identity.Data, "node-b")
 	m.Must(err)
 	for name, tc := range map[string]struct {
 		chain []*x509.Certificate
@@ -291,7 +291,7 @@ func TestJournal(t *testing.T) {
 		bend     func(m *machine, whole []byte)
 		finished bool
 		notes    int
-		fails    explain.Code
+		fails    errcode.Code
 		kept     bool
 	}{
 		{"whole", func(m *machine, whole []byte) { m.disk.Put(path(dir.JournalName), whole) }, true, 0, "", false},
@@ -303,13 +303,13 @@ func TestJournal(t *testing.T) {
 		{"that others may read", func(m *machine, whole []byte) {
 			m.disk.Put(path(dir.JournalName), whole)
 			m.disk.Chmod(path(dir.JournalName), 0o644)
-		}, false, 0, explain.NodeStateCorrupt, true},
+		}, false, 0, errcode.NodeStateCorrupt, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t)
 			key, err := dir.NewKeyPair()
 			m.Must(err)
-			journal := m.JournalOf(&authortest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
+			journal := m.JournalOf(&signedtest.Member{ID: m.member.ID, Incarnation: key.ID}, key)
 			whole, err := dir.Seal(journal)
 			m.Must(err)
 			tc.bend(m, whole)
@@ -375,18 +375,18 @@ func TestLedgerCopies(t *testing.T) {
 	} {
 		m.disk.Put(path(dir.MarksAName), tc.a)
 		m.disk.Put(path(dir.MarksBName), tc.b)
-		fresh := &state.Store{FS: m.disk.FS(), Dir: authortest.DataDir, Pin: l.Me.Pin}
+		fresh := &state.Store{FS: m.disk.FS(), Dir: signedtest.DataDir, Pin: l.Me.Pin}
 		got, err := fresh.ReadLedger()
 		if err != nil || !same(got, tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		// What is written next counts, whatever was found.
 		m.Must(fresh.WriteLedger(older))
-		if got, err := (&state.Store{FS: m.disk.FS(), Dir: authortest.DataDir, Pin: l.Me.Pin}).ReadLedger(); err != nil || !same(got, older) {
+		if got, err := (&state.Store{FS: m.disk.FS(), Dir: signedtest.DataDir, Pin: l.Me.Pin}).ReadLedger(); err != nil || !same(got, older) {
 			t.Errorf("%s, and then another one was written: %v", name, err)
 		}
 	}
-	if _, err := (&state.Store{FS: m.disk.FS(), Dir: authortest.DataDir, Pin: identity.KeyID{1}}).ReadLedger(); !errors.Is(err, dir.ErrDamaged) {
+	if _, err := (&state.Store{FS: m.disk.FS(), Dir: signedtest.DataDir, Pin: identity.KeyID{1}}).ReadLedger(); !errors.Is(err, dir.ErrDamaged) {
 		t.Errorf("marks of another root: %v", err)
 	}
 	m.Must(s.Remove(dir.MarksAName, dir.MarksBName, "not there"))
@@ -413,7 +413,7 @@ func TestLedgerEveryCut(t *testing.T) {
 // comes back with (I13).
 func TestInterrupted(t *testing.T) {
 	type operation = func(m *machine, s *state.Store, l *state.Loaded) func() error
-	author := authortest.New(t, []string{authortest.Coordinator})
+	author := signedtest.New(t, []string{signedtest.Coordinator})
 	for name, tc := range map[string]struct {
 		op operation
 		// is reports which of two states the folder is in; neither is an error.
@@ -450,12 +450,12 @@ func TestInterrupted(t *testing.T) {
 		}},
 		"leaving": {func(_ *machine, s *state.Store, _ *state.Loaded) func() error { return s.Wipe },
 			func(m *machine) (old, new bool) {
-				s, err := state.OpenStore(m.disk.FS(), authortest.DataDir)
+				s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir)
 				m.Must(err)
 				defer s.Close()
 				_, err = s.Load(state.NewClock(m.Clock, nil))
 				if errors.Is(err, state.ErrNoMember) {
-					return false, errors.Is(s.NotJoined(), explain.NodeNotJoined)
+					return false, errors.Is(s.NotJoined(), errcode.NodeNotJoined)
 				}
 				return err == nil, false
 			}},
@@ -546,7 +546,7 @@ func TestPeriods(t *testing.T) {
 		t.Errorf("one: %v, %v", kept, err)
 	}
 	m.disk.Put(path(dir.DegradedName), []byte("x"))
-	if kept, err := s.ReadPeriods(); kept != nil || !errors.Is(err, explain.NodeStateCorrupt) {
+	if kept, err := s.ReadPeriods(); kept != nil || !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("damaged: %v, %v", kept, err)
 	}
 }
@@ -566,19 +566,19 @@ func TestWipe(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if err := s.NotJoined(); !errors.Is(err, explain.NodeNotJoined) {
+	if err := s.NotJoined(); !errors.Is(err, errcode.NodeNotJoined) {
 		t.Errorf("after leaving: %v", err)
 	}
 	// One that lost its anchor did not leave.
 	m = newMachine(t)
 	s = m.open()
 	m.Must(s.Remove(dir.AnchorName))
-	if err := s.NotJoined(); !errors.Is(err, explain.NodeStateCorrupt) {
+	if err := s.NotJoined(); !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("the anchor is gone, and the identity is there: %v", err)
 	}
 	// One that was cut off while it left did.
 	m.Must(s.Write(dir.LeftName, nil))
-	if err := s.NotJoined(); !errors.Is(err, explain.NodeNotJoined) {
+	if err := s.NotJoined(); !errors.Is(err, errcode.NodeNotJoined) {
 		t.Errorf("cut off while it left: %v", err)
 	}
 }

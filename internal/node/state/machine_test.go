@@ -5,19 +5,19 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // machine is one that joined, its disk, and the authorities of its cluster. Nobody is asked over
 // any network: a snapshot is what the author signs.
 type machine struct {
-	*authortest.Author
+	*signedtest.Author
 	t      testing.TB
-	member *authortest.Member
+	member *signedtest.Member
 	key    dir.KeyPair
 	disk   *durabletest.Disk
 
@@ -26,22 +26,22 @@ type machine struct {
 
 func newMachine(t testing.TB) *machine {
 	t.Helper()
-	return like(t, authortest.New(t, []string{authortest.Coordinator}))
+	return like(t, signedtest.New(t, []string{signedtest.Coordinator}))
 }
 
 // like is a machine that joined the cluster of author.
-func like(t testing.TB, author *authortest.Author) *machine {
+func like(t testing.TB, author *signedtest.Author) *machine {
 	t.Helper()
 	m := &machine{Author: author, t: t, disk: durabletest.NewDisk()}
 	m.member, m.key = m.NewMember("node-a")
-	m.Enrol(m.disk.FS(), authortest.DataDir, m.member, m.key)
+	m.Enrol(m.disk.FS(), signedtest.DataDir, m.member, m.key)
 	return m
 }
 
 // open opens the folder; it is given back when the test ends, or the disk restarts.
 func (m *machine) open() *state.Store {
 	m.t.Helper()
-	s, err := state.OpenStore(m.disk.FS(), authortest.DataDir)
+	s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir)
 	m.Must(err)
 	m.t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -50,7 +50,7 @@ func (m *machine) open() *state.Store {
 // load reads the folder as an agent does that starts.
 func (m *machine) load() (*state.Loaded, error) {
 	m.t.Helper()
-	s, err := state.OpenStore(m.disk.FS(), authortest.DataDir)
+	s, err := state.OpenStore(m.disk.FS(), signedtest.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (m *machine) mustLoad() *state.Loaded {
 }
 
 // path is where a file of the folder is.
-func path(name string) string { return authortest.DataDir + "/" + name }
+func path(name string) string { return signedtest.DataDir + "/" + name }
 
 func (m *machine) read(name string) []byte {
 	m.t.Helper()

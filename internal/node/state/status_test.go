@@ -10,9 +10,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -88,15 +88,15 @@ func TestConditionRefusals(t *testing.T) {
 func TestRefusalOf(t *testing.T) {
 	now := time.Unix(1000, 0)
 	long := strings.Repeat("ü", state.MaxDetailBytes)
-	rejected := &snapshot.RejectedError{Scope: qosScope, Reason: snapshotform.ReasonHash, Detail: long}
+	rejected := &snapshot.RejectedError{Scope: qosScope, Reason: internalsnapshot.ReasonHash, Detail: long}
 	for _, tc := range []struct {
 		name, scope           string
 		err                   error
 		wantScope, wantReason string
 	}{
-		{"a rejection", "", fmt.Errorf("so: %w", rejected), "qos_policy", snapshotform.ReasonHash},
+		{"a rejection", "", fmt.Errorf("so: %w", rejected), "qos_policy", internalsnapshot.ReasonHash},
 		{"of an unknown scope", "made/up", &snapshot.RejectedError{Scope: "made/up", Reason: "x"}, "other", "x"},
-		{"of a scope that the sender called otherwise", "route_policy", rejected, "qos_policy", snapshotform.ReasonHash},
+		{"of a scope that the sender called otherwise", "route_policy", rejected, "qos_policy", internalsnapshot.ReasonHash},
 		{"no snapshot at all", "qos_policy", errors.New(long), "qos_policy", "malformed"},
 		{"no snapshot of any scope", "x", errors.New("y"), "other", "malformed"},
 	} {
@@ -113,7 +113,7 @@ func TestRefusalOf(t *testing.T) {
 	if got := state.OneLine(nil); got != "" {
 		t.Errorf("no error: %q", got)
 	}
-	if got := state.OneLine(explain.New(explain.NodeNotJoined, "dir", "/d")); !strings.HasPrefix(got, string(explain.NodeNotJoined)+": ") || strings.Contains(got, "\n") {
+	if got := state.OneLine(errcode.New(errcode.NodeNotJoined, "dir", "/d")); !strings.HasPrefix(got, string(errcode.NodeNotJoined)+": ") || strings.Contains(got, "\n") {
 		t.Errorf("%q", got)
 	}
 	if got := state.OneLine(errors.New("a\nb")); got != "a; b" {
@@ -128,11 +128,11 @@ func TestWaits(t *testing.T) {
 		reason snapshot.Reason
 		want   bool
 	}{
-		{qosScope, snapshotform.ReasonSigner, true}, {qosScope, snapshotform.ReasonSignature, true}, {qosScope, snapshotform.ReasonEpoch, true},
-		{runtimeScope, snapshotform.ReasonSigner, true}, {bundleScope, snapshotform.ReasonSigner, false}, {"x", snapshotform.ReasonSigner, false},
-		{qosScope, snapshotform.ReasonSubject, true}, {qosScope, snapshotform.ReasonGrants, true}, {runtimeScope, snapshotform.ReasonSubject, false},
-		{bootScope, snapshotform.ReasonGrants, false}, {"x", snapshotform.ReasonGrants, false},
-		{qosScope, snapshotform.ReasonHash, false}, {qosScope, snapshotform.ReasonValidity, false}, {qosScope, snapshot.ReasonVersion, false},
+		{qosScope, internalsnapshot.ReasonSigner, true}, {qosScope, internalsnapshot.ReasonSignature, true}, {qosScope, internalsnapshot.ReasonEpoch, true},
+		{runtimeScope, internalsnapshot.ReasonSigner, true}, {bundleScope, internalsnapshot.ReasonSigner, false}, {"x", internalsnapshot.ReasonSigner, false},
+		{qosScope, internalsnapshot.ReasonSubject, true}, {qosScope, internalsnapshot.ReasonGrants, true}, {runtimeScope, internalsnapshot.ReasonSubject, false},
+		{bootScope, internalsnapshot.ReasonGrants, false}, {"x", internalsnapshot.ReasonGrants, false},
+		{qosScope, internalsnapshot.ReasonHash, false}, {qosScope, internalsnapshot.ReasonValidity, false}, {qosScope, snapshot.ReasonVersion, false},
 	} {
 		if got := state.Waits(tc.scope, tc.reason); got != tc.want {
 			t.Errorf("%s of %s: %v", tc.reason, tc.scope, got)

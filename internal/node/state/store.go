@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -64,7 +64,7 @@ type Store struct {
 // release wrote is left alone: the error is NodeStateNewer.
 func OpenStore(files durable.FS, folder string) (*Store, error) {
 	if folder == "" {
-		return nil, explain.New(explain.BadValue, "name", "the data directory", "value", "blank", "want",
+		return nil, errcode.New(errcode.BadValue, "name", "the data directory", "value", "blank", "want",
 			"a folder of the agent's own")
 	}
 	s := &Store{FS: files, Dir: folder, Next: dir.NextName, Flag: "--data"}
@@ -84,7 +84,7 @@ func (s *Store) Own(parts ...string) error {
 	lock, err := s.FS.Lock(s.Path(dir.LockName))
 	if err != nil {
 		if held, ok := errors.AsType[*durable.LockedError](err); ok {
-			return explain.Wrap(err, explain.NodeLocked, "dir", s.Dir, "pid", held.PID)
+			return errcode.Wrap(err, errcode.NodeLocked, "dir", s.Dir, "pid", held.PID)
 		}
 		return s.unusable(err)
 	}
@@ -117,7 +117,7 @@ func (s *Store) unusable(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		cause = p.Path + ": " + p.Err.Error()
 	}
-	return explain.Wrap(err, explain.FolderUnusable, "dir", s.Dir, "cause", cause, "flag", s.Flag)
+	return errcode.Wrap(err, errcode.FolderUnusable, "dir", s.Dir, "cause", cause, "flag", s.Flag)
 }
 
 // Close gives the folder back.
@@ -160,7 +160,7 @@ func (s *Store) WriteSealed(name string, v any) error {
 
 // Corrupt words damage for a person.
 func (s *Store) Corrupt(name string, err error) error {
-	return explain.Wrap(err, explain.NodeStateCorrupt, "file", s.Path(name), "problem", err.Error())
+	return errcode.Wrap(err, errcode.NodeStateCorrupt, "file", s.Path(name), "problem", err.Error())
 }
 
 // Anchor is what the node believes without asking anybody, and who it is.
@@ -405,7 +405,7 @@ func (s *Store) Place(scope snapshot.Scope, raw, old []byte) error {
 
 // Settle makes the active file of scope that of what is in use after a failed trial.
 func (s *Store) Settle(scope snapshot.Scope, raw []byte) error {
-	if was, err := s.Read(dir.SnapshotName(scope, dir.Active), snapshotform.MaxSigned); err == nil &&
+	if was, err := s.Read(dir.SnapshotName(scope, dir.Active), internalsnapshot.MaxSigned); err == nil &&
 		bytes.Equal(was, raw) {
 		return nil
 	}
@@ -546,7 +546,7 @@ func (s *Store) unusableIdentity(name string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		problem = "it is missing, and the rest of the identity is there"
 	}
-	return explain.Wrap(err, explain.NodeStateCorrupt, "file", s.Path(name), "problem", problem, "do", do)
+	return errcode.Wrap(err, errcode.NodeStateCorrupt, "file", s.Path(name), "problem", problem, "do", do)
 }
 
 // memberOnDisk returns KIND/NAME of the node by whichever part of its identity can be
@@ -580,5 +580,5 @@ func (s *Store) NotJoined() error {
 	if _, err := s.Read(dir.SVIDName, dir.MaxSVIDBytes); err == nil && errors.Is(leaving, fs.ErrNotExist) {
 		return s.unusableIdentity(dir.AnchorName, fs.ErrNotExist)
 	}
-	return explain.New(explain.NodeNotJoined, "dir", s.Dir)
+	return errcode.New(errcode.NodeNotJoined, "dir", s.Dir)
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/authortest"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -60,7 +60,7 @@ func (x *tester) try(came *fealtyv1.SignedSnapshot, contact bool) state.Decision
 }
 
 func (x *tester) qos(n int, edits ...func(*header, *record)) *fealtyv1.SignedSnapshot {
-	return x.OfGroup(x.member, authortest.QoS(n), edits...)
+	return x.OfGroup(x.member, signedtest.QoS(n), edits...)
 }
 
 // priority is that of the qos_policy in use; 0 without one.

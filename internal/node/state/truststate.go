@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/cosigned"
 	"github.com/fealty-io/fealty/internal/node/guard"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/subjects"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -92,7 +92,7 @@ type TrustState struct {
 
 	// Emergencies are the statements of the signers that are in force here, and
 	// statements the same as they were handed in.
-	Emergencies []*cosigned.Emergency
+	Emergencies []*trust.Emergency
 	Statements  [][]byte
 
 	// Contact is what connections are verified by.
@@ -323,7 +323,7 @@ func given(b *TrustState, h snapshot.Header) error {
 	if b.gives(h) {
 		return nil
 	}
-	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: snapshotform.ReasonGrants,
+	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: internalsnapshot.ReasonGrants,
 		Detail: "no node_runtime in use gives it to this node"}
 }
 
@@ -334,7 +334,7 @@ func Vouched(b *TrustState, scope snapshot.Scope) error {
 	if scope == snapshot.ScopeTrustBundle || b.Active[snapshot.ScopeTrustBundle] != nil {
 		return nil
 	}
-	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshotform.ReasonSigner,
+	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: internalsnapshot.ReasonSigner,
 		Detail: "no trust bundle is in use that lists its signer"}
 }
 
@@ -392,9 +392,9 @@ type Early struct {
 // trust bundle, or a node_runtime, that is on its way.
 func Waits(scope snapshot.Scope, reason snapshot.Reason) bool {
 	switch reason {
-	case snapshotform.ReasonSignature, snapshotform.ReasonSigner, snapshotform.ReasonEpoch:
+	case internalsnapshot.ReasonSignature, internalsnapshot.ReasonSigner, internalsnapshot.ReasonEpoch:
 		return Known(scope) && scope != snapshot.ScopeTrustBundle
-	case snapshotform.ReasonSubject, snapshotform.ReasonGrants:
+	case internalsnapshot.ReasonSubject, internalsnapshot.ReasonGrants:
 		return Known(scope) && !slices.Contains(Foundations, scope)
 	}
 	return false
@@ -494,12 +494,12 @@ func (b *TrustState) Bundle() *snapshot.Verified {
 
 // Revocations are all that the node must not rely on.
 func (b *TrustState) Revocations() snapshot.Revocations {
-	return cosigned.RevocationsOf(b.Bundle(), b.Emergencies...)
+	return trust.RevocationsOf(b.Bundle(), b.Emergencies...)
 }
 
 // Stated are what statements of the signers revoke, beyond any bundle.
 func (b *TrustState) Stated() snapshot.Revocations {
-	return cosigned.RevocationsOf(nil, b.Emergencies...)
+	return trust.RevocationsOf(nil, b.Emergencies...)
 }
 
 // Effective returns what the node me may rely on of h: its content without what is

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/authortest"
-	"github.com/fealty-io/fealty/internal/cosigned"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/signed/signedtest"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -46,11 +46,11 @@ func TestTerms(t *testing.T) {
 		max      bool // there is a time to work alone
 		fresh    bool // the bootstrap has a freshness
 	}{
-		{"joined", joined, bootScope, authortest.Coordinator, "", true, true},
+		{"joined", joined, bootScope, signedtest.Coordinator, "", true, true},
 		{"with a node_runtime", ran, runtimeScope, "c2.prod.example:7443", "draining", true, false},
-		{"the node_runtime is damaged", ran.Without(runtimeScope), "", authortest.Coordinator, "", false, false},
-		{"the node_runtime is put in place", &arriving, bootScope, authortest.Coordinator, "", true, true},
-		{"a bootstrap of the next epoch", nextEpoch, bootScope, authortest.Coordinator, "", true, true},
+		{"the node_runtime is damaged", ran.Without(runtimeScope), "", signedtest.Coordinator, "", false, false},
+		{"the node_runtime is put in place", &arriving, bootScope, signedtest.Coordinator, "", true, true},
+		{"a bootstrap of the next epoch", nextEpoch, bootScope, signedtest.Coordinator, "", true, true},
 		{"neither", ran.Without(runtimeScope).Without(bootScope), "", "", "", false, false},
 	} {
 		var got snapshot.Scope
@@ -108,11 +108,11 @@ func TestReadyAndFresh(t *testing.T) {
 	// What ends first counts, in whatever place it stands, and of header and record the one that ends first.
 	ran := m.took(l.Me, l.TrustState, m.Gives(m.member, []snapshot.Scope{qosScope}))
 	first, _ := ran.Active[runtimeScope].Verified.Record()
-	longer := m.took(l.Me, ran, m.OfGroup(m.member, authortest.QoS(1), func(_ *header, r *record) { r.FreshUntil = r.FreshUntil.Add(time.Hour) }))
+	longer := m.took(l.Me, ran, m.OfGroup(m.member, signedtest.QoS(1), func(_ *header, r *record) { r.FreshUntil = r.FreshUntil.Add(time.Hour) }))
 	if since, until := longer.FreshSpan(); !since.Equal(first.IssuedAt) || !until.Equal(first.FreshUntil) {
 		t.Errorf("beside what is fresh longer: from %v to %v, want %v to %v", since, until, first.IssuedAt, first.FreshUntil)
 	}
-	shorter := m.took(l.Me, ran, m.OfGroup(m.member, authortest.QoS(1), func(h *header, _ *record) { h.RefreshAfter = h.IssuedAt.Add(time.Minute) }))
+	shorter := m.took(l.Me, ran, m.OfGroup(m.member, signedtest.QoS(1), func(h *header, _ *record) { h.RefreshAfter = h.IssuedAt.Add(time.Minute) }))
 	own := shorter.Active[qosScope].Verified.Header()
 	if since, until := shorter.FreshSpan(); !since.Equal(own.IssuedAt) || !until.Equal(own.RefreshAfter) {
 		t.Errorf("with a header that ends before its record: from %v to %v, want %v to %v", since, until, own.IssuedAt, own.RefreshAfter)
@@ -142,7 +142,7 @@ func TestCompanions(t *testing.T) {
 	if got := b.Lacks(); !slices.Equal(got, []snapshot.Scope{qosScope, routes}) {
 		t.Errorf("it lacks %v", got)
 	}
-	b = m.took(l.Me, b, m.OfGroup(m.member, authortest.QoS(1)))
+	b = m.took(l.Me, b, m.OfGroup(m.member, signedtest.QoS(1)))
 	if got := b.Lacks(); !slices.Equal(got, []snapshot.Scope{routes}) {
 		t.Errorf("it lacks %v", got)
 	}
@@ -219,14 +219,14 @@ func TestFacts(t *testing.T) {
 		c.Degraded.Allow = []string{"continue_services", "preserve_routes"}
 	}))
 	whole := m.took(l.Me, m.took(l.Me, ran, m.OfGroup(m.member, &snapshot.DegradedModePolicy{Allow: []string{"preserve_routes"}, Max: time.Minute,
-		RouteTTL: time.Second, SessionTTL: 2 * time.Second})), m.OfGroup(m.member, authortest.QoS(1)))
-	stating := func(b *state.TrustState, edit func(*cosigned.Emergency)) *state.TrustState {
-		signed, err := cosigned.UnmarshalEmergency(m.Emergency(1, edit))
+		RouteTTL: time.Second, SessionTTL: 2 * time.Second})), m.OfGroup(m.member, signedtest.QoS(1)))
+	stating := func(b *state.TrustState, edit func(*trust.Emergency)) *state.TrustState {
+		signed, err := trust.UnmarshalEmergency(m.Emergency(1, edit))
 		m.Must(err)
-		e, err := cosigned.DecodeEmergency(signed.Statement)
+		e, err := trust.DecodeEmergency(signed.Statement)
 		m.Must(err)
 		next := *b
-		next.Emergencies = []*cosigned.Emergency{e}
+		next.Emergencies = []*trust.Emergency{e}
 		return &next
 	}
 	active := func(f guard.Facts) string {
@@ -265,17 +265,17 @@ func TestFacts(t *testing.T) {
 		{"without the bootstrap too", whole.Without(runtimeScope).Without(bootScope), "trust_bundle", "node_runtime trust_bundle", "", 0, "", false, false},
 		{"without a trust bundle", whole.Without(bundleScope), "degraded_mode_policy node_runtime qos_policy", "degraded_mode_policy qos_policy trust_bundle",
 			"preserve_routes", time.Minute, "", true, true},
-		{"its role is revoked", stating(whole, func(e *cosigned.Emergency) {
-			e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedRole, Name: "data/node-a/core"}}
+		{"its role is revoked", stating(whole, func(e *trust.Emergency) {
+			e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedRole, Name: "data/node-a/core"}}
 		}), "degraded_mode_policy node_runtime qos_policy trust_bundle", "degraded_mode_policy qos_policy trust_bundle", "preserve_routes", time.Minute, guard.LimitRoles, true, true},
-		{"the role of another one is revoked", stating(whole, func(e *cosigned.Emergency) {
-			e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedRole, Name: "data/node-b/core"}}
+		{"the role of another one is revoked", stating(whole, func(e *trust.Emergency) {
+			e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedRole, Name: "data/node-b/core"}}
 		}), "degraded_mode_policy node_runtime qos_policy trust_bundle", "degraded_mode_policy qos_policy trust_bundle", "preserve_routes", time.Minute, "", true, true},
-		{"a permission is revoked", stating(whole, func(e *cosigned.Emergency) {
-			e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "preserve_routes"}}
+		{"a permission is revoked", stating(whole, func(e *trust.Emergency) {
+			e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedPermission, Name: "preserve_routes"}}
 		}), "degraded_mode_policy node_runtime qos_policy trust_bundle", "degraded_mode_policy qos_policy trust_bundle", "", time.Minute, "", true, true},
-		{"a permission is revoked, and there is no policy but that of its terms", stating(joined, func(e *cosigned.Emergency) {
-			e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
+		{"a permission is revoked, and there is no policy but that of its terms", stating(joined, func(e *trust.Emergency) {
+			e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedPermission, Name: "continue_services"}}
 		}), "node_bootstrap trust_bundle", "trust_bundle", "", 24 * time.Hour, "", false, false},
 	} {
 		f := tc.b.Facts()
@@ -297,14 +297,14 @@ func TestFacts(t *testing.T) {
 	// A record over the same header is a newer word, and one that is older than it is none.
 	m.Shift.Add(int64(time.Hour))
 	is := whole.Active[qosScope].Verified.Header()
-	renewed := m.took(l.Me, whole, m.OfGroup(m.member, authortest.QoS(1), func(h *header, _ *record) { *h = is }))
+	renewed := m.took(l.Me, whole, m.OfGroup(m.member, signedtest.QoS(1), func(h *header, _ *record) { *h = is }))
 	if got := renewed.Facts().Word; !got.Equal(renewed.NewestRecord().IssuedAt) || !got.After(newest.IssuedAt) {
 		t.Errorf("under a newer record the newest word is of %v, want %v", got, renewed.NewestRecord().IssuedAt)
 	}
 	m.Shift.Store(0)
 	// Of several records the newest counts, by epoch and then by generation.
 	wrong := func(_ *header, r *record) { r.Revocations, r.IssuedAt = snapshot.Digest{1}, m.Ago(-time.Second) }
-	one := m.OfGroup(m.member, authortest.QoS(2), wrong)
+	one := m.OfGroup(m.member, signedtest.QoS(2), wrong)
 	lagging := m.took(l.Me, whole, one)
 	if !lagging.Facts().Missing {
 		t.Error("the newest of several records names revocations that the bundle does not have, and none is missing")
@@ -314,7 +314,7 @@ func TestFacts(t *testing.T) {
 	}
 	// The epoch comes first: a record of the next one counts, however low its generation is.
 	next := m.nextEpoch(l.Me, whole)
-	missing := m.took(l.Me, next, m.OfGroup(m.member, authortest.QoS(3), func(h *header, r *record) {
+	missing := m.took(l.Me, next, m.OfGroup(m.member, signedtest.QoS(3), func(h *header, r *record) {
 		wrong(h, r)
 		r.Generation = 1
 	}))
@@ -348,25 +348,25 @@ func TestFacts(t *testing.T) {
 func TestMergeAddresses(t *testing.T) {
 	m := newMachine(t)
 	b := m.mustLoad().TrustState
-	if got := state.MergeAddresses(b, []string{"x:1", authortest.Coordinator, "x:1"}); !slices.Equal(got, []string{authortest.Coordinator, "x:1"}) {
+	if got := state.MergeAddresses(b, []string{"x:1", signedtest.Coordinator, "x:1"}); !slices.Equal(got, []string{signedtest.Coordinator, "x:1"}) {
 		t.Errorf("%v", got)
 	}
 	var many []string
 	for i := range 2 * state.MaxAddresses {
 		many = append(many, fmt.Sprintf("c%d:1", i))
 	}
-	if got := state.MergeAddresses(b, many); len(got) != state.MaxAddresses || got[0] != authortest.Coordinator {
+	if got := state.MergeAddresses(b, many); len(got) != state.MaxAddresses || got[0] != signedtest.Coordinator {
 		t.Errorf("%d addresses, the first of them %s", len(got), got[0])
 	}
-	signed, err := cosigned.UnmarshalEmergency(m.Emergency(1, func(e *cosigned.Emergency) {
-		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedCoordinator, Name: "x:1"}}
+	signed, err := trust.UnmarshalEmergency(m.Emergency(1, func(e *trust.Emergency) {
+		e.Revoked = []snapshot.Revoked{{Kind: internalsnapshot.RevokedCoordinator, Name: "x:1"}}
 	}))
 	m.Must(err)
-	e, err := cosigned.DecodeEmergency(signed.Statement)
+	e, err := trust.DecodeEmergency(signed.Statement)
 	m.Must(err)
 	next := *b
-	next.Emergencies = []*cosigned.Emergency{e}
-	if got := state.MergeAddresses(&next, []string{"x:1", "y:1"}); !slices.Equal(got, []string{authortest.Coordinator, "y:1"}) {
+	next.Emergencies = []*trust.Emergency{e}
+	if got := state.MergeAddresses(&next, []string{"x:1", "y:1"}); !slices.Equal(got, []string{signedtest.Coordinator, "y:1"}) {
 		t.Errorf("with one revoked: %v", got)
 	}
 }
@@ -376,36 +376,36 @@ func TestReadTrustView(t *testing.T) {
 	m := newMachine(t)
 	m.fill()
 	files := m.disk.FS()
-	v, err := state.ReadTrustView(files, authortest.DataDir, m.Clock())
+	v, err := state.ReadTrustView(files, signedtest.DataDir, m.Clock())
 	if err != nil || v.Lost || v.Stale || v.Trust.Me != m.member.ID || len(v.Marks.All()) == 0 || len(v.Coordinators) == 0 || v.Quarantined(qosScope, snapshot.Digest{}) {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	if v, err := state.ReadTrustView(files, authortest.DataDir, m.Clock().Add(100*24*time.Hour)); err != nil || !v.Stale || v.Lost {
+	if v, err := state.ReadTrustView(files, signedtest.DataDir, m.Clock().Add(100*24*time.Hour)); err != nil || !v.Stale || v.Lost {
 		t.Errorf("when the bundle ended: %+v, %v", v, err)
 	}
-	raw, err := state.ReadActive(files, authortest.DataDir, runtimeScope)
+	raw, err := state.ReadActive(files, signedtest.DataDir, runtimeScope)
 	if err != nil || !bytes.Equal(raw, m.read(dir.SnapshotName(runtimeScope, dir.Active))) {
 		t.Errorf("%d bytes, %v", len(raw), err)
 	}
-	if _, err := state.ReadActive(files, authortest.DataDir, qosScope); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := state.ReadActive(files, signedtest.DataDir, qosScope); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing is in use: %v", err)
 	}
 	m.Must(files.Remove(path(dir.MarksAName)))
 	m.Must(files.Remove(path(dir.MarksBName)))
-	if v, err := state.ReadTrustView(files, authortest.DataDir, m.Clock()); err != nil || !v.Lost || !v.Stale || len(v.Marks.All()) == 0 {
+	if v, err := state.ReadTrustView(files, signedtest.DataDir, m.Clock()); err != nil || !v.Lost || !v.Stale || len(v.Marks.All()) == 0 {
 		t.Errorf("without the marks: %+v, %v", v, err)
 	}
 	anchor := m.read(dir.AnchorName)
 	m.disk.Put(path(dir.AnchorName), anchor[1:])
-	if _, err := state.ReadTrustView(files, authortest.DataDir, m.Clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+	if _, err := state.ReadTrustView(files, signedtest.DataDir, m.Clock()); !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("a damaged anchor: %v", err)
 	}
 	m.Must(files.Remove(path(dir.AnchorName)))
-	if _, err := state.ReadTrustView(files, authortest.DataDir, m.Clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+	if _, err := state.ReadTrustView(files, signedtest.DataDir, m.Clock()); !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("without an anchor, and with an identity: %v", err)
 	}
 	m.Must(files.Remove(path(dir.SVIDName)))
-	if _, err := state.ReadTrustView(files, authortest.DataDir, m.Clock()); !errors.Is(err, explain.NodeNotJoined) {
+	if _, err := state.ReadTrustView(files, signedtest.DataDir, m.Clock()); !errors.Is(err, errcode.NodeNotJoined) {
 		t.Errorf("no member: %v", err)
 	}
 }
@@ -415,8 +415,8 @@ func TestEmergenciesOnDisk(t *testing.T) {
 	m := newMachine(t)
 	s := m.open()
 	me := m.lockedLoad(s).Me
-	ban := func(n uint64, edit func(*cosigned.Emergency)) []byte {
-		return m.Emergency(n, func(e *cosigned.Emergency) {
+	ban := func(n uint64, edit func(*trust.Emergency)) []byte {
+		return m.Emergency(n, func(e *trust.Emergency) {
 			e.Keys = []identity.KeyID{{byte(n)}}
 			if edit != nil {
 				edit(e)
@@ -424,8 +424,8 @@ func TestEmergenciesOnDisk(t *testing.T) {
 		})
 	}
 	one, two := ban(1, nil), ban(2, nil)
-	elsewhere := ban(3, func(e *cosigned.Emergency) { e.Root = identity.KeyID{9} })
-	foreign := ban(4, func(e *cosigned.Emergency) { e.ClusterID = "other.example" })
+	elsewhere := ban(3, func(e *trust.Emergency) { e.Root = identity.KeyID{9} })
+	foreign := ban(4, func(e *trust.Emergency) { e.ClusterID = "other.example" })
 	if raw, all, err := s.ReadEmergencies(me); raw != nil || all != nil || err != nil {
 		t.Errorf("none: %v, %v, %v", raw, all, err)
 	}
@@ -466,7 +466,7 @@ func TestEmergenciesOnDisk(t *testing.T) {
 		t.Errorf("another one: %d", len(kept))
 	}
 	// With other signatures it is the same statement.
-	signed, err := cosigned.UnmarshalEmergency(one)
+	signed, err := trust.UnmarshalEmergency(one)
 	m.Must(err)
 	_, key, _ := ed25519.GenerateKey(nil)
 	m.Must(signed.Sign(key))
@@ -504,7 +504,7 @@ func TestBehind(t *testing.T) {
 		}
 	}
 	m.disk.Put(path(dir.BehindName), []byte("x"))
-	if behind, err := s.ReadBehind(b); behind || !errors.Is(err, explain.NodeStateCorrupt) {
+	if behind, err := s.ReadBehind(b); behind || !errors.Is(err, errcode.NodeStateCorrupt) {
 		t.Errorf("damaged: %v, %v", behind, err)
 	}
 }

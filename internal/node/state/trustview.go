@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,7 +41,7 @@ func ReadTrustView(files durable.FS, folder string, now time.Time) (TrustView, e
 	case errors.Is(err, fs.ErrNotExist):
 		return TrustView{}, s.NotJoined()
 	case errors.Is(err, fs.ErrPermission):
-		return TrustView{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file",
+		return TrustView{}, errcode.Wrap(err, errcode.FileMissing, "purpose", "the node's identity", "file",
 			s.Path(dir.AnchorName), "cause", "permission denied")
 	}
 	me, err := s.readAnchor(now)
@@ -69,7 +69,7 @@ func ReadTrustView(files durable.FS, folder string, now time.Time) (TrustView, e
 // use for scope, not verified. Without one the error matches fs.ErrNotExist.
 func ReadActive(files durable.FS, folder string, scope snapshot.Scope) ([]byte, error) {
 	s := &Store{FS: files, Dir: folder}
-	return s.Read(dir.SnapshotName(scope, dir.Active), snapshotform.MaxSigned)
+	return s.Read(dir.SnapshotName(scope, dir.Active), internalsnapshot.MaxSigned)
 }
 
 // MaxAddresses bounds the addresses that are kept or tried.
@@ -81,7 +81,7 @@ func MergeAddresses(b *TrustState, joined []string) []string {
 	var out []string
 	revoked := b.Revocations()
 	for _, a := range append(slices.Clone(b.Coordinators()), joined...) {
-		if len(out) < MaxAddresses && !slices.Contains(out, a) && !revoked.Revokes(snapshotform.RevokedCoordinator, a) {
+		if len(out) < MaxAddresses && !slices.Contains(out, a) && !revoked.Revokes(internalsnapshot.RevokedCoordinator, a) {
 			out = append(out, a)
 		}
 	}

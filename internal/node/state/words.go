@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // Stamp is t in a sentence.
@@ -25,7 +25,7 @@ func OneLine(err error) string {
 	if err == nil {
 		return ""
 	}
-	if e, ok := errors.AsType[*explain.Error](err); ok {
+	if e, ok := errors.AsType[*errcode.Error](err); ok {
 		return Clip(fmt.Sprintf("%s: %s (%s)", e.Code, e.What, e.Why), MaxDetailBytes)
 	}
 	return Clip(strings.ReplaceAll(err.Error(), "\n", "; "), MaxDetailBytes)

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/identitytest"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 var most = pemfile.Limits{Bytes: 64 << 10, Blocks: 8}
@@ -24,15 +24,15 @@ type texts struct {
 }
 
 func newTexts(t testing.TB) texts {
-	p, q, key := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "lab", nil), identitytest.NewKey(t)
+	p, q, key := pkitest.NewPKI(t, "corp", nil), pkitest.NewPKI(t, "lab", nil), pkitest.NewKey(t)
 	leaf := p.Issue(t, key, nil)[0]
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := texts{
-		root: string(identitytest.PEM(p.Root.Cert)), other: string(identitytest.PEM(q.Root.Cert)), leaf: string(identitytest.PEM(leaf)),
-		key: string(identitytest.KeyPEM(t, key)), public: string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})),
+		root: string(pkitest.PEM(p.Root.Cert)), other: string(pkitest.PEM(q.Root.Cert)), leaf: string(pkitest.PEM(leaf)),
+		key: string(pkitest.KeyPEM(t, key)), public: string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})),
 		certs: map[string]*x509.Certificate{"root": p.Root.Cert, "other": q.Root.Cert, "leaf": leaf},
 	}
 	w.secret = strings.Split(w.key, "\n")[1][20:50]

@@ -16,8 +16,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/providerform"
+	internalprovider "github.com/fealty-io/fealty/internal/provider"
+	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -155,12 +155,12 @@ var cases = []Case{
 				Incarnation: k.p.life.Incarnation}.String()
 			for what, md := range map[string]metadata.MD{
 				"without a token":                 {},
-				"with an empty token":             metadata.Pairs(fenceform.TokenKey, ""),
-				"with two tokens":                 metadata.Pairs(fenceform.TokenKey, good, fenceform.TokenKey, good),
-				"with a token of another version": metadata.Pairs(fenceform.TokenKey, "v2"+good[2:]),
-				"with sequence 0": metadata.Pairs(fenceform.TokenKey,
+				"with an empty token":             metadata.Pairs(signed.TokenKey, ""),
+				"with two tokens":                 metadata.Pairs(signed.TokenKey, good, signed.TokenKey, good),
+				"with a token of another version": metadata.Pairs(signed.TokenKey, "v2"+good[2:]),
+				"with sequence 0": metadata.Pairs(signed.TokenKey,
 					strings.Replace(good, ":1:", ":0:", 1)),
-				"with more behind the token": metadata.Pairs(fenceform.TokenKey, good+":"),
+				"with more behind the token": metadata.Pairs(signed.TokenKey, good+":"),
 			} {
 				a := k.sendWith(md, &fealtyv1.CreateMachineRequest{Machine: id, Domain: k.domain})
 				if a.code != rejected {
@@ -385,8 +385,8 @@ func lists(k *check) {
 	if err != nil {
 		k.fail("ListMachines: %v", err)
 	}
-	if n := len(resp.GetMachines()); n > providerform.MaxPage {
-		k.fail("a page has %d machines, limit %d", n, providerform.MaxPage)
+	if n := len(resp.GetMachines()); n > internalprovider.MaxPage {
+		k.fail("a page has %d machines, limit %d", n, internalprovider.MaxPage)
 	}
 	if len(resp.GetGone()) > 0 {
 		k.fail("a list from the beginning tells of machines that are gone: %v", resp.GetGone())

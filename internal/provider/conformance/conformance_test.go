@@ -22,8 +22,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
+	"github.com/fealty-io/fealty/internal/signed"
 )
 
 // defect is what is wrong with a provider of the tests.
@@ -82,7 +82,7 @@ func newOther(d defect) *other {
 
 func refusal(reason fence.Reason) error {
 	s, _ := status.New(codes.FailedPrecondition, string(reason)).WithDetails(&errdetails.ErrorInfo{
-		Domain: fenceform.ErrorDomain, Reason: string(reason)})
+		Domain: signed.ErrorDomain, Reason: string(reason)})
 	return s.Err()
 }
 
@@ -90,8 +90,8 @@ func refusal(reason fence.Reason) error {
 func (o *other) admit(ctx context.Context, machine string) (note func(), err error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	var c fence.Claim
-	if err := c.Read(fence.Authority{}, md.Get(fenceform.TokenKey), md.Get(fenceform.LineageKey), nil); err != nil {
-		if o.defect == tokenOptional && len(md.Get(fenceform.TokenKey)) == 0 {
+	if err := c.Read(fence.Authority{}, md.Get(signed.TokenKey), md.Get(signed.LineageKey), nil); err != nil {
+		if o.defect == tokenOptional && len(md.Get(signed.TokenKey)) == 0 {
 			return func() {}, nil
 		}
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -344,11 +344,11 @@ func TestReasonsAreOfTheFence(t *testing.T) {
 		reason       fence.Reason
 		right        bool
 	}{
-		{"the reason", fenceform.ErrorDomain, fence.ReasonDuplicate, true},
-		{"another reason", fenceform.ErrorDomain, fence.ReasonStale, false},
+		{"the reason", signed.ErrorDomain, fence.ReasonDuplicate, true},
+		{"another reason", signed.ErrorDomain, fence.ReasonStale, false},
 		{"none", "", "", true},
 		{"another reason of another domain", "provider.example", fence.ReasonStale, true},
-		{"another reason of a domain that looks like it", fenceform.ErrorDomain + ".example", fence.ReasonStale, true},
+		{"another reason of a domain that looks like it", signed.ErrorDomain + ".example", fence.ReasonStale, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -17,8 +17,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/fenceform"
-	"github.com/fealty-io/fealty/internal/providerform"
+	internalprovider "github.com/fealty-io/fealty/internal/provider"
+	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -110,7 +110,7 @@ func (s *suite) live() *process {
 	p := &process{life: fence.Life{Epoch: fence.NewEpoch(s.number, s.lives), Incarnation: fence.NewIncarnation(),
 		Lineage: slices.Clone(s.before), Grant: s.grant}}
 	s.before = append(s.before, p.life.Incarnation)
-	s.before = s.before[max(0, len(s.before)-fenceform.MaxLineage):]
+	s.before = s.before[max(0, len(s.before)-signed.MaxLineage):]
 	return p
 }
 
@@ -188,7 +188,7 @@ func answerOf(err error) answer {
 	st := status.Convert(err)
 	a := answer{code: st.Code(), text: st.Message()}
 	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == fenceform.ErrorDomain {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain {
 			a.reason = fence.Reason(info.GetReason())
 		}
 	}
@@ -218,12 +218,12 @@ func (k *check) send(st stamp, r request) answer {
 	}
 	token := fence.Token{Ownership: ownership, Epoch: st.p.life.Epoch, Sequence: st.sequence,
 		Incarnation: st.p.life.Incarnation, Digest: fence.DigestOf(append([]byte(r.method+"\n"), bytes...))}
-	pairs := []string{fenceform.TokenKey, token.String()}
+	pairs := []string{signed.TokenKey, token.String()}
 	if len(st.p.life.Lineage) > 0 {
-		pairs = append(pairs, fenceform.LineageKey, st.p.life.Lineage.String())
+		pairs = append(pairs, signed.LineageKey, st.p.life.Lineage.String())
 	}
 	if st.p.life.Grant != "" {
-		pairs = append(pairs, fenceform.GrantKey, st.p.life.Grant)
+		pairs = append(pairs, signed.GrantKey, st.p.life.Grant)
 	}
 	return k.sendWith(metadata.Pairs(pairs...), message)
 }
@@ -255,9 +255,9 @@ func (k *check) accepted(st stamp, r request) string {
 	switch {
 	case a.code != codes.OK:
 		k.fail("%v with sequence %d of epoch %v: %v; want it accepted", r, st.sequence, st.p.life.Epoch, a)
-	case a.operation == "" || len(a.operation) > providerform.MaxOperation:
+	case a.operation == "" || len(a.operation) > internalprovider.MaxOperation:
 		k.fail("%v: accepted as operation %.200q; want a name of 1 to %d bytes", r, a.operation,
-			providerform.MaxOperation)
+			internalprovider.MaxOperation)
 	}
 	return a.operation
 }
@@ -391,7 +391,7 @@ func (s *suite) list(ctx context.Context, limit uint32) ([]*fealtyv1.ProviderMac
 	defer cancel()
 	all := make(map[string]*fealtyv1.ProviderMachine)
 	revision := ""
-	for range 10 * providerform.MaxMachines {
+	for range 10 * internalprovider.MaxMachines {
 		resp, err := s.calls.ListMachines(ctx, &fealtyv1.ListMachinesRequest{Revision: revision, Limit: limit})
 		if err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	marks "github.com/fealty-io/fealty/fence/durable"
-	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/provider"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -57,7 +57,7 @@ func TestServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var passed atomic.Int64
-	faults := new(fault.Points)
+	faults := new(failpoint.Points)
 	faults.Watch(func(name string) {
 		if passed.Add(1) == int64(last) {
 			fmt.Printf("\nkilled at %s\n", name)

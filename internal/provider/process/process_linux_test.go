@@ -28,8 +28,8 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/mesh"
@@ -41,7 +41,7 @@ const cluster = "prod.example"
 // site is a process provider that is served over mTLS, in the cluster of its authority.
 type site struct {
 	t         *testing.T
-	authority *identitytest.Authority
+	authority *pkitest.Authority
 	key       ed25519.PrivateKey
 	dir       string
 	grace     time.Duration
@@ -63,7 +63,7 @@ func newSite(t *testing.T) *site { return newSiteWithGrace(t, 500*time.Milliseco
 
 // newSiteWithGrace has a provider that gives a process so long to end by itself.
 func newSiteWithGrace(t *testing.T, grace time.Duration) *site {
-	s := &site{t: t, authority: identitytest.NewAuthority(t, cluster), key: identitytest.NewEd25519Key(t), dir: t.TempDir(), grace: grace,
+	s := &site{t: t, authority: pkitest.NewAuthority(t, cluster), key: pkitest.NewEd25519Key(t), dir: t.TempDir(), grace: grace,
 		marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true}))}
 	s.start()
 	t.Cleanup(func() { s.stop(); endMachines(t, s.dir) })
@@ -361,8 +361,8 @@ func TestOthersAreTurnedAway(t *testing.T) {
 // Whom a provider does not serve it counts, by why: a certificate of no shard, of nobody, or of two at once, none at
 // all, one of another cluster, and what is no TLS.
 func TestThoseTurnedAwayAreCounted(t *testing.T) {
-	a := identitytest.NewAuthority(t, cluster)
-	foreign := identitytest.NewAuthority(t, cluster)
+	a := pkitest.NewAuthority(t, cluster)
+	foreign := pkitest.NewAuthority(t, cluster)
 	p, err := process.Open(process.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 		Profiles: []process.Profile{{Name: "sleeper", Command: []string{"sleep", "600"}, Slots: 1}}})
 	if err != nil {
@@ -386,13 +386,13 @@ func TestThoseTurnedAwayAreCounted(t *testing.T) {
 			Follow: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 			Marks:  fence.InMemory(fence.NewLedger(fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true}))})
 	}()
-	named := func(from *identitytest.Authority, names ...string) []tls.Certificate {
+	named := func(from *pkitest.Authority, names ...string) []tls.Certificate {
 		chain, key := from.IssueRaw(t, func(c *x509.Certificate) {
 			for _, name := range names {
 				c.URIs = append(c.URIs, from.ID(t, identity.Shard, name).URL())
 			}
 		})
-		return []tls.Certificate{identitytest.TLS(chain, key)}
+		return []tls.Certificate{pkitest.TLS(chain, key)}
 	}
 	other, otherKey := a.Issue(t, a.ID(t, identity.Data, "x"))
 	for _, row := range []struct {
@@ -401,7 +401,7 @@ func TestThoseTurnedAwayAreCounted(t *testing.T) {
 		want  codes.Code
 	}{
 		{"a shard", named(a, "eu-1"), codes.OK},
-		{"no shard", []tls.Certificate{identitytest.TLS(other, otherKey)}, codes.PermissionDenied},
+		{"no shard", []tls.Certificate{pkitest.TLS(other, otherKey)}, codes.PermissionDenied},
 		{"no name", named(a), codes.PermissionDenied},
 		{"two names", named(a, "eu-1", "eu-2"), codes.PermissionDenied},
 		{"no certificate", nil, codes.Unavailable}, // it is closed

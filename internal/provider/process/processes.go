@@ -17,9 +17,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/fault"
-	"github.com/fealty-io/fealty/internal/providerform"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -90,7 +90,7 @@ type Config struct {
 	Log *slog.Logger
 
 	// Faults are points at which a test ends the process. Nil outside tests.
-	Faults *fault.Points
+	Faults *failpoint.Points
 }
 
 // Provider implements [provider.Machines].
@@ -442,7 +442,7 @@ func (p *Provider) pause(d time.Duration) bool {
 // fail ends an operation that did not get where it was going.
 func (p *Provider) fail(m *machine, operation, why string) bool {
 	return p.move(m, operation, func(r *record) {
-		r.State, r.LastError = provider.Failed, strings.ToValidUTF8(why[:min(len(why), providerform.MaxLastError)], "")
+		r.State, r.LastError = provider.Failed, strings.ToValidUTF8(why[:min(len(why), internalprovider.MaxLastError)], "")
 	})
 }
 

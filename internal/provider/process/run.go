@@ -18,9 +18,9 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
-	"github.com/fealty-io/fealty/internal/logging"
-	"github.com/fealty-io/fealty/internal/probe"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/logging"
+	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -86,7 +86,7 @@ func NewCounts(output *logging.Writer) *Counts {
 			Name: "fealty_provider_machines",
 			Help: "Machines, by their state.",
 		}, []string{"state"}),
-		reloads: tlsfiles.NewFailures(),
+		reloads: enterprise.NewFailures(),
 	}
 	c.registry.MustRegister(c.refused, c.away, c.machines, c.reloads)
 	c.registry.MustRegister(output.Collectors()...)
@@ -229,7 +229,7 @@ func (p *Provider) handler(counts *Counts, whole func() bool, output *logging.Wr
 		}
 		metrics.ServeHTTP(w, r)
 	})
-	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }, nil))
-	mux.Handle("GET /probe/readiness", probe.Handler(whole, output.Detail))
+	mux.Handle("GET /probe/liveness", platformmetrics.ProbeHandler(func() bool { return true }, nil))
+	mux.Handle("GET /probe/readiness", platformmetrics.ProbeHandler(whole, output.Detail))
 	return mux
 }

@@ -14,15 +14,15 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/fealty-io/fealty/internal/plainname"
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // Limits of what a provider lists.
 const (
-	MaxMachines      = 1_000_000          // of one provider
-	MaxNameBytes     = plainname.MaxBytes // of an id, a provider, a profile, a domain, a tenant, an operation
-	MaxErrorBytes    = 1 << 10            // of the last error of a machine
-	MaxRevisionBytes = 1 << 10            // of the revision of a listing
+	MaxMachines      = 1_000_000             // of one provider
+	MaxNameBytes     = document.MaxNameBytes // of an id, a provider, a profile, a domain, a tenant, an operation
+	MaxErrorBytes    = 1 << 10               // of the last error of a machine
+	MaxRevisionBytes = 1 << 10               // of the revision of a listing
 )
 
 // State is where a machine is in its life.
@@ -130,7 +130,7 @@ func (m *Machine) Check() error {
 		{"provider", m.Provider, false}, {"id", m.ID, false}, {"profile", m.Profile, false}, {"domain", m.Domain, true},
 		{"tenant", m.Tenant, true}, {"operation", m.Operation, true},
 	} {
-		if problem := plainname.Problem(name.value); problem != "" && (name.value != "" || !name.empty) {
+		if problem := document.NameProblem(name.value); problem != "" && (name.value != "" || !name.empty) {
 			return wrong(name.field, "%s", problem)
 		}
 	}
@@ -153,5 +153,5 @@ func (m *Machine) Check() error {
 }
 
 // ValidName reports whether name may be that of a provider, a profile, a domain or a
-// tenant: see package internal/plainname.
-func ValidName(name string) bool { return plainname.Problem(name) == "" }
+// tenant: see package internal/document.
+func ValidName(name string) bool { return document.NameProblem(name) == "" }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 )
 

@@ -32,7 +32,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // Limits of a journal.

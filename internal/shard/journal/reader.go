@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // place is up to where a journal is on disk for good: a segment, and how many bytes of it. The

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 )
 

@@ -21,10 +21,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/notice"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 const (
@@ -41,7 +41,7 @@ type Shard interface {
 	Report(demand.RollUp) (demand.Outcome, error)
 	Wanted(tenant string) []demand.Row
 	Capacity(tenant string) []*inventory.Tally
-	Notices(tenant string) []notice.Notice
+	Notices(tenant string) []scheduler.Notice
 	Release(tenant string, machine inventory.Key) bool
 	// Changed returns a channel that is closed when the next cycle is over.
 	Changed() <-chan struct{}

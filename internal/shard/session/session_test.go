@@ -21,10 +21,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/notice"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/internal/shard/session"
 )
 
@@ -33,7 +32,7 @@ const cluster = "test.example"
 // desk is a shard without a loop: its cycles are made by hand.
 type desk struct {
 	*demand.Book
-	board    *notice.Board
+	board    *scheduler.Board
 	fenced   chan struct{}
 	released chan struct{} // one for each machine that somebody let go
 
@@ -44,7 +43,7 @@ type desk struct {
 }
 
 func newDesk() *desk {
-	return &desk{Book: demand.NewBook(demand.Options{Quarantine: true}), board: notice.NewBoard(time.Hour), fenced: make(chan struct{}),
+	return &desk{Book: demand.NewBook(demand.Options{Quarantine: true}), board: scheduler.NewBoard(time.Hour), fenced: make(chan struct{}),
 		released: make(chan struct{}, 2*session.MaxMessages),
 		tallies:  make(map[string][]*inventory.Tally), changed: make(chan struct{})}
 }
@@ -66,7 +65,7 @@ func (d *desk) Capacity(tenant string) []*inventory.Tally {
 	return d.tallies[tenant]
 }
 
-func (d *desk) Notices(tenant string) []notice.Notice { return d.board.Of(tenant) }
+func (d *desk) Notices(tenant string) []scheduler.Notice { return d.board.Of(tenant) }
 
 func (d *desk) Release(tenant string, m inventory.Key) bool {
 	d.released <- struct{}{}
@@ -442,11 +441,11 @@ func TestTold(t *testing.T) {
 		t.Errorf("%v", c)
 	}
 	now := time.Now()
-	take := func(kind decision.Kind, tenant, id string) decision.Action {
-		return decision.Action{Kind: kind, Tenant: tenant, Profile: "big", Machine: inventory.Key{Provider: "p", ID: id}}
+	take := func(kind scheduler.Kind, tenant, id string) scheduler.Action {
+		return scheduler.Action{Kind: kind, Tenant: tenant, Profile: "big", Machine: inventory.Key{Provider: "p", ID: id}}
 	}
-	a, b, other := take(decision.Reclaim, "red", "a"), take(decision.Preempt, "red", "b"), take(decision.Reclaim, "blue", "c")
-	s.desk.cycle(func() { s.desk.board.Due([]decision.Action{a, b, other}, now) })
+	a, b, other := take(scheduler.Reclaim, "red", "a"), take(scheduler.Preempt, "red", "b"), take(scheduler.Reclaim, "blue", "c")
+	s.desk.cycle(func() { s.desk.board.Due([]scheduler.Action{a, b, other}, now) })
 	for i, want := range []string{"a", "b"} {
 		n := l.hear().GetNotice()
 		if n.GetNumber() != uint64(i+1) || n.GetMachine() != want || n.GetPreempted() != (want == "b") ||
@@ -460,11 +459,11 @@ func TestTold(t *testing.T) {
 	l.say(acknowledge(2))
 	l.say(rollUp(1, row("big", 1)))
 	l.hear() // the answer: what came before it was taken
-	due := s.desk.board.Due([]decision.Action{a, b, other}, now)
+	due := s.desk.board.Due([]scheduler.Action{a, b, other}, now)
 	if !due[0] || due[1] || due[2] {
 		t.Errorf("released are %v", due)
 	}
-	s.desk.cycle(func() { s.desk.board.Due([]decision.Action{a}, now) })
+	s.desk.cycle(func() { s.desk.board.Due([]scheduler.Action{a}, now) })
 	l.hear() // capacity
 	if n := l.hear().GetNotice(); n.GetNumber() != 3 || n.GetMachine() != "b" || n.GetUntil() != nil {
 		t.Errorf("a notice that is over: %v", n)
@@ -483,9 +482,9 @@ func TestTold(t *testing.T) {
 func TestUnacknowledged(t *testing.T) {
 	s := start(t, true)
 	l := s.session()
-	var all []decision.Action
+	var all []scheduler.Action
 	for i := range session.MaxUnacknowledged + 3 {
-		all = append(all, decision.Action{Kind: decision.Reclaim, Tenant: "red", Machine: inventory.Key{Provider: "p", ID: fmt.Sprint(i)}})
+		all = append(all, scheduler.Action{Kind: scheduler.Reclaim, Tenant: "red", Machine: inventory.Key{Provider: "p", ID: fmt.Sprint(i)}})
 	}
 	now := time.Now()
 	s.desk.cycle(func() { s.desk.board.Due(all, now) })

@@ -13,10 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/notice"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // MaxUnacknowledged bounds the notices that an operator has not acknowledged: more are told
@@ -50,11 +49,11 @@ func (e *OrderError) GRPCStatus() *status.Status { return status.New(codes.Inval
 // talk is what one session has said. It does no I/O, and belongs to one goroutine.
 type talk struct {
 	sent, acknowledged uint64 // numbers of notices
-	told               map[inventory.Key]notice.Notice
+	told               map[inventory.Key]scheduler.Notice
 	capacity           *fealtyv1.TenantCapacity // as it was told; nil: not yet
 }
 
-func newTalk() *talk { return &talk{told: make(map[inventory.Key]notice.Notice)} }
+func newTalk() *talk { return &talk{told: make(map[inventory.Key]scheduler.Notice)} }
 
 // acknowledge takes the acknowledgement of notice n.
 func (t *talk) acknowledge(n uint64) error {
@@ -70,26 +69,26 @@ func (t *talk) acknowledge(n uint64) error {
 
 // notices returns what is new of the notices that are out, and which of those that were
 // told are over.
-func (t *talk) notices(out []notice.Notice) (say []*fealtyv1.SessionResponse) {
-	add := func(n notice.Notice, until *timestamppb.Timestamp) {
+func (t *talk) notices(out []scheduler.Notice) (say []*fealtyv1.SessionResponse) {
+	add := func(n scheduler.Notice, until *timestamppb.Timestamp) {
 		t.sent++
 		say = append(say,
 			&fealtyv1.SessionResponse{Message: &fealtyv1.SessionResponse_Notice{Notice: &fealtyv1.MachineNotice{
 				Number: t.sent, Provider: n.Machine.Provider, Machine: n.Machine.ID, Profile: n.Profile, Until: until,
-				Preempted: n.Kind == decision.Preempt}}})
+				Preempted: n.Kind == scheduler.Preempt}}})
 	}
 	room := func() bool { return t.sent-t.acknowledged < MaxUnacknowledged }
 	there := make(map[inventory.Key]struct{}, len(out))
 	for _, n := range out {
 		there[n.Machine] = struct{}{}
 	}
-	var over []notice.Notice
+	var over []scheduler.Notice
 	for k, n := range t.told {
 		if _, still := there[k]; !still {
 			over = append(over, n)
 		}
 	}
-	slices.SortFunc(over, func(a, b notice.Notice) int { return a.Machine.Compare(b.Machine) })
+	slices.SortFunc(over, func(a, b scheduler.Notice) int { return a.Machine.Compare(b.Machine) })
 	for _, n := range over {
 		if !room() {
 			return say

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/store"
 )
 

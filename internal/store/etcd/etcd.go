@@ -53,9 +53,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
-	"github.com/fealty-io/fealty/internal/store/retain"
-	"github.com/fealty-io/fealty/internal/store/wake"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // Options adjust a store. The zero value is right for production.
@@ -130,7 +128,7 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
-	*groupcommit.Store
+	*engine.Store
 	db *database
 }
 
@@ -140,7 +138,7 @@ type database struct {
 	addr   address
 	dialer *dialer
 	id     string // the head's Store; set by Open
-	hub    *wake.Hub
+	hub    *engine.Hub
 
 	mu     sync.Mutex
 	staged *staged // the last stage that was read; guarded by mu
@@ -199,7 +197,7 @@ func prepare(url string, opts Options) (*database, error) {
 		return nil, err
 	}
 	return &database{
-		opts: opts, addr: addr, dialer: newDialer(login, addr.endpoints, opts.Timeout), hub: wake.NewHub(),
+		opts: opts, addr: addr, dialer: newDialer(login, addr.endpoints, opts.Timeout), hub: engine.NewHub(),
 	}, nil
 }
 
@@ -227,9 +225,9 @@ func (db *database) open(ctx context.Context) (*Store, error) {
 	var running sync.WaitGroup
 	running.Go(func() { db.follow(following) })
 	o := db.opts
-	return &Store{db: db, Store: groupcommit.Start(groupcommit.Config{
+	return &Store{db: db, Store: engine.Start(engine.Config{
 		Name: db.name(), Anew: "under a new prefix", Reader: db, Writer: w, Hub: db.hub, Found: found,
-		Retain: retain.Limits{Age: o.Retention, Commits: o.RetainCommits, Bytes: o.RetainBytes},
+		Retain: engine.RetentionLimits{Age: o.Retention, Commits: o.RetainCommits, Bytes: o.RetainBytes},
 		Queue:  o.Queue, Most: most, Look: look, Cost: costOf, Patience: db.patience(),
 		Settled: true, // a read is through the majority, which has what it tells
 		Log:     o.Log,

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/identitytest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 )
 
 // A file of the URL is read whole or refused before anything is dialled: one whose second certificate is damaged was
 // taken for one of a single certificate. What people write around the blocks is no fault.
 func TestFilesOfTheURL(t *testing.T) {
-	p, key := identitytest.NewPKI(t, "corp", nil), identitytest.NewKey(t)
-	root, leaf := string(identitytest.PEM(p.Root.Cert)), string(identitytest.PEM(p.Issue(t, key, nil)...))
+	p, key := pkitest.NewPKI(t, "corp", nil), pkitest.NewKey(t)
+	root, leaf := string(pkitest.PEM(p.Root.Cert)), string(pkitest.PEM(p.Issue(t, key, nil)...))
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -25,12 +25,12 @@ func TestFilesOfTheURL(t *testing.T) {
 		return path
 	}
 	ca := file("ca", "# our root\n"+root)
-	cert, private := file("cert", leaf), file("key", string(identitytest.KeyPEM(t, key)))
-	other := file("other", string(identitytest.KeyPEM(t, identitytest.NewKey(t))))
+	cert, private := file("cert", leaf), file("key", string(pkitest.KeyPEM(t, key)))
+	other := file("other", string(pkitest.KeyPEM(t, pkitest.NewKey(t))))
 	for name, tc := range map[string]struct{ query, says string }{
 		"fit":               {"ca=" + ca + "&cert=" + cert + "&key=" + private, ""},
 		"a damaged CA":      {"ca=" + file("damaged", root+strings.Replace(root, "MII", "M!I", 1)), "line "},
-		"a key as CA":       {"ca=" + file("secret", root+string(identitytest.KeyPEM(t, key))), "replace that key pair"},
+		"a key as CA":       {"ca=" + file("secret", root+string(pkitest.KeyPEM(t, key))), "replace that key pair"},
 		"a key of another":  {"ca=" + ca + "&cert=" + cert + "&key=" + other, "replace both together"},
 		"no key in the key": {"ca=" + ca + "&cert=" + cert + "&key=" + cert, "it holds no private key"},
 	} {

@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
-	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 )
 
 // users makes the user fealty, who may do everything under prefix, with a password, and switches authentication on. change

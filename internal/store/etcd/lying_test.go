@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // script is a server that gives these answers to reads, in turns.
@@ -248,7 +248,7 @@ func FuzzAnswers(f *testing.F) {
 			return err
 		})
 		try(func(s *database) error {
-			_, _, err := (&writer{db: s}).read(t.Context(), groupcommit.Ask{Puts: []string{"p/a"}})
+			_, _, err := (&writer{db: s}).read(t.Context(), engine.Ask{Puts: []string{"p/a"}})
 			return err
 		})
 	})

@@ -11,7 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // A read asks for no more than this at a time.
@@ -255,7 +255,7 @@ func (db *database) gone(err error) error {
 	return err
 }
 
-// Entry implements [groupcommit.Reader].
+// Entry implements [engine.Reader].
 func (db *database) Entry(ctx context.Context, key string) (e store.Entry, err error) {
 	err = db.read(ctx, func(ctx context.Context, x *session) error {
 		e = store.Entry{Key: key}
@@ -299,7 +299,7 @@ func (db *database) Entry(ctx context.Context, key string) (e store.Entry, err e
 	return e, err
 }
 
-// Entries implements [groupcommit.Reader].
+// Entries implements [engine.Reader].
 func (db *database) Entries(ctx context.Context, prefix string) (l store.Listing, err error) {
 	err = db.read(ctx, func(ctx context.Context, x *session) error {
 		return db.list(ctx, x, prefix, &l)
@@ -358,8 +358,8 @@ func (db *database) list(ctx context.Context, x *session, prefix string, l *stor
 	return db.fetch(ctx, x, snap.at, wanted)
 }
 
-// Page implements [groupcommit.Reader].
-func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (groupcommit.Page, error) {
+// Page implements [engine.Reader].
+func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (engine.Page, error) {
 	var changes []store.Change
 	var seen store.Revision
 	var more bool
@@ -441,12 +441,12 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 		return db.fetch(ctx, x, snap.at, wanted)
 	})
 	if err != nil {
-		return groupcommit.Page{}, err
+		return engine.Page{}, err
 	}
 	if h := snap.head; after < h.Compacted || after > h.Revision {
-		return groupcommit.Page{}, &store.CompactedError{After: after, Oldest: h.Compacted, Current: h.Revision}
+		return engine.Page{}, &store.CompactedError{After: after, Oldest: h.Compacted, Current: h.Revision}
 	}
-	return groupcommit.Page{Changes: changes, Seen: seen, More: more}, nil
+	return engine.Page{Changes: changes, Seen: seen, More: more}, nil
 }
 
 // item is an entry as it is listed. A value that stands apart is yet to be read.

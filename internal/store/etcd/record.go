@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // These are the keys of a store below its prefix. Names are fixed in length, so that etcd's
@@ -321,19 +321,19 @@ func encodeOutcome(r store.Revision, digest []byte) []byte {
 	return line(outcomeRecord{r, hex.EncodeToString(digest)})
 }
 
-func decodeOutcome(id string, data []byte) (groupcommit.Outcome, error) {
+func decodeOutcome(id string, data []byte) (engine.Outcome, error) {
 	var o outcomeRecord
 	if _, err := cutLine(data, &o); err != nil {
-		return groupcommit.Outcome{}, damaged(idPrefix+id, err)
+		return engine.Outcome{}, damaged(idPrefix+id, err)
 	}
 	digest, err := hex.DecodeString(o.Digest)
 	if err != nil || o.Revision == 0 {
-		return groupcommit.Outcome{}, damaged(idPrefix+id, err)
+		return engine.Outcome{}, damaged(idPrefix+id, err)
 	}
 	if len(digest) == 0 {
 		digest = nil
 	}
-	return groupcommit.Outcome{Revision: o.Revision, Digest: digest}, nil
+	return engine.Outcome{Revision: o.Revision, Digest: digest}, nil
 }
 
 // stageLine is the first line of a large commit before it is decided.

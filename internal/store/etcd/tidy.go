@@ -8,19 +8,18 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
-	"github.com/fealty-io/fealty/internal/store/retain"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // sweepParts is how many records of the log are deleted at once.
 const sweepParts = 16
 
-// Upkeep implements [groupcommit.Writer].
-func (w *writer) Upkeep(when groupcommit.Occasion) bool {
+// Upkeep implements [engine.Writer].
+func (w *writer) Upkeep(when engine.Occasion) bool {
 	switch when {
-	case groupcommit.Ticked:
+	case engine.Ticked:
 		w.garbage = true // what others left, or what failed the last time
-	case groupcommit.Idle:
+	case engine.Idle:
 		w.tidy()
 	}
 	return w.pending || w.garbage
@@ -36,7 +35,7 @@ func (w *writer) tidy() {
 	}
 	switch {
 	case w.pending:
-		snap, _, err := w.read(ctx, groupcommit.Ask{})
+		snap, _, err := w.read(ctx, engine.Ask{})
 		if err == nil && snap.head.Pending != nil {
 			err = w.finish(ctx, snap)
 		}
@@ -155,7 +154,7 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 
 // compact gives up what etcd keeps of its revisions, all but the last minutes.
 func (w *writer) compact(ctx context.Context) error {
-	snap, _, err := w.read(ctx, groupcommit.Ask{})
+	snap, _, err := w.read(ctx, engine.Ask{})
 	if err != nil {
 		return err
 	}
@@ -181,10 +180,10 @@ func (w *writer) compact(ctx context.Context) error {
 }
 
 // start measures what is there.
-func (w *writer) start(ctx context.Context) (groupcommit.Found, error) {
+func (w *writer) start(ctx context.Context) (engine.Found, error) {
 	db := w.db
 	var snap *snapshot
-	var kept []retain.Part
+	var kept []engine.Part
 	err := db.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
 		if snap, _, err = db.look(ctx, x); err != nil {
 			return err
@@ -193,7 +192,7 @@ func (w *writer) start(ctx context.Context) (groupcommit.Found, error) {
 		h := snap.head
 		// Some of the changes from earlier, as many as retention tells apart.
 		var gets []*pb.RangeRequest
-		width := (h.Revision-h.Compacted)/retain.MarksPerWindow + 1
+		width := (h.Revision-h.Compacted)/engine.MarksPerWindow + 1
 		for r := h.Compacted + 1; r <= h.Revision; r += width {
 			g := db.under(logPrefix)
 			g.Key, g.Limit = db.key(logKey(r, 0)), 1
@@ -221,22 +220,22 @@ func (w *writer) start(ctx context.Context) (groupcommit.Found, error) {
 			if len(kept) > 0 && kept[len(kept)-1].Revision == p.Revision {
 				continue
 			}
-			kept = append(kept, retain.Part{Revision: p.Revision, Bytes: p.Logged - logged})
+			kept = append(kept, engine.Part{Revision: p.Revision, Bytes: p.Logged - logged})
 			logged = p.Logged
 		}
 		if logged >= 0 && h.Logged > logged {
-			kept = append(kept, retain.Part{Revision: h.Revision, Bytes: h.Logged - logged})
+			kept = append(kept, engine.Part{Revision: h.Revision, Bytes: h.Logged - logged})
 		}
 		return nil
 	})
 	if err != nil {
-		return groupcommit.Found{}, err
+		return engine.Found{}, err
 	}
 	h := snap.head
 	w.garbage = true // whatever was left the last time
 	w.pending = h.Pending != nil
 	db.hub.Notify(h.Revision, h.Logged, nil, true)
-	return groupcommit.Found{Compacted: h.Compacted, Revision: h.Revision, Logged: h.Logged, Parts: kept}, nil
+	return engine.Found{Compacted: h.Compacted, Revision: h.Revision, Logged: h.Logged, Parts: kept}, nil
 }
 
 // partSize returns the bytes of the keys and values of a part.

@@ -14,21 +14,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // Bounds of a group in an etcd transaction, and the cost of a job that is no commit.
 var (
-	most = groupcommit.Cost{Ops: usableOps, Bytes: maxRequest, Keys: 4 * getsPerRead}
-	look = groupcommit.Cost{Ops: 2, Bytes: 2*recordBytes + 4*store.MaxKeyBytes, Keys: 1}
+	most = engine.Cost{Ops: usableOps, Bytes: maxRequest, Keys: 4 * getsPerRead}
+	look = engine.Cost{Ops: 2, Bytes: 2*recordBytes + 4*store.MaxKeyBytes, Keys: 1}
 )
 
 // recordBytes bounds a key of ours and the first line of a record, without names.
 const recordBytes = 256
 
 // costOf returns what a commit takes of an etcd transaction, at most.
-func costOf(tx store.Tx) groupcommit.Cost {
-	c := groupcommit.Cost{
+func costOf(tx store.Tx) engine.Cost {
+	c := engine.Cost{
 		Ops: 2, Bytes: 3*recordBytes + 4*len(tx.ID), Keys: len(tx.If) + len(tx.Put) + len(tx.Delete),
 	}
 	for _, w := range tx.Put {
@@ -48,8 +48,8 @@ func costOf(tx store.Tx) groupcommit.Cost {
 
 // large reports whether p is a commit that does not go into one etcd transaction. Such a
 // one is alone in its group.
-func large(p *groupcommit.Plan) bool {
-	inOne := groupcommit.Cost{Ops: usableOps, Bytes: maxRequest}
+func large(p *engine.Plan) bool {
+	inOne := engine.Cost{Ops: usableOps, Bytes: maxRequest}
 	return len(p.Changes) == 1 && !costOf(p.Changes[0].Tx).Within(inOne)
 }
 
@@ -67,7 +67,7 @@ type writer struct {
 	old     []moment // of etcd's revisions, oldest first, with compaction=everything
 }
 
-var _ groupcommit.Writer = (*writer)(nil)
+var _ engine.Writer = (*writer)(nil)
 
 type moment struct {
 	at       time.Time
@@ -81,7 +81,7 @@ func (db *database) patience() time.Duration {
 
 // unknown returns the error of a commit whose answer was lost because of why, which says
 // nothing to callers.
-func unknown(why error) error { return groupcommit.Unknown(errors.New(plain(why))) }
+func unknown(why error) error { return engine.Unknown(errors.New(plain(why))) }
 
 // refusedError: the servers refused what was to be written; nothing was.
 type refusedError struct{ err error }
@@ -89,8 +89,8 @@ type refusedError struct{ err error }
 func (e *refusedError) Error() string { return plain(e.err) }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// Read implements [groupcommit.Writer]. It first moves a large commit to its place.
-func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (groupcommit.State, error) {
+// Read implements [engine.Writer]. It first moves a large commit to its place.
+func (w *writer) Read(ctx context.Context, ask engine.Ask) (engine.State, error) {
 	for {
 		snap, st, err := w.read(ctx, ask)
 		if err == nil && snap.head.Pending == nil {
@@ -106,11 +106,11 @@ func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (groupcommit.Sta
 	}
 }
 
-// Leave implements [groupcommit.Writer].
+// Leave implements [engine.Writer].
 func (w *writer) Leave() { w.staged = nil }
 
-// Write implements [groupcommit.Writer].
-func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
+// Write implements [engine.Writer].
+func (w *writer) Write(ctx context.Context, p *engine.Plan) error {
 	err := w.write(ctx, p)
 	if !errors.Is(err, errMoved) {
 		w.staged = nil
@@ -118,7 +118,7 @@ func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
 	return err
 }
 
-func (w *writer) write(ctx context.Context, p *groupcommit.Plan) error {
+func (w *writer) write(ctx context.Context, p *engine.Plan) error {
 	snap, large := w.snap, large(p)
 	if large {
 		p.Prune = p.Compacted
@@ -164,7 +164,7 @@ func (w *writer) write(ctx context.Context, p *groupcommit.Plan) error {
 	return nil
 }
 
-// Mend implements [groupcommit.Writer].
+// Mend implements [engine.Writer].
 func (w *writer) Mend(ctx context.Context, err error, tries int) error {
 	if errors.Is(err, errMoved) {
 		if tries <= 2 {
@@ -182,7 +182,7 @@ func (w *writer) Mend(ctx context.Context, err error, tries int) error {
 	_, refused := errors.AsType[*refusedError](err)
 	err = fmt.Errorf("nothing was written: %w", w.db.dialer.outage(err))
 	if refused {
-		return &groupcommit.RejectedError{Err: err}
+		return &engine.RejectedError{Err: err}
 	}
 	return err
 }
@@ -212,7 +212,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // read reads what a group is to be decided on, and its entries as they are into w.base;
 // none of that if a large commit is pending.
-func (w *writer) read(ctx context.Context, ask groupcommit.Ask) (snap *snapshot, st groupcommit.State, err error) {
+func (w *writer) read(ctx context.Context, ask engine.Ask) (snap *snapshot, st engine.State, err error) {
 	keys := slices.Concat(ask.Keys, ask.Puts)
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
@@ -234,9 +234,9 @@ func (w *writer) read(ctx context.Context, ask groupcommit.Ask) (snap *snapshot,
 		if snap, found, err = w.db.look(ctx, x, gets...); err != nil || snap.head.Pending != nil {
 			return err
 		}
-		st = groupcommit.State{
+		st = engine.State{
 			Revision: snap.head.Revision, Compacted: snap.head.Compacted, Logged: snap.head.Logged,
-			Versions: map[string]store.Revision{}, Outcomes: map[string]groupcommit.Outcome{},
+			Versions: map[string]store.Revision{}, Outcomes: map[string]engine.Outcome{},
 			// Telling less costs nothing here; what is deleted for it is swept in steps.
 			Oldest: store.MaxRevision,
 		}

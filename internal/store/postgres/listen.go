@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // listener follows what is committed, by this process or others. All its fields
@@ -102,7 +102,7 @@ func (l *listener) follow(ctx context.Context) error {
 		return nil
 	}
 	rows, err := l.conn.Query(ctx, "select key from fealty_log where seq >= $1 and seq < $2 order by seq limit $3",
-		(int64(seen)+1)*groupcommit.RowsPerRevision, (revision+1)*groupcommit.RowsPerRevision, maxKeysToWake)
+		(int64(seen)+1)*engine.RowsPerRevision, (revision+1)*engine.RowsPerRevision, maxKeysToWake)
 	if err != nil {
 		return err
 	}

@@ -56,9 +56,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
-	"github.com/fealty-io/fealty/internal/store/retain"
-	"github.com/fealty-io/fealty/internal/store/wake"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // Bounds that no option changes.
@@ -138,7 +136,7 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
-	*groupcommit.Store
+	*engine.Store
 	db *database
 }
 
@@ -151,7 +149,7 @@ type database struct {
 	channel string // of notices; set by Open
 
 	readers *pgxpool.Pool
-	hub     *wake.Hub
+	hub     *engine.Hub
 }
 
 var (
@@ -179,7 +177,7 @@ func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	db := &database{opts: opts, login: login, name: login.name, hub: wake.NewHub()}
+	db := &database{opts: opts, login: login, name: login.name, hub: engine.NewHub()}
 	s, err := db.open(ctx)
 	if err != nil {
 		return nil, db.openError(err)
@@ -231,10 +229,10 @@ func (db *database) open(ctx context.Context) (_ *Store, err error) {
 	listening, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { l.run(listening) })
-	return &Store{db: db, Store: groupcommit.Start(groupcommit.Config{
+	return &Store{db: db, Store: engine.Start(engine.Config{
 		Name: db.name, Anew: "into a new database", Reader: db, Writer: w, Hub: db.hub, Found: found,
-		Retain: retain.Limits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
-		Queue:  db.opts.Queue, Most: groupcommit.Cost{Bytes: maxGroupBytes}, Log: db.opts.Log,
+		Retain: engine.RetentionLimits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
+		Queue:  db.opts.Queue, Most: engine.Cost{Bytes: maxGroupBytes}, Log: db.opts.Log,
 		Close: func() error {
 			w.drop()
 			stop()

@@ -11,13 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // listPatience is how many timeouts a List may take: it can be long.
 const listPatience = 6
 
-// Entry implements [groupcommit.Reader].
+// Entry implements [engine.Reader].
 func (db *database) Entry(ctx context.Context, key string) (store.Entry, error) {
 	var e store.Entry
 	err := db.read(ctx, db.opts.Timeout, func(ctx context.Context, conn *pgx.Conn) error {
@@ -33,7 +33,7 @@ func (db *database) Entry(ctx context.Context, key string) (store.Entry, error) 
 	return e, err
 }
 
-// Entries implements [groupcommit.Reader].
+// Entries implements [engine.Reader].
 func (db *database) Entries(ctx context.Context, prefix string) (store.Listing, error) {
 	var l store.Listing
 	err := db.read(ctx, listPatience*db.opts.Timeout, func(ctx context.Context, conn *pgx.Conn) error {
@@ -136,7 +136,7 @@ func died(err error) bool {
 // A read of changes stops at the first commit after so much. One commit has at
 // most store.MaxTxOps changes, so a page holds at least one whole.
 const (
-	changesPerRead     = 2 * groupcommit.RowsPerRevision
+	changesPerRead     = 2 * engine.RowsPerRevision
 	changeBytesPerRead = 1 << 20
 )
 
@@ -152,13 +152,13 @@ select seq, key, value is null, value, in_page from (
 where bytes_before is null or bytes_before < $5
 order by seq`
 
-// Page implements [groupcommit.Reader].
-func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (groupcommit.Page, error) {
-	var page groupcommit.Page
+// Page implements [engine.Reader].
+func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (engine.Page, error) {
+	var page engine.Page
 	var revision, compacted store.Revision
 	from := int64(math.MaxInt64) // nothing is there
 	if after < store.MaxRevision {
-		from = int64(after+1) * groupcommit.RowsPerRevision
+		from = int64(after+1) * engine.RowsPerRevision
 	}
 	rowsGot, inPage := 0, 0
 	read := func(rows pgx.Rows) error {
@@ -168,7 +168,7 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 		var value []byte
 		_, err := pgx.ForEachRow(rows, []any{&seq, &key, &deleted, &value, &inPage}, func() error {
 			rowsGot++
-			page.Add(store.Revision(seq/groupcommit.RowsPerRevision), key, deleted, value)
+			page.Add(store.Revision(seq/engine.RowsPerRevision), key, deleted, value)
 			value = nil // the next one gets bytes of its own
 			return nil
 		})
@@ -184,10 +184,10 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 		return conn.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
-		return groupcommit.Page{}, err
+		return engine.Page{}, err
 	}
 	if after < compacted || after > revision {
-		return groupcommit.Page{}, &store.CompactedError{After: after, Oldest: compacted, Current: revision}
+		return engine.Page{}, &store.CompactedError{After: after, Oldest: compacted, Current: revision}
 	}
 	if rowsGot == changesPerRead {
 		page.Changes = page.Changes[:len(page.Changes)-1] // the page may have cut it

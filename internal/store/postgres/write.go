@@ -11,8 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
-	"github.com/fealty-io/fealty/internal/store/retain"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // SQLSTATE codes, from PostgreSQL's appendix A.
@@ -87,10 +86,10 @@ type writer struct {
 	quietUntil  time.Time // no notices until then: they made a commit fail
 }
 
-var _ groupcommit.Writer = (*writer)(nil)
+var _ engine.Writer = (*writer)(nil)
 
 // start connects, and measures what is there.
-func (w *writer) start(ctx context.Context) (found groupcommit.Found, err error) {
+func (w *writer) start(ctx context.Context) (found engine.Found, err error) {
 	conn, err := w.connection(ctx)
 	if err != nil {
 		return found, err
@@ -102,15 +101,15 @@ func (w *writer) start(ctx context.Context) (found groupcommit.Found, err error)
 		return found, err
 	}
 	// The changes from earlier, in as many parts as retention tells apart.
-	width := (revision-compacted)/retain.MarksPerWindow + 1
+	width := (revision-compacted)/engine.MarksPerWindow + 1
 	rows, err := conn.Query(ctx, "select max(seq), sum(octet_length(key) + coalesce(octet_length(value), 0))::bigint "+
-		"from fealty_log group by seq / $1 order by 1", width*groupcommit.RowsPerRevision)
+		"from fealty_log group by seq / $1 order by 1", width*engine.RowsPerRevision)
 	if err != nil {
 		return found, err
 	}
 	var seq, bytes int64
 	if _, err := pgx.ForEachRow(rows, []any{&seq, &bytes}, func() error {
-		part := retain.Part{Revision: store.Revision(seq / groupcommit.RowsPerRevision), Bytes: bytes}
+		part := engine.Part{Revision: store.Revision(seq / engine.RowsPerRevision), Bytes: bytes}
 		found.Parts = append(found.Parts, part)
 		return nil
 	}); err != nil {
@@ -142,7 +141,7 @@ func (w *writer) drop() {
 	w.conn = nil
 }
 
-// Mend implements [groupcommit.Writer].
+// Mend implements [engine.Writer].
 func (w *writer) Mend(_ context.Context, err error, _ int) error {
 	if _, lost := errors.AsType[*lostError](err); lost {
 		return nil // the connection had died unnoticed, as after a restart of the server
@@ -162,13 +161,13 @@ func (w *writer) Mend(_ context.Context, err error, _ int) error {
 	}
 	err = w.db.outage(err)
 	if refused {
-		return &groupcommit.RejectedError{Err: err}
+		return &engine.RejectedError{Err: err}
 	}
 	return err
 }
 
-// Upkeep implements [groupcommit.Writer]: there is none.
-func (w *writer) Upkeep(groupcommit.Occasion) bool { return false }
+// Upkeep implements [engine.Writer]: there is none.
+func (w *writer) Upkeep(engine.Occasion) bool { return false }
 
 // quietFor is how long no notices are sent after they made a commit fail.
 const quietFor = time.Minute
@@ -191,15 +190,15 @@ func severity(e *pgconn.PgError) string {
 	return e.Severity
 }
 
-// Read implements [groupcommit.Writer]. With a *lostError the connection was bad from the
+// Read implements [engine.Writer]. With a *lostError the connection was bad from the
 // start.
-func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (groupcommit.State, error) {
+func (w *writer) Read(ctx context.Context, ask engine.Ask) (engine.State, error) {
 	before := w.conn
 	connecting, cancel := context.WithTimeout(ctx, 2*w.db.opts.Timeout)
 	defer cancel()
 	conn, err := w.connection(connecting)
 	if err != nil {
-		return groupcommit.State{}, noAnswer(err, 2*w.db.opts.Timeout)
+		return engine.State{}, noAnswer(err, 2*w.db.opts.Timeout)
 	}
 	begin, stop := context.WithTimeout(ctx, w.db.opts.Timeout)
 	defer stop()
@@ -225,8 +224,8 @@ func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (groupcommit.Sta
 	return st, &lostError{err}
 }
 
-// Write implements [groupcommit.Writer].
-func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
+// Write implements [engine.Writer].
+func (w *writer) Write(ctx context.Context, p *engine.Plan) error {
 	ctx, stop := context.WithTimeout(ctx, w.db.opts.Timeout)
 	defer stop()
 	err := w.finish(ctx, w.conn, p)
@@ -242,7 +241,7 @@ func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
 
 // unknown returns the error of a commit whose answer was lost because of err, which says
 // nothing to callers.
-func unknown(err error) error { return groupcommit.Unknown(errors.New(err.Error())) }
+func unknown(err error) error { return engine.Unknown(errors.New(err.Error())) }
 
 // noAnswer replaces a deadline of our own, which a caller would take for theirs.
 func noAnswer(err error, within time.Duration) error {
@@ -252,7 +251,7 @@ func noAnswer(err error, within time.Duration) error {
 	return err
 }
 
-// Leave implements [groupcommit.Writer]: it ends a transaction that wrote nothing worth
+// Leave implements [engine.Writer]: it ends a transaction that wrote nothing worth
 // keeping.
 func (w *writer) Leave() {
 	if w.conn == nil || w.conn.IsClosed() {
@@ -268,9 +267,9 @@ func (w *writer) Leave() {
 
 // begin begins a transaction, waits for its turn, and reads what group is to be
 // decided on.
-func (w *writer) begin(ctx context.Context, conn *pgx.Conn, ask groupcommit.Ask) (groupcommit.State, error) {
-	st := groupcommit.State{
-		Versions: map[string]store.Revision{}, Outcomes: map[string]groupcommit.Outcome{}, Oldest: store.MaxRevision,
+func (w *writer) begin(ctx context.Context, conn *pgx.Conn, ask engine.Ask) (engine.State, error) {
+	st := engine.State{
+		Versions: map[string]store.Revision{}, Outcomes: map[string]engine.Outcome{}, Oldest: store.MaxRevision,
 	}
 	// In one round trip. Each statement sees what was committed before it began, and
 	// those after the lock begin when nobody else can commit.
@@ -299,7 +298,7 @@ func (w *writer) begin(ctx context.Context, conn *pgx.Conn, ask groupcommit.Ask)
 			var revision int64
 			var digest []byte
 			_, err := pgx.ForEachRow(rows, []any{&id, &revision, &digest}, func() error {
-				st.Outcomes[id] = groupcommit.Outcome{Revision: store.Revision(revision), Digest: digest}
+				st.Outcomes[id] = engine.Outcome{Revision: store.Revision(revision), Digest: digest}
 				digest = nil
 				return nil
 			})
@@ -324,7 +323,7 @@ func (w *writer) begin(ctx context.Context, conn *pgx.Conn, ask groupcommit.Ask)
 }
 
 // place queues the changes and outcomes of p.
-func place(batch *pgx.Batch, p *groupcommit.Plan) {
+func place(batch *pgx.Batch, p *engine.Plan) {
 	var seqs, puts []int64 // the latter of values to be kept
 	var keys, deletes []string
 	var values [][]byte
@@ -364,13 +363,13 @@ func place(batch *pgx.Batch, p *groupcommit.Plan) {
 
 // finish writes p and commits, in one round trip. An error that does not match
 // store.ErrUnknownOutcome means that nothing was written.
-func (w *writer) finish(ctx context.Context, conn *pgx.Conn, p *groupcommit.Plan) error {
+func (w *writer) finish(ctx context.Context, conn *pgx.Conn, p *engine.Plan) error {
 	batch := &pgx.Batch{}
 	// A small one first: the server gives up on clients that are silent before it.
 	batch.Queue("fealty_advance", int64(p.Revision), int64(p.Prune), p.Logged)
 	place(batch, p)
 	if p.Prune != p.Compacted {
-		batch.Queue("fealty_prune_log", (int64(p.Prune)+1)*groupcommit.RowsPerRevision)
+		batch.Queue("fealty_prune_log", (int64(p.Prune)+1)*engine.RowsPerRevision)
 		batch.Queue("fealty_prune_outcomes", int64(p.Prune))
 	}
 	if p.Writes() && !w.quiet() {
@@ -403,7 +402,7 @@ func (w *writer) finish(ctx context.Context, conn *pgx.Conn, p *groupcommit.Plan
 		w.drop() // it was committed; the connection is of no more use
 	}
 	if w.unconfirmed {
-		return groupcommit.Unknown(errors.New("it was committed on the primary, " +
+		return engine.Unknown(errors.New("it was committed on the primary, " +
 			"but the wait for its synchronous standby was cut short"))
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // ErrLocked is matched by every *LockedError.

@@ -6,10 +6,10 @@ import (
 	"errors"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
-// Entry implements [groupcommit.Reader].
+// Entry implements [engine.Reader].
 func (db *database) Entry(ctx context.Context, key string) (store.Entry, error) {
 	e := store.Entry{Key: key}
 	err := db.getEntry.QueryRowContext(ctx, key).Scan(&e.Version, &e.Value)
@@ -28,7 +28,7 @@ func orContext(ctx context.Context, err error) error {
 	return outage(err)
 }
 
-// Entries implements [groupcommit.Reader].
+// Entries implements [engine.Reader].
 func (db *database) Entries(ctx context.Context, prefix string) (store.Listing, error) {
 	var l store.Listing
 	err := db.view(ctx, func(tx *sql.Tx) error {
@@ -75,9 +75,9 @@ const (
 	changeBytesPerRead = 1 << 20
 )
 
-// Page implements [groupcommit.Reader].
-func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (groupcommit.Page, error) {
-	var page groupcommit.Page
+// Page implements [engine.Reader].
+func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (engine.Page, error) {
+	var page engine.Page
 	err := db.view(ctx, func(tx *sql.Tx) error {
 		var revision, compacted store.Revision
 		if err := tx.QueryRowContext(ctx, selectMeta).Scan(&revision, &compacted); err != nil {
@@ -92,7 +92,7 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 		}
 		rows, err := tx.QueryContext(ctx, "select seq, key, value is null, value from changes "+
 			"where seq >= ? and key >= ? and key < ? order by seq",
-			int64(after+1)*groupcommit.RowsPerRevision, prefix, store.PrefixEnd(prefix))
+			int64(after+1)*engine.RowsPerRevision, prefix, store.PrefixEnd(prefix))
 		if err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 			if err := rows.Scan(&seq, &key, &deleted, &value); err != nil {
 				return err
 			}
-			at, n := store.Revision(seq/groupcommit.RowsPerRevision), len(page.Changes)
+			at, n := store.Revision(seq/engine.RowsPerRevision), len(page.Changes)
 			if n > 0 && page.Changes[n-1].Revision != at && (n >= changesPerRead || bytes >= changeBytesPerRead) {
 				page.Seen, page.More = page.Changes[n-1].Revision, true
 				return nil
@@ -118,9 +118,9 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 	})
 	switch {
 	case errors.Is(err, store.ErrCompacted):
-		return groupcommit.Page{}, err
+		return engine.Page{}, err
 	case err != nil:
-		return groupcommit.Page{}, orContext(ctx, err)
+		return engine.Page{}, orContext(ctx, err)
 	}
 	return page, nil
 }

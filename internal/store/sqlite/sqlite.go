@@ -40,11 +40,9 @@ import (
 
 	_ "modernc.org/sqlite" // the driver that sql.Open names
 
-	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
-	"github.com/fealty-io/fealty/internal/store/retain"
-	"github.com/fealty-io/fealty/internal/store/wake"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // Bounds that no option changes.
@@ -103,7 +101,7 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
-	*groupcommit.Store
+	*engine.Store
 	db *database
 }
 
@@ -150,17 +148,17 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 type prepared struct {
 	db          *database
 	w           *writer
-	found       groupcommit.Found
+	found       engine.Found
 	checkpoints *sql.Conn
 }
 
 // start starts the writer.
 func (p *prepared) start() *Store {
 	db := p.db
-	return &Store{db: db, Store: groupcommit.Start(groupcommit.Config{
-		Name: db.path, Anew: "into a new database", Reader: db, Writer: p.w, Hub: wake.NewHub(), Found: p.found,
-		Retain: retain.Limits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
-		Queue:  db.opts.Queue, Most: groupcommit.Cost{Bytes: maxGroupBytes}, Wake: p.w.logLong, Log: db.opts.Log,
+	return &Store{db: db, Store: engine.Start(engine.Config{
+		Name: db.path, Anew: "into a new database", Reader: db, Writer: p.w, Hub: engine.NewHub(), Found: p.found,
+		Retain: engine.RetentionLimits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
+		Queue:  db.opts.Queue, Most: engine.Cost{Bytes: maxGroupBytes}, Wake: p.w.logLong, Log: db.opts.Log,
 		Close: func() error { return db.close(p.w) },
 	})}
 }

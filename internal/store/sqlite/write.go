@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/groupcommit"
-	"github.com/fealty-io/fealty/internal/store/retain"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // writer is the only one who writes to the database. All its fields, but those that wake
@@ -31,7 +30,7 @@ type writer struct {
 	long       atomic.Bool   // logLong had something, and the log was not copied since
 }
 
-var _ groupcommit.Writer = (*writer)(nil)
+var _ engine.Writer = (*writer)(nil)
 
 // statements are the writer's, of its connection.
 type statements struct {
@@ -69,7 +68,7 @@ func (d *statements) all() map[**sql.Stmt]string {
 	}
 }
 
-func newWriter(ctx context.Context, db *database, conn *sql.Conn) (_ *writer, found groupcommit.Found, err error) {
+func newWriter(ctx context.Context, db *database, conn *sql.Conn) (_ *writer, found engine.Found, err error) {
 	w := &writer{db: db, conn: conn, checkpoint: make(chan struct{}, 1), logLong: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
@@ -107,21 +106,21 @@ func (w *writer) close() {
 
 // keptChanges measures the changes from earlier runs, in as many parts as
 // the window of what is kept tells apart.
-func keptChanges(ctx context.Context, conn *sql.Conn, compacted, revision store.Revision) ([]retain.Part, error) {
-	width := int64(revision-compacted)/retain.MarksPerWindow + 1
+func keptChanges(ctx context.Context, conn *sql.Conn, compacted, revision store.Revision) ([]engine.Part, error) {
+	width := int64(revision-compacted)/engine.MarksPerWindow + 1
 	rows, err := conn.QueryContext(ctx, "select max(seq), sum(length(key) + coalesce(length(value), 0)) "+
-		"from changes group by seq / ? order by 1", width*groupcommit.RowsPerRevision)
+		"from changes group by seq / ? order by 1", width*engine.RowsPerRevision)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var parts []retain.Part
+	var parts []engine.Part
 	for rows.Next() {
 		var seq, bytes int64
 		if err := rows.Scan(&seq, &bytes); err != nil {
 			return nil, err
 		}
-		parts = append(parts, retain.Part{Revision: store.Revision(seq / groupcommit.RowsPerRevision), Bytes: bytes})
+		parts = append(parts, engine.Part{Revision: store.Revision(seq / engine.RowsPerRevision), Bytes: bytes})
 	}
 	return parts, rows.Err()
 }
@@ -131,9 +130,9 @@ func (w *writer) meta(ctx context.Context) (revision, compacted store.Revision, 
 	return revision, compacted, err
 }
 
-// Read implements [groupcommit.Writer]. Nobody else writes, so what it returns still
+// Read implements [engine.Writer]. Nobody else writes, so what it returns still
 // holds when Write begins; only somebody with a tool could have changed it.
-func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (st groupcommit.State, err error) {
+func (w *writer) Read(ctx context.Context, ask engine.Ask) (st engine.State, err error) {
 	if _, err := w.do.view.ExecContext(ctx); err != nil {
 		return st, err
 	}
@@ -155,9 +154,9 @@ func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (st groupcommit.
 		}
 		st.Versions[key] = version
 	}
-	st.Outcomes = make(map[string]groupcommit.Outcome, len(ask.IDs))
+	st.Outcomes = make(map[string]engine.Outcome, len(ask.IDs))
 	for _, id := range ask.IDs {
-		var o groupcommit.Outcome
+		var o engine.Outcome
 		switch err := w.do.getOutcome.QueryRowContext(ctx, id).Scan(&o.Revision, &o.Digest); {
 		case errors.Is(err, sql.ErrNoRows):
 			continue
@@ -177,7 +176,7 @@ func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (st groupcommit.
 	return st, err
 }
 
-// Leave implements [groupcommit.Writer].
+// Leave implements [engine.Writer].
 func (w *writer) Leave() { w.loosen() }
 
 // undo ends the open transaction.
@@ -189,13 +188,13 @@ func (w *writer) undo(ctx context.Context) {
 // errMeddled: the database is not the one that the group was decided on.
 var errMeddled = errors.New("someone else wrote to the database right now, although this process holds its lock")
 
-// Write implements [groupcommit.Writer]. With an error nothing of p is visible; if the
+// Write implements [engine.Writer]. With an error nothing of p is visible; if the
 // error is of an unknown outcome, a crash, or whoever puts the file back, could bring it
 // back.
 //
 // SQLite leaves the pages of a transaction that failed in its commit in the log, maybe
 // complete, although nobody sees them, until a later one overwrites them.
-func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
+func (w *writer) Write(ctx context.Context, p *engine.Plan) error {
 	err := w.write(ctx, p)
 	if errors.Is(err, store.ErrUnknownOutcome) && codeOf(err) == sqliteIOErr {
 		w.shrinkLog() // a log that cannot be written gets a chance to be again
@@ -206,7 +205,7 @@ func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
 	return err
 }
 
-func (w *writer) write(ctx context.Context, p *groupcommit.Plan) error {
+func (w *writer) write(ctx context.Context, p *engine.Plan) error {
 	if _, err := w.do.begin.ExecContext(ctx); err != nil {
 		return err
 	}
@@ -247,20 +246,20 @@ func (w *writer) write(ctx context.Context, p *groupcommit.Plan) error {
 		if leftNothing(err) {
 			return err
 		}
-		return groupcommit.Unknown(w.db.refusal(err))
+		return engine.Unknown(w.db.refusal(err))
 	}
 	committed = true
 	w.logged = p.Logged
 	// Once more, because it may have been moved meanwhile: then the group is in that
 	// file, and whether it comes back is for people to decide.
 	if err := w.db.inPlace(); err != nil {
-		return groupcommit.Unknown(err)
+		return engine.Unknown(err)
 	}
 	return nil
 }
 
 // place writes the changes and outcomes of p, and deletes those that are given up.
-func (w *writer) place(ctx context.Context, p *groupcommit.Plan) error {
+func (w *writer) place(ctx context.Context, p *engine.Plan) error {
 	for _, row := range p.Rows() {
 		if _, err := w.do.addChange.ExecContext(ctx, row.Seq, row.Key, row.Value); err != nil {
 			return err
@@ -288,7 +287,7 @@ func (w *writer) place(ctx context.Context, p *groupcommit.Plan) error {
 	if p.Prune == p.Compacted {
 		return nil
 	}
-	if _, err := w.do.pruneChanges.ExecContext(ctx, (int64(p.Prune)+1)*groupcommit.RowsPerRevision); err != nil {
+	if _, err := w.do.pruneChanges.ExecContext(ctx, (int64(p.Prune)+1)*engine.RowsPerRevision); err != nil {
 		return err
 	}
 	_, err := w.do.pruneOutcomes.ExecContext(ctx, int64(p.Prune))
@@ -310,7 +309,7 @@ func (w *writer) fits(ctx context.Context) error {
 	return &store.RefusedError{Reason: store.NoSpace, Err: fmt.Errorf("it takes %d bytes more", more)}
 }
 
-// Mend implements [groupcommit.Writer]. If there is no space, what the log takes is given
+// Mend implements [engine.Writer]. If there is no space, what the log takes is given
 // back, and then the spare, which what fits into the database as it stands may take for
 // its log.
 func (w *writer) Mend(_ context.Context, err error, tries int) error {
@@ -332,7 +331,7 @@ func (w *writer) Mend(_ context.Context, err error, tries int) error {
 	case busy, r == store.FileGone, r == store.ReadOnly, r == store.Forbidden:
 		return err // of no group: each of its jobs would wait for it in turn
 	}
-	return &groupcommit.RejectedError{Err: err}
+	return &engine.RejectedError{Err: err}
 }
 
 // loosen ends an attempt with the spare's space.
@@ -344,12 +343,12 @@ func (w *writer) loosen() {
 	}
 }
 
-// Upkeep implements [groupcommit.Writer].
-func (w *writer) Upkeep(when groupcommit.Occasion) bool {
+// Upkeep implements [engine.Writer].
+func (w *writer) Upkeep(when engine.Occasion) bool {
 	switch when {
-	case groupcommit.Answered:
+	case engine.Answered:
 		w.watchLog()
-	case groupcommit.Ticked, groupcommit.Idle:
+	case engine.Ticked, engine.Idle:
 		if w.long.CompareAndSwap(true, false) {
 			w.checkpointNow()
 		}

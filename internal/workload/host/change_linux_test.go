@@ -24,20 +24,20 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/identityform"
-	"github.com/fealty-io/fealty/internal/identitytest"
-	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/internal/workload/callertest"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/workload/host"
+	"github.com/fealty-io/fealty/internal/workload/workloadtest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // lone is a host on its own: what is assigned to it, and a coordinator that certifies whatever is asked.
 type lone struct {
 	tb      testing.TB
-	auth    *identitytest.Authority
+	auth    *pkitest.Authority
 	socket  string
 	changed watch.Signal
 	stop    func()
@@ -60,16 +60,16 @@ func (l *lone) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.Ca
 		return status.Error(codes.Unimplemented, "certificates alone")
 	}
 	for _, w := range req.GetWorkloads() {
-		key, err := ca.ParseCSR(w.GetCsr())
+		key, err := pki.ParseCSR(w.GetCsr())
 		if err != nil {
 			return err
 		}
 		id := l.auth.ID(l.tb, identity.Workload, w.GetWorkload())
 		now := time.Now().Truncate(time.Second)
-		chain, _ := l.auth.Issue(l.tb, id, identitytest.WithKey(foreign{key}),
-			identitytest.WithValidity(now.Add(-identityform.Backdate), now.Add(time.Hour)),
-			identitytest.WithTemplate(func(c *x509.Certificate) {
-				c.Subject = pkix.Name{CommonName: identityform.VoucherName("data/node-a", l.auth.MeshCA().KeyID().String())}
+		chain, _ := l.auth.Issue(l.tb, id, pkitest.WithKey(foreign{key}),
+			pkitest.WithValidity(now.Add(-internalidentity.Backdate), now.Add(time.Hour)),
+			pkitest.WithTemplate(func(c *x509.Certificate) {
+				c.Subject = pkix.Name{CommonName: internalidentity.VoucherName("data/node-a", l.auth.MeshCA().KeyID().String())}
 			}))
 		reply.(*fealtyv1.CertifyWorkloadsResponse).Certificates = append(reply.(*fealtyv1.CertifyWorkloadsResponse).Certificates,
 			&fealtyv1.WorkloadCertificate{Chain: [][]byte{chain[0].Raw, chain[1].Raw, l.auth.Root().Cert.Raw}})
@@ -99,7 +99,7 @@ func alone(tb testing.TB, services ...snapshot.Service) *lone {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	l := &lone{tb: tb, auth: identitytest.NewAuthority(tb, "test.example"), socket: filepath.Join(folder, "s"),
+	l := &lone{tb: tb, auth: pkitest.NewAuthority(tb, "test.example"), socket: filepath.Join(folder, "s"),
 		services: services}
 	bundle := l.auth.Bundle()
 	listener, err := net.Listen("unix", l.socket)
@@ -156,7 +156,7 @@ func TestStopsDespiteSilence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, ctx := callertest.Over(t, raw)
+	client, ctx := workloadtest.Over(t, raw)
 	// Connections are accepted in their order, so this one tells that the other was.
 	if _, err := client.FetchJWTSVID(ctx, &pb.JWTSVIDRequest{Audience: []string{"x"}}); status.Code(err) != codes.PermissionDenied {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func BenchmarkAllWorkloads(b *testing.B) {
 			l := alone(b, next()...)
 			answers := make(chan time.Time, workloads)
 			for n := range workloads {
-				client, ctx := callertest.Over(b, callertest.As(b, firstUID+n, l.socket))
+				client, ctx := workloadtest.Over(b, workloadtest.As(b, firstUID+n, l.socket))
 				s, err := client.FetchX509SVID(ctx, &pb.X509SVIDRequest{})
 				if err != nil {
 					b.Fatal(err)

@@ -22,19 +22,18 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/localsocket"
-	"github.com/fealty-io/fealty/internal/meshform"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
+	"github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/tokenkey"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/workload"
-	"github.com/fealty-io/fealty/internal/workload/caller"
-	"github.com/fealty-io/fealty/internal/workload/issuance"
+	"github.com/fealty-io/fealty/internal/workload/attest"
 	"github.com/fealty-io/fealty/internal/workload/sds"
-	"github.com/fealty-io/fealty/internal/workload/spiffe"
 	"github.com/fealty-io/fealty/internal/workload/tokens"
+	"github.com/fealty-io/fealty/internal/workload/workloadapi"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -80,13 +79,13 @@ type Config struct {
 // Host gives processes their identities. Make it with [New], and run it with [Host.Run].
 type Host struct {
 	cfg     Config
-	issuer  *issuance.Issuer
-	callers *caller.Callers
+	issuer  *Issuer
+	callers *attest.Callers
 	tokens  *tokens.Tokens
 	changed watch.Signal
 
-	set    atomic.Pointer[caller.Set]   // nil: nothing may be used
-	roots  atomic.Pointer[caller.Roots] // nil: there is no bundle
+	set    atomic.Pointer[attest.Set]   // nil: nothing may be used
+	roots  atomic.Pointer[attest.Roots] // nil: there is no bundle
 	faults atomic.Pointer[[]workload.Fault]
 	socket atomic.Pointer[localsocket.Listener]
 	print  [32]byte // of the bundle that roots are of; owned by look
@@ -104,13 +103,13 @@ func New(cfg Config) (*Host, error) {
 	h := &Host{cfg: cfg}
 	refused := Refusals()
 	cfg.Registry.MustRegister(refused)
-	h.issuer = issuance.New(issuance.Config{
+	h.issuer = NewIssuer(IssuerConfig{
 		FS: cfg.FS, Dir: filepath.Join(cfg.Dir, dir.WorkloadsName), Certify: h.certify, Now: cfg.Now, Log: cfg.Log,
 		Verify: func(chain []*x509.Certificate) (identity.Verified, error) {
 			return cfg.Node.Trust().Verify(chain, cfg.Now())
 		},
 	})
-	h.callers = caller.New(caller.Config{Source: h, Log: cfg.Log,
+	h.callers = attest.NewCallers(attest.Config{Source: h, Log: cfg.Log,
 		Refused: func(reason string) { refused.WithLabelValues(reason).Inc() }})
 	var err error
 	h.tokens, err = tokens.New(tokens.Config{
@@ -122,19 +121,19 @@ func New(cfg Config) (*Host, error) {
 	return h, err
 }
 
-// Set implements [caller.Source].
-func (h *Host) Set() *caller.Set { return h.set.Load() }
+// Set implements [attest.Source].
+func (h *Host) Set() *attest.Set { return h.set.Load() }
 
-// SVID implements [caller.Source].
+// SVID implements [attest.Source].
 func (h *Host) SVID(id identity.ID) (*dir.SVID, error) { return h.issuer.SVID(id) }
 
-// Issued implements [caller.Source].
+// Issued implements [attest.Source].
 func (h *Host) Issued() <-chan struct{} { return h.issuer.Changed() }
 
-// Roots implements [caller.Source].
-func (h *Host) Roots() *caller.Roots { return h.roots.Load() }
+// Roots implements [attest.Source].
+func (h *Host) Roots() *attest.Roots { return h.roots.Load() }
 
-// Changed implements [caller.Source].
+// Changed implements [attest.Source].
 func (h *Host) Changed() <-chan struct{} { return h.changed.Wait() }
 
 // Run follows, certifies and serves until ctx ends, and returns its error then.
@@ -149,7 +148,7 @@ func (h *Host) Run(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	api := spiffe.New(h.callers, h.tokens, ctx.Done())
+	api := workloadapi.New(h.callers, h.tokens, ctx.Done())
 	server := grpc.NewServer(
 		grpc.Creds(h.callers),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
@@ -172,9 +171,9 @@ func (h *Host) Run(ctx context.Context) error {
 			defer end()
 			return handler(srv, stream)
 		}),
-		grpc.MaxRecvMsgSize(caller.MaxMessage), grpc.MaxConcurrentStreams(caller.MaxStreams),
+		grpc.MaxRecvMsgSize(attest.MaxMessage), grpc.MaxConcurrentStreams(attest.MaxStreams),
 		grpc.MaxHeaderListSize(16<<10),
-		grpc.ConnectionTimeout(meshform.HandshakeTimeout),
+		grpc.ConnectionTimeout(mesh.HandshakeTimeout),
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096), // callers are many, and say little
 	)
 	api.Register(server)
@@ -200,7 +199,7 @@ func (h *Host) Run(ctx context.Context) error {
 
 // begin lets a call in, and counts it until its end. The Workload API wants its header on each of
 // its calls; Envoy has none.
-func (h *Host) begin(ctx context.Context, api *spiffe.Server, method string) (end func(), err error) {
+func (h *Host) begin(ctx context.Context, api *workloadapi.Server, method string) (end func(), err error) {
 	if !sds.Serves(method) {
 		if err := api.Demand(ctx); err != nil {
 			return nil, err
@@ -243,7 +242,7 @@ func (h *Host) listen() (net.Listener, error) {
 	}
 	l, err := localsocket.Listen(h.cfg.Socket, 0o666, h.cfg.Log)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.AddressUnusable, "address", h.cfg.Socket, "flag", "--workload-socket",
+		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", h.cfg.Socket, "flag", "--workload-socket",
 			"problem", err.Error())
 	}
 	h.socket.Store(l)
@@ -286,7 +285,7 @@ func (h *Host) look() {
 	} else if print := bundle.Fingerprint(); h.roots.Load() == nil || print != h.print {
 		h.print = print
 		// Retired roots still vouch for members, and so for what these vouch for.
-		h.roots.Store(&caller.Roots{Cluster: bundle.Cluster(), Certificates: append(bundle.Roots(),
+		h.roots.Store(&attest.Roots{Cluster: bundle.Cluster(), Certificates: append(bundle.Roots(),
 			bundle.RetiredRoots()...)})
 		h.issuer.Recheck()
 	}
@@ -306,12 +305,12 @@ func (h *Host) look() {
 	}
 	h.faults.Store(&faults)
 	h.issuer.Register(registrations)
-	h.set.Store(caller.NewSet(registrations))
+	h.set.Store(attest.NewSet(registrations))
 	h.changed.Notify()
 }
 
 // certify asks a coordinator.
-func (h *Host) certify(ctx context.Context, asks []issuance.Ask) ([]issuance.Answer, error) {
+func (h *Host) certify(ctx context.Context, asks []Ask) ([]Answer, error) {
 	req := &fealtyv1.CertifyWorkloadsRequest{Name: h.cfg.Me.Name()}
 	for _, a := range asks {
 		req.Workloads = append(req.Workloads, &fealtyv1.WorkloadRequest{Workload: a.Registration.ID.Name(), Csr: a.CSR})
@@ -324,9 +323,9 @@ func (h *Host) certify(ctx context.Context, asks []issuance.Ask) ([]issuance.Ans
 	if err != nil {
 		return nil, err
 	}
-	var out []issuance.Answer
+	var out []Answer
 	for _, c := range resp.GetCertificates() {
-		out = append(out, issuance.Answer{Chain: c.GetChain(), Refusal: c.GetRefusal()})
+		out = append(out, Answer{Chain: c.GetChain(), Refusal: c.GetRefusal()})
 	}
 	return out, nil
 }
@@ -354,7 +353,7 @@ func (h *Host) sign(ctx context.Context, asks []tokens.Ask) ([]tokens.Answer, er
 }
 
 // statements asks a coordinator for the keys that verify tokens.
-func (h *Host) statements(ctx context.Context) ([]tokenkey.Statement, error) {
+func (h *Host) statements(ctx context.Context) ([]jwtsvid.Statement, error) {
 	var resp *fealtyv1.TokenKeysResponse
 	err := h.cfg.Node.Ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		resp, err = fealtyv1.NewWorkloadServiceClient(conn).TokenKeys(ctx,
@@ -364,9 +363,9 @@ func (h *Host) statements(ctx context.Context) ([]tokenkey.Statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []tokenkey.Statement
+	var out []jwtsvid.Statement
 	for _, k := range resp.GetKeys() {
-		out = append(out, tokenkey.Statement{Key: k.GetKey(), Signer: k.GetSigner(), Signature: k.GetSignature()})
+		out = append(out, jwtsvid.Statement{Key: k.GetKey(), Signer: k.GetSigner(), Signature: k.GetSignature()})
 	}
 	return out, nil
 }

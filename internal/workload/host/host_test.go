@@ -25,8 +25,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/enroll"
 	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/internal/node/enroll"
 )
 
 var quiet = slog.New(slog.DiscardHandler)

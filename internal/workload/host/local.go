@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/workload"
-	"github.com/fealty-io/fealty/internal/workload/process"
+	"github.com/fealty-io/fealty/internal/workload/attest"
 )
 
 // LocalService is the full name of the service for operators of the machine.
@@ -71,12 +71,12 @@ func (l local) ListWorkloads(context.Context, *fealtyv1.ListWorkloadsRequest) (*
 func (l local) CheckWorkload(ctx context.Context, req *fealtyv1.CheckWorkloadRequest) (*fealtyv1.CheckWorkloadResponse,
 	error) {
 	if req.GetPid() <= 0 {
-		return nil, explain.New(explain.RequestField, "field", "pid", "problem", "it is no number of a process")
+		return nil, errcode.New(errcode.RequestField, "field", "pid", "problem", "it is no number of a process")
 	}
 	f, err := l.h.callers.Look(ctx, req.GetPid())
 	switch {
-	case errors.Is(err, process.ErrGone), errors.Is(err, process.ErrOther):
-		return nil, explain.New(explain.RequestField, "field", "pid", "problem",
+	case errors.Is(err, attest.ErrGone), errors.Is(err, attest.ErrOther):
+		return nil, errcode.New(errcode.RequestField, "field", "pid", "problem",
 			fmt.Sprintf("process %d: %v", req.GetPid(), errors.Unwrap(err)))
 	case err != nil:
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential/workloadapi"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/sourcetest"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 // Go programs of two members have their identities from the agents there, know each other by them
@@ -142,7 +142,7 @@ func TestWorkloadAPIIsASource(t *testing.T) {
 		}
 		return nil
 	}
-	sourcetest.Run(t, func(t *testing.T) *sourcetest.Subject {
+	pkitest.Run(t, func(t *testing.T) *pkitest.Subject {
 		put(t, f, mine)
 		source, err := workloadapi.Config{Address: "unix://" + m.socket, ID: id, Log: logger(t)}.Open(t.Context())
 		if err != nil {
@@ -160,7 +160,7 @@ func TestWorkloadAPIIsASource(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return &sourcetest.Subject{
+		return &pkitest.Subject{
 			Source: source, Failure: source.Failure, Stop: func() { source.Close() },
 			// A workload that is registered anew has another certificate.
 			Rotate: func(t testing.TB) *x509.Certificate {
@@ -170,7 +170,7 @@ func TestWorkloadAPIIsASource(t *testing.T) {
 				coordinatortest.Within(t, "the process is who it was", func() bool { now = leaf(t); return now != nil })
 				return now
 			},
-			Bad: []sourcetest.Bad{{Name: "another workload's", Reason: credential.OtherIdentity, Put: gone}},
+			Bad: []pkitest.Bad{{Name: "another workload's", Reason: credential.OtherIdentity, Put: gone}},
 		}
 	})
 }

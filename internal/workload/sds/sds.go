@@ -28,7 +28,7 @@ import (
 	tlsv3 "github.com/fealty-io/fealty/api/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/fealty-io/fealty/api/envoy/service/discovery/v3"
 	secretv3 "github.com/fealty-io/fealty/api/envoy/service/secret/v3"
-	"github.com/fealty-io/fealty/internal/workload/caller"
+	"github.com/fealty-io/fealty/internal/workload/attest"
 )
 
 // Names that a proxy asks by. The id of a workload names its certificate, and spiffe://<cluster>
@@ -50,13 +50,13 @@ const (
 // Server serves SDS. Make it with [New].
 type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
-	callers *caller.Callers
+	callers *attest.Callers
 	ended   <-chan struct{} // closed when the agent ends
 	log     *slog.Logger
 }
 
 // New returns a Server of callers. Its streams end when ended is closed.
-func New(callers *caller.Callers, ended <-chan struct{}, log *slog.Logger) *Server {
+func New(callers *attest.Callers, ended <-chan struct{}, log *slog.Logger) *Server {
 	return &Server{callers: callers, ended: ended, log: log}
 }
 
@@ -101,9 +101,9 @@ func (s *Server) StreamSecrets(
 	source := s.callers.Source()
 	// Of whom the last answer was, and since when no other could be for that caller: a change of others
 	// costs a thousand proxies no look.
-	var of *caller.Caller
+	var of *attest.Caller
 	var since <-chan struct{}
-	var under *caller.Roots
+	var under *attest.Roots
 	for {
 		changed := source.Changed() // before the source is asked
 		issued, roots := source.Issued(), source.Roots()
@@ -165,7 +165,7 @@ func (s *Server) check(ctx context.Context, req *discoveryv3.DiscoveryRequest) e
 				return fmt.Errorf("a name of %d bytes, at most %d are allowed", len(name), MaxNameBytes)
 			}
 			if strings.HasPrefix(name, "spiffe://") {
-				if err := caller.IDFault(name); err != nil {
+				if err := attest.IDFault(name); err != nil {
 					return fmt.Errorf("a name: %w", err)
 				}
 			}
@@ -173,7 +173,7 @@ func (s *Server) check(ctx context.Context, req *discoveryv3.DiscoveryRequest) e
 		return nil
 	}()
 	if err != nil {
-		s.callers.Refuse(ctx, caller.ReasonRequest, err)
+		s.callers.Refuse(ctx, attest.ReasonRequest, err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return nil
@@ -182,7 +182,7 @@ func (s *Server) check(ctx context.Context, req *discoveryv3.DiscoveryRequest) e
 // answer returns the secrets with these names that the caller may have; without names, all. Its
 // version is that of their content. A name that is none of the caller's is left out: whose it is
 // is not for the caller to know.
-func (s *Server) answer(ctx context.Context, names []string, roots *caller.Roots) (*caller.Caller,
+func (s *Server) answer(ctx context.Context, names []string, roots *attest.Roots) (*attest.Caller,
 	*discoveryv3.DiscoveryResponse, error) {
 	who, err := s.callers.Identify(ctx)
 	if err != nil {
@@ -241,7 +241,7 @@ func (s *Server) answer(ctx context.Context, names []string, roots *caller.Roots
 	return who, out, nil
 }
 
-func certificate(name string, one caller.Identity) (*tlsv3.Secret, error) {
+func certificate(name string, one attest.Identity) (*tlsv3.Secret, error) {
 	key, err := one.SVID.Key.PKCS8()
 	if err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ import (
 	tlsv3 "github.com/fealty-io/fealty/api/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/fealty-io/fealty/api/envoy/service/discovery/v3"
 	secretv3 "github.com/fealty-io/fealty/api/envoy/service/secret/v3"
-	"github.com/fealty-io/fealty/internal/workload/callertest"
 	"github.com/fealty-io/fealty/internal/workload/sds"
+	"github.com/fealty-io/fealty/internal/workload/workloadtest"
 )
 
 // lines is a log.
@@ -42,7 +42,7 @@ func (l *lines) String() string {
 
 // node is a node with a client of its SDS.
 type node struct {
-	*callertest.Node
+	*workloadtest.Node
 	t      *testing.T
 	ended  chan struct{}
 	log    lines
@@ -52,7 +52,7 @@ type node struct {
 func serve(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, ended: make(chan struct{})}
-	n.Node = callertest.New(t, slog.New(slog.DiscardHandler))
+	n.Node = workloadtest.New(t, slog.New(slog.DiscardHandler))
 	s := sds.New(n.Callers, n.ended, slog.New(slog.NewTextHandler(&n.log, nil)))
 	n.client = secretv3.NewSecretDiscoveryServiceClient(n.Serve(func(to *grpc.Server) { s.Register(to) }))
 	return n

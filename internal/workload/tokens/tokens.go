@@ -23,11 +23,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/identityauthor"
-	"github.com/fealty-io/fealty/internal/tokenclaims"
-	"github.com/fealty-io/fealty/internal/tokenkey"
-	"github.com/fealty-io/fealty/internal/watch"
+	internaljwtsvid "github.com/fealty-io/fealty/internal/jwtsvid"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -64,7 +63,7 @@ type Answer struct {
 type Config struct {
 	// Sign and Statements ask a coordinator; answers are in the order of the asks.
 	Sign       func(ctx context.Context, asks []Ask) ([]Answer, error)
-	Statements func(ctx context.Context) ([]tokenkey.Statement, error)
+	Statements func(ctx context.Context) ([]internaljwtsvid.Statement, error)
 	// Trusted are the config signing keys of the trust bundle in use, and Changed returns a
 	// channel that is closed when they may be others.
 	Trusted func() []snapshot.ConfigKey
@@ -94,10 +93,10 @@ type Tokens struct {
 	look    watch.Signal // somebody showed an unknown key
 
 	mu         sync.Mutex
-	statements []tokenkey.Statement // as a coordinator or the disk has them; guarded by mu
-	keys       *Keys                // nil: none are known; guarded by mu
-	kept       map[string]Answer    // by id and audience; guarded by mu
-	asked      time.Time            // because of an unknown key; guarded by mu
+	statements []internaljwtsvid.Statement // as a coordinator or the disk has them; guarded by mu
+	keys       *Keys                       // nil: none are known; guarded by mu
+	kept       map[string]Answer           // by id and audience; guarded by mu
+	asked      time.Time                   // because of an unknown key; guarded by mu
 }
 
 // New returns Tokens with the keys that are on disk.
@@ -130,7 +129,7 @@ func (t *Tokens) Changed() <-chan struct{} { return t.changed.Wait() }
 func (t *Tokens) judge() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	good, refused := tokenkey.Verify(t.cfg.Cluster, t.statements, t.cfg.Trusted(), t.cfg.Now())
+	good, refused := internaljwtsvid.VerifyKeys(t.cfg.Cluster, t.statements, t.cfg.Trusted(), t.cfg.Now())
 	for _, err := range refused {
 		t.cfg.Log.LogAttrs(context.Background(), slog.LevelDebug, "a key of tokens does not count",
 			slog.String("reason", err.Error()))
@@ -205,7 +204,7 @@ func (t *Tokens) missing() string {
 	now := t.cfg.Now()
 	for _, k := range t.cfg.Trusted() {
 		if !k.Revoked && now.Before(k.NotAfter) && !slices.ContainsFunc(t.statements,
-			func(s tokenkey.Statement) bool { return s.Signer == k.ID() }) {
+			func(s internaljwtsvid.Statement) bool { return s.Signer == k.ID() }) {
 			return k.ID()
 		}
 	}
@@ -218,11 +217,11 @@ func (t *Tokens) fetch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(statements) > tokenkey.MaxStatements {
+	if len(statements) > internaljwtsvid.MaxStatements {
 		return fmt.Errorf("a coordinator sent %d keys of tokens, at most %d can be", len(statements),
-			tokenkey.MaxStatements)
+			internaljwtsvid.MaxStatements)
 	}
-	good, refused := tokenkey.Verify(t.cfg.Cluster, statements, t.cfg.Trusted(), t.cfg.Now())
+	good, refused := internaljwtsvid.VerifyKeys(t.cfg.Cluster, statements, t.cfg.Trusted(), t.cfg.Now())
 	if len(good) == 0 {
 		return fmt.Errorf("no key of tokens that a coordinator sent counts by the trust bundle: %w",
 			errors.Join(refused...))
@@ -375,8 +374,8 @@ func (t *Tokens) Validate(token, audience string) (identity.ID, map[string]any, 
 
 // memberOf returns the member that vouches for a token, and the key that it asked with.
 func memberOf(claims map[string]any) (identity.ID, identity.KeyID, error) {
-	id, _ := claims[tokenclaims.Member].(string)
-	key, _ := claims[tokenclaims.MemberKey].(string)
+	id, _ := claims[internaljwtsvid.Member].(string)
+	key, _ := claims[internaljwtsvid.MemberKey].(string)
 	member, err := identity.Parse(id)
 	if err != nil {
 		return identity.ID{}, identity.KeyID{}, err

@@ -20,11 +20,10 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/internal/tokenclaims"
-	"github.com/fealty-io/fealty/internal/tokenkey"
-	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/internal/jwtsvid"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/watch"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/workload/tokens"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -35,7 +34,7 @@ const cluster = "test.example"
 type signer struct {
 	listed    snapshot.ConfigKey
 	token     *ecdsa.PrivateKey
-	statement tokenkey.Statement
+	statement jwtsvid.Statement
 }
 
 func newSigner(t *testing.T) *signer {
@@ -44,10 +43,10 @@ func newSigner(t *testing.T) *signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &signer{listed: snapshot.ConfigKey{Algorithm: snapshotform.AlgorithmTree, Key: public,
+	s := &signer{listed: snapshot.ConfigKey{Algorithm: internalsnapshot.AlgorithmTree, Key: public,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}}
 	if s.token, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err == nil {
-		s.statement, err = tokenkey.Sign(cluster, s.token.Public(), private)
+		s.statement, err = jwtsvid.SignKey(cluster, s.token.Public(), private)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +64,7 @@ type site struct {
 	offset     time.Duration                         // guarded by mu
 	down       error                                 // guarded by mu
 	trusted    []snapshot.ConfigKey                  // guarded by mu
-	statements []tokenkey.Statement                  // guarded by mu
+	statements []jwtsvid.Statement                   // guarded by mu
 	banned     map[identity.ID]bool                  // guarded by mu
 	signed     int                                   // guarded by mu
 	asked      int                                   // for statements; guarded by mu
@@ -110,7 +109,7 @@ func (s *site) tokens() *tokens.Tokens {
 			}
 			return out, nil
 		},
-		Statements: func(context.Context) ([]tokenkey.Statement, error) {
+		Statements: func(context.Context) ([]jwtsvid.Statement, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.asked++
@@ -281,10 +280,10 @@ func TestKeys(t *testing.T) {
 		one, two := newSigner(t), newSigner(t)
 		has := func(k *tokens.Tokens, which *signer) bool {
 			keys := k.Keys()
-			return keys != nil && keys.Bundle.HasJWTAuthority(tokenkey.IDOf(which.statement.Key)) &&
-				strings.Contains(string(keys.JWKS), tokenkey.IDOf(which.statement.Key))
+			return keys != nil && keys.Bundle.HasJWTAuthority(jwtsvid.IDOf(which.statement.Key)) &&
+				strings.Contains(string(keys.JWKS), jwtsvid.IDOf(which.statement.Key))
 		}
-		s.trusted, s.statements = []snapshot.ConfigKey{one.listed}, []tokenkey.Statement{one.statement, two.statement}
+		s.trusted, s.statements = []snapshot.ConfigKey{one.listed}, []jwtsvid.Statement{one.statement, two.statement}
 		k := s.tokens()
 		if k.Keys() != nil {
 			t.Error("keys before anybody told")
@@ -347,7 +346,7 @@ func TestKeys(t *testing.T) {
 func TestValidate(t *testing.T) {
 	inside(t, func(t *testing.T, s *site) {
 		good, stranger := newSigner(t), newSigner(t)
-		s.trusted, s.statements = []snapshot.ConfigKey{good.listed}, []tokenkey.Statement{good.statement}
+		s.trusted, s.statements = []snapshot.ConfigKey{good.listed}, []jwtsvid.Statement{good.statement}
 		k := s.tokens()
 		if _, _, err := k.Validate("e30.e30.e30", "ledger"); !errors.Is(err, tokens.ErrNoKey) {
 			t.Errorf("verified without keys: %v", err)
@@ -358,15 +357,15 @@ func TestValidate(t *testing.T) {
 		s.run(k)
 		member, workload := idOf(t, identity.Data, "node-a"), idOf(t, identity.Workload, "a")
 		key := identity.KeyID{1}
-		minted := func(by *signer, edit func(*tokenclaims.Claims)) string {
-			c := tokenclaims.Claims{Claims: jwt.Claims{Subject: workload.String(), Audience: jwt.Audience{"ledger"},
+		minted := func(by *signer, edit func(*jwtsvid.Claims)) string {
+			c := jwtsvid.Claims{Claims: jwt.Claims{Subject: workload.String(), Audience: jwt.Audience{"ledger"},
 				IssuedAt: jwt.NewNumericDate(time.Now()), Expiry: jwt.NewNumericDate(time.Now().Add(5 * time.Minute))},
 				Member: member.String(), MemberKey: key.String()}
 			if edit != nil {
 				edit(&c)
 			}
 			sig, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: by.token,
-				KeyID: tokenkey.IDOf(by.statement.Key)}}, new(jose.SignerOptions).WithType("JWT"))
+				KeyID: jwtsvid.IDOf(by.statement.Key)}}, new(jose.SignerOptions).WithType("JWT"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -385,12 +384,12 @@ func TestValidate(t *testing.T) {
 			"blank":                   {"", "ledger"},
 			"an unknown key":          {minted(stranger, nil), "ledger"},
 			"huge":                    {text + strings.Repeat("A", tokens.MaxTokenBytes), "ledger"},
-			"no member":               {minted(good, func(c *tokenclaims.Claims) { c.Member = "" }), "ledger"},
-			"no key of a member":      {minted(good, func(c *tokenclaims.Claims) { c.MemberKey = "x" }), "ledger"},
-			"of a member":             {minted(good, func(c *tokenclaims.Claims) { c.Subject = member.String() }), "ledger"},
-			"of another trust domain": {minted(good, func(c *tokenclaims.Claims) { c.Subject = "spiffe://other.example/workload/a" }), "ledger"},
-			"without an end":          {minted(good, func(c *tokenclaims.Claims) { c.Expiry = nil }), "ledger"},
-			"just ended": {minted(good, func(c *tokenclaims.Claims) {
+			"no member":               {minted(good, func(c *jwtsvid.Claims) { c.Member = "" }), "ledger"},
+			"no key of a member":      {minted(good, func(c *jwtsvid.Claims) { c.MemberKey = "x" }), "ledger"},
+			"of a member":             {minted(good, func(c *jwtsvid.Claims) { c.Subject = member.String() }), "ledger"},
+			"of another trust domain": {minted(good, func(c *jwtsvid.Claims) { c.Subject = "spiffe://other.example/workload/a" }), "ledger"},
+			"without an end":          {minted(good, func(c *jwtsvid.Claims) { c.Expiry = nil }), "ledger"},
+			"just ended": {minted(good, func(c *jwtsvid.Claims) {
 				c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Second))
 			}), "ledger"},
 		} {

@@ -44,7 +44,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fealty-io/fealty/internal/freeport"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
 // patience is how long a server may take to start or to end.

@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/store/proxytest"
+	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 )
 
 // Proxy stands between a store and its server, and knows the server's protocol.

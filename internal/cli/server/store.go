@@ -1,0 +1,84 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fealty-io/fealty/internal/cli/doctor"
+	"github.com/fealty-io/fealty/internal/cli/program"
+	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
+)
+
+// OpenStore opens the store that is configured, and returns its name for people.
+func OpenStore(ctx context.Context, c *program.CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string,
+	error) {
+	v := cfg.Find("store")
+	if v.Text == "" {
+		v.Text = settings.SqliteScheme + filepath.Join(cfg.Path("data"), "store", "fealty.db")
+	}
+	return OpenStoreAt(ctx, c, cfg, v, log, 0)
+}
+
+// OpenStoreThere is openStore if there is a store, and makes none: where there is
+// none it returns nil, and the name that it will have.
+func OpenStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string,
+	error) {
+	v := cfg.Find("store")
+	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
+		file := cfg.Within(text)
+		switch info, err := os.Stat(file); {
+		case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular() && info.Size() == 0:
+			return nil, settings.SqliteScheme + file, nil
+		}
+		return OpenStore(ctx, c, cfg, log) // which says what is wrong with it
+	}
+	r, err := doctor.InspectServer(ctx, v.Text, c.Getenv(etcd.PasswordVariable), 0)
+	if err != nil {
+		return nil, "", doctor.StoreError(v, err)
+	}
+	if r.Schema == "" {
+		return nil, r.Name, nil
+	}
+	return OpenStore(ctx, c, cfg, log)
+}
+
+// OpenStoreAt opens the store at v. It keeps the changes of about retain commits; 0
+// means the engine's default.
+func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v settings.Value, log *slog.Logger,
+	retain int) (store.Store, string, error) {
+	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
+		file := cfg.Within(text)
+		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})
+		if err != nil {
+			v.Text = settings.SqliteScheme + file
+			return nil, "", doctor.StoreError(v, err)
+		}
+		return st, settings.SqliteScheme + file, nil
+	}
+	if strings.HasPrefix(v.Text, settings.EtcdScheme) {
+		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: log, RetainCommits: retain,
+			Password: c.Getenv(etcd.PasswordVariable)})
+		if err != nil {
+			return nil, "", doctor.StoreError(v, err)
+		}
+		return st, st.Name(), nil
+	}
+	if v.Rank == settings.FromFlag && postgres.HasPassword(v.Text) {
+		c.Say("the password of the database stands in the command line, where every user of this machine can read " +
+			"it: use FEALTY_STORE, or PGPASSFILE, instead")
+	}
+	st, err := postgres.Open(ctx, v.Text, postgres.Options{Log: log, RetainCommits: retain})
+	if err != nil {
+		return nil, "", doctor.StoreError(v, err)
+	}
+	return st, st.Name(), nil
+}

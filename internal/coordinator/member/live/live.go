@@ -1,0 +1,539 @@
+// Package live keeps in memory what this coordinator hears of members: who has a stream, and
+// what it reported last. It decides nothing.
+package live
+
+import (
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Members is what this coordinator hears of members. It is memory only, and
+// decides nothing.
+type Members struct {
+	elapsed func() time.Duration // a clock that only goes forward; nil: nobody polls
+
+	mu      sync.Mutex
+	members map[identity.ID]*liveMember // guarded by mu
+	used    map[identity.ID]keyUse      // the recorded key of each, since it was seen here; guarded by mu
+
+	processes map[identity.ID]*fealtyv1.Process // the newest of each that called; guarded by mu
+}
+
+// keyUse is a key that a member presented.
+type keyUse struct {
+	key   identity.KeyID
+	since time.Time
+}
+
+// Stream is a stream of a member.
+type Stream struct {
+	run  string        // the process that opened it; "": it did not say
+	over chan struct{} // closed when a newer stream takes its place
+}
+
+// Run is the process that opened it; "": it did not say.
+func (s *Stream) Run() string { return s.run }
+
+// Gone returns a channel that is closed when a newer stream takes its place.
+func (s *Stream) Gone() <-chan struct{} { return s.over }
+
+type liveMember struct {
+	lastReport  time.Time
+	streams     int
+	newest      *Stream // of those that say which process they are; nil: none
+	release     string
+	held        []*fealtyv1.HeldVersion
+	bundle      bundleVersion // the trust bundle that it holds
+	under       []string      // the config keys that it trusts over all that it holds
+	unsigned    bool          // it holds nothing that config keys sign
+	lastRefusal string
+	svidEnd     *timestamppb.Timestamp // as it said; nil: it did not
+	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
+	aloneLimit  string
+	staleSince  time.Time                  // since when it says of a scope that it is not fresh; zero: all are
+	clockBehind time.Duration              // as it said; 0: it is right
+	degraded    []*fealtyv1.DegradedPeriod // as it said
+	// polled is until when it counts as heard because it asked; by elapsed.
+	polled time.Duration
+	// nextBootstrap is when the next node_bootstrap may be made for it.
+	nextBootstrap time.Time
+}
+
+// Bounds on what a report may hold.
+const (
+	MaxHeldReported  = 16
+	MaxReleaseBytes  = 64
+	MaxDetailBytes   = 512
+	maxPeriods       = 16 // of degraded mode
+	maxTallies       = 32 // of one of them
+	maxPollInterval  = 5 * time.Minute
+	BootstrapPause   = 10 * time.Second
+	MaxBootstrapWait = time.Minute
+)
+
+// New returns one that heard nobody. elapsed is a clock that only goes forward;
+// nil: nobody polls.
+func New(elapsed func() time.Duration) *Members {
+	return &Members{elapsed: elapsed, members: make(map[identity.ID]*liveMember),
+		processes: make(map[identity.ID]*fealtyv1.Process)}
+}
+
+// Alive returns once nobody holds its lock: a watchdog sees that it is not held for good.
+func (l *Members) Alive() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+}
+
+// Opened notes a stream of a member, which takes the place of the one before.
+func (l *Members) Opened(id identity.ID, run string) *Stream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		m = &liveMember{}
+		l.members[id] = m
+	}
+	m.streams++
+	s := &Stream{run: run, over: make(chan struct{})}
+	if run == "" {
+		return s // of an earlier release: nothing tells a copy from a machine that comes back
+	}
+	if m.newest != nil {
+		close(m.newest.over)
+	}
+	m.newest = s
+	return s
+}
+
+// Polls notes that a member asked, and will again after interval: it counts as heard for
+// twice as long.
+func (l *Members) Polls(id identity.ID, interval time.Duration) {
+	if interval <= 0 {
+		return // of an earlier release: it does not say
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		m = &liveMember{}
+		l.members[id] = m
+	}
+	m.polled = l.elapsed() + 2*min(interval, maxPollInterval)
+}
+
+// heardLocked reports whether m holds a stream here, or asked lately.
+func (l *Members) heardLocked(m *liveMember) bool {
+	return m.streams > 0 || m.polled > 0 && l.elapsed() < m.polled
+}
+
+// OpenedElsewhere notes that the process run opened a stream of a member at another
+// coordinator: another process's stream here gives way.
+func (l *Members) OpenedElsewhere(id identity.ID, run string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil && m.newest != nil && m.newest.run != run {
+		close(m.newest.over)
+		m.newest = nil
+	}
+}
+
+// Uses notes at now that a member presented the key that its record says.
+func (l *Members) Uses(id identity.ID, key identity.KeyID, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used == nil {
+		l.used = make(map[identity.ID]keyUse)
+	}
+	if l.used[id].key != key {
+		l.used[id] = keyUse{key, now}
+	}
+}
+
+// UsedFor returns for how long the key of a member is known to be in use at now.
+func (l *Members) UsedFor(id identity.ID, key identity.KeyID, now time.Time) (time.Duration, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.used[id]
+	return now.Sub(u.since), u.key == key
+}
+
+// BootstrapWait takes the next turn of id to be sent a node_bootstrap, and
+// returns how long it is to wait for it: each costs a write. A member that has
+// too many turns ahead is refused.
+func (l *Members) BootstrapWait(id identity.ID, now time.Time) (time.Duration, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		return BootstrapPause, nil
+	}
+	switch wait := m.nextBootstrap.Sub(now); {
+	case wait <= 0, wait > MaxBootstrapWait+BootstrapPause: // no turn was so far ahead: the clock went back
+		m.nextBootstrap = now.Add(BootstrapPause)
+		return 0, nil
+	case wait <= MaxBootstrapWait:
+		m.nextBootstrap = m.nextBootstrap.Add(BootstrapPause)
+		return wait, nil
+	}
+	return 0, errcode.New(errcode.RateLimited, "what", "bootstraps of "+id.String(),
+		"limit", "one in "+BootstrapPause.String())
+}
+
+// Closed ends a stream of id. The rest that is known of it is kept if it still is a member.
+func (l *Members) Closed(id identity.ID, s *Stream, member bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.streams--
+		if m.newest == s {
+			m.newest = nil
+		}
+		if m.streams == 0 && !member {
+			delete(l.members, id)
+		}
+	}
+}
+
+// Reported notes what a member said, and reports whether it stands on another trust
+// bundle or under other keys than before.
+func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.Time) (moved bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		return false // its stream is gone
+	}
+	m.lastReport = now
+	m.release = flowcontrol.Clip(r.GetRelease(), MaxReleaseBytes)
+	m.svidEnd, m.aloneUntil = timeOf(r.GetSvidNotAfter()), timeOf(r.GetAutonomousUntil())
+	m.aloneLimit = flowcontrol.Clip(r.GetAutonomyLimit(), MaxReleaseBytes)
+	if m.aloneUntil == nil {
+		m.aloneLimit = ""
+	}
+	bundle, under := m.bundle, m.under
+	m.bundle, m.under, m.unsigned = standsOn(r.GetHeld())
+	moved = m.bundle != bundle || !slices.Equal(m.under, under)
+	m.degraded = periodsOf(r.GetDegradedPeriods())
+	if d := r.GetClockBehind(); d.CheckValid() == nil && d.AsDuration() > 0 {
+		m.clockBehind = d.AsDuration()
+	} else {
+		m.clockBehind = 0
+	}
+	m.held = m.held[:0:0]
+	for i, h := range r.GetHeld() {
+		if i == MaxHeldReported {
+			break
+		}
+		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: flowcontrol.Clip(h.GetScope(), MaxReleaseBytes),
+			AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
+			Generation: h.GetGeneration(), Freshness: flowcontrol.Clip(h.GetFreshness(), MaxReleaseBytes)})
+	}
+	switch stale := slices.ContainsFunc(m.held, notFresh); {
+	case !stale:
+		m.staleSince = time.Time{}
+	case m.staleSince.IsZero():
+		m.staleSince = now
+	}
+	if n := len(r.GetRefusals()); n > 0 {
+		f := r.GetRefusals()[n-1]
+		m.lastRefusal = flowcontrol.Clip(f.GetScope(), MaxReleaseBytes) + ": " + flowcontrol.Clip(f.GetReason(),
+			MaxReleaseBytes) + ": " + flowcontrol.Clip(f.GetDetail(), MaxDetailBytes)
+	}
+	return moved
+}
+
+// notFresh reports whether a member says so of what it holds. A version that is new to it
+// and has no state counts as fresh.
+func notFresh(h *fealtyv1.HeldVersion) bool {
+	return h.GetFreshness() != "" && h.GetFreshness() != string(snapshot.Fresh)
+}
+
+// bundleVersion names a trust bundle.
+type bundleVersion struct{ epoch, version uint64 }
+
+// standsOn returns which trust bundle a member says that it holds, and the keys that
+// everything else stands on. A node_bootstrap counts until a node_runtime takes its
+// place.
+func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []string, unsigned bool) {
+	held = held[:min(len(held), MaxHeldReported)]
+	overtaken := slices.ContainsFunc(held,
+		func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(snapshot.ScopeNodeRuntime) })
+	unsigned = true
+	for _, h := range held {
+		switch snapshot.Scope(h.GetScope()) {
+		case snapshot.ScopeTrustBundle:
+			bundle = bundleVersion{h.GetAuthorityEpoch(), h.GetConfigVersion()}
+			continue
+		case snapshot.ScopeNodeBootstrap:
+			if overtaken {
+				continue
+			}
+		}
+		signers := h.GetSigners()[:min(len(h.GetSigners()), internalsnapshot.MaxSignatures)]
+		if unsigned {
+			unsigned = false
+			for _, id := range signers {
+				under = append(under, flowcontrol.Clip(id, MaxReleaseBytes))
+			}
+			continue
+		}
+		under = slices.DeleteFunc(under, func(id string) bool { return !slices.Contains(signers, id) })
+	}
+	return bundle, under, unsigned
+}
+
+// Called notes at now that a process of a member was served: the newest of it, or one that does not
+// say which it is.
+func (l *Members) Called(id identity.ID, epoch fence.Epoch, incarnation string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.processes[id]
+	if p == nil || p.GetIncarnation() != incarnation || p.GetEpoch() != uint64(epoch) {
+		p = &fealtyv1.Process{Incarnation: incarnation, Epoch: uint64(epoch)} // it says itself whether it is paused
+	}
+	l.processes[id] = &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: p.GetPaused(),
+		LastCall: timestamppb.New(now)}
+}
+
+// SaysPaused notes whether the process of a member that called last says that it is paused.
+func (l *Members) SaysPaused(id identity.ID, paused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.processes[id]; p != nil {
+		l.processes[id] = &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: paused,
+			LastCall: p.GetLastCall()}
+	}
+}
+
+// Paused counts the members whose processes said so here, and were heard since a time.
+func (l *Members) Paused(since time.Time) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.processes {
+		if p.GetPaused() && p.GetLastCall().AsTime().After(since) {
+			n++
+		}
+	}
+	return n
+}
+
+// Message returns what is known of id, or nil.
+func (l *Members) Message(id identity.ID) *fealtyv1.Live {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, process := l.members[id], l.processes[id]
+	switch {
+	case m == nil && process == nil:
+		return nil
+	case m == nil:
+		return &fealtyv1.Live{Process: process}
+	}
+	out := &fealtyv1.Live{Connected: l.heardLocked(m), Release: m.release, Held: slices.Clone(m.held),
+		LastRefusal:  m.lastRefusal,
+		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit, Process: process}
+	if !m.lastReport.IsZero() {
+		out.LastReport = timestamppb.New(m.lastReport)
+	}
+	if !m.staleSince.IsZero() {
+		out.StaleSince = timestamppb.New(m.staleSince)
+	}
+	if m.clockBehind > 0 {
+		out.ClockBehind = durationpb.New(m.clockBehind)
+	}
+	return out
+}
+
+// DegradedPeriods returns when id was in degraded mode, by its own word.
+func (l *Members) DegradedPeriods(id identity.ID) []*fealtyv1.DegradedPeriod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		return slices.Clone(m.degraded)
+	}
+	return nil
+}
+
+// All returns who is known of.
+func (l *Members) All() []identity.ID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := slices.Collect(maps.Keys(l.members))
+	for id := range l.processes {
+		if l.members[id] == nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// DataConnected counts the data members that are heard here.
+func (l *Members) DataConnected() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for id, m := range l.members {
+		if id.Kind() == identity.Data && l.heardLocked(m) {
+			n++
+		}
+	}
+	return n
+}
+
+// Connected is how many members have a stream here.
+func (l *Members) Connected() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, m := range l.members {
+		if m.streams > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Forget drops what is known of an identity that is no longer a member.
+func (l *Members) Forget(id identity.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.used, id)
+	delete(l.processes, id)
+	if m := l.members[id]; m != nil && m.streams == 0 {
+		delete(l.members, id)
+	}
+}
+
+// timeOf returns the time that a member said, without whatever else its message
+// holds, or nil.
+func timeOf(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if t.CheckValid() != nil {
+		return nil
+	}
+	return timestamppb.New(t.AsTime())
+}
+
+// periodsOf returns the newest periods that a member said, within bounds, without
+// whatever else its messages hold.
+func periodsOf(reported []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
+	var out []*fealtyv1.DegradedPeriod
+	for _, p := range reported[max(0, len(reported)-maxPeriods):] {
+		c := &fealtyv1.DegradedPeriod{Since: timeOf(p.GetSince()), Until: timeOf(p.GetUntil()),
+			OverAt: timeOf(p.GetOverAt()), Limit: flowcontrol.Clip(p.GetLimit(), MaxReleaseBytes)}
+		for _, t := range p.GetActions()[:min(len(p.GetActions()), maxTallies)] {
+			c.Actions = append(c.Actions,
+				&fealtyv1.ActionTally{Action: flowcontrol.Clip(t.GetAction(), MaxReleaseBytes),
+					Permitted: t.GetPermitted(), Refused: t.GetRefused()})
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// HeldOf returns, by scope, what the member said that it holds, of what it can be
+// sent. It is kept for as long as a stream, and of its message nothing else.
+func HeldOf(reported []*fealtyv1.HeldSnapshot) map[string]*fealtyv1.HeldSnapshot {
+	held := make(map[string]*fealtyv1.HeldSnapshot)
+	for _, h := range reported[:min(len(reported), MaxHeldReported)] {
+		if slices.Contains(snapshot.Scopes(), snapshot.Scope(h.GetScope())) && len(h.GetContentHash()) <= sha256.Size {
+			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(),
+				ConfigVersion: h.GetConfigVersion(),
+				ContentHash:   h.GetContentHash(), Generation: h.GetGeneration(),
+				Freshness: string(freshnessOf(h.GetFreshness()))}
+		}
+	}
+	return held
+}
+
+// freshnessOf returns the state that a member names, or "".
+func freshnessOf(word string) snapshot.Freshness {
+	for _, f := range []snapshot.Freshness{snapshot.Fresh, snapshot.Stale, snapshot.Degraded, snapshot.Expired} {
+		if word == string(f) {
+			return f
+		}
+	}
+	return ""
+}
+
+// Confirmed returns the members that hold everything under the key of r, which has
+// this id, by path.
+func (l *Members) Confirmed(r *bundle.Rotation, keyID string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for id, m := range l.members {
+		knows := m.bundle.epoch > r.Epoch || m.bundle.epoch == r.Epoch && m.bundle.version > r.After
+		if knows && (m.unsigned || slices.Contains(m.under, keyID)) {
+			out = append(out, string(id.Kind())+"/"+id.Name())
+		}
+	}
+	return out
+}
+
+// Rollout returns which connected members hold the bundle t.
+func (l *Members) Rollout(t *bundle.View) *fealtyv1.TrustRollout {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := &fealtyv1.TrustRollout{}
+	for id, m := range l.members {
+		if m.streams == 0 {
+			continue
+		}
+		out.Connected++
+		if m.bundle.epoch > t.Epoch || m.bundle.epoch == t.Epoch && m.bundle.version >= t.Version {
+			out.Holding++
+		} else {
+			out.Lagging = append(out.Lagging, string(id.Kind())+"/"+id.Name())
+		}
+	}
+	slices.Sort(out.Lagging)
+	out.Lagging = out.Lagging[:min(len(out.Lagging), bundle.MaxNamedMembers)]
+	return out
+}
+
+// Newer returns that one of two messages which says more of a member, with the process that either
+// heard last; either may be nil. A member's agent and its process may talk to two coordinators.
+func Newer(a, b *fealtyv1.Live) *fealtyv1.Live {
+	out, process := newer(a, b), a.GetProcess()
+	if process.GetLastCall().AsTime().Before(b.GetProcess().GetLastCall().AsTime()) {
+		process = b.GetProcess()
+	}
+	if out.GetProcess() != process {
+		out = proto.CloneOf(out) // others may read it
+		out.Process = process
+	}
+	return out
+}
+
+func newer(a, b *fealtyv1.Live) *fealtyv1.Live {
+	switch {
+	case a == nil || b == nil:
+		if a == nil {
+			return b
+		}
+		return a
+	case a.GetConnected() != b.GetConnected():
+		if a.GetConnected() {
+			return a
+		}
+		return b
+	case a.GetLastReport().AsTime().Before(b.GetLastReport().AsTime()):
+		return b
+	}
+	return a
+}

@@ -1,0 +1,227 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/errcode"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/manifest"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// MaxPageSize is how many members a page holds at most.
+const MaxPageSize = 1000
+
+// A Page is where a page of members begins. Its token is the path of the last member that
+// was sent, so that members that come and go between pages neither hide nor double those
+// that stay, with the revision of the store that the first page was made of: the pages
+// after it are of no earlier one, whichever coordinator makes them.
+type Page struct {
+	size  int
+	after string         // path of the last member of the page before; empty: none
+	At    store.Revision // of the first page; 0: this is the first, or one of an earlier release asked before
+}
+
+// First reports whether it is the first page.
+func (p Page) First() bool { return p.after == "" }
+
+// token returns the token of the page after one that ends with last.
+func (p Page) token(last *fealtyv1.Member) string {
+	return fmt.Sprintf("%s/%s@%d", last.GetKind(), last.GetName(), p.At)
+}
+
+// ReadPage checks what a call asks for. Size 0 is as many as a page has at most.
+func ReadPage(size uint32, token string) (Page, error) {
+	p := Page{size: int(size)}
+	if size > MaxPageSize {
+		return p, errcode.New(errcode.RequestField,
+			"field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, MaxPageSize))
+	}
+	if size == 0 {
+		p.size = MaxPageSize
+	}
+	if token == "" {
+		return p, nil
+	}
+	bad := errcode.New(errcode.RequestField, "field", "page_token", "problem", "it is not one that this call gave out")
+	path, revision, ok := strings.Cut(token, "@")
+	if ok {
+		n, err := strconv.ParseUint(revision, 10, 63)
+		if err != nil {
+			return p, bad
+		}
+		p.At = store.Revision(n)
+	}
+	kind, name, ok := strings.Cut(path, "/")
+	if !ok || !identity.Kind(kind).Valid() || name == "" || len(path) > internalidentity.MaxIDBytes {
+		return p, bad
+	}
+	p.after = path
+	return p, nil
+}
+
+// Cut returns the page of members that begins at p, and the token of what follows.
+func (p Page) Cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
+	i, _ := slices.BinarySearchFunc(members, p.after, func(m *fealtyv1.Member, after string) int {
+		if after != "" && m.GetKind()+"/"+m.GetName() <= after {
+			return -1
+		}
+		return 1
+	})
+	members = members[i:]
+	if len(members) <= p.size {
+		return members, ""
+	}
+	return members[:p.size], p.token(members[p.size-1])
+}
+
+// List returns the page of the members below prefix that begins at from, of those
+// that keep takes, or nil of all, and the
+// token of what follows. While the store is out of reach these are the members as they
+// were last known, and since is when.
+func (m *Membership) List(ctx context.Context, s *authority.State, prefix string, from Page,
+	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
+	asking, cancel := m.cfg.Head.Patience(ctx)
+	defer cancel()
+	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
+	from.At, err = m.syncMembers(asking, s, from.At)
+	if err == nil {
+		ban, err = m.bans(asking, s)
+	}
+	if authority.OutOfReach(ctx, asking, err) {
+		confirmed := m.cfg.Head.Confirmed()
+		if _, err := m.cfg.Head.DegradedState("list members", m.cfg.Head.Degraded("list members", err)); err != nil {
+			return nil, "", nil, err
+		}
+		since, err = timestamppb.New(confirmed), nil
+		ban = func(r record.Member) record.Versioned[record.Ban] { return m.knownBan(s, r) }
+	}
+	if err != nil {
+		return nil, "", nil, err
+	}
+	m.cfg.Peers.Hear(ctx, s)
+	recs, more := m.members.Page(prefix, from.after, from.size, keep)
+	for _, r := range recs {
+		msgs = append(msgs, m.memberMessage(s, r, ban(r)))
+	}
+	if more {
+		next = from.token(msgs[len(msgs)-1])
+	}
+	return msgs, next, since, nil
+}
+
+// matching returns what decides whether a request is about a member; nil for all.
+func matching(req *fealtyv1.ListMembersRequest) (keep func(record.Member) bool, err error) {
+	if req.GetHost() == "" && len(req.GetLabels()) == 0 {
+		return nil, nil
+	}
+	if _, problem := manifest.SortedLabels(req.GetLabels()); problem != "" {
+		return nil, errcode.New(errcode.RequestField, "field", "labels", "problem", problem)
+	}
+	return func(r record.Member) bool {
+		return (req.GetHost() == "" || strings.EqualFold(r.Machine.Host, req.GetHost())) &&
+			!slices.ContainsFunc(req.GetLabels(), func(l string) bool { return !slices.Contains(r.AllLabels(), l) })
+	}, nil
+}
+
+// syncMembers has the member index hold what the store held at revision at, which a page
+// before this one was made of, or with at 0 what it holds now. It returns the revision
+// from which on it does. Records that the index has already are not decoded again.
+func (m *Membership) syncMembers(ctx context.Context, s *authority.State, at store.Revision) (store.Revision, error) {
+	if at != 0 && m.members.Holds(at) {
+		return at, nil
+	}
+	l, err := m.cfg.Store.List(ctx, record.MemberPrefix)
+	if err != nil {
+		return 0, m.cfg.Head.StoreError("list members", err)
+	}
+	have, listed := m.members.Versions(), make(map[string]bool, len(l.Entries))
+	var news []record.Versioned[record.Member]
+	for _, e := range l.Entries {
+		path := e.Key[len(record.MemberPrefix):]
+		listed[path] = true
+		if have[path] == e.Version {
+			if _, err := s.Records.Open(e.Key, e.Value); err != nil {
+				return 0, m.cfg.Head.StoreError("list members", err)
+			}
+			continue
+		}
+		r, err := record.Open[record.Member](s.Records, e)
+		if err != nil {
+			return 0, m.cfg.Head.StoreError("list members", err)
+		}
+		news = append(news, r)
+	}
+	m.members.CatchUp(listed, news, l.Revision)
+	return max(l.Revision, 1), nil
+}
+
+// Recorded returns all members as the store has them, for who counts them, and the
+// revision that they are of.
+func (m *Membership) Recorded(ctx context.Context, s *authority.State) ([]*fealtyv1.Member, store.Revision,
+	error) {
+	at, err := m.syncMembers(ctx, s, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	ban, err := m.bans(ctx, s)
+	if err != nil {
+		return nil, 0, err
+	}
+	m.cfg.Peers.Hear(ctx, s)
+	recs := m.members.All()
+	out := make([]*fealtyv1.Member, 0, len(recs))
+	for _, r := range recs {
+		out = append(out, m.memberMessage(s, r, ban(r)))
+	}
+	return out, at, nil
+}
+
+// bans returns what says how a member is banned.
+func (m *Membership) bans(ctx context.Context, s *authority.State) (func(record.Member) record.Versioned[record.Ban],
+	error) {
+	l, err := m.cfg.Store.List(ctx, record.BanIDPrefix)
+	if err != nil {
+		return nil, m.cfg.Head.StoreError("list bans", err)
+	}
+	byPath := make(map[string]record.Versioned[record.Ban], len(l.Entries))
+	for _, e := range l.Entries {
+		b, err := record.Open[record.Ban](s.Records, e)
+		if err != nil {
+			return nil, m.cfg.Head.StoreError("read a ban", err)
+		}
+		byPath[e.Key[len(record.BanIDPrefix):]] = b
+	}
+	return func(r record.Member) record.Versioned[record.Ban] { return byPath[r.Path()] }, nil
+}
+
+// Known returns the members below prefix as they were last known.
+func (m *Membership) Known(s *authority.State, prefix string) []*fealtyv1.Member {
+	var out []*fealtyv1.Member
+	for _, r := range m.members.All() {
+		if strings.HasPrefix(record.MemberPrefix+r.Path(), prefix) {
+			out = append(out, m.memberMessage(s, r, m.knownBan(s, r)))
+		}
+	}
+	return out
+}
+
+// knownBan returns whether the bundle in force bans the identity of r. Why and by
+// whom only the store knows.
+func (m *Membership) knownBan(s *authority.State, r record.Member) record.Versioned[record.Ban] {
+	id, err := identity.New(s.Manifest.Cluster, r.Kind, r.Name)
+	if err != nil || !m.cfg.Bundle.Bans(id, identity.KeyID{}) {
+		return record.Versioned[record.Ban]{}
+	}
+	return record.Versioned[record.Ban]{Version: 1}
+}

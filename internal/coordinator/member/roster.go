@@ -1,0 +1,305 @@
+package member
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// From package roster: keeps in memory which members the store records, however late and often the
+// notices of changes come.
+
+// Roster is a view of the membership in memory, by "<kind>/<name>": what a
+// node_bootstrap shows of the others and what counts are made of. It follows the
+// store and decides nothing.
+type Roster struct {
+	mu       sync.Mutex
+	members  map[string]record.Versioned[record.Member] // guarded by mu
+	sorted   []string                                   // the keys of members; guarded by mu
+	active   map[identity.Kind]int                      // active members; guarded by mu
+	followed store.Revision                             // what the store held until here was seen; guarded by mu
+	// waiting is closed when the state of the member may have changed, by its path;
+	// guarded by mu.
+	waiting map[string]chan struct{}
+	touched map[string]bool // put or removed since TakeTouched, by path; guarded by mu
+
+	grew chan struct{} // notified when touched grows; capacity 1
+}
+
+// NewRoster returns an empty one.
+func NewRoster() *Roster {
+	return &Roster{
+		members: make(map[string]record.Versioned[record.Member]), active: make(map[identity.Kind]int),
+		waiting: make(map[string]chan struct{}),
+		touched: make(map[string]bool), grew: make(chan struct{}, 1),
+	}
+}
+
+func (x *Roster) touchLocked(path string) {
+	x.touched[path] = true
+	select {
+	case x.grew <- struct{}{}:
+	default:
+	}
+}
+
+// Changed returns a channel that says that [Roster.TakeTouched] has something to return, to one who
+// receives from it.
+func (x *Roster) Changed() <-chan struct{} { return x.grew }
+
+// Alive returns once nobody holds its lock: a watchdog sees that it is not held for good.
+func (x *Roster) Alive() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+}
+
+// TakeTouched returns the paths that were put or removed since the last call.
+func (x *Roster) TakeTouched() map[string]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := x.touched
+	x.touched = make(map[string]bool)
+	return out
+}
+
+// Get returns the record of a member; version 0: there is none.
+func (x *Roster) Get(path string) record.Versioned[record.Member] {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.members[path]
+}
+
+// PathsAt returns all members, sorted, and until where the store was seen.
+func (x *Roster) PathsAt() ([]string, store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.sorted), x.followed
+}
+
+// Paths returns all members, sorted.
+func (x *Roster) Paths() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.sorted)
+}
+
+// Wait returns a channel that is closed when the state of a member may have
+// changed. Take it before looking.
+func (x *Roster) Wait(path string) <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ch := x.waiting[path]
+	if ch == nil {
+		ch = make(chan struct{})
+		x.waiting[path] = ch
+	}
+	return ch
+}
+
+// tellLocked wakes who waits for the member at path.
+func (x *Roster) tellLocked(path string) {
+	if ch := x.waiting[path]; ch != nil {
+		close(ch)
+		delete(x.waiting, path)
+	}
+}
+
+// Fill replaces the view by a listing.
+func (x *Roster) Fill(recs []record.Versioned[record.Member], at store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for path := range x.members {
+		x.touchLocked(path)
+	}
+	x.members = make(map[string]record.Versioned[record.Member], len(recs))
+	x.sorted = x.sorted[:0]
+	clear(x.active)
+	for _, r := range recs {
+		x.members[r.Value.Path()] = r
+		x.sorted = append(x.sorted, r.Value.Path())
+		x.tallyLocked(r.Value, 1)
+		x.touchLocked(r.Value.Path())
+	}
+	slices.Sort(x.sorted)
+	x.followed = at
+	for path := range x.waiting {
+		x.tellLocked(path)
+	}
+}
+
+func (x *Roster) tallyLocked(r record.Member, by int) {
+	if r.State == record.Active {
+		x.active[r.Kind] += by
+	}
+}
+
+// Put enters a record that the store held at version. One that is older than
+// what the view has seen is ignored, so notices may come late and twice, and
+// one that comes after the removal of its member does not bring it back.
+func (x *Roster) Put(r record.Member, version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	path := r.Path()
+	old, ok := x.members[path]
+	if ok && old.Version >= version || !ok && version <= x.followed {
+		return
+	}
+	if ok {
+		x.tallyLocked(old.Value, -1)
+	}
+	x.tallyLocked(r, 1)
+	if !ok {
+		i, _ := slices.BinarySearch(x.sorted, path)
+		x.sorted = slices.Insert(x.sorted, i, path)
+	}
+	x.members[path] = record.Versioned[record.Member]{Value: r, Version: version}
+	if !ok || old.Value.State != r.State {
+		x.tellLocked(path)
+	}
+	x.touchLocked(path)
+}
+
+// Remove drops a member whose record was deleted at version.
+func (x *Roster) Remove(path string, version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old, ok := x.members[path]
+	if !ok || old.Version > version {
+		return
+	}
+	delete(x.members, path)
+	x.tellLocked(path)
+	x.touchLocked(path)
+	x.tallyLocked(old.Value, -1)
+	if i, ok := slices.BinarySearch(x.sorted, path); ok {
+		x.sorted = slices.Delete(x.sorted, i, i+1)
+	}
+}
+
+// All returns the records of all members, sorted by path.
+func (x *Roster) All() []record.Member {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make([]record.Member, 0, len(x.sorted))
+	for _, path := range x.sorted {
+		out = append(out, x.members[path].Value)
+	}
+	return out
+}
+
+// Holds reports whether the view holds everything that the store held at version.
+func (x *Roster) Holds(version store.Revision) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.followed >= version
+}
+
+// Page returns up to limit members below prefix that come after path after, sorted, of
+// those that keep takes, and whether there are more. Nil keeps all.
+func (x *Roster) Page(prefix, after string, limit int, keep func(record.Member) bool) (out []record.Member,
+	more bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i, found := slices.BinarySearch(x.sorted, max(prefix, after))
+	if found && after != "" {
+		i++
+	}
+	for ; i < len(x.sorted) && strings.HasPrefix(x.sorted[i], prefix); i++ {
+		r := x.members[x.sorted[i]].Value
+		if keep != nil && !keep(r) {
+			continue
+		}
+		if len(out) == limit {
+			return out, true
+		}
+		out = append(out, r)
+	}
+	return out, false
+}
+
+// Versions returns the versions of all records, by path.
+func (x *Roster) Versions() map[string]store.Revision {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make(map[string]store.Revision, len(x.members))
+	for path, m := range x.members {
+		out[path] = m.Version
+	}
+	return out
+}
+
+// CatchUp brings the view to what the store held at revision at: listed are the paths
+// that it held, and recs those of their records that the view did not have. A view that
+// is ahead of it stays ahead.
+func (x *Roster) CatchUp(listed map[string]bool, recs []record.Versioned[record.Member], at store.Revision) {
+	for _, r := range recs {
+		x.Put(r.Value, r.Version)
+	}
+	for _, path := range x.Paths() {
+		if !listed[path] {
+			x.Remove(path, at) // unless it came after at
+		}
+	}
+	x.Seen(at)
+}
+
+// Find returns the record of a member, and whether there is one.
+func (x *Roster) Find(path string) (record.Member, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m, ok := x.members[path]
+	return m.Value, ok
+}
+
+// VisibleTo returns up to limit members of the fleet that self may see: those that
+// share an organization with it, where it has any, and otherwise those that have
+// none. It takes those that follow self by kind and name, around the end, so that
+// no member is shown to everybody, and looks at no more than maxVisibleScan.
+// People's sessions are not part of the fleet.
+func (x *Roster) VisibleTo(self record.Member, limit int) []record.Member {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var out []record.Member
+	start, _ := slices.BinarySearch(x.sorted, self.Path())
+	for i := range min(len(x.sorted), maxVisibleScan) {
+		m := x.members[x.sorted[(start+i)%len(x.sorted)]].Value
+		if record.IsSession(m.Kind) || !m.Held() || !sharesOrganization(self, m) {
+			continue
+		}
+		if out = append(out, m); len(out) == limit {
+			break
+		}
+	}
+	return out
+}
+
+// maxVisibleScan bounds the members that one join looks at.
+const maxVisibleScan = 4096
+
+func sharesOrganization(a, b record.Member) bool {
+	if a.Outsider() || b.Outsider() {
+		return a.Path() == b.Path()
+	}
+	if len(a.Organizations) == 0 || len(b.Organizations) == 0 {
+		return len(a.Organizations) == len(b.Organizations)
+	}
+	return slices.ContainsFunc(a.Organizations, func(o string) bool { return slices.Contains(b.Organizations, o) })
+}
+
+// Count returns the number of active members of kind.
+func (x *Roster) Count(kind identity.Kind) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.active[kind]
+}
+
+// Seen says that the view holds everything that the store held at version.
+func (x *Roster) Seen(version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.followed = max(x.followed, version)
+}

@@ -1,0 +1,40 @@
+// Inside the package: what its tests reach for has no other door.
+package owner
+
+import (
+	"context"
+
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/keyring/recovery"
+	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+)
+
+const (
+	OpenPrefix    = openPrefix
+	RecoveryBurst = recoveryBurst
+)
+
+var (
+	Key     = recoveryKey
+	OpenKey = openKey
+)
+
+// Current is the attempt that is open, or nil.
+func (c *OwnerRecovery) Current() *Attempt { return c.recoveries.current() }
+
+func (c *OwnerRecovery) Collected(ctx context.Context, g *Attempt) ([]string, []keyring.Share, error) {
+	return c.gathered(ctx, g)
+}
+
+func (g *Attempt) Open(owner string, data []byte) (keyring.Share, error) { return g.open(owner, data) }
+
+func (g *Attempt) Head() *recovery.Head { return g.head }
+
+func (g *Attempt) History() *history.History { return g.history }
+
+// Brought are the owners whose shares are in.
+func (g *Attempt) Brought() []string { return g.shares.Brought() }
+
+// Places are those of owners that bring their shares.
+func (c *OwnerRecovery) Places() *flowcontrol.Limiter { return c.recoveries.owners }

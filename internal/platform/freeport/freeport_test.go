@@ -1,0 +1,42 @@
+package freeport_test
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/platform/freeport"
+)
+
+// No address is given twice, each can be listened on, and none has a port that the
+// kernel gives to a connection.
+func TestAddr(t *testing.T) {
+	kernels := 32768
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		if kernels, err = strconv.Atoi(strings.Fields(string(text))[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := make(map[string]bool)
+	for range 2000 {
+		addr, err := freeport.Addr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, err := net.SplitHostPort(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port, err := strconv.Atoi(text); err != nil || port >= kernels || seen[addr] {
+			t.Fatalf("%s: seen before: %v; the kernel's begin at %d; %v", addr, seen[addr], kernels, err)
+		}
+		seen[addr] = true
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	}
+}

@@ -1,0 +1,4 @@
+package process
+
+// TellFenced is for tests of how often it is told.
+var TellFenced = tellFenced

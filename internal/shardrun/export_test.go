@@ -1,4 +1,0 @@
-package shardrun
-
-// TellFenced is for tests of how often it is told.
-var TellFenced = tellFenced

@@ -1,0 +1,4 @@
+package attest
+
+// Placed is placed, for tests.
+var Placed = placed

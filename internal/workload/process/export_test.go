@@ -1,4 +1,0 @@
-package process
-
-// Placed is placed, for tests.
-var Placed = placed
