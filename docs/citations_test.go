@@ -101,8 +101,8 @@ func TestUnresolved(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"see docs/architecture.md.":                            "",
-		"see docs/architecture.md#the-map":                     "",
-		"(docs/architecture.md#the-old-map)":                   "docs/architecture.md has no heading #the-old-map",
+		"see docs/architecture.md#the-houses":                  "",
+		"(docs/architecture.md#the-old-houses)":                "docs/architecture.md has no heading #the-old-houses",
 		"docs/design/store.md":                                 "docs/design/store.md is not in the repository",
 		"snapshots.md, Scopes":                                 "snapshots.md is not in the repository",
 		"after DSSE v1.0.2, protocol.md, \"Signature\"":        "",

@@ -563,7 +563,11 @@ func (s *source) eval(dir string, f *ast.File, e ast.Expr) (float64, error) {
 		pkg := e.X.(*ast.Ident).Name
 		for _, imp := range f.Imports {
 			path, err := strconv.Unquote(imp.Path.Value)
-			if err == nil && filepath.Base(path) == pkg {
+			called := filepath.Base(path)
+			if imp.Name != nil {
+				called = imp.Name.Name
+			}
+			if err == nil && called == pkg {
 				return s.constant(strings.TrimPrefix(path, "github.com/fealty-io/fealty/"), e.Sel.Name)
 			}
 		}
