@@ -71,9 +71,9 @@ func (f *fleet) headerOf(s sample) Header {
 	h := f.header()
 	h.ScopeType = s.content.scope()
 	h.Roles, h.OrganizationIDs = s.roles, []string{"acme"}
-	h.Subject = groupSubject(h.Roles, h.OrganizationIDs)
+	h.Subject = GroupSubject(h.Roles, h.OrganizationIDs)
 	if ruleOf(h.ScopeType).subjects == subjectNode {
-		h.Subject = nodeSubject(f.me, f.incarnation)
+		h.Subject = NodeSubject(f.me, f.incarnation)
 	}
 	return h
 }
@@ -187,14 +187,14 @@ func TestGroupSubject(t *testing.T) {
 	sets := [][]string{nil, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a b"}, {"1 a"}, {"a 1 b"}, {"a", "1 b"}, {"a", "b c"}, {"a b", "c"}}
 	for _, roles := range sets {
 		for _, orgs := range sets {
-			s := groupSubject(roles, orgs)
+			s := GroupSubject(roles, orgs)
 			if other, ok := seen[s]; ok {
 				t.Errorf("%q and %q are the group of %q", roles, orgs, other)
 			}
 			seen[s] = []any{roles, orgs}
 			back := slices.Clone(orgs)
 			slices.Reverse(back)
-			if groupSubject(append(back[:len(back):len(back)], orgs...), roles) != groupSubject(orgs, roles) {
+			if GroupSubject(append(back[:len(back):len(back)], orgs...), roles) != GroupSubject(orgs, roles) {
 				t.Errorf("the group of %q depends on their order", orgs)
 			}
 		}
@@ -244,21 +244,21 @@ var scopeRefusals = []struct {
 	}},
 	{check: checkSubject, name: "of somebody else", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, g *given, x *forge) {
 		if ruleOf(x.header.ScopeType).subjects == subjectNode {
-			x.header.Subject = nodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
+			x.header.Subject = NodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
 			return
 		}
 		g.trust.Organizations = []string{"acme", "umbrella"} // I serve more than the group that it is for
 	}},
 	{check: checkSubject, name: "of an earlier incarnation, or under the name of my group", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, g *given, x *forge) {
 		if ruleOf(x.header.ScopeType).subjects == subjectNode {
-			x.header.Subject = nodeSubject(f.me, identity.KeyID{8})
+			x.header.Subject = NodeSubject(f.me, identity.KeyID{8})
 			return
 		}
 		g.trust.Organizations = []string{"acme", "umbrella"}
-		x.header.Subject = groupSubject(g.trust.Roles, g.trust.Organizations)
+		x.header.Subject = GroupSubject(g.trust.Roles, g.trust.Organizations)
 	}},
 	{check: checkSubject, name: "of everybody", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
-		x.header.Subject = clusterSubject()
+		x.header.Subject = ClusterSubject()
 	}},
 	{check: checkSigner, name: "revoked key", reason: snapshot.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
@@ -465,7 +465,7 @@ func TestGrants(t *testing.T) {
 				f.mustVerify(t, f.forgeOf(bent, func(x *forge) {
 					x.header.OrganizationIDs = trust.Organizations
 					if x.header.Subject.kind() == subjectGroup {
-						x.header.Subject = groupSubject(x.header.Roles, trust.Organizations)
+						x.header.Subject = GroupSubject(x.header.Roles, trust.Organizations)
 					}
 				}), trust)
 			}

@@ -24,9 +24,7 @@ func init() {
 	snapshotdoor.RevocationsIn = revocationsIn
 	snapshotdoor.WithoutRevoked = withoutRevoked
 	snapshotdoor.ReadAssignment = readAssignment
-	snapshotdoor.NodeSubject, snapshotdoor.ClusterSubject = nodeSubject, clusterSubject
-	snapshotdoor.GroupSubject = groupSubject
-	snapshotdoor.ParseSubject, snapshotdoor.ParseDigest = parseSubject, parseDigest
+	snapshotdoor.ParseDigest = parseDigest
 	snapshotdoor.SignRoot = func(cluster string, configRoot ed25519.PublicKey, seedEpoch uint64, at time.Time,
 		root crypto.Signer) ([]byte, error) {
 		signed, err := rootStatement{cluster, configRoot, seedEpoch, at}.Sign(root)

@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -28,7 +27,7 @@ func Example() {
 
 	// On a coordinator:
 	header := snapshot.Header{
-		ClusterID: "prod.example", Subject: subjects.Cluster(),
+		ClusterID: "prod.example", Subject: snapshot.ClusterSubject(),
 		AuthorityEpoch: 1, ConfigVersion: 1,
 		IssuedAt: now, ValidFrom: now, RefreshAfter: now.Add(time.Hour), ExpiresAt: now.Add(720 * time.Hour),
 	}
@@ -86,6 +85,24 @@ func Example() {
 	// Output:
 	// active: version 1 with 1 config key
 	// refused: 9 equivocation true
+}
+
+// A subject is one node, a group of nodes with the same roles and organizations, or the whole
+// cluster. As a text it stands in headers and in the marks of a node.
+func ExampleParseSubject() {
+	id, _ := identity.New("prod.example", identity.Data, "node-c")
+	node := snapshot.NodeSubject(id, identity.KeyID{7})
+	group := snapshot.GroupSubject([]string{"ingress", "core"}, []string{"acme"})
+	for _, s := range []snapshot.Subject{node, group, snapshot.ClusterSubject()} {
+		same, err := snapshot.ParseSubject(s.String())
+		fmt.Printf("%.48s %t %v\n", s, same == s, err)
+	}
+	fmt.Println(group == snapshot.GroupSubject([]string{"core", "ingress"}, []string{"acme"}))
+	// Output:
+	// node:spiffe://prod.example/data/node-c#070000000 true <nil>
+	// group:4be1813e340ddef92bd8cf5a719cdf912f173d0cc5 true <nil>
+	// cluster true <nil>
+	// true
 }
 
 func cluster(now time.Time) (root []byte, name string) {

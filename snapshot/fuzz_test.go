@@ -151,10 +151,10 @@ func FuzzPatch(f *testing.F) {
 
 func FuzzParseSubject(f *testing.F) {
 	fleet := newFleet(f)
-	f.Add(nodeSubject(fleet.me, fleet.incarnation).String())
-	f.Add(groupSubject([]string{"ingress"}, nil).String())
+	f.Add(NodeSubject(fleet.me, fleet.incarnation).String())
+	f.Add(GroupSubject([]string{"ingress"}, nil).String())
 	f.Fuzz(func(t *testing.T, in string) {
-		if s, err := parseSubject(in); err == nil && s.String() != in {
+		if s, err := ParseSubject(in); err == nil && s.String() != in {
 			t.Fatalf("%q was read as %q", in, s)
 		}
 	})

@@ -253,19 +253,19 @@ type Subject struct {
 	group       string
 }
 
-// nodeSubject is the node with id that enrolled with the key incarnation. A node
+// NodeSubject returns the node with id that enrolled with the key incarnation. A node
 // that enrolls again, under the same name, is another subject.
-func nodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
+func NodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
 	return Subject{node: id, incarnation: incarnation}
 }
 
-// clusterSubject is every member.
-func clusterSubject() Subject { return Subject{group: clusterGroup} }
+// ClusterSubject returns every member.
+func ClusterSubject() Subject { return Subject{group: clusterGroup} }
 
-// groupSubject is every member with exactly these roles and exactly these
+// GroupSubject returns every member with exactly these roles and exactly these
 // organizations, in whatever order they are given here. The view of such a member
 // is a function of the two, so that its group's content is made and kept once.
-func groupSubject(roles, organizations []string) Subject {
+func GroupSubject(roles, organizations []string) Subject {
 	// Counts and lengths in front, so that no two pairs of sets give the same bytes.
 	label := []byte("fealty/group/v1")
 	for _, set := range [][]string{roles, organizations} {
@@ -284,8 +284,8 @@ const (
 	groupPrefix  = "group:"
 )
 
-// parseSubject reads what String prints.
-func parseSubject(s string) (Subject, error) {
+// ParseSubject reads what [Subject.String] prints.
+func ParseSubject(s string) (Subject, error) {
 	if rest, ok := strings.CutPrefix(s, "node:"); ok {
 		uri, key, _ := strings.Cut(rest, "#")
 		id, err := identity.Parse(uri)
@@ -296,7 +296,7 @@ func parseSubject(s string) (Subject, error) {
 		if !canonical.ParseHex(incarnation[:], key) {
 			return Subject{}, fmt.Errorf("snapshot: subject %.80q has no incarnation: want #, then the 64 lower case hex digits of the key's hash", s)
 		}
-		return nodeSubject(id, incarnation), nil
+		return NodeSubject(id, incarnation), nil
 	}
 	hash, isGroup := strings.CutPrefix(s, groupPrefix)
 	if s == clusterGroup || isGroup && canonical.ParseHex(new(Digest)[:], hash) {
@@ -331,7 +331,7 @@ func (s *Subject) walk(c *codec) {
 	if c.Err() != nil || !c.Reading() {
 		return
 	}
-	parsed, err := parseSubject(text)
+	parsed, err := ParseSubject(text)
 	if err != nil {
 		c.Fail("%v", err)
 		return

@@ -27,7 +27,7 @@ func (s step) verified(f *fleet) *Verified {
 	h := f.header()
 	h.ScopeType, h.Subject = ScopeNodeBootstrap, s.subject
 	if h.Subject.IsZero() {
-		h.Subject = nodeSubject(f.me, f.incarnation)
+		h.Subject = NodeSubject(f.me, f.incarnation)
 	}
 	h.AuthorityEpoch, h.ConfigVersion = s.epoch, s.version
 	if h.AuthorityEpoch == 0 {
@@ -47,7 +47,7 @@ func (s step) verified(f *fleet) *Verified {
 
 func TestAccept(t *testing.T) {
 	f := newFleet(t)
-	group := groupSubject([]string{"ingress"}, nil)
+	group := GroupSubject([]string{"ingress"}, nil)
 	for _, c := range []struct {
 		name  string
 		steps []step
@@ -64,7 +64,7 @@ func TestAccept(t *testing.T) {
 		{"same generation in another epoch", []step{{version: 1, generation: 1}, {epoch: 4, version: 1, generation: 1, root: 1}}},
 		{"newer version under an older record", []step{{version: 1, generation: 5}, {version: 2, generation: 4, want: ReasonStaleRecord}}},
 		{"subjects have marks of their own", []step{{version: 9, generation: 5}, {version: 1, generation: 4, subject: group}, {version: 8, generation: 6, want: ReasonVersion}}},
-		{"another incarnation is another subject", []step{{version: 9, generation: 5}, {version: 1, generation: 4, subject: nodeSubject(f.me, identity.KeyID{7})}}},
+		{"another incarnation is another subject", []step{{version: 9, generation: 5}, {version: 1, generation: 4, subject: NodeSubject(f.me, identity.KeyID{7})}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var m Marks
@@ -112,7 +112,7 @@ func TestAcceptPanicsOnUnverified(t *testing.T) {
 func TestMarksAreBounded(t *testing.T) {
 	f := newFleet(t)
 	var m Marks
-	group := func(i int) Subject { return groupSubject([]string{fmt.Sprint("r", i)}, nil) }
+	group := func(i int) Subject { return GroupSubject([]string{fmt.Sprint("r", i)}, nil) }
 	accept := func(s step) {
 		t.Helper()
 		m = must(Accept(m, s.verified(f)))
@@ -128,7 +128,7 @@ func TestMarksAreBounded(t *testing.T) {
 	if again := must(ParseMarks(must(m.Marshal()))); len(again.All()) != snapshot.MaxMarks {
 		t.Fatal("a full set of marks does not survive the disk")
 	}
-	if _, ok := m.Get(ScopeNodeBootstrap, nodeSubject(f.me, f.incarnation)); !ok {
+	if _, ok := m.Get(ScopeNodeBootstrap, NodeSubject(f.me, f.incarnation)); !ok {
 		t.Error("the node's own mark is gone")
 	}
 	for i := range uint64(moves) {
@@ -149,7 +149,7 @@ func TestMarksAreBounded(t *testing.T) {
 	wantRefused(t, err, checkVersion, ReasonStaleRecord)
 	accept(step{epoch: 4, version: 3, generation: moves + 10, subject: group(1)})
 	// A node that enrols again needs a place too.
-	accept(step{version: 1, generation: 1, subject: nodeSubject(f.me, identity.KeyID{7})})
+	accept(step{version: 1, generation: 1, subject: NodeSubject(f.me, identity.KeyID{7})})
 }
 
 // Signed time raises the floor, within an epoch never lowers it, and a new epoch
@@ -271,7 +271,7 @@ func TestParseMarks(t *testing.T) {
 	if again := must(must(ParseMarks(data)).Marshal()); string(again) != string(data) {
 		t.Fatalf("marks changed on disk:\n%s\n%s", data, again)
 	}
-	if _, ok := m.Get(ScopeTrustBundle, clusterSubject()); !ok {
+	if _, ok := m.Get(ScopeTrustBundle, ClusterSubject()); !ok {
 		t.Fatal("no mark of the bundle")
 	}
 	all := m.All()
@@ -300,7 +300,7 @@ func TestParseMarks(t *testing.T) {
 // last comes up again.
 func TestMarksNeverGoDown(t *testing.T) {
 	f := newFleet(t)
-	subjects := []Subject{nodeSubject(f.me, f.incarnation), groupSubject([]string{"ingress"}, nil), clusterSubject()}
+	subjects := []Subject{NodeSubject(f.me, f.incarnation), GroupSubject([]string{"ingress"}, nil), ClusterSubject()}
 	rapid.Check(t, func(t *rapid.T) {
 		var m Marks
 		type point struct{ epoch, version uint64 }

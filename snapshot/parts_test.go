@@ -89,24 +89,24 @@ func TestTree(t *testing.T) {
 
 func TestSubject(t *testing.T) {
 	me := mustID(identity.New(testCluster, identity.Data, "node-c"))
-	for _, s := range []Subject{nodeSubject(me, identity.KeyID{1}), clusterSubject(), groupSubject([]string{"ingress"}, []string{"acme"}), groupSubject(nil, nil)} {
-		if got, err := parseSubject(s.String()); err != nil || got != s {
+	for _, s := range []Subject{NodeSubject(me, identity.KeyID{1}), ClusterSubject(), GroupSubject([]string{"ingress"}, []string{"acme"}), GroupSubject(nil, nil)} {
+		if got, err := ParseSubject(s.String()); err != nil || got != s {
 			t.Errorf("%s: %v, %v", s, got, err)
 		}
 	}
-	if id, inc, ok := nodeSubject(me, identity.KeyID{1}).Node(); !ok || id != me || inc != (identity.KeyID{1}) {
+	if id, inc, ok := NodeSubject(me, identity.KeyID{1}).Node(); !ok || id != me || inc != (identity.KeyID{1}) {
 		t.Error("a node subject is no node")
 	}
-	if _, _, ok := clusterSubject().Node(); ok {
+	if _, _, ok := ClusterSubject().Node(); ok {
 		t.Error("the cluster is a node")
 	}
-	node := nodeSubject(me, identity.KeyID{1}).String()
+	node := NodeSubject(me, identity.KeyID{1}).String()
 	for _, bad := range []string{
 		"", "node", "node:", "group", "group:", "group:a b", "role:ingress", "organization:acme", "cluster:", "cluster:x", "host:x",
 		node[:len(node)-1], node + "0", strings.ToUpper(node), strings.Replace(node, "#", "", 1), strings.Replace(node, "#01", "#0A", 1),
 		"node:spiffe://prod.example/robot/x#" + strings.Repeat("0", 64), "group:" + strings.Repeat("a", 63), "group:" + strings.Repeat("A", 64), "group:" + strings.Repeat("a", 65),
 	} {
-		if got, err := parseSubject(bad); err == nil {
+		if got, err := ParseSubject(bad); err == nil {
 			t.Errorf("%q is subject %v", bad, got)
 		}
 	}

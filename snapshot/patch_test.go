@@ -198,7 +198,7 @@ var patchRefusals = []struct {
 	{"what is active is another group's", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {
 		x.active = x.with(t, func(h *Header, r *RoutePolicy) {
 			h.OrganizationIDs = []string{"acme", "umbrella"}
-			h.Subject = groupSubject(h.Roles, h.OrganizationIDs)
+			h.Subject = GroupSubject(h.Roles, h.OrganizationIDs)
 		})
 	}},
 	{"what is active is of another scope", checkVersion, snapshot.ReasonBase, func(t *testing.T, x *increment) {

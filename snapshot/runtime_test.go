@@ -35,13 +35,13 @@ var runtimeRefusals = []struct {
 		x.header.ClusterID, x.content.(*NodeRuntime).ClusterID = "test.example", "test.example"
 	}},
 	{check: checkSubject, name: "another node of the same content", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
-		x.header.Subject = nodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
+		x.header.Subject = NodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
 	}},
 	{check: checkSubject, name: "an earlier incarnation", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
-		x.header.Subject = nodeSubject(f.me, identity.KeyID{8})
+		x.header.Subject = NodeSubject(f.me, identity.KeyID{8})
 	}},
 	{check: checkSubject, name: "a group", reason: snapshot.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
-		x.header.Subject = groupSubject(x.header.Roles, x.header.OrganizationIDs)
+		x.header.Subject = GroupSubject(x.header.Roles, x.header.OrganizationIDs)
 	}},
 	{check: checkSigner, name: "a key for other scopes", reason: snapshot.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Scopes = []Scope{ScopeNodeBootstrap} }), f.trust())
@@ -175,7 +175,7 @@ func TestRuntime(t *testing.T) {
 	f := newFleet(t)
 	h := f.bootstrapHeader()
 	d := must(compose(h, f.runtimeContent()))
-	h.Subject = nodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), identity.KeyID{7})
+	h.Subject = NodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), identity.KeyID{7})
 	other := must(compose(h, f.runtimeContent()))
 	if !bytes.Equal(d.ContentBytes(), other.ContentBytes()) || bytes.Equal(d.HeaderBytes(), other.HeaderBytes()) {
 		t.Fatal("two nodes of one entry want one content and two headers")

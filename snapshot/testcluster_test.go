@@ -10,7 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -74,7 +73,7 @@ func (c *exampleCluster) signedBundle() *snapshot.Signed {
 		Head: snapshot.Head{Index: 1, Hash: snapshot.DigestOf([]byte("genesis"))},
 	}
 	header := c.header(1)
-	header.Subject = subjects.Cluster()
+	header.Subject = snapshot.ClusterSubject()
 	draft, err := snapshotauthor.Compose(header, content)
 	if err != nil {
 		panic(err)
@@ -91,10 +90,10 @@ func (c *exampleCluster) signedBundle() *snapshot.Signed {
 func (c *exampleCluster) publish(version uint64, content snapshot.Content) []byte {
 	header := c.header(version)
 	header.Roles, header.OrganizationIDs = c.roles, []string{"acme"}
-	header.Subject = subjects.Group(header.Roles, header.OrganizationIDs)
+	header.Subject = snapshot.GroupSubject(header.Roles, header.OrganizationIDs)
 	switch content.(type) {
 	case *snapshot.NodeBootstrap, *snapshot.NodeRuntime, *snapshot.ServiceAssignment:
-		header.Subject = subjects.Node(c.me, c.incarnation)
+		header.Subject = snapshot.NodeSubject(c.me, c.incarnation)
 	}
 	draft, err := snapshotauthor.Compose(header, content)
 	if err != nil {

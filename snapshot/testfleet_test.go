@@ -78,7 +78,7 @@ func (f *fleet) header() Header {
 
 func (f *fleet) bundleHeader() Header {
 	h := f.header()
-	h.Subject = clusterSubject()
+	h.Subject = ClusterSubject()
 	return h
 }
 
@@ -111,7 +111,7 @@ func mustID(id identity.ID, err error) identity.ID {
 
 func (f *fleet) bootstrapHeader() Header {
 	h := f.header()
-	h.Subject = nodeSubject(f.me, f.incarnation)
+	h.Subject = NodeSubject(f.me, f.incarnation)
 	h.Roles, h.OrganizationIDs = []string{"ingress"}, []string{"acme"}
 	return h
 }

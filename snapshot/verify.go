@@ -489,11 +489,11 @@ func (v *verification) subjectFault() string {
 		if s.node == v.trust.Me && s.incarnation != v.trust.Incarnation {
 			return "it is for another incarnation of this node, from before it enrolled again or after its name was given away"
 		}
-		mine = s == nodeSubject(v.trust.Me, v.trust.Incarnation)
+		mine = s == NodeSubject(v.trust.Me, v.trust.Incarnation)
 	case subjectCluster:
 		mine = true
 	case subjectGroup:
-		mine = s == groupSubject(v.trust.Roles, v.trust.Organizations)
+		mine = s == GroupSubject(v.trust.Roles, v.trust.Organizations)
 	}
 	if !mine {
 		return fmt.Sprintf("it is for %.120q, I am %s", s, v.trust.Me)
@@ -507,7 +507,7 @@ func (v *verification) subjectFormFault() string {
 	switch kind := h.Subject.kind(); {
 	case kind&v.rule.subjects == 0:
 		return fmt.Sprintf("scope %s is not given to %.80q", h.ScopeType, h.Subject)
-	case kind == subjectGroup && h.Subject != groupSubject(h.Roles, h.OrganizationIDs):
+	case kind == subjectGroup && h.Subject != GroupSubject(h.Roles, h.OrganizationIDs):
 		return fmt.Sprintf("%.80q is not the group of roles %.200q and organizations %.200q", h.Subject, h.Roles, h.OrganizationIDs)
 	}
 	return ""

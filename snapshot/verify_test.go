@@ -135,7 +135,7 @@ var refusals = []refusal{
 		return s
 	}},
 	{check: checkSubject, name: "a group where the scope allows none", reason: snapshot.ReasonSubject, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.forge(func(x *forge) { x.header.Subject = clusterSubject() })
+		return f.forge(func(x *forge) { x.header.Subject = ClusterSubject() })
 	}},
 
 	{check: checkSigner, name: "revoked key", reason: snapshot.ReasonSigner, make: func(t *testing.T, f *fleet, g *given) *Signed {
@@ -633,7 +633,7 @@ func TestOrder(t *testing.T) {
 		{checkSignature, func(x *forge, _ *Signed) { x.keys = []crypto.Signer{f.keys[0]} }},
 		{checkSchema, func(x *forge, _ *Signed) { x.header.SchemaVersion = 1 }},
 		{checkCluster, func(x *forge, _ *Signed) { x.header.ClusterID = testCluster }},
-		{checkSubject, func(x *forge, _ *Signed) { x.header.Subject = nodeSubject(f.me, f.incarnation) }},
+		{checkSubject, func(x *forge, _ *Signed) { x.header.Subject = NodeSubject(f.me, f.incarnation) }},
 		{checkSigner, nil}, // the trust is repaired below
 		{checkEpoch, func(x *forge, _ *Signed) { x.header.AuthorityEpoch = 3 }},
 		{checkVersion, func(x *forge, _ *Signed) { x.header.ConfigVersion = 10 }},
@@ -650,7 +650,7 @@ func TestOrder(t *testing.T) {
 			x.keys = []crypto.Signer{newKey(t)}
 			x.header.SchemaVersion = 2
 			x.header.ClusterID = "test.example"
-			x.header.Subject = nodeSubject(f.me, identity.KeyID{8})
+			x.header.Subject = NodeSubject(f.me, identity.KeyID{8})
 			x.header.AuthorityEpoch, x.header.ConfigVersion = 2, 8
 			x.header.ExpiresAt = f.now.Add(-time.Hour)
 			x.header.ContentHash = Digest{1}
@@ -928,7 +928,7 @@ func TestComposeRefuses(t *testing.T) {
 		bend  func(*Header, *NodeBootstrap)
 	}{
 		{"another cluster", checkCluster, func(h *Header, _ *NodeBootstrap) { h.ClusterID = "test.example" }},
-		{"group", checkSubject, func(h *Header, _ *NodeBootstrap) { h.Subject = clusterSubject() }},
+		{"group", checkSubject, func(h *Header, _ *NodeBootstrap) { h.Subject = ClusterSubject() }},
 		{"nobody", checkSchema, func(h *Header, _ *NodeBootstrap) { h.Subject = Subject{} }},
 		{"no time", checkSchema, func(h *Header, _ *NodeBootstrap) { h.ExpiresAt = time.Time{} }},
 		{"fraction of a second", checkSchema, func(h *Header, _ *NodeBootstrap) { h.IssuedAt = h.IssuedAt.Add(1) }},

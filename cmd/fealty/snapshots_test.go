@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -46,7 +45,7 @@ func snapshots(t *testing.T) map[string][]byte {
 	}
 
 	h := header
-	h.Subject = subjects.Cluster()
+	h.Subject = snapshot.ClusterSubject()
 	draft, err := snapshotauthor.Compose(h, &snapshot.TrustBundle{
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{a.Root().Cert.Raw}, MeshKeys: []identity.KeyID{a.MeshCA().KeyID()},
 		ConfigRoot: public(root), Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: public(signer)}}}, Head: snapshot.Head{Index: 1, Hash: snapshot.Digest{1}},
@@ -58,7 +57,7 @@ func snapshots(t *testing.T) map[string][]byte {
 
 	runtime := func(version uint64, roles []string, signer crypto.Signer) *snapshot.Signed {
 		h := header
-		h.Subject, h.ConfigVersion, h.Roles = subjects.Node(a.ID(t, identity.Data, "db-1"), identity.KeyID{1}), version, roles
+		h.Subject, h.ConfigVersion, h.Roles = snapshot.NodeSubject(a.ID(t, identity.Data, "db-1"), identity.KeyID{1}), version, roles
 		content := &snapshot.NodeRuntime{
 			ClusterID: "prod.example", Kind: identity.Data, Roles: roles, Entry: "fleet", State: snapshot.MemberActive,
 			Coordinators: []string{"c1.example:7443"}, RenewEvery: time.Hour, SVIDTTL: 2 * time.Hour,

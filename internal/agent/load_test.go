@@ -21,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/nodetest"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -205,7 +204,7 @@ func TestMarksCopies(t *testing.T) {
 		c := n.clone()
 		c.Disk.Put(c.Path(name), before)
 		a := c.mustOpen()
-		mark, _ := a.Node().TrustState().Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster())
+		mark, _ := a.Node().TrustState().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 		if mark.ConfigVersion != 12 {
 			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
 		}

@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -372,7 +371,7 @@ func TestWithdrawnNode(t *testing.T) {
 				})))
 			f.Must(n.take(a, f.Companion(member, snapshot.ScopeRoutePolicy,
 				&snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
-					h.Subject, h.Roles = subjects.Group(roles, nil), roles
+					h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
 				})))
 			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions,
 				guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -105,7 +104,7 @@ func (w *trialWorld) fellBack(when string) {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
 	mark, _ := w.a.Node().TrustState().Marks.Get(snapshot.ScopeQoSPolicy,
-		subjects.Group(signedtest.GroupRoles, signedtest.GroupOrganizations))
+		snapshot.GroupSubject(signedtest.GroupRoles, signedtest.GroupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}

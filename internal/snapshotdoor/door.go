@@ -1,4 +1,4 @@
-// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember, internal/trust and internal/subjects
+// Package snapshotdoor is how internal/snapshotauthor, internal/snapshotmember and internal/trust
 // reach what package snapshot keeps for itself.
 //
 // Composing a snapshot asks the checks that verify one, so both are one package; but who composes is this module alone.
@@ -12,8 +12,7 @@ var (
 	RevokedKinds, RevocationsIn, WithoutRevoked any
 	ReadAssignment, ParseDigest, SignRoot       any
 
-	NodeSubject, ClusterSubject, GroupSubject, ParseSubject any
-	Refuse, WalkRevoked, FaultOfRevoked, NewRevocations     any
+	Refuse, WalkRevoked, FaultOfRevoked, NewRevocations any
 
 	FreshnessAt, VerifyHeader, RecheckHeader any
 	RevocationsOf, Effective, ClaimsOf       any

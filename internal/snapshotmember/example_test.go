@@ -13,7 +13,6 @@ import (
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -28,7 +27,7 @@ func ExampleVerifyHeader() {
 	var generation uint64
 	publish := func(version uint64, base *snapshot.Base, routes ...snapshot.Route) *snapshot.Signed {
 		draft, err := snapshotauthor.Compose(snapshot.Header{
-			ClusterID: "prod.example", Subject: subjects.Group(trust.Roles, trust.Organizations),
+			ClusterID: "prod.example", Subject: snapshot.GroupSubject(trust.Roles, trust.Organizations),
 			Roles: trust.Roles, OrganizationIDs: trust.Organizations,
 			AuthorityEpoch: 1, ConfigVersion: version, Base: base,
 			IssuedAt: now, ValidFrom: now, RefreshAfter: now.Add(time.Hour), ExpiresAt: now.Add(720 * time.Hour),
@@ -98,7 +97,7 @@ func believer(now time.Time) (snapshot.Trust, ed25519.PrivateKey) {
 	rootKey, configRoot, _ := ed25519.GenerateKey(nil)
 	public, configKey, _ := ed25519.GenerateKey(nil)
 	draft, err := snapshotauthor.Compose(snapshot.Header{
-		ClusterID: name, Subject: subjects.Cluster(), AuthorityEpoch: 1, ConfigVersion: 1,
+		ClusterID: name, Subject: snapshot.ClusterSubject(), AuthorityEpoch: 1, ConfigVersion: 1,
 		IssuedAt: now, ValidFrom: now, RefreshAfter: now.Add(time.Hour), ExpiresAt: now.Add(720 * time.Hour),
 	}, &snapshot.TrustBundle{
 		ClusterID: name, AuthorityEpoch: 1, Roots: [][]byte{root}, ConfigRoot: rootKey,

@@ -10,7 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -47,7 +46,7 @@ func (f *fleet) bundleOf(tb testing.TB, edit func(*snapshot.TrustBundle)) *snaps
 	}
 	edit(content)
 	draft, err := snapshotauthor.Compose(snapshot.Header{
-		ClusterID: testCluster, Subject: subjects.Cluster(), ConfigVersion: 7, AuthorityEpoch: 3,
+		ClusterID: testCluster, Subject: snapshot.ClusterSubject(), ConfigVersion: 7, AuthorityEpoch: 3,
 		IssuedAt: f.now.Add(-time.Minute), ValidFrom: f.now.Add(-time.Minute),
 		ExpiresAt: f.now.Add(30 * 24 * time.Hour), RefreshAfter: f.now.Add(time.Hour),
 	}, content)

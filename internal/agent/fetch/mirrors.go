@@ -19,7 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -390,7 +389,7 @@ func (f *Fetcher) WatchMirrors(ctx context.Context) error {
 // zero for a scope that a generation does not have, or that it is not to hold.
 func (f *Fetcher) subjectIn(b *state.TrustState, scope snapshot.Scope) snapshot.Subject {
 	me := f.Node.Self()
-	node := subjects.Node(me.ID, me.Incarnation)
+	node := snapshot.NodeSubject(me.ID, me.Incarnation)
 	if scope == snapshot.ScopeNodeRuntime {
 		return node
 	}
@@ -405,7 +404,7 @@ func (f *Fetcher) subjectIn(b *state.TrustState, scope snapshot.Scope) snapshot.
 	case scope == snapshot.ScopeServiceAssignment:
 		return node
 	}
-	return subjects.Group(runtime.Roles, runtime.Organizations)
+	return snapshot.GroupSubject(runtime.Roles, runtime.Organizations)
 }
 
 // newerBundle reports whether a trust bundle says that it is newer than the one in

@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -68,7 +67,7 @@ func groupOf(b *state.TrustState, most time.Duration, caller identity.ID, raw []
 	case b.Revocations().Withdraws(caller, header.Roles):
 		return none, errors.New("one of its roles is revoked")
 	}
-	return subjects.Group(header.Roles, header.OrganizationIDs), nil
+	return snapshot.GroupSubject(header.Roles, header.OrganizationIDs), nil
 }
 
 // shared returns what of a node that believes b a member of group is given at now, the
@@ -81,7 +80,7 @@ func shared(b *state.TrustState, group snapshot.Subject, now time.Time) []*state
 			continue
 		}
 		switch subject := h.Verified.Header().Subject; subject {
-		case subjects.Cluster():
+		case snapshot.ClusterSubject():
 			out = append(out, h)
 		case group:
 			if _, _, one := subject.Node(); !one && !group.IsZero() {

@@ -39,7 +39,6 @@ import (
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -291,9 +290,9 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	if scope == snapshot.ScopeTrustBundle {
 		return tree.TrustBundle(ctx)
 	}
-	subject := subjects.Node(node.Me, node.Incarnation)
+	subject := snapshot.NodeSubject(node.Me, node.Incarnation)
 	if scope != snapshot.ScopeNodeRuntime && scope != snapshot.ScopeServiceAssignment {
-		subject = subjects.Group(node.Roles, node.Organizations)
+		subject = snapshot.GroupSubject(node.Roles, node.Organizations)
 	}
 	signed, err := tree.Header(ctx, scope, subject.String())
 	if err != nil {
@@ -714,7 +713,7 @@ func keyAnchor(c *program.CLI, cfg *settings.Values, r *Reading, trust, configRo
 	if id, incarnation, ok := h.Subject.Node(); ok && id.Cluster() == me.Cluster() {
 		o.Trust.Me, o.Trust.Incarnation = id, incarnation
 		a.open[3] = "as for the node that it names"
-	} else if h.Subject != subjects.Cluster() {
+	} else if h.Subject != snapshot.ClusterSubject() {
 		a.open[3] = "as for a node of the group that it names"
 	}
 	if len(h.Roles)+len(h.OrganizationIDs) > 0 {

@@ -32,7 +32,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,7 +40,7 @@ import (
 type Group struct{ Roles, Organizations []string }
 
 // Subject is for whom the contents of the group are signed.
-func (g Group) Subject() snapshot.Subject { return subjects.Group(g.Roles, g.Organizations) }
+func (g Group) Subject() snapshot.Subject { return snapshot.GroupSubject(g.Roles, g.Organizations) }
 
 // Scopes returns the scopes that the group has a content of, sorted.
 func (g Group) Scopes() []snapshot.Scope {

@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -39,7 +38,7 @@ func bytesOf(t tester, g Group, m *Member, content snapshot.Content) []byte {
 	t.Helper()
 	subject := g.Subject()
 	if m != nil {
-		subject = subjects.Node(m.ID, identity.KeyID{1})
+		subject = snapshot.NodeSubject(m.ID, identity.KeyID{1})
 	}
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	d, err := snapshotauthor.Compose(snapshot.Header{

@@ -12,7 +12,6 @@ import (
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -72,7 +71,7 @@ func (a *Admission) Bootstrap(s *authority.State, rec record.Member, version sto
 	}
 	issued := now.UTC().Truncate(time.Second)
 	draft, err := snapshotauthor.Compose(snapshot.Header{
-		ClusterID: s.Manifest.Cluster, Subject: subjects.Node(id,
+		ClusterID: s.Manifest.Cluster, Subject: snapshot.NodeSubject(id,
 			rec.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
 		Roles: roles, OrganizationIDs: orgs,
 		ConfigVersion: uint64(version), AuthorityEpoch: s.Head.AuthorityEpoch,

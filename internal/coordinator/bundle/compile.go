@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -158,7 +157,7 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 	life := Life(a.Manifest)
 	draft, err := snapshotauthor.Compose(snapshot.Header{
 		ClusterID:      a.Manifest.Cluster,
-		Subject:        subjects.Cluster(),
+		Subject:        snapshot.ClusterSubject(),
 		ScopeType:      snapshot.ScopeTrustBundle,
 		ConfigVersion:  uint64(in.State.Version),
 		AuthorityEpoch: a.Head.AuthorityEpoch,

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store/chunk"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -74,7 +73,7 @@ func ParseHeader(t testing.TB, raw []byte) snapshot.Header {
 	h := snapshot.Header{ScopeType: in.Scope, OrganizationIDs: in.Orgs, ConfigVersion: in.Version,
 		AuthorityEpoch: in.Epoch, ExpiresAt: in.Expires, ContentHash: digest(in.Content)}
 	var err error
-	if h.Subject, err = subjects.Parse(in.Subject); err != nil {
+	if h.Subject, err = snapshot.ParseSubject(in.Subject); err != nil {
 		t.Fatal(err)
 	}
 	if in.Base != "" {

@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -139,7 +138,7 @@ func nodeTarget(s *authority.State, scope snapshot.Scope, rec record.Member, g c
 	if err != nil {
 		return target{}, err
 	}
-	return target{HeaderPath: nodePath(scope, rec.Path()), subject: subjects.Node(id, rec.Incarnation),
+	return target{HeaderPath: nodePath(scope, rec.Path()), subject: snapshot.NodeSubject(id, rec.Incarnation),
 		group: g}, nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -43,7 +42,7 @@ func TestPublishDir(t *testing.T) {
 		_, err = tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
 		return err == nil
 	})
-	parsed, err := subjects.Parse(subject)
+	parsed, err := snapshot.ParseSubject(subject)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -112,7 +111,7 @@ func parseHeaderPath(s string) (HeaderPath, bool) {
 	p := HeaderPath{Scope: snapshot.Scope(scope)}
 	if group, ok := strings.CutPrefix(rest, groupMark); ok {
 		p.Group = group
-		_, err := subjects.Parse(groupSubjectPrefix + group)
+		_, err := snapshot.ParseSubject(groupSubjectPrefix + group)
 		return p, err == nil && slices.Contains(compile.GroupScopes(), p.Scope)
 	}
 	member, ok := strings.CutPrefix(rest, nodeMark)

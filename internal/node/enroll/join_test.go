@@ -26,7 +26,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/verdict"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -348,7 +347,7 @@ func TestJoinAfterAnotherCluster(t *testing.T) {
 	if ready := l.TrustState.Ready(f.Clock()); ready != "" || trustOf(l) != 10 || len(l.Refused) != 0 || len(l.Earlier) != 0 {
 		t.Errorf("%s, version %d, %v, %v", ready, trustOf(l), l.Refused, l.Earlier)
 	}
-	if mark, _ := l.TrustState.Marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster()); mark.ConfigVersion != 10 {
+	if mark, _ := l.TrustState.Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject()); mark.ConfigVersion != 10 {
 		t.Errorf("the mark is at %d", mark.ConfigVersion)
 	}
 }

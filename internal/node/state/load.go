@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -297,7 +296,7 @@ func compareVerified(a, b *snapshot.Verified) int {
 // used now, as of the time when it was issued; nil if there is none. Members that
 // it bans stay banned, and the roots that it names stay the only ones.
 func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) *snapshot.Verified {
-	mark, ok := marks.Get(snapshot.ScopeTrustBundle, subjects.Cluster())
+	mark, ok := marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 	if !ok {
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -433,7 +432,7 @@ func (b *TrustState) gives(h snapshot.Header) bool {
 	if !slices.Contains(content.Companions, h.ScopeType) {
 		return false
 	}
-	if h.Subject == subjects.Group(content.Roles, content.Organizations) {
+	if h.Subject == snapshot.GroupSubject(content.Roles, content.Organizations) {
 		return true
 	}
 	// Its own, as long as it is for what the node is now.

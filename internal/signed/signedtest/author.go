@@ -22,7 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/pki"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -198,7 +197,7 @@ func (a *Author) BundleLocked() *identity.Bundle {
 func (a *Author) TrustHeader() snapshot.Header {
 	now := a.Clock().UTC().Truncate(time.Second)
 	return snapshot.Header{
-		ClusterID: Cluster, Subject: subjects.Cluster(), ScopeType: snapshot.ScopeTrustBundle,
+		ClusterID: Cluster, Subject: snapshot.ClusterSubject(), ScopeType: snapshot.ScopeTrustBundle,
 		ConfigVersion: a.Version, AuthorityEpoch: a.Epoch,
 		IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(a.BundleLife), RefreshAfter: now.Add(a.BundleLife / 2),
 	}
@@ -230,7 +229,7 @@ func (a *Author) Bootstrap(m *Member, edits ...func(*snapshot.Header,
 	a.Next++
 	now := a.Clock().UTC().Truncate(time.Second)
 	h := snapshot.Header{
-		ClusterID: Cluster, Subject: subjects.Node(m.ID, m.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
+		ClusterID: Cluster, Subject: snapshot.NodeSubject(m.ID, m.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
 		ConfigVersion: a.Next, AuthorityEpoch: a.Epoch, IssuedAt: now, ValidFrom: now,
 		ExpiresAt: now.Add(365 * 24 * time.Hour), RefreshAfter: now.Add(24 * time.Hour),
 	}
@@ -261,7 +260,7 @@ func (a *Author) Runtime(m *Member, edits ...func(*snapshot.Header, *snapshot.No
 	a.Next++
 	now := a.Clock().UTC().Truncate(time.Second)
 	h := snapshot.Header{
-		ClusterID: Cluster, Subject: subjects.Node(m.ID, m.Incarnation), ScopeType: snapshot.ScopeNodeRuntime,
+		ClusterID: Cluster, Subject: snapshot.NodeSubject(m.ID, m.Incarnation), ScopeType: snapshot.ScopeNodeRuntime,
 		ConfigVersion: a.Next, AuthorityEpoch: a.Epoch, IssuedAt: now, ValidFrom: now,
 		ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
 	}
@@ -298,12 +297,12 @@ func (a *Author) Companion(m *Member, scope snapshot.Scope, content snapshot.Con
 	a.Next++
 	now := a.Clock().UTC().Truncate(time.Second)
 	h := snapshot.Header{
-		ClusterID: Cluster, Subject: subjects.Group(nil, nil), ScopeType: scope,
+		ClusterID: Cluster, Subject: snapshot.GroupSubject(nil, nil), ScopeType: scope,
 		ConfigVersion: a.Next, AuthorityEpoch: a.Epoch, IssuedAt: now, ValidFrom: now,
 		ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
 	}
 	if scope == snapshot.ScopeServiceAssignment {
-		h.Subject = subjects.Node(m.ID, m.Incarnation)
+		h.Subject = snapshot.NodeSubject(m.ID, m.Incarnation)
 	}
 	r := snapshot.Record{ClusterID: Cluster, AuthorityEpoch: a.Epoch, Generation: a.Next, IssuedAt: now,
 		FreshUntil: now.Add(15 * time.Minute), Revocations: a.revocations()}
@@ -372,9 +371,9 @@ func (a *Author) OfGroup(m *Member, content snapshot.Content,
 	for _, e := range edits {
 		e(&h, &r)
 	}
-	h.Subject = subjects.Group(h.Roles, h.OrganizationIDs)
+	h.Subject = snapshot.GroupSubject(h.Roles, h.OrganizationIDs)
 	if _, ok := content.(*snapshot.ServiceAssignment); ok {
-		h.Subject = subjects.Node(m.ID, m.Incarnation)
+		h.Subject = snapshot.NodeSubject(m.ID, m.Incarnation)
 	}
 	draft, err := snapshotauthor.Compose(h, content)
 	a.Must(err)
@@ -443,7 +442,7 @@ func (a *Author) Directory(n int, base *directory) *directory {
 			Addresses: []string{name + ".prod.example:7000"}, State: snapshot.MemberActive})
 	}
 	h := snapshot.Header{
-		ClusterID: Cluster, Subject: subjects.Group(nil, nil), ScopeType: snapshot.ScopePeerDirectory,
+		ClusterID: Cluster, Subject: snapshot.GroupSubject(nil, nil), ScopeType: snapshot.ScopePeerDirectory,
 		ConfigVersion: a.Next, AuthorityEpoch: a.Epoch, IssuedAt: now, ValidFrom: now,
 		ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
-	"github.com/fealty-io/fealty/internal/subjects"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -113,7 +112,7 @@ func (a *Author) GenerationOf(m *Member, to []*Replica, runtime func(*snapshot.N
 			runtime(is)
 		}
 		h.Roles, h.OrganizationIDs = is.Roles, is.Organizations
-		node, group := subjects.Node(m.ID, m.Incarnation), subjects.Group(is.Roles, is.Organizations)
+		node, group := snapshot.NodeSubject(m.ID, m.Incarnation), snapshot.GroupSubject(is.Roles, is.Organizations)
 		var drafts []snapshotauthor.Draft
 		add := func(subject snapshot.Subject, content snapshot.Content) snapshot.Scope {
 			h.Subject = subject
