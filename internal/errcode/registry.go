@@ -1554,13 +1554,14 @@ The agent does not make up an identity. A token for the join is made by an admin
 		Title: "the state on disk is damaged",
 		What:  "{file|a file of the node's state} cannot be used",
 		Why:   "{problem|its content does not pass its checks}",
-		Do:    "{do|keep a copy of the folder for diagnosis, and look at the disk; then put the file back from a copy, or have an admin run fealty member replace and fealty token create with the name of the member, and join again with fealty join --token-file FILE}",
+		Do:    "{do|look at the disk, and put the file back from a copy; or have an admin run fealty member replace and fealty token create, and join again: fealty join --token-file FILE}",
 		Exit:  ExitUnhealthy, GRPC: codes.DataLoss,
 		Page: `
 Everything on disk is verified again at start, and what fails is not used. Damaged snapshots mend themselves with the
 next contact. With damaged marks the node forgot what it had accepted: its log has this code, and it uses nothing until a
 coordinator has said what holds now. With a damaged identity the agent does not start. Its name belongs to the member
-still, so that an admin frees it with ` + "`fealty member replace`" + ` before another token for it counts.`,
+still, so that an admin frees it with ` + "`fealty member replace`" + ` before another token for it counts: one made by
+` + "`fealty token create`" + ` with the member's name. Keep a copy of the folder for diagnosis.`,
 	},
 	{
 		Code:  NodeNoCoordinator,
@@ -2256,7 +2257,7 @@ guess: it neither says "failed" nor tries again by itself.`,
 		Title: "a record was written by somebody else",
 		What:  "a record of the store was refused: its authentication code does not match ({what|found on reading})",
 		Why:   "it was not written by a coordinator of this cluster, or it was changed in the store",
-		Do:    "find out who can write to the store, and take that access away; then put the record that the coordinator's log names back from a dump of the database, or go back to a backup: fealty backup restore FILE --store URL",
+		Do:    "find out who can write to the store and take that access away; then put the record back from a dump of the database, or go back to a backup: fealty backup restore FILE --store URL",
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
 		Page: `
 Records that decide about admission carry a code under a key that derives from the seed, over name and value.

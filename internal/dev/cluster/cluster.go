@@ -220,8 +220,12 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 	return c, nil
 }
 
-// own makes the folder, and keeps every other dev cluster away from it before anything there is read or written.
+// own makes the folder, unless it is one of an older release, and keeps every other dev cluster away from it before
+// anything there is read or written.
 func (c *Cluster) own() (err error) {
+	if err := c.oldLayout(); err != nil {
+		return err
+	}
 	if err := durable.OS().MkdirAll(c.dir); err != nil {
 		return fmt.Errorf("make %s: %w", c.dir, err)
 	}
@@ -233,9 +237,6 @@ func (c *Cluster) own() (err error) {
 }
 
 func (c *Cluster) prepare(ctx context.Context) error {
-	if err := c.oldLayout(); err != nil {
-		return err
-	}
 	var err error
 	if c.signer, err = c.signerKey(); err != nil {
 		return err

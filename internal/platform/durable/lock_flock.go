@@ -48,7 +48,7 @@ func lockFile(name string) (io.Closer, error) {
 			return nil, &fs.PathError{Op: "lock", Path: name, Err: err}
 		}
 		if err := syscall.Stat(name, &named); err != nil || named.Ino != ours.Ino || named.Dev != ours.Dev {
-			syscall.Close(fd)
+			unlock(fd)
 			continue
 		}
 
@@ -85,7 +85,14 @@ func (l *flock) Close() error {
 	}
 	l.closed = true
 	letGo(l)
-	return syscall.Close(l.fd)
+	return unlock(l.fd)
+}
+
+// unlock releases the lock and closes fd. To close it is not enough: a process that this one starts just now has the
+// descriptor too until it runs its program, and with it the lock.
+func unlock(fd int) error {
+	_, err := retry(func() (int, error) { return 0, syscall.Flock(fd, syscall.LOCK_UN) })
+	return errors.Join(err, syscall.Close(fd))
 }
 
 // refused returns the pid of the last process that was refused the lock since it was asked before; 0 if there was none.
@@ -115,7 +122,7 @@ func Holder(name string) (*LockedError, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "look at the lock", Path: name, Err: err}
 	}
-	defer syscall.Close(fd)
+	defer unlock(fd)
 	_, err = retry(func() (int, error) { return 0, syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB) })
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return &LockedError{Name: name, PID: holder(fd)}, nil

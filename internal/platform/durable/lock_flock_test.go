@@ -1,0 +1,34 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package durable
+
+import (
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// A process that is being started has every descriptor of this one until it runs its program: a lock that was
+// released is free all the same.
+func TestReleasedWhileAProcessIsStarted(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	lock, err := lockFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := syscall.Dup(lock.(*flock).fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(child)
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := lockFile(name)
+	if err != nil {
+		t.Fatalf("after it was released: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
