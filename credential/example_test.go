@@ -3,6 +3,9 @@ package credential_test
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -171,4 +174,81 @@ func ExampleNewIssued() {
 	// Output:
 	// true
 	// spiffe://prod.example/data/node-a <nil>
+}
+
+// A server that has no identity yet serves with a certificate of its own making, and who is told the key on a trusted
+// way knows it. Once it has its identity, the same source serves with that.
+func ExampleNewEphemeral() {
+	tb := exampleTB{}
+	own, err := credential.NewEphemeral(nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	source := credential.NewIssued(own) // for credential.ServerTLS
+	fmt.Println("known by its key:", own.Pin() == identity.KeyOf(own.Chain()[0]))
+
+	authority := pkitest.NewAuthority(tb, "prod.example")
+	chain, key := authority.Issue(tb, authority.ID(tb, identity.Coordinator, "c1"))
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: authority.Bundle()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := source.Adopt(m); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(m.ID())
+	// There is no way back.
+	refused, _ := errors.AsType[*credential.MaterialError](source.Adopt(own))
+	fmt.Println(refused.Reason)
+	// Output:
+	// known by its key: true
+	// spiffe://prod.example/coordinator/c1
+	// OtherIdentity
+}
+
+// Files that only prove a machine, to join with, need no SPIFFE id. Their key has to be one that a proof is made with.
+func ExampleFilesConfig() {
+	tb := exampleTB{}
+	dir, err := os.MkdirTemp("", "tls")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	pki := pkitest.NewPKI(tb, "corp", nil)
+	proof := func(curve elliptic.Curve) (*credential.Files, error) {
+		key, err := ecdsa.GenerateKey(curve, rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		paths := credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+			CA: filepath.Join(dir, "ca.crt")}
+		for path, content := range map[string][]byte{
+			paths.Cert: pkitest.PEM(pki.Issue(tb, key, sans())...),
+			paths.Key:  pkitest.KeyPEM(tb, key),
+			paths.CA:   pkitest.PEM(pki.Root.Cert),
+		} {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				return nil, err
+			}
+		}
+		return credential.NewFiles(credential.FilesConfig{Paths: paths, Proof: true, Log: slog.New(slog.DiscardHandler)})
+	}
+	files, err := proof(elliptic.P256())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	m, _ := files.Current(context.Background()) // it never fails
+	fmt.Println("an identity:", !m.ID().IsZero())
+
+	_, err = proof(elliptic.P521())
+	refused, _ := errors.AsType[*credential.MaterialError](err)
+	fmt.Println(refused.Reason == credential.UnfitKey)
+	// Output:
+	// an identity: false
+	// true
 }

@@ -8,6 +8,3 @@ func (f *Files) BeforeRead(hook func(name string)) {
 		return read(name, limit)
 	}
 }
-
-// ForAProof says whether the files are those of a proof, as credentialdoor.ProofFiles does.
-func (c *FilesConfig) ForAProof(proof bool) { c.proof = proof }

@@ -78,12 +78,16 @@ type FilesConfig struct {
 	// must not block. Nil: nobody is told.
 	OnFailure func(Reason)
 
-	// proof: the certificate proves the process to a coordinator, which issues the
-	// identity. It needs no SPIFFE id. accepted says that the files of a proof were in
-	// use before this program was started: at the start it takes what only breaks a rule
-	// that came after a release which took it, and [Files.Failure] says so. A change that
-	// breaks the rule is refused all the same.
-	proof, accepted bool
+	// Proof: the certificate proves the process to a coordinator, which issues the
+	// identity. It needs no SPIFFE id, and ID is left out. No connection is made with the
+	// material: [ServerTLS] and [ClientTLS] fail with [ErrNoMaterial].
+	Proof bool
+
+	// Accepted says that the files of a Proof were in use before this program was started:
+	// at the start it takes what only breaks a rule that came after a release which took
+	// it, and [Files.Failure] says so. A change that breaks the rule is refused all the
+	// same. Without Proof it changes nothing.
+	Accepted bool
 }
 
 // Times of [Files].
@@ -319,7 +323,7 @@ func (f *Files) open(last *look) (*look, error) {
 			found.material = last.material
 			return found, nil
 		}
-		m, newer, err := f.parse(raw, last == nil && f.cfg.accepted)
+		m, newer, err := f.parse(raw, last == nil && f.cfg.Accepted)
 		if err != nil {
 			found.again = sooner(found.again, time.Now().Add(retryEvery))
 			return found, err
@@ -395,9 +399,9 @@ func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err err
 	}
 	proof := proofConfig{Chain: chain, Key: key, Roots: roots, Now: f.cfg.Now}
 	switch {
-	case f.cfg.proof && accepted:
+	case f.cfg.Proof && accepted:
 		return acceptedProof(proof)
-	case f.cfg.proof:
+	case f.cfg.Proof:
 		m, err := currentProof(proof)
 		return m, nil, err
 	}

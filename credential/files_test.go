@@ -762,7 +762,7 @@ func TestFilesForAProofByTheirClock(t *testing.T) {
 	d.write(p)
 	for at, want := range map[time.Time]credential.Reason{p.leaf.NotAfter.Add(-time.Second): "", p.leaf.NotAfter.Add(time.Second): credential.Expired} {
 		d.extra = func(c *credential.FilesConfig) {
-			c.ForAProof(true)
+			c.Proof = true
 			c.Now = func() time.Time { return at }
 		}
 		_, err := credential.NewFiles(d.config())
@@ -775,7 +775,7 @@ func TestFilesForAProofByTheirClock(t *testing.T) {
 // Files for a proof need no SPIFFE id, and make no connection.
 func TestFilesForAProof(t *testing.T) {
 	d := newFolder(t)
-	d.extra = func(c *credential.FilesConfig) { c.ForAProof(true) }
+	d.extra = func(c *credential.FilesConfig) { c.Proof = true }
 	node := func(name string) pair {
 		return d.issue(func(c *x509.Certificate) {
 			c.Subject.CommonName = name
@@ -857,7 +857,7 @@ func FuzzFiles(f *testing.F) {
 		d.write(pair{cert: cert, pkey: key, ca: ca})
 		for _, proof := range []bool{false, true} {
 			cfg := d.config()
-			cfg.ForAProof(proof)
+			cfg.Proof = proof
 			files, err := credential.NewFiles(cfg)
 			if err != nil {
 				refused, ok := errors.AsType[*credential.MaterialError](err)

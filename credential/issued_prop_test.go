@@ -8,7 +8,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"pgregory.net/rapid"
 )
@@ -40,7 +39,7 @@ func TestIssuedKeepsTheGood(t *testing.T) {
 			}
 		}
 	}
-	eph, err := pinned.NewEphemeral(clock)
+	eph, err := credential.NewEphemeral(clock)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,8 +73,9 @@ const (
 	// Malformed: a file does not hold what it should in PEM, or is cut short; likewise
 	// what an agent gives, in DER.
 	Malformed Reason = "Malformed"
-	// unfitKey: the key is the leaf's, and cannot make the proof that it is for. No program makes one but this module.
-	unfitKey Reason = "UnfitKey"
+	// UnfitKey: the key is the leaf's, and cannot make the proof that it is for. Only files for a proof are refused so:
+	// see [FilesConfig].
+	UnfitKey Reason = "UnfitKey"
 	// OtherIdentity: fit material, but of another identity or cluster than the one
 	// in use, or without an identity where there was one.
 	OtherIdentity Reason = "OtherIdentity"
@@ -245,7 +246,7 @@ func newProof(cfg proofConfig, accepted bool, verify func(identityauthor.Operato
 		newer = unfit(found)
 	}
 	if problem := internalidentity.CheckProofKey(cfg.Chain[0].PublicKey); problem != "" {
-		err := &MaterialError{Reason: unfitKey, Detail: "the leaf certificate has " + problem}
+		err := &MaterialError{Reason: UnfitKey, Detail: "the leaf certificate has " + problem}
 		if !accepted {
 			return nil, nil, err
 		}
@@ -261,16 +262,16 @@ func errOtherKey() *MaterialError {
 	return &MaterialError{Reason: KeyMismatch, Detail: "the private key does not belong to the leaf certificate; replace both together"}
 }
 
-// ephemeralLifetime is how long the certificate of newEphemeral is valid. It
+// ephemeralLifetime is how long the certificate of [NewEphemeral] is valid. It
 // is long because nobody relies on it: clients pin the key.
 const ephemeralLifetime = 365 * 24 * time.Hour
 
-// newEphemeral returns material for a server that has no identity yet: a fresh
+// NewEphemeral returns material for a server that has no identity yet: a fresh
 // P-256 key under a self-signed certificate that names nobody. The server asks
-// no client for a certificate; clients verify it by
-// [Material.Pin]. An [Issued] source changes from it to issued material, and
-// never back. A nil now means time.Now.
-func newEphemeral(now func() time.Time) (*Material, error) {
+// no client for a certificate; a client knows it by its key alone, [Material.Pin],
+// which somebody has to bring it on a trusted way. An [Issued] source changes from
+// it to issued material, and never back. A nil now means time.Now.
+func NewEphemeral(now func() time.Time) (*Material, error) {
 	if now == nil {
 		now = time.Now
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -109,11 +108,11 @@ func TestFingerprint(t *testing.T) {
 	if make(chain, a.Bundle()) != make(slices.Clone(chain), a.Bundle()) {
 		t.Fatal("equal material has two fingerprints")
 	}
-	eph1, err := pinned.NewEphemeral(nil)
+	eph1, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eph2, err := pinned.NewEphemeral(nil)
+	eph2, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +216,7 @@ func TestIssued(t *testing.T) {
 	}
 	good := issue(a, identity.Data, "n1")
 	brief := issue(a, identity.Data, "n1", pkitest.WithTTL(time.Hour))
-	eph, err := pinned.NewEphemeral(clock)
+	eph, err := credential.NewEphemeral(clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +292,7 @@ func TestIssued(t *testing.T) {
 func TestEphemeralEnds(t *testing.T) {
 	made := time.Now().Truncate(time.Second)
 	now := made
-	eph, err := pinned.NewEphemeral(func() time.Time { return now })
+	eph, err := credential.NewEphemeral(func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,15 +3,11 @@ package credential
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"sync/atomic"
 
 	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 )
-
-// errNoChain cannot happen under TLS 1.3, whose servers must send a certificate
-// (RFC 8446 §4.4.2); it keeps a client from passing an empty chain if it did.
-var errNoChain = errors.New("credential: the server sent no certificate")
 
 // ServerOptions change what [ServerTLS] makes.
 type ServerOptions struct {
@@ -58,7 +54,7 @@ func ServerTLS(src Source, opts ServerOptions) *tls.Config {
 		last.Store(&made{m, cfg})
 		return cfg, nil
 	}
-	cfg := baseTLS(opts.NextProtos)
+	cfg := internalidentity.BaseTLS(opts.NextProtos)
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		return perConn(hello.Context())
 	}
@@ -69,7 +65,7 @@ func (m *Material) serverTLS(opts ServerOptions) (*tls.Config, error) {
 	if m.cert == nil {
 		return nil, ErrNoMaterial
 	}
-	cfg := baseTLS(opts.NextProtos)
+	cfg := internalidentity.BaseTLS(opts.NextProtos)
 	cert := m.cert
 	if opts.SendRoot && m.withRoot != nil {
 		cert = m.withRoot
@@ -136,7 +132,7 @@ func ClientTLS(src Source, expect Expect, opts ClientOptions) (*tls.Config, erro
 		}
 		return m, err
 	}
-	cfg := clientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
+	cfg := internalidentity.ClientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
 		m, err := current(context.Background())
 		if err != nil {
 			return err
@@ -169,30 +165,4 @@ func ClientTLS(src Source, expect Expect, opts ClientOptions) (*tls.Config, erro
 		return m.cert, nil
 	}
 	return cfg, nil
-}
-
-// clientTLS returns a client's config whose server is verified by verify alone.
-func clientTLS(protos []string, verify func(tls.ConnectionState) error) *tls.Config {
-	cfg := baseTLS(protos)
-	// crypto/tls can only compare names and the system's or given roots. Identity is
-	// checked in VerifyConnection instead, which is always set beside this.
-	cfg.InsecureSkipVerify = true
-	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
-		if len(cs.PeerCertificates) == 0 {
-			return errNoChain
-		}
-		return verify(cs)
-	}
-	return cfg
-}
-
-// baseTLS is what every connection has in common.
-func baseTLS(protos []string) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		MaxVersion: tls.VersionTLS13,
-		// A ticket would let a peer come back without showing its certificate.
-		SessionTicketsDisabled: true,
-		NextProtos:             protos,
-	}
 }

@@ -146,7 +146,7 @@ func TestNoExpectationNoClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eph, err := pinned.NewEphemeral(nil)
+	eph, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,11 +321,11 @@ func TestRootPin(t *testing.T) {
 
 func TestLeafPin(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
-	eph, err := pinned.NewEphemeral(nil)
+	eph, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := pinned.NewEphemeral(nil)
+	other, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -684,7 +684,7 @@ func (c *gatedConn) Read(p []byte) (int, error) { <-c.gate; return c.Conn.Read(p
 // identity, on one listener; connections from before live on.
 func TestEphemeralBecomesIdentity(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
-	eph, err := pinned.NewEphemeral(nil)
+	eph, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

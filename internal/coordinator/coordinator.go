@@ -44,7 +44,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/meshgate"
-	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/platform/durable"
@@ -413,7 +412,7 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 	if o.key, err = authority.LoadEnrolmentKey(cfg.Machine.FS, cfg.DataDir); err != nil {
 		return nil, err
 	}
-	ephemeral, err := pinned.NewEphemeral(cfg.Machine.Now)
+	ephemeral, err := credential.NewEphemeral(cfg.Machine.Now)
 	if err != nil {
 		return nil, fmt.Errorf("make the ephemeral certificate: %w", err)
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
@@ -105,7 +104,7 @@ func TestFailuresFillNoLog(t *testing.T) {
 // unopened returns a coordinator that opened nothing.
 func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 	t.Helper()
-	ephemeral, err := pinned.NewEphemeral(time.Now)
+	ephemeral, err := credential.NewEphemeral(time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
 )
@@ -46,7 +45,7 @@ func Metrics() (prometheus.Collector, error) {
 	if err != nil {
 		return nil, err
 	}
-	ephemeral, err := pinned.NewEphemeral(time.Now)
+	ephemeral, err := credential.NewEphemeral(time.Now)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/credentialdoor"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/meshdoor"
 	"github.com/fealty-io/fealty/mesh"
@@ -58,7 +58,7 @@ type Pin struct {
 // verify to it, and the leaf must identify a coordinator of cluster.
 func Root(cluster string, root identity.KeyID) Pin { return Pin{cluster: cluster, key: root} }
 
-// Leaf names the key of an ephemeral certificate ([NewEphemeral]), which is
+// Leaf names the key of an ephemeral certificate (credential.NewEphemeral), which is
 // all that a coordinator has before its cluster is initialized. Only the key
 // counts: its holder proves in the handshake that it has it.
 func Leaf(leaf identity.KeyID) Pin { return Pin{leaf: true, key: leaf} }
@@ -112,7 +112,7 @@ func (p Pin) ClientTLS(now func() time.Time, opts credential.ClientOptions) (*tl
 	if now == nil {
 		now = time.Now
 	}
-	return clientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
+	return internalidentity.ClientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
 		v, err := p.verify(cs.PeerCertificates, now())
 		if err != nil {
 			return err
@@ -134,14 +134,6 @@ func Dial(target string, p Pin, opts mesh.Options) (*mesh.Conn, error) {
 	}
 	return dial(target, p, opts), nil
 }
-
-var clientTLS = credentialdoor.ClientTLS.(func(protos []string, verify func(tls.ConnectionState) error) *tls.Config)
-
-// NewEphemeral returns material for a server that has no identity yet: a fresh P-256 key under a self-signed
-// certificate that names nobody. The server asks no client for a certificate; clients verify it by [Leaf] with
-// credential.Material.Pin. A credential.Issued changes from it to issued material, and never back. A nil now means
-// time.Now.
-var NewEphemeral = credentialdoor.NewEphemeral.(func(now func() time.Time) (*credential.Material, error))
 
 func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified, error) {
 	if p.nobody {

@@ -182,7 +182,7 @@ func ServePeer(t testing.TB, s fealtyv1.PeerServiceServer) string {
 // and returns the address.
 func ServeAlone(t testing.TB, register func(grpc.ServiceRegistrar)) string {
 	t.Helper()
-	material, err := pinned.NewEphemeral(nil)
+	material, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

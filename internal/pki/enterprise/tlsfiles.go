@@ -14,27 +14,22 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/credentialdoor"
 	"github.com/fealty-io/fealty/internal/errcode"
 )
-
-// ProofFiles is credential.NewFiles for files that prove the process to a coordinator, which issues the identity: the
-// certificate needs no SPIFFE id, and cfg.ID is left out. accepted says that the files were in use before this
-// program was started: at the start it takes what only breaks a rule that came after a release which took it, and
-// Files.Failure says so. A change that breaks the rule is refused all the same.
-var ProofFiles = credentialdoor.ProofFiles.(func(cfg credential.FilesConfig, accepted bool) (*credential.Files, error))
 
 // Open follows the files that prove a process, and words what is wrong with them:
 // TLSFilesIncomplete for some of the three; CredentialMismatch, CredentialExpired,
 // CredentialForeign or CredentialUnusable for material that is of no use.
 func Open(cfg credential.FilesConfig) (*credential.Files, error) { return Reopen(cfg, false) }
 
-// Reopen is Open of files that, if accepted is set, were in use before this program was started: see ProofFiles.
+// Reopen is Open of files that, if accepted is set, were in use before this program was started: see
+// credential.FilesConfig.Accepted.
 func Reopen(cfg credential.FilesConfig, accepted bool) (*credential.Files, error) {
 	if missing := MissingFlags(cfg.Paths); len(missing) > 0 {
 		return nil, errcode.New(errcode.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
 	}
-	f, err := ProofFiles(cfg, accepted)
+	cfg.Proof, cfg.Accepted = true, accepted
+	f, err := credential.NewFiles(cfg)
 	if err != nil {
 		return nil, Word(cfg.Paths, err)
 	}
