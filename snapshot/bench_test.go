@@ -19,18 +19,18 @@ func (f *fleet) sized(tb testing.TB, size int) *Signed {
 	b.Members = nil
 	base := len(must(encode(b)))
 	b.Members = members(max(1, (size-base)/len(`{"id":"spiffe://prod.example/data/node-of-the-edge-pool-000000","state":"active"},`)))
-	return f.publishAmong(must(compose(h, b)), 1000)
+	return f.publishAmong(must(Compose(h, b)), 1000)
 }
 
 // publishAmong signs d in a tree of n headers.
-func (f *fleet) publishAmong(d *draft, n int) *Signed {
+func (f *fleet) publishAmong(d *Draft, n int) *Signed {
 	leaves := make([]Digest, n)
 	for i := range leaves {
 		leaves[i] = DigestOf(fmt.Append(nil, i))
 	}
 	at := n * 7 / 10
 	leaves[at] = d.Leaf()
-	tree := newTree(leaves)
+	tree := NewTree(leaves)
 	r := f.record()
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
 	return &Signed{Header: d.HeaderBytes(), Content: d.ContentBytes(), Publication: must(r.Sign(f.keys[0])), Proof: must(tree.Proof(at))}
@@ -48,7 +48,7 @@ func BenchmarkVerify(b *testing.B) {
 		trust  Trust
 	}
 	cases := []verified{
-		{"node_runtime", f.publishAmong(must(compose(f.bootstrapHeader(), f.runtimeContent())), 1000), f.trust()},
+		{"node_runtime", f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 1000), f.trust()},
 		{"node_bootstrap/4KiB", f.sized(b, 4<<10), f.trust()},
 		{"node_bootstrap/64KiB", f.sized(b, 64<<10), f.trust()},
 	}
@@ -58,7 +58,7 @@ func BenchmarkVerify(b *testing.B) {
 		}
 		for _, size := range []int{4 << 10, 64 << 10} {
 			large := sample{s.name, s.roles, large(b, s, size)}
-			signed := f.publishAmong(must(compose(f.headerOf(large), large.content)), 1000)
+			signed := f.publishAmong(must(Compose(f.headerOf(large), large.content)), 1000)
 			cases = append(cases, verified{fmt.Sprintf("%s/%dKiB", strings.ReplaceAll(s.name, " ", "_"), size>>10), signed, f.trustOf(s)})
 		}
 	}
@@ -149,7 +149,7 @@ func BenchmarkIncrement(b *testing.B) {
 				{"floor", func() bool {
 					return ed25519.Verify(public(f.keys[0]), message, whole.Publication.Signatures[0].Bytes) && sha256.Sum256(whole.Content) != [32]byte{}
 				}, time.Hour},
-				{"diff", func() bool { _, ok := diffOf(scope, base.Content, whole.Content); return ok }, time.Hour},
+				{"diff", func() bool { _, ok := Diff(scope, base.Content, whole.Content); return ok }, time.Hour},
 				{"apply", func() bool {
 					_, msg := ruleOf(scope).applied(active.text, sent.Patch, len(whole.Content))
 					return msg == ""
@@ -184,16 +184,16 @@ func BenchmarkIncrement(b *testing.B) {
 // compares with a signature for each: of those it makes a hundredth in each round.
 func BenchmarkPublish(b *testing.B) {
 	f := newFleet(b)
-	header := must(compose(f.bootstrapHeader(), f.runtimeContent())).HeaderBytes()
+	header := must(Compose(f.bootstrapHeader(), f.runtimeContent())).HeaderBytes()
 	const n, sample = 100_000, 1000
 	tree, each := time.Hour, time.Hour
 	for b.Loop() {
 		start := time.Now()
 		leaves := make([]Digest, n)
 		for i := range leaves {
-			leaves[i] = leafOf(testCluster, header)
+			leaves[i] = LeafOf(testCluster, header)
 		}
-		t := newTree(leaves)
+		t := NewTree(leaves)
 		r := f.record()
 		r.Root, r.TreeSize = t.Root(), t.Size()
 		must(r.Sign(f.keys[0]))

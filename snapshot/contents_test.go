@@ -100,7 +100,7 @@ func TestContents(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			scope := s.content.scope()
 			seen[scope] = true
-			d := must(compose(f.headerOf(s), s.content))
+			d := must(Compose(f.headerOf(s), s.content))
 			v := f.mustVerify(t, f.publishAmong(d, 3), f.trustOf(s))
 			if got := v.Header(); got.ScopeType != scope || v.ContentJSON() != string(d.ContentBytes()) {
 				t.Fatalf("accepted %+v", got)
@@ -457,7 +457,7 @@ func TestGrants(t *testing.T) {
 					}
 				}
 				refused(t, f.trustOf(s), f.forgeOf(bent, func(*forge) {}))
-				_, err := compose(f.headerOf(bent), bent.content)
+				_, err := Compose(f.headerOf(bent), bent.content)
 				wantRefused(t, err, checkGrants, snapshot.ReasonGrants)
 				// A node that serves it, and is told so, gets it.
 				trust := f.trustOf(s)
@@ -615,7 +615,7 @@ func TestContentRefusals(t *testing.T) {
 				if _, err := verify(without(checkContent), g.verification(signed)); err != nil {
 					t.Fatalf("without check 11 it is refused all the same: %v", err)
 				}
-				_, err = compose(f.headerOf(s), s.content)
+				_, err = Compose(f.headerOf(s), s.content)
 				wantRefused(t, err, checkContent, snapshot.ReasonContent)
 			}
 		})

@@ -41,6 +41,12 @@
 // node_runtime, and which part of what scope its roles may hold is a table
 // ([Scope.MayHold]) that the compiler and the verifier both ask.
 //
+// # Who composes
+//
+// [Compose] makes the exact bytes of a snapshot, and asks of them the checks that [Verify] asks
+// whatever signed them. What it made is signed by itself, [Draft.Sign], alone, [Draft.Publish],
+// or with others: their leaves make a [Tree], and [Record.Sign] signs its root.
+//
 // # What is not decided here
 //
 // The package does no I/O, reads no clock and starts no goroutines. The caller

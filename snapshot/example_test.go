@@ -11,7 +11,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -42,7 +41,7 @@ func Example() {
 		Head:    snapshot.Head{Index: 1, Hash: snapshot.DigestOf([]byte("genesis"))},
 	}
 	publish := func() []byte {
-		draft, err := snapshotauthor.Compose(header, content)
+		draft, err := snapshot.Compose(header, content)
 		if err != nil {
 			panic(err)
 		}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -56,7 +55,7 @@ func TestFenceAuthority(t *testing.T) {
 		}
 	}
 	bundle := snapshot.TrustBundle{ClusterID: "prod.example", ConfigKeys: []snapshot.ConfigKey{good}}
-	stated := snapshotauthor.RevocationsIn(bundle, (&trust.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}}).Revocations())
+	stated := snapshot.RevocationsIn(bundle, (&trust.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}}).Revocations())
 	now := func() time.Time { return begin.Add(time.Minute) }
 	if _, err := bundle.FenceAuthorityWith(stated, now).OpenGrant(text); !errors.Is(err, fence.ErrUntrusted) {
 		t.Errorf("revoked by a statement: %v", err)

@@ -41,10 +41,10 @@ func FuzzVerify(f *testing.F) {
 	f.Add(boot.Header, boot.Content, []byte(nil), false)
 	f.Add(boot.Header, boot.Content, boot.Publication.Record, false)
 	f.Add(bundle.Header, bundle.Content, []byte(nil), true)
-	runtime := must(compose(fleet.bootstrapHeader(), fleet.runtimeContent()))
+	runtime := must(Compose(fleet.bootstrapHeader(), fleet.runtimeContent()))
 	f.Add(runtime.HeaderBytes(), runtime.ContentBytes(), []byte(nil), false)
 	for _, s := range fleet.samples(f) {
-		d := must(compose(fleet.headerOf(s), s.content))
+		d := must(Compose(fleet.headerOf(s), s.content))
 		f.Add(d.HeaderBytes(), d.ContentBytes(), []byte(nil), false)
 	}
 	trust := fleet.trust()
@@ -88,11 +88,11 @@ func FuzzDecode(f *testing.F) {
 	fleet := newFleet(f)
 	news := []func() walker{
 		func() walker { return new(Header) }, func() walker { return new(Record) }, func() walker { return new(TrustBundle) },
-		func() walker { return new(NodeBootstrap) }, func() walker { return new(rootStatement) }, func() walker { return new(marksFile) },
+		func() walker { return new(NodeBootstrap) }, func() walker { return new(RootStatement) }, func() walker { return new(marksFile) },
 		func() walker { return new(NodeRuntime) },
 	}
 	h, r := fleet.bootstrapHeader(), fleet.record()
-	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
+	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
 	marks := mustAccept(f, Marks{}, fleet.bundle)
 	for _, s := range fleet.samples(f) {
 		news = append(news, func() walker { return ruleOf(s.content.scope()).content() })
@@ -113,7 +113,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // The outcome of any base and any patch is not larger than it may be; and the
-// patch that diffOf makes of two contents leads from the one to the other.
+// patch that Diff makes of two contents leads from the one to the other.
 func FuzzPatch(f *testing.F) {
 	fleet := newFleet(f)
 	var rules []*scopeRule
@@ -128,7 +128,7 @@ func FuzzPatch(f *testing.F) {
 		less := contentOf(rule, parts[1:])
 		f.Add(uint8(len(rules)-1), content, less, uint16(len(content)))
 		for _, pair := range [][2][]byte{{content, less}, {less, content}} {
-			if patch, ok := diffOf(rule.scope, pair[0], pair[1]); ok {
+			if patch, ok := Diff(rule.scope, pair[0], pair[1]); ok {
 				f.Add(uint8(len(rules)-1), pair[0], patch, uint16(len(pair[1])))
 			}
 		}
@@ -138,7 +138,7 @@ func FuzzPatch(f *testing.F) {
 		if out, msg := rule.applied(string(base), other, int(size)); msg == "" && len(out) > int(size) || msg != "" && out != nil {
 			t.Fatalf("%d bytes where %d are allowed, %q", len(out), size, msg)
 		}
-		patch, ok := diffOf(rule.scope, base, other)
+		patch, ok := Diff(rule.scope, base, other)
 		if !ok {
 			return
 		}
@@ -162,14 +162,14 @@ func FuzzParseSubject(f *testing.F) {
 
 func FuzzUnmarshalRoot(f *testing.F) {
 	fleet := newFleet(f)
-	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
-	f.Add(must(must(st.Sign(fleet.ca.Root().Key)).Marshal()))
+	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
+	f.Add(must(st.Sign(fleet.ca.Root().Key)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := unmarshalRoot(data)
 		if err != nil {
 			return
 		}
-		if again, err := s.Marshal(); err != nil || !bytes.Equal(again, data) {
+		if again, err := s.marshal(); err != nil || !bytes.Equal(again, data) {
 			t.Fatalf("encodes again as %x, %v", again, err)
 		}
 	})

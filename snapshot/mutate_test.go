@@ -33,7 +33,7 @@ func TestEveryFlipAndTruncationIsRefused(t *testing.T) {
 	cases := []flipped{
 		{"ed25519", f.signedBundle(t), whole(f.trust())},
 		{"ed25519-tree", f.sized(t, 512), whole(f.trust())}, // with a proof of ten hashes
-		{"node_runtime", f.publishAmong(must(compose(f.bootstrapHeader(), f.runtimeContent())), 3), whole(f.trust())},
+		{"node_runtime", f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 3), whole(f.trust())},
 	}
 	for _, s := range f.samples(t) {
 		scope, trust := s.content.scope(), f.trustOf(s)
@@ -271,11 +271,11 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 	boot.header.ScopeIDs = []string{"rack-1"}
 	bundle := &forge{header: f.bundleHeader(), cluster: testCluster, root: true, keys: []crypto.Signer{f.root}}
 	bundle.header.Roles, bundle.header.OrganizationIDs = []string{"ingress"}, []string{"acme"}
-	bundleDraft := must(compose(bundle.header, f.bundleContent()))
-	bootDraft := must(compose(boot.header, f.bootstrapContent()))
-	runtimeDraft := must(compose(boot.header, f.runtimeContent()))
+	bundleDraft := must(Compose(bundle.header, f.bundleContent()))
+	bootDraft := must(Compose(boot.header, f.bootstrapContent()))
+	runtimeDraft := must(Compose(boot.header, f.runtimeContent()))
 
-	resigned := func(g *forge, d *draft, content []byte) *Signed {
+	resigned := func(g *forge, d *Draft, content []byte) *Signed {
 		h := d.Header()
 		h.ContentHash, h.ContentSize = DigestOf(content), len(content)
 		return g.signBytes(must(encode(&h)), content)
@@ -314,7 +314,7 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 			if c.sign == nil {
 				boot := *boot
 				header := bootDraft.HeaderBytes()
-				boot.record.Root, boot.record.TreeSize = leafOf(testCluster, header), 1
+				boot.record.Root, boot.record.TreeSize = LeafOf(testCluster, header), 1
 				c.text = must(encode(&boot.record))
 				c.sign = func(text []byte) *Signed {
 					return &Signed{Header: header, Content: bootDraft.ContentBytes(), Publication: &Publication{Record: text,
@@ -365,7 +365,7 @@ func TestEveryFieldMutationOfRecordsIsRefused(t *testing.T) {
 		if ruleOf(s.content.scope()).increments {
 			g.header.Base = &Base{6, Digest{5}}
 		}
-		d, trust := must(compose(g.header, s.content)), f.trustOf(s)
+		d, trust := must(Compose(g.header, s.content)), f.trustOf(s)
 		for _, c := range []struct {
 			name string
 			text []byte

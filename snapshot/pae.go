@@ -20,8 +20,8 @@ func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 // IsZero reports whether d was never set.
 func (d Digest) IsZero() bool { return d == Digest{} }
 
-// parseDigest reads 64 lower case hex digits.
-func parseDigest(s string) (Digest, error) {
+// ParseDigest reads 64 lower case hex digits.
+func ParseDigest(s string) (Digest, error) {
 	var d Digest
 	if !canonical.ParseHex(d[:], s) {
 		return Digest{}, fmt.Errorf("snapshot: %.80q is no SHA-256: want 64 lower case hex digits", s)

@@ -47,8 +47,8 @@ func TestTree(t *testing.T) {
 		header := bytes.Repeat([]byte{byte(n)}, n)
 		add := must(tlog.StoredHashes(int64(n), snapshot.PAE(snapshot.TypeSnapshot, testCluster, header), read))
 		stored = append(stored, add...)
-		leaves = append(leaves, leafOf(testCluster, header))
-		tree := newTree(leaves)
+		leaves = append(leaves, LeafOf(testCluster, header))
+		tree := NewTree(leaves)
 		if root := must(tlog.TreeHash(int64(n+1), read)); Digest(root) != tree.Root() || tree.Size() != uint64(n+1) {
 			t.Fatalf("root of %d: %s, want %s", n+1, tree.Root(), root)
 		}
@@ -73,12 +73,14 @@ func TestTree(t *testing.T) {
 		}
 	}
 	for _, i := range []int{-1, len(leaves)} {
-		if _, err := newTree(leaves).Proof(i); err == nil {
+		if _, err := NewTree(leaves).Proof(i); err == nil {
 			t.Errorf("proved leaf %d of %d", i, len(leaves))
 		}
 	}
-	if empty := newTree(nil); empty.Size() != 0 || !empty.Root().IsZero() {
-		t.Error("an empty tree has a root")
+	for _, empty := range []*Tree{NewTree(nil), {}} {
+		if _, err := empty.Proof(0); err == nil || empty.Size() != 0 || !empty.Root().IsZero() {
+			t.Error("an empty tree has a root")
+		}
 	}
 	for _, r := range []Record{{}, {TreeSize: 1 << 63}, {TreeSize: 1<<snapshot.MaxProof + 1}} {
 		if msg := (Proof{}).fault(leaves[0], &r); msg == "" {
@@ -116,9 +118,9 @@ func TestRootStatement(t *testing.T) {
 	f := newFleet(t)
 	root := f.ca.Root()
 	other := pkitest.NewAuthority(t, testCluster).Root()
-	st := rootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 2, IssuedAt: f.now}
-	signed := must(st.Sign(root.Key))
-	data := must(signed.Marshal())
+	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 2, IssuedAt: f.now}
+	signed := must(st.sign(root.Key))
+	data := must(signed.marshal())
 	signed = must(unmarshalRoot(data))
 
 	got, err := verifyRoot(signed, []*x509.Certificate{other.Cert, root.Cert}, testCluster, f.now)
@@ -148,12 +150,12 @@ func TestRootStatement(t *testing.T) {
 		{"no pinned root", signed, nil, checkSignature},
 		{"another root", signed, []*x509.Certificate{other.Cert}, checkSignature},
 		{"signed as another type", raw(signed.Statement, testCluster, snapshot.TypeSnapshot), []*x509.Certificate{root.Cert}, checkSignature},
-		{"signed for another cluster", must(foreign.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkSignature},
+		{"signed for another cluster", must(foreign.sign(root.Key)), []*x509.Certificate{root.Cert}, checkSignature},
 		{"of another cluster", raw(must(encode(&foreign)), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkCluster},
 		{"not canonical", raw(append(signed.Statement[:len(signed.Statement):len(signed.Statement)], ' '), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
 		{"no seed epoch", raw(must(encode(&noEpoch)), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
 		{"short key", raw(must(encode(&short)), testCluster, snapshot.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
-		{"of tomorrow", must(later.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkValidity},
+		{"of tomorrow", must(later.sign(root.Key)), []*x509.Certificate{root.Cert}, checkValidity},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := verifyRoot(c.signed, c.roots, testCluster, f.now)
@@ -192,16 +194,16 @@ func TestRootStatement(t *testing.T) {
 	}
 	try(append(data, 0))
 
-	if _, err := noEpoch.Sign(root.Key); err == nil {
+	if _, err := noEpoch.sign(root.Key); err == nil {
 		t.Error("signed without a seed epoch")
 	}
-	if _, err := st.Sign(f.root); err == nil {
+	if _, err := st.sign(f.root); err == nil {
 		t.Error("signed with an Ed25519 key")
 	}
-	if _, err := st.Sign(must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))); err == nil {
+	if _, err := st.sign(must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))); err == nil {
 		t.Error("signed with a P-384 key")
 	}
-	if _, err := (&signedRoot{make([]byte, snapshot.MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
+	if _, err := (&signedRoot{make([]byte, snapshot.MaxRecord+1), nil}).marshal(); !errors.Is(err, ErrMalformed) {
 		t.Error("encoded above the limit")
 	}
 }

@@ -228,11 +228,11 @@ func (r *partReader) value() string {
 
 const removed = "null"
 
-// diffOf returns the patch that makes result of base, both contents of scope. It is
+// Diff returns the patch that makes result of base, both contents of scope. It is
 // false if the whole is to be sent: the scope has no increments, one of the two is
 // not a content of it, they do not differ, or the patch would not be shorter than
 // result.
-func diffOf(scope Scope, base, result []byte) (patch []byte, ok bool) {
+func Diff(scope Scope, base, result []byte) (patch []byte, ok bool) {
 	rule := ruleOf(scope)
 	if rule == nil || !rule.increments {
 		return nil, false

@@ -34,7 +34,7 @@ func (l *line) publish(content Content) *Signed {
 	}
 	l.header.ConfigVersion++
 	l.record.Generation++
-	d := must(compose(l.header, content))
+	d := must(Compose(l.header, content))
 	l.content = d.ContentBytes()
 	return must(d.Publish(l.record, l.f.keys[0]))
 }
@@ -42,7 +42,7 @@ func (l *line) publish(content Content) *Signed {
 // asPatch is s as it is sent to who has base.
 func asPatch(tb testing.TB, scope Scope, s *Signed, base []byte) *Signed {
 	tb.Helper()
-	patch, ok := diffOf(scope, base, s.Content)
+	patch, ok := Diff(scope, base, s.Content)
 	if !ok {
 		tb.Fatalf("no patch from\n%s\nto\n%s", base, s.Content)
 	}
@@ -91,7 +91,7 @@ func TestIncrement(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, ok := diffOf(scope, before, whole.Content); !ok { // it is shorter to send the whole
+					if _, ok := Diff(scope, before, whole.Content); !ok { // it is shorter to send the whole
 						active, marks = v, mustAccept(t, marks, v)
 						continue
 					}
@@ -114,7 +114,7 @@ func TestIncrement(t *testing.T) {
 
 			// Detached: only the record is new, and the content is what is held.
 			l.header.Base, l.record.Generation = active.Header().Base, l.record.Generation+1
-			again := must(must(compose(l.header, s.content)).Publish(l.record, f.keys[0]))
+			again := must(must(Compose(l.header, s.content)).Publish(l.record, f.keys[0]))
 			detached := *again
 			detached.Content = nil
 			data := must(detached.Marshal())
@@ -270,7 +270,7 @@ func (x *increment) with(t *testing.T, edit func(*Header, *RoutePolicy)) *Verifi
 	r := x.f.record()
 	trust := x.f.trustOf(x.s)
 	trust.Organizations = h.OrganizationIDs
-	return x.f.mustVerify(t, must(must(compose(h, c)).Publish(r, x.f.keys[0])), trust)
+	return x.f.mustVerify(t, must(must(Compose(h, c)).Publish(r, x.f.keys[0])), trust)
 }
 
 // entries gives the patch with the entries at some places.
@@ -367,7 +367,7 @@ func TestBaseRefusals(t *testing.T) {
 			wantRefused(t, err, checkSchema, snapshot.ReasonSchema)
 			h := f.headerOf(s)
 			h.Base = &base
-			_, err = compose(h, s.content)
+			_, err = Compose(h, s.content)
 			wantRefused(t, err, checkSchema, snapshot.ReasonSchema)
 		}
 	}
@@ -395,11 +395,11 @@ func TestIncrementsConverge(tb *testing.T) {
 			base := l.content
 			signed := l.publish(drawContent(t, rule, pool, l))
 			full := verify(signed, marks)
-			patch, ok := diffOf(scope, base, signed.Content)
+			patch, ok := Diff(scope, base, signed.Content)
 			if ok != (len(patch) > 0) || ok && len(patch) >= len(signed.Content) {
 				t.Fatalf("a patch of %d bytes for %d, %v", len(patch), len(signed.Content), ok)
 			}
-			again, _ := diffOf(scope, base, signed.Content)
+			again, _ := Diff(scope, base, signed.Content)
 			if !bytes.Equal(patch, again) {
 				t.Fatal("two patches of one base and result")
 			}
@@ -519,7 +519,7 @@ func TestAppliedIsCapped(t *testing.T) {
 	first := l.publish(x.s.content)
 	active := f.mustVerify(t, first, f.trustOf(x.s))
 	again := l.publish(x.s.content)
-	if _, ok := diffOf(ScopeRoutePolicy, first.Content, again.Content); ok {
+	if _, ok := Diff(ScopeRoutePolicy, first.Content, again.Content); ok {
 		t.Error("there is a patch between equal contents")
 	}
 	_, _, err := f.checked(t, again, f.trustOf(x.s), Marks{}).CompletePatch(active, []byte("{}"))

@@ -12,11 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
-// revokedKinds returns the kinds, sorted.
-func revokedKinds() []string {
-	return []string{snapshot.RevokedCoordinator, snapshot.RevokedPeer, snapshot.RevokedPermission, snapshot.RevokedRole, snapshot.RevokedService, snapshot.RevokedStorage}
-}
-
 // Revoked names one thing that nobody may rely on any more, whatever a snapshot
 // that is in use says. A kind that is not known here is kept and means nothing: a newer
 // release may know it. The kinds, and what names one of each, where a member is named as
@@ -88,7 +83,7 @@ func (r Revoked) fault(cluster string) string {
 	return ""
 }
 
-// cutLast cuts s around its last slash. withoutRevoked one all of it is last.
+// cutLast cuts s around its last slash. Without one all of it is last.
 func cutLast(s string) (before, last string, found bool) {
 	i := strings.LastIndexByte(s, '/')
 	if i < 0 {
@@ -161,14 +156,15 @@ func newRevocations(things []Revoked, configKeys []Digest, ids []identity.ID, ke
 func revocationsOf(bundle *Verified, more ...Revocations) Revocations {
 	if bundle != nil {
 		if b, ok := bundle.content.(*TrustBundle); ok {
-			return revocationsIn(*b, more...)
+			return RevocationsIn(*b, more...)
 		}
 	}
 	return merged(more...)
 }
 
-// revocationsIn is revocationsOf for who makes the bundle.
-func revocationsIn(b TrustBundle, more ...Revocations) Revocations {
+// RevocationsIn returns all that b and more revoke. It is for who makes the bundle, and vouches for nothing that
+// others made.
+func RevocationsIn(b TrustBundle, more ...Revocations) Revocations {
 	in := Revocations{things: b.Revoked, ids: b.BannedIDs, keys: b.BannedKeys}
 	for i := range b.ConfigKeys {
 		if b.ConfigKeys[i].Revoked {
@@ -279,10 +275,10 @@ type revocable interface {
 	without(r Revocations, me identity.ID) Content
 }
 
-// withoutRevoked returns content without what r revokes for the node me, or for all if me is
-// zero. A compiler that leaves out what is revoked tells every node the same thing
+// WithoutRevoked returns content without what r revokes for the node me, or for all if me is
+// zero. Who composes snapshots, and leaves out what is revoked, tells every node the same thing
 // that the node would leave out itself.
-func withoutRevoked(content Content, r Revocations, me identity.ID) Content {
+func WithoutRevoked(content Content, r Revocations, me identity.ID) Content {
 	if c, ok := content.(revocable); ok {
 		return c.without(r, me)
 	}

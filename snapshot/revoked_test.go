@@ -37,7 +37,7 @@ func TestRevokedNames(t *testing.T) {
 	if err := (Revoked{"", "x"}).Check(testCluster); err == nil {
 		t.Error("something without a kind")
 	}
-	if !slices.IsSorted(revokedKinds()) {
+	if !slices.IsSorted(snapshot.RevokedKinds()) {
 		t.Error("the kinds are not sorted")
 	}
 }
@@ -173,7 +173,7 @@ func TestRevocationsAddUp(t *testing.T) {
 	trust.Revoked = newRevocations(nil, []Digest{DigestOf(public(f.keys[0]))}, nil, nil)
 	_, err := Verify(f.signedBootstrap(t), trust, Marks{}, f.now)
 	wantRefused(t, err, checkSigner, snapshot.ReasonSigner)
-	both := must(must(compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))
+	both := must(must(Compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))
 	if v := f.mustVerify(t, both, trust); !slices.Equal(v.SignerKeyIDs(), []string{snapshot.KeyIDOf(public(f.keys[1]))}) {
 		t.Errorf("trusted signers %v", v.SignerKeyIDs())
 	}

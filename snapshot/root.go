@@ -18,9 +18,9 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
-// rootStatement says which config root key a cluster has. A node that pins the
-// root CA gets the key from it.
-type rootStatement struct {
+// RootStatement says which config root key a cluster has. A node that pins the
+// root CA gets the key from it: see [VerifyRoot].
+type RootStatement struct {
 	ClusterID  string
 	ConfigRoot ed25519.PublicKey
 	SeedEpoch  uint64 // of the seed that both keys come from; within 1 and 2^53
@@ -34,7 +34,7 @@ type signedRoot struct {
 	Signature []byte
 }
 
-func (s *rootStatement) walk(c *codec) {
+func (s *RootStatement) walk(c *codec) {
 	version := schemaVersion
 	c.Begin()
 	c.Member("cluster_id")
@@ -53,7 +53,7 @@ func (s *rootStatement) walk(c *codec) {
 	}
 }
 
-func (s *rootStatement) fault() string {
+func (s *RootStatement) fault() string {
 	switch {
 	case identityauthor.CheckCluster(s.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", s.ClusterID)
@@ -65,8 +65,16 @@ func (s *rootStatement) fault() string {
 	return ""
 }
 
-// Sign signs the statement with the root CA's P-256 key.
-func (s rootStatement) Sign(root crypto.Signer) (*signedRoot, error) {
+// Sign returns the statement as it travels, signed with the root CA's P-256 key.
+func (s RootStatement) Sign(root crypto.Signer) ([]byte, error) {
+	signed, err := s.sign(root)
+	if err != nil {
+		return nil, err
+	}
+	return signed.marshal()
+}
+
+func (s RootStatement) sign(root crypto.Signer) (*signedRoot, error) {
 	encoded, err := encode(&s)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: root statement: %w", err)
@@ -85,9 +93,9 @@ func (s rootStatement) Sign(root crypto.Signer) (*signedRoot, error) {
 	return &signedRoot{Statement: encoded, Signature: sig}, nil
 }
 
-// Marshal returns the encoding of r for disk and for the wire. It fails with
+// marshal returns the encoding of r for disk and for the wire. It fails with
 // ErrMalformed if a part exceeds its limit.
-func (r *signedRoot) Marshal() ([]byte, error) {
+func (r *signedRoot) marshal() ([]byte, error) {
 	if len(r.Statement) > snapshot.MaxRecord || len(r.Signature) > snapshot.MaxSignature {
 		return nil, fmt.Errorf("snapshot: a root statement of %d and a signature of %d bytes, limits %d and %d: %w",
 			len(r.Statement), len(r.Signature), snapshot.MaxRecord, snapshot.MaxSignature, ErrMalformed)
@@ -97,7 +105,7 @@ func (r *signedRoot) Marshal() ([]byte, error) {
 	return append(binary.BigEndian.AppendUint16(out, uint16(len(r.Signature))), r.Signature...), nil
 }
 
-// unmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
+// unmarshalRoot reads what marshal wrote. It copies. Errors match ErrMalformed.
 func unmarshalRoot(data []byte) (*signedRoot, error) {
 	r := canonical.NewParts(data)
 	if r.Take(len(snapshot.RootMagic)) != snapshot.RootMagic {
@@ -128,9 +136,9 @@ func VerifyRoot(encoded []byte, roots []*x509.Certificate, cluster string, now t
 }
 
 // verifyRoot is VerifyRoot of what was read, with all that it says.
-func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now time.Time) (rootStatement, error) {
+func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now time.Time) (RootStatement, error) {
 	if r == nil || len(r.Statement) == 0 || len(r.Statement) > snapshot.MaxRecord || len(r.Signature) > snapshot.MaxSignature || len(roots) > snapshot.MaxRoots {
-		return rootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
+		return RootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
 	}
 	sum := sha256.Sum256(snapshot.PAE(snapshot.TypeRoot, cluster, r.Statement))
 	signed := false
@@ -142,20 +150,20 @@ func verifyRoot(r *signedRoot, roots []*x509.Certificate, cluster string, now ti
 		}
 	}
 	if !signed {
-		return rootStatement{}, refuse(checkSignature, "", "no pinned root CA signed this root statement for cluster "+cluster)
+		return RootStatement{}, refuse(checkSignature, "", "no pinned root CA signed this root statement for cluster "+cluster)
 	}
-	var s rootStatement
+	var s RootStatement
 	if _, err := decode(string(r.Statement), &s); err != nil {
-		return rootStatement{}, refuse(checkSchema, "", "root statement: "+err.Error())
+		return RootStatement{}, refuse(checkSchema, "", "root statement: "+err.Error())
 	}
 	if msg := s.fault(); msg != "" {
-		return rootStatement{}, refuse(checkSchema, "", "root statement: "+msg)
+		return RootStatement{}, refuse(checkSchema, "", "root statement: "+msg)
 	}
 	if s.ClusterID != cluster {
-		return rootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
+		return RootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
 	}
 	if s.IssuedAt.After(now.Add(snapshot.ClockTolerance)) {
-		return rootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
+		return RootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
 			s.IssuedAt.Format(canonical.TimeLayout), now.UTC().Format(canonical.TimeLayout)))
 	}
 	return s, nil

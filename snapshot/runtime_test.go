@@ -174,9 +174,9 @@ func TestRuntimeRefusals(t *testing.T) {
 func TestRuntime(t *testing.T) {
 	f := newFleet(t)
 	h := f.bootstrapHeader()
-	d := must(compose(h, f.runtimeContent()))
+	d := must(Compose(h, f.runtimeContent()))
 	h.Subject = NodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), identity.KeyID{7})
-	other := must(compose(h, f.runtimeContent()))
+	other := must(Compose(h, f.runtimeContent()))
 	if !bytes.Equal(d.ContentBytes(), other.ContentBytes()) || bytes.Equal(d.HeaderBytes(), other.HeaderBytes()) {
 		t.Fatal("two nodes of one entry want one content and two headers")
 	}
@@ -195,7 +195,7 @@ func TestRuntime(t *testing.T) {
 	// A thin node holds the rest without the section that it may not hold.
 	h, c := f.bootstrapHeader(), f.runtimeContent()
 	h.Roles, c.Roles, c.Degraded, c.Companions = []string{snapshot.RoleThin}, []string{snapshot.RoleThin}, nil, []Scope{ScopePeerDirectory}
-	thin := f.mustVerify(t, f.publishAmong(must(compose(h, c)), 1), f.trust())
+	thin := f.mustVerify(t, f.publishAmong(must(Compose(h, c)), 1), f.trust())
 	if r, _ := thin.NodeRuntime(); r.Degraded != nil {
 		t.Fatal("degraded mode from nowhere")
 	}

@@ -83,16 +83,6 @@ type Endpoint struct {
 	Protocol     string
 }
 
-// readAssignment reads the content of a service_assignment that was verified before, or is its
-// signer's own: nothing is checked but its form.
-func readAssignment(raw []byte) (*ServiceAssignment, error) {
-	a := new(ServiceAssignment)
-	if _, err := decode(string(raw), a); err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
 func (a *ServiceAssignment) scope() Scope { return ScopeServiceAssignment }
 
 func (a *ServiceAssignment) walk(c *codec) {

@@ -230,27 +230,27 @@ func readSignatures(r *canonical.Parts) []Signature {
 	return sigs
 }
 
-// draft is a snapshot that is composed and not yet signed.
-type draft struct {
+// Draft is a snapshot that is composed and not yet signed: see [Compose].
+type Draft struct {
 	header  Header
 	encoded []byte
 	content []byte
 }
 
-// compose makes the canonical bytes of a snapshot of content, once: what is
+// Compose makes the canonical bytes of a snapshot of content, once: what is
 // stored, signed and sent is these bytes. It fills in SnapshotID, SchemaVersion,
 // ScopeType, ContentHash and ContentSize of h, and refuses what a node would
 // refuse whatever signed it: a subject that the scope does not allow, content
 // that is not valid for its schema, grants beyond the header, a raw secret, a
 // size above the limit. Errors match ErrRejected and say which check.
-func compose(h Header, content Content) (*draft, error) {
+func Compose(h Header, content Content) (*Draft, error) {
 	h = h.clone()
 	h.SchemaVersion = schemaVersion
 	if content == nil {
 		return nil, errors.New("snapshot: no content to compose a snapshot of")
 	}
 	h.ScopeType = content.scope()
-	d := &draft{}
+	d := &Draft{}
 	encoded, c := canonical.Write(content.walk)
 	if c.Err() != nil {
 		return nil, refuse(checkContent, h.ScopeType, c.Err().Error())
@@ -309,22 +309,22 @@ func limitOf(what string, n, limit int) string {
 
 func inVersions(n uint64) bool { return n >= 1 && n <= snapshot.MaxVersion }
 
-// Header returns the header, with what compose filled in.
-func (d *draft) Header() Header { return d.header.clone() }
+// Header returns the header, with what Compose filled in.
+func (d *Draft) Header() Header { return d.header.clone() }
 
 // HeaderBytes returns the exact bytes to sign and store. Do not modify them.
-func (d *draft) HeaderBytes() []byte { return d.encoded }
+func (d *Draft) HeaderBytes() []byte { return d.encoded }
 
 // ContentBytes returns the exact content to store. Do not modify it.
-func (d *draft) ContentBytes() []byte { return d.content }
+func (d *Draft) ContentBytes() []byte { return d.content }
 
-// Leaf returns the header's leaf for a merkleTree.
-func (d *draft) Leaf() Digest { return leafOf(d.header.ClusterID, d.encoded) }
+// Leaf returns the header's leaf for a [Tree].
+func (d *Draft) Leaf() Digest { return LeafOf(d.header.ClusterID, d.encoded) }
 
 // Sign signs the header of a trust bundle itself, with one or, during a
 // rotation, two Ed25519 keys. Other scopes are signed by publication.
-func (d *draft) Sign(keys ...crypto.Signer) (*Signed, error) {
-	if rule := ruleOf(d.header.ScopeType); rule.algorithm != snapshot.AlgorithmEd25519 {
+func (d *Draft) Sign(keys ...crypto.Signer) (*Signed, error) {
+	if rule := ruleOf(d.header.ScopeType); rule == nil || rule.algorithm != snapshot.AlgorithmEd25519 {
 		return nil, fmt.Errorf("snapshot: a %s is not signed by itself: put its Leaf into a Tree and sign that tree's Record", d.header.ScopeType)
 	}
 	signatures, err := signAll(snapshot.PAE(snapshot.TypeSnapshot, d.header.ClusterID, d.encoded), snapshot.AlgorithmEd25519, keys)
@@ -337,8 +337,8 @@ func (d *draft) Sign(keys ...crypto.Signer) (*Signed, error) {
 // Publish signs a tree of this snapshot alone: what a replica does that serves a
 // join before the next publication. The record is the caller's but for its tree;
 // its generation must not be that of any other record, see Record.
-func (d *draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
-	tree := newTree([]Digest{d.Leaf()})
+func (d *Draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
+	tree := NewTree([]Digest{d.Leaf()})
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
 	p, err := r.Sign(keys...)
 	if err != nil {

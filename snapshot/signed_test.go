@@ -55,7 +55,7 @@ func TestSignAndVerify(t *testing.T) {
 func TestCanonical(t *testing.T) {
 	f := newFleet(t)
 	record := f.record()
-	statement := rootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 1, IssuedAt: f.now}
+	statement := RootStatement{ClusterID: testCluster, ConfigRoot: public(f.root), SeedEpoch: 1, IssuedAt: f.now}
 	full, increment := f.bootstrapHeader(), f.bootstrapHeader()
 	increment.Base = &Base{ConfigVersion: 3, ContentHash: Digest{1}}
 	odd := f.bootstrapContent()

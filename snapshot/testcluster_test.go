@@ -9,7 +9,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -74,7 +73,7 @@ func (c *exampleCluster) signedBundle() *snapshot.Signed {
 	}
 	header := c.header(1)
 	header.Subject = snapshot.ClusterSubject()
-	draft, err := snapshotauthor.Compose(header, content)
+	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		panic(err)
 	}
@@ -95,7 +94,7 @@ func (c *exampleCluster) publish(version uint64, content snapshot.Content) []byt
 	case *snapshot.NodeBootstrap, *snapshot.NodeRuntime, *snapshot.ServiceAssignment:
 		header.Subject = snapshot.NodeSubject(c.me, c.incarnation)
 	}
-	draft, err := snapshotauthor.Compose(header, content)
+	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		panic(err)
 	}

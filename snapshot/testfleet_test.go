@@ -155,7 +155,7 @@ func (f *fleet) signedBundle(tb testing.TB, edits ...func(*Header, *TrustBundle)
 	for _, e := range edits {
 		e(&h, b)
 	}
-	d, err := compose(h, b)
+	d, err := Compose(h, b)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func (f *fleet) signedBootstrap(tb testing.TB, edits ...func(*Header, *NodeBoots
 	for _, e := range edits {
 		e(&h, b, &r)
 	}
-	d, err := compose(h, b)
+	d, err := Compose(h, b)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func (g *forge) signBytes(header, content []byte) *Signed {
 		return &Signed{Header: header, Content: content, Signatures: must(signAll(snapshot.PAE(snapshot.TypeSnapshot, g.cluster, header), snapshot.AlgorithmEd25519, g.keys))}
 	}
 	r := g.record
-	r.Root, r.TreeSize = leafOf(g.cluster, header), 1
+	r.Root, r.TreeSize = LeafOf(g.cluster, header), 1
 	record := must(encode(&r))
 	return &Signed{Header: header, Content: content, Publication: &Publication{
 		Record: record, Signatures: must(signAll(snapshot.PAE(snapshot.TypePublication, g.cluster, record), snapshot.AlgorithmTree, g.keys)),

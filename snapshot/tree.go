@@ -7,30 +7,31 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// leafOf returns the leaf of a header's exact bytes: the RFC 6962 leaf hash of
-// snapshot.PAE(snapshot.TypeSnapshot, cluster, header).
-func leafOf(cluster string, header []byte) Digest {
+// LeafOf returns the leaf of a header's exact bytes: the RFC 6962 leaf hash of their
+// pre-authentication encoding, with the type fealty/snapshot/v1.
+func LeafOf(cluster string, header []byte) Digest {
 	return Digest(tlog.RecordHash(snapshot.PAE(snapshot.TypeSnapshot, cluster, header)))
 }
 
-// merkleTree is an RFC 6962 Merkle tree over leaves. It is immutable.
+// Tree is an RFC 6962 Merkle tree over leaves, which [NewTree] makes: a [Record] signs its
+// root. It is immutable; the zero Tree has no leaves.
 //
 // The levels are kept whole, so that a proof is a copy of one hash per level: a
 // publication of 100,000 headers proves each of them. RFC 6962 splits n leaves
 // at the largest power of two below n; pairing neighbours and carrying an odd
 // last one up gives the same tree.
-type merkleTree struct {
+type Tree struct {
 	levels [][]tlog.Hash // leaves first, the root last
 }
 
-// newTree returns the tree over leaves in this order. The order is the caller's;
+// NewTree returns the tree over leaves in this order. The order is the caller's;
 // it should not come from a map, so that equal input gives an equal root.
-func newTree(leaves []Digest) *merkleTree {
+func NewTree(leaves []Digest) *Tree {
 	level := make([]tlog.Hash, len(leaves))
 	for i, l := range leaves {
 		level[i] = tlog.Hash(l)
 	}
-	t := &merkleTree{levels: [][]tlog.Hash{level}}
+	t := &Tree{levels: [][]tlog.Hash{level}}
 	for len(level) > 1 {
 		up := make([]tlog.Hash, 0, (len(level)+1)/2)
 		for i := 0; i+1 < len(level); i += 2 {
@@ -46,11 +47,16 @@ func newTree(leaves []Digest) *merkleTree {
 }
 
 // Size returns the number of leaves.
-func (t *merkleTree) Size() uint64 { return uint64(len(t.levels[0])) }
+func (t *Tree) Size() uint64 {
+	if len(t.levels) == 0 {
+		return 0
+	}
+	return uint64(len(t.levels[0]))
+}
 
 // Root returns the root hash; the zero Digest for a tree without leaves, which
 // no record can carry.
-func (t *merkleTree) Root() Digest {
+func (t *Tree) Root() Digest {
 	if t.Size() == 0 {
 		return Digest{}
 	}
@@ -58,7 +64,7 @@ func (t *merkleTree) Root() Digest {
 }
 
 // Proof returns the proof of leaf i.
-func (t *merkleTree) Proof(i int) (Proof, error) {
+func (t *Tree) Proof(i int) (Proof, error) {
 	hashes, err := t.AppendProof(nil, i)
 	if err != nil {
 		return Proof{}, err
@@ -68,7 +74,7 @@ func (t *merkleTree) Proof(i int) (Proof, error) {
 
 // AppendProof appends the hashes of the proof of leaf i to dst. A million proofs
 // at once cost more memory than time: stream them through one buffer.
-func (t *merkleTree) AppendProof(dst []Digest, i int) ([]Digest, error) {
+func (t *Tree) AppendProof(dst []Digest, i int) ([]Digest, error) {
 	if i < 0 || uint64(i) >= t.Size() {
 		return nil, fmt.Errorf("snapshot: no leaf %d in a tree of %d", i, t.Size())
 	}

@@ -320,6 +320,23 @@ var checks = []check{
 	{checkSecret, "no raw secret", inChecks, (*verification).secretFault},
 }
 
+// Rule is one step of [Verify].
+type Rule struct {
+	Check  int    // the number in a [RejectedError]; 0 for limits
+	Name   string // what has to hold
+	Source string // where that is written
+}
+
+// Rules returns the steps of [Verify] in the order in which they are taken. The first
+// that does not hold refuses a snapshot, and the later ones are not taken.
+func Rules() []Rule {
+	out := make([]Rule, len(checks))
+	for i, c := range checks {
+		out[i] = Rule{c.number, c.rule, c.source}
+	}
+	return out
+}
+
 // firstOfContent is where in checks those begin that need the content.
 var firstOfContent = slices.IndexFunc(checks, func(c check) bool { return c.number == checkHash })
 
@@ -421,7 +438,7 @@ func (v *verification) signatureFault() string {
 		return "the signed publication record: " + err.Error()
 	}
 	v.record = record
-	return v.signed.Proof.fault(leafOf(cluster, v.signed.Header), record)
+	return v.signed.Proof.fault(LeafOf(cluster, v.signed.Header), record)
 }
 
 // headerFault is check 1.

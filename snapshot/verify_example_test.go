@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -127,7 +126,7 @@ func ExampleVerified_Freshness() {
 func ExampleVerifyRoot() {
 	c := newExampleCluster()
 	public := c.root.Public().(ed25519.PublicKey)
-	statement, err := snapshotauthor.RootStatement{ClusterID: "prod.example", ConfigRoot: public, SeedEpoch: 1,
+	statement, err := snapshot.RootStatement{ClusterID: "prod.example", ConfigRoot: public, SeedEpoch: 1,
 		IssuedAt: c.now}.Sign(c.ca.Root().Key) // a coordinator's work
 	if err != nil {
 		fmt.Println(err)

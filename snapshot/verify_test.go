@@ -773,7 +773,7 @@ func TestClockTolerance(t *testing.T) {
 func TestDualSignatures(t *testing.T) {
 	f := newFleet(t)
 	stranger := newKey(t)
-	draft := must(compose(f.bootstrapHeader(), f.bootstrapContent()))
+	draft := must(Compose(f.bootstrapHeader(), f.bootstrapContent()))
 	both := must(draft.Publish(f.record(), f.keys[0], f.keys[1]))
 	withKeys := func(edit func([]ConfigKey) []ConfigKey) *Verified {
 		return f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys = edit(b.ConfigKeys) }), Trust{
@@ -835,7 +835,7 @@ func TestDualSignatures(t *testing.T) {
 		wantRefused(t, err, checkSigner, snapshot.ReasonSigner)
 	})
 	t.Run("bundle", func(t *testing.T) {
-		d := must(compose(f.bundleHeader(), f.bundleContent()))
+		d := must(Compose(f.bundleHeader(), f.bundleContent()))
 		f.mustVerify(t, must(d.Sign(stranger, f.root)), f.trust())
 		f.mustVerify(t, must(d.Sign(f.root, stranger)), f.trust())
 	})
@@ -947,14 +947,17 @@ func TestComposeRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h, b := f.bootstrapHeader(), f.bootstrapContent()
 			c.bend(&h, b)
-			_, err := compose(h, b)
+			_, err := Compose(h, b)
 			wantRefused(t, err, c.check, checkTexts[c.check].reason)
 		})
 	}
-	if _, err := compose(f.header(), nil); err == nil {
+	if _, err := Compose(f.header(), nil); err == nil {
 		t.Error("composed nothing")
 	}
-	d := must(compose(f.bootstrapHeader(), f.bootstrapContent()))
+	if _, err := new(Draft).Sign(f.root); err == nil {
+		t.Error("signed what was never composed")
+	}
+	d := must(Compose(f.bootstrapHeader(), f.bootstrapContent()))
 	if _, err := d.Sign(f.keys[0]); err == nil {
 		t.Error("a node bootstrap was signed by itself")
 	}
@@ -980,7 +983,7 @@ func TestComposeRefuses(t *testing.T) {
 		t.Error("signed a record without a tree")
 	}
 	// Equal input, equal bytes: recompiling commits nothing.
-	again := must(compose(f.bootstrapHeader(), f.bootstrapContent()))
+	again := must(Compose(f.bootstrapHeader(), f.bootstrapContent()))
 	if !bytes.Equal(d.HeaderBytes(), again.HeaderBytes()) || !bytes.Equal(d.ContentBytes(), again.ContentBytes()) || d.Leaf() != again.Leaf() {
 		t.Error("composing twice gave two snapshots")
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -46,7 +45,7 @@ func snapshots(t *testing.T) map[string][]byte {
 
 	h := header
 	h.Subject = snapshot.ClusterSubject()
-	draft, err := snapshotauthor.Compose(h, &snapshot.TrustBundle{
+	draft, err := snapshot.Compose(h, &snapshot.TrustBundle{
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{a.Root().Cert.Raw}, MeshKeys: []identity.KeyID{a.MeshCA().KeyID()},
 		ConfigRoot: public(root), Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: public(signer)}}}, Head: snapshot.Head{Index: 1, Hash: snapshot.Digest{1}},
 		ConfigKeys: []snapshot.ConfigKey{{Algorithm: internalsnapshot.AlgorithmTree, Key: public(signing), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}},
@@ -62,7 +61,7 @@ func snapshots(t *testing.T) map[string][]byte {
 			ClusterID: "prod.example", Kind: identity.Data, Roles: roles, Entry: "fleet", State: snapshot.MemberActive,
 			Coordinators: []string{"c1.example:7443"}, RenewEvery: time.Hour, SVIDTTL: 2 * time.Hour,
 		}
-		draft, err := snapshotauthor.Compose(h, content)
+		draft, err := snapshot.Compose(h, content)
 		must(err)
 		s, err := draft.Publish(snapshot.Record{
 			ClusterID: "prod.example", AuthorityEpoch: 1, Generation: version, IssuedAt: now.Add(-time.Minute), FreshUntil: now.Add(time.Hour),
@@ -71,7 +70,7 @@ func snapshots(t *testing.T) map[string][]byte {
 		return s
 	}
 	rootKey := a.Root().Key
-	signedRoot, err := snapshotauthor.RootStatement{ClusterID: "prod.example", ConfigRoot: public(root), SeedEpoch: 1, IssuedAt: now.Add(-time.Minute)}.Sign(rootKey)
+	signedRoot, err := snapshot.RootStatement{ClusterID: "prod.example", ConfigRoot: public(root), SeedEpoch: 1, IssuedAt: now.Add(-time.Minute)}.Sign(rootKey)
 	must(err)
 
 	one := marshal(runtime(5, nil, signing))

@@ -39,7 +39,6 @@ import (
 
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -105,7 +104,7 @@ func parsePointer(data []byte) (Pointer, error) {
 	case p.Size < 1 || p.Size > MaxGeneration:
 		return Pointer{}, malformed("the pointer", fmt.Sprintf("it leads to %d bytes, limit %d", p.Size, MaxGeneration))
 	}
-	if _, err := snapshotauthor.ParseDigest(p.Object); err != nil {
+	if _, err := snapshot.ParseDigest(p.Object); err != nil {
 		return Pointer{}, malformed("the pointer", "it leads to no object")
 	}
 	return p, nil
@@ -118,7 +117,7 @@ type ref struct {
 }
 
 func (r ref) check(what string, limit int) (snapshot.Digest, error) {
-	h, err := snapshotauthor.ParseDigest(r.Hash)
+	h, err := snapshot.ParseDigest(r.Hash)
 	if err != nil {
 		return h, malformed("the generation", what+" has no hash")
 	}

@@ -9,7 +9,6 @@ import (
 	"sort"
 
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -227,14 +226,14 @@ func (t *Tree) prove(ctx context.Context, h bucketHeader) (snapshot.Proof, error
 			return snapshot.Proof{}, &Error{Reason: Truncated, Name: name, Detail: fmt.Sprintf("%d bytes, want %d", len(raw), count*sha256.Size)}
 		}
 		under[level] = hashes(raw)
-		if snapshotauthor.NewTree(under[level]).Root() != node {
+		if snapshot.NewTree(under[level]).Root() != node {
 			return snapshot.Proof{}, wrongBytes(name)
 		}
 		if level > 0 {
 			node = under[level][uint64(file)>>(8*(level-1))%tileWidth]
 		}
 	}
-	place := slices.Index(under[0], snapshotauthor.LeafOf(t.record.ClusterID, h.Header))
+	place := slices.Index(under[0], snapshot.LeafOf(t.record.ClusterID, h.Header))
 	if place < 0 {
 		return snapshot.Proof{}, malformed("a bucket", "its header is not in the tree")
 	}
@@ -242,7 +241,7 @@ func (t *Tree) prove(ctx context.Context, h bucketHeader) (snapshot.Proof, error
 	proof := snapshot.Proof{Index: index}
 	for level := range levels {
 		var err error
-		if proof.Hashes, err = snapshotauthor.NewTree(under[level]).AppendProof(proof.Hashes,
+		if proof.Hashes, err = snapshot.NewTree(under[level]).AppendProof(proof.Hashes,
 			int(index>>(8*level)%tileWidth)); err != nil {
 			return snapshot.Proof{}, err
 		}

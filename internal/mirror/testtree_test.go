@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/platform/durable"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,13 +40,13 @@ func publicationOf(t tb, generation uint64, versions []int) Publication {
 		header := fmt.Appendf(nil, "header %d of version %d", i, v)
 		h := Header{
 			Path: fmt.Sprintf("node_runtime/node/data/n%06d", i), Scope: snapshot.ScopeNodeRuntime, Subject: subjectOf(i),
-			Bytes: header, Leaf: snapshotauthor.LeafOf(testCluster, header), Content: snapshot.DigestOf(content),
+			Bytes: header, Leaf: snapshot.LeafOf(testCluster, header), Content: snapshot.DigestOf(content),
 		}
 		contents[h.Content] = content
 		p.Headers, leaves = append(p.Headers, h), append(leaves, h.Leaf)
 	}
 	p.Content = func(h snapshot.Digest) []byte { return contents[h] }
-	tree := snapshotauthor.NewTree(leaves)
+	tree := snapshot.NewTree(leaves)
 	p.Root = tree.Root()
 	issued := testStart.Add(time.Duration(generation) * time.Second)
 	signed, err := snapshot.Record{
@@ -102,7 +101,7 @@ func check(t tb, source Source, p Publication) {
 	for _, h := range p.Headers {
 		leaves = append(leaves, h.Leaf)
 	}
-	want := snapshotauthor.NewTree(leaves)
+	want := snapshot.NewTree(leaves)
 	step := max(1, len(p.Headers)/300)
 	for i := 0; i < len(p.Headers); i += step {
 		h := p.Headers[i]

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/platform/durable"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -215,7 +214,7 @@ func (w *Writer) look(next Pointer) (ahead bool, err error) {
 // whole reports whether the pointer leads to a generation that is there: one of the
 // same number may have been cut off from it.
 func (w *Writer) whole(p Pointer) bool {
-	hash, err := snapshotauthor.ParseDigest(p.Object)
+	hash, err := snapshot.ParseDigest(p.Object)
 	if err != nil {
 		return false
 	}
@@ -247,7 +246,7 @@ func (w *Writer) walk(each func(name string)) error {
 				return err
 			}
 			for _, name := range names {
-				if _, err := snapshotauthor.ParseDigest(name); err == nil && strings.HasPrefix(name, part) {
+				if _, err := snapshot.ParseDigest(name); err == nil && strings.HasPrefix(name, part) {
 					each(dir + "/" + part + "/" + name)
 				}
 			}
@@ -343,7 +342,7 @@ func (w *Writer) writeTiles(ctx context.Context, p Publication, refs map[string]
 			if err := ctx.Err(); err != nil {
 				return ref{}, err
 			}
-			node := snapshotauthor.NewTree(under).Root()
+			node := snapshot.NewTree(under).Root()
 			var data []byte
 			for _, h := range under {
 				data = append(data, h[:]...)

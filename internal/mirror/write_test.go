@@ -14,7 +14,6 @@ import (
 
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
 )
@@ -205,7 +204,7 @@ func TestWriteRefuses(t *testing.T) {
 			for i, h := range p.Headers {
 				leaves[i] = h.Leaf
 			}
-			p.Root = snapshotauthor.NewTree(leaves).Root()
+			p.Root = snapshot.NewTree(leaves).Root()
 		},
 		"a missing content":  func(p *Publication) { p.Content = func(snapshot.Digest) []byte { return nil } },
 		"another tree":       func(p *Publication) { p.Root[0] ^= 1 },

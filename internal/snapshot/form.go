@@ -124,6 +124,11 @@ const (
 	RevokedPermission  = "permission"  // an action of degraded mode
 )
 
+// RevokedKinds returns these kinds, sorted.
+func RevokedKinds() []string {
+	return []string{RevokedCoordinator, RevokedPeer, RevokedPermission, RevokedRole, RevokedService, RevokedStorage}
+}
+
 // Reasons of refusals beside those that package snapshot names: one for each check, and one of patches.
 const (
 	ReasonLimits    = "limits"

@@ -11,7 +11,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -26,7 +25,7 @@ func ExampleVerifyHeader() {
 	// On a coordinator: two versions of the routes of a group.
 	var generation uint64
 	publish := func(version uint64, base *snapshot.Base, routes ...snapshot.Route) *snapshot.Signed {
-		draft, err := snapshotauthor.Compose(snapshot.Header{
+		draft, err := snapshot.Compose(snapshot.Header{
 			ClusterID: "prod.example", Subject: snapshot.GroupSubject(trust.Roles, trust.Organizations),
 			Roles: trust.Roles, OrganizationIDs: trust.Organizations,
 			AuthorityEpoch: 1, ConfigVersion: version, Base: base,
@@ -48,7 +47,7 @@ func ExampleVerifyHeader() {
 	first := publish(1, nil, db)
 	second := publish(2, &snapshot.Base{ConfigVersion: 1, ContentHash: snapshot.DigestOf(first.Content)},
 		db, snapshot.Route{Name: "web", To: []string{"web-1"}, TTL: time.Hour})
-	patch, ok := snapshotauthor.Diff(snapshot.ScopeRoutePolicy, first.Content, second.Content)
+	patch, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, first.Content, second.Content)
 	if !ok {
 		panic("it is better sent whole")
 	}
@@ -96,7 +95,7 @@ func believer(now time.Time) (snapshot.Trust, ed25519.PrivateKey) {
 	root, name := cluster(now)
 	rootKey, configRoot, _ := ed25519.GenerateKey(nil)
 	public, configKey, _ := ed25519.GenerateKey(nil)
-	draft, err := snapshotauthor.Compose(snapshot.Header{
+	draft, err := snapshot.Compose(snapshot.Header{
 		ClusterID: name, Subject: snapshot.ClusterSubject(), AuthorityEpoch: 1, ConfigVersion: 1,
 		IssuedAt: now, ValidFrom: now, RefreshAfter: now.Add(time.Hour), ExpiresAt: now.Add(720 * time.Hour),
 	}, &snapshot.TrustBundle{

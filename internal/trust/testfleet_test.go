@@ -9,7 +9,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -45,7 +44,7 @@ func (f *fleet) bundleOf(tb testing.TB, edit func(*snapshot.TrustBundle)) *snaps
 		Head:    snapshot.Head{Index: 4, Hash: snapshot.Digest{4}},
 	}
 	edit(content)
-	draft, err := snapshotauthor.Compose(snapshot.Header{
+	draft, err := snapshot.Compose(snapshot.Header{
 		ClusterID: testCluster, Subject: snapshot.ClusterSubject(), ConfigVersion: 7, AuthorityEpoch: 3,
 		IssuedAt: f.now.Add(-time.Minute), ValidFrom: f.now.Add(-time.Minute),
 		ExpiresAt: f.now.Add(30 * 24 * time.Hour), RefreshAfter: f.now.Add(time.Hour),

@@ -37,7 +37,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -807,7 +806,7 @@ const (
 
 // checkStep is one check as it went.
 type checkStep struct {
-	snapshotauthor.Rule
+	snapshot.Rule
 	result, reason, detail string
 }
 
@@ -819,7 +818,7 @@ func (a *anchor) steps(err error) []checkStep {
 	}
 	var out []checkStep
 	over := false
-	for i, rule := range snapshotauthor.Rules() {
+	for i, rule := range snapshot.Rules() {
 		o := checkStep{Rule: rule, result: checkHolds}
 		switch {
 		case over:

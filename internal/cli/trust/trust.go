@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/term/message"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -304,7 +304,7 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 }
 
 // revokedKinds are the kinds of what is revoked by name.
-func revokedKinds() []string { return snapshotauthor.RevokedKinds() }
+func revokedKinds() []string { return internalsnapshot.RevokedKinds() }
 
 // checkRevokedKind refuses a kind that does not exist.
 func checkRevokedKind(kind string) error {

@@ -19,7 +19,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -41,7 +40,7 @@ func bytesOf(t tester, g Group, m *Member, content snapshot.Content) []byte {
 		subject = snapshot.NodeSubject(m.ID, identity.KeyID{1})
 	}
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	d, err := snapshotauthor.Compose(snapshot.Header{
+	d, err := snapshot.Compose(snapshot.Header{
 		ClusterID: cluster, Subject: subject, Roles: g.Roles, OrganizationIDs: g.Organizations, ConfigVersion: 1, AuthorityEpoch: 1,
 		IssuedAt: at, ValidFrom: at, ExpiresAt: at.Add(time.Hour), RefreshAfter: at.Add(time.Minute),
 	}, content)

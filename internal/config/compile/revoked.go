@@ -7,7 +7,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -17,7 +16,7 @@ func (c *Compiler) withdraw(s *subject, content snapshot.Content) snapshot.Conte
 	if !c.revokes {
 		return content
 	}
-	left := snapshotauthor.Without(content, c.in.Revoked, identity.ID{})
+	left := snapshot.WithoutRevoked(content, c.in.Revoked, identity.ID{})
 	switch was := content.(type) {
 	case *snapshot.PeerDirectory:
 		is := left.(*snapshot.PeerDirectory)

@@ -10,7 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -70,7 +69,7 @@ func (a *Admission) Bootstrap(s *authority.State, rec record.Member, version sto
 		slices.SortFunc(content.Members, func(x, y snapshot.Member) int { return x.ID.Compare(y.ID) })
 	}
 	issued := now.UTC().Truncate(time.Second)
-	draft, err := snapshotauthor.Compose(snapshot.Header{
+	draft, err := snapshot.Compose(snapshot.Header{
 		ClusterID: s.Manifest.Cluster, Subject: snapshot.NodeSubject(id,
 			rec.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
 		Roles: roles, OrganizationIDs: orgs,

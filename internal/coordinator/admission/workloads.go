@@ -22,7 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/workload"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -173,9 +172,10 @@ func (w *Workloads) assigned(id identity.ID) ([]snapshot.Service, error) {
 		if p.Headers[i].Scope != snapshot.ScopeServiceAssignment {
 			continue
 		}
-		a, err := snapshotauthor.ReadAssignment(p.Contents[p.Headers[i].Header.Content])
-		if err != nil {
-			return nil, fmt.Errorf("read what is published for %s: %w", id, err)
+		var a snapshot.ServiceAssignment
+		content := p.Contents[p.Headers[i].Header.Content]
+		if err := snapshot.Decode(snapshot.ScopeServiceAssignment, content, &a); err != nil {
+			return nil, fmt.Errorf("read what is published for %s: %w", id, errors.Unwrap(err)) // this says what Decode says around it
 		}
 		return a.Services, nil
 	}

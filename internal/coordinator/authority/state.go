@@ -19,9 +19,9 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Phase is what a coordinator can do.
@@ -219,7 +219,7 @@ func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *pk
 	s.issuer.Store(issuer)
 	// It was parsed and set with them. One proof less is no reason to serve nobody.
 	s.X509Roots, s.X509Fault = proof.OperatorRoots(s.Manifest)
-	if s.RootStatement, err = (snapshotauthor.RootStatement{
+	if s.RootStatement, err = (snapshot.RootStatement{
 		ClusterID: s.Manifest.Cluster, ConfigRoot: s.Bundle.PublicRoot(), SeedEpoch: s.Head.SeedEpoch,
 		IssuedAt: now.UTC().Truncate(time.Second),
 	}).Sign(secrets.RootCA()); err != nil {
@@ -252,7 +252,7 @@ func (s *State) followReseeds() error {
 		return errors.New("the seed in memory is not the one of the head: it was replaced by a reseed")
 	}
 	reseeds := s.Chain.Reseeds()
-	for _, l := range reseeds[max(0, len(reseeds)-snapshot.MaxRootChanges):] {
+	for _, l := range reseeds[max(0, len(reseeds)-internalsnapshot.MaxRootChanges):] {
 		change, err := l.SignedRootChange()
 		if err != nil {
 			return err

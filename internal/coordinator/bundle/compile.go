@@ -11,7 +11,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/manifest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -155,7 +154,7 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 	}
 	issued := now.UTC().Truncate(time.Second)
 	life := Life(a.Manifest)
-	draft, err := snapshotauthor.Compose(snapshot.Header{
+	draft, err := snapshot.Compose(snapshot.Header{
 		ClusterID:      a.Manifest.Cluster,
 		Subject:        snapshot.ClusterSubject(),
 		ScopeType:      snapshot.ScopeTrustBundle,
@@ -179,7 +178,7 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 	return &View{
 		Version: uint64(in.State.Version), Epoch: a.Head.AuthorityEpoch, MeshKey: a.MeshKey,
 		ContentHash: draft.Header().ContentHash, Size: draft.Header().ContentSize, Revocations: revocations,
-		Revoked: snapshotauthor.RevocationsIn(content), ConfigKeys: slices.Clone(in.State.Value.ConfigKeys),
+		Revoked: snapshot.RevocationsIn(content), ConfigKeys: slices.Clone(in.State.Value.ConfigKeys),
 		Rotation: in.State.Value.Rotation, left: slices.Clone(in.State.Value.Left), nextKey: in.State.Value.next(),
 		Bundle: bundle, Signed: raw, IssuedAt: issued, Links: a.Links,
 		RootChanges: a.RootChanges, RootEpoch: a.RootEpoch,

@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/jwtsvid"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -171,7 +170,7 @@ func (a *Authority) Reopen(raw []byte) (*View, error) {
 	return &View{
 		Version: header.ConfigVersion, Epoch: header.AuthorityEpoch, MeshKey: a.MeshKey,
 		ContentHash: header.ContentHash, Size: header.ContentSize, Revocations: revocations,
-		Revoked: snapshotauthor.RevocationsIn(*content), Bundle: believed, Signed: raw, IssuedAt: header.IssuedAt,
+		Revoked: snapshot.RevocationsIn(*content), Bundle: believed, Signed: raw, IssuedAt: header.IssuedAt,
 		Links: a.Links, RootChanges: a.RootChanges, RootEpoch: a.RootEpoch,
 	}, nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store/chunk"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -64,7 +63,7 @@ func ParseHeader(t testing.TB, raw []byte) snapshot.Header {
 		t.Fatalf("%s: %v", raw, err)
 	}
 	digest := func(s string) snapshot.Digest {
-		d, err := snapshotauthor.ParseDigest(s)
+		d, err := snapshot.ParseDigest(s)
 		if err != nil {
 			t.Fatalf("%s: %v", raw, err)
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -284,7 +283,7 @@ func TestDeliveryToTenants(t *testing.T) {
 		}
 		for hash, content := range p.Contents {
 			d.Advance(time.Second)
-			digest, err := snapshotauthor.ParseDigest(hash)
+			digest, err := snapshot.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/member/live"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -335,7 +334,7 @@ func (c *patchCache) of(p *publication.View, i int) []byte {
 	}
 	e := c.entry(patchKey{h.Header.Base, h.Header.Content})
 	e.once.Do(func() {
-		if patch, ok := snapshotauthor.Diff(h.Scope, base, content); ok && len(patch) <= maxPatchBytes {
+		if patch, ok := snapshot.Diff(h.Scope, base, content); ok && len(patch) <= maxPatchBytes {
 			e.patch = patch
 		}
 	})

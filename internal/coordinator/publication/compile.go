@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -169,7 +168,7 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 	}
 	follows := old != nil && old.Header.Subject == record.Subject && old.Header.Group == record.Group &&
 		old.Header.AuthorityEpoch == record.AuthorityEpoch
-	draft, err := snapshotauthor.Compose(header, content)
+	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		return Published{}, nil, false, err
 	}
@@ -193,14 +192,14 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 		record.BaseVersion, record.Base = old.Header.ConfigVersion, old.Header.Content
 	}
 	if record.Base != "" {
-		hash, err := snapshotauthor.ParseDigest(record.Base)
+		hash, err := snapshot.ParseDigest(record.Base)
 		if err != nil {
 			return Published{}, nil, false, err
 		}
 		header.Base = &snapshot.Base{ConfigVersion: record.BaseVersion, ContentHash: hash}
 	}
 	if renewed || header.Base != nil {
-		if draft, err = snapshotauthor.Compose(header, content); err != nil {
+		if draft, err = snapshot.Compose(header, content); err != nil {
 			return Published{}, nil, false, err
 		}
 	}

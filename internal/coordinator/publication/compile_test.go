@@ -19,7 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -72,7 +71,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 			t.Errorf("%s is told %d things of its own organization", m.name, own)
 		}
 		for hash := range p.Contents {
-			digest, err := snapshotauthor.ParseDigest(hash)
+			digest, err := snapshot.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +182,7 @@ func TestBases(t *testing.T) {
 			next.Base.ContentHash != last.ContentHash {
 			t.Fatalf("after version %d (%s): base %+v", last.ConfigVersion, last.ContentHash, next.Base)
 		}
-		if _, ok := snapshotauthor.Diff(snapshot.ScopeRoutePolicy, p.Contents[next.Base.ContentHash.String()],
+		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.Contents[next.Base.ContentHash.String()],
 			p.Contents[next.ContentHash.String()]); !ok {
 			t.Fatal("no patch can be made")
 		}

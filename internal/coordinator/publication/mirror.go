@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/watch"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -104,7 +103,7 @@ func (c *Publication) writeMirror(ctx context.Context, s *authority.State) error
 		return err
 	}
 	v := p.State.Value
-	root, err := snapshotauthor.ParseDigest(v.Root)
+	root, err := snapshot.ParseDigest(v.Root)
 	if err != nil {
 		return errors.New("the publication in force has no root")
 	}
@@ -116,7 +115,7 @@ func (c *Publication) writeMirror(ctx context.Context, s *authority.State) error
 		Content: func(hash snapshot.Digest) []byte { return p.Contents[hash.String()] },
 	}
 	for i, h := range p.Headers {
-		content, err := snapshotauthor.ParseDigest(h.Header.Content)
+		content, err := snapshot.ParseDigest(h.Header.Content)
 		if err != nil {
 			return errors.New("the header " + h.String() + " names no content")
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/chunk"
 	"github.com/fealty-io/fealty/snapshot"
@@ -27,7 +26,7 @@ import (
 type View struct {
 	State   record.Versioned[Record]
 	Headers []Published // sorted; the leaves of the tree, in this order
-	Tree    snapshotauthor.Tree
+	Tree    *snapshot.Tree
 	// Contents are those that headers name, by their hash; a base that was lost is
 	// missing.
 	Contents map[string][]byte
@@ -212,7 +211,7 @@ func (p *View) settle() {
 			p.Groups[h.Header.Group]++
 		}
 	}
-	p.Tree = snapshotauthor.NewTree(leaves)
+	p.Tree = snapshot.NewTree(leaves)
 }
 
 // Load reads the publication as it is stored. A value that fails its MAC, or a
@@ -267,7 +266,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 				continue
 			}
 			headers = append(headers, Published{path, h.Value,
-				snapshotauthor.LeafOf(s.Manifest.Cluster, h.Value.Header)})
+				snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header)})
 		default:
 			p.Orphans = append(p.Orphans, e.Key)
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/fealty-io/fealty/internal/config/compile"
 	"github.com/fealty-io/fealty/internal/quarantine"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // WithholdEvery is how often a look at the config counts against a member's assignment: what is
@@ -88,8 +88,9 @@ func (x *compilation) assigned(t target, m compile.Member, removed []compile.Rem
 		old.Header.Subject != t.subject.String() || old.Header.Group != t.gets() {
 		return 0, 0
 	}
-	has, err := snapshotauthor.ReadAssignment(x.p.Contents[old.Header.Content])
-	if err != nil {
+	var has snapshot.ServiceAssignment
+	content := x.p.Contents[old.Header.Content]
+	if err := snapshot.Decode(snapshot.ScopeServiceAssignment, content, &has); err != nil {
 		return 0, 0 // it was lost, or another release wrote it: the new one takes its place
 	}
 	for _, s := range has.Services {

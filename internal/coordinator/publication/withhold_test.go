@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/quarantine"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -56,8 +55,9 @@ func (h *held) services(name string) []string {
 		if p.Headers[i].Scope != snapshot.ScopeServiceAssignment {
 			continue
 		}
-		a, err := snapshotauthor.ReadAssignment(p.Contents[p.Headers[i].Header.Content])
-		if err != nil {
+		var a snapshot.ServiceAssignment
+		content := p.Contents[p.Headers[i].Header.Content]
+		if err := snapshot.Decode(snapshot.ScopeServiceAssignment, content, &a); err != nil {
 			h.t.Fatal(err)
 		}
 		var out []string

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
@@ -33,7 +33,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 		return nil, err
 	}
 	thing := snapshot.Revoked{Kind: req.GetKind(), Name: req.GetName()}
-	if !slices.Contains(snapshotauthor.RevokedKinds(), thing.Kind) {
+	if !slices.Contains(internalsnapshot.RevokedKinds(), thing.Kind) {
 		return nil, errcode.New(errcode.RequestField,
 			"field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -369,7 +368,7 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	h.Base, h.ConfigVersion, r.Generation = nil, h.ConfigVersion+1000, r.Generation+1000
 	h.IssuedAt = c.clock.now().UTC().Truncate(time.Second)
 	r.IssuedAt, r.FreshUntil = h.IssuedAt, h.IssuedAt.Add(time.Hour)
-	draft, err := snapshotauthor.Compose(h, &snapshot.RoutePolicy{Routes: []snapshot.Route{{
+	draft, err := snapshot.Compose(h, &snapshot.RoutePolicy{Routes: []snapshot.Route{{
 		Name: "all-to-the-thief", To: []string{"thief"}, Priority: 1 << 20}}})
 	if err != nil {
 		return nil, err

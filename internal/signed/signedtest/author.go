@@ -21,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/pki"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -210,7 +209,7 @@ func (a *Author) TrustBundle() *fealtyv1.SignedSnapshot {
 
 // SignTrust signs a trust bundle.
 func (a *Author) SignTrust(h snapshot.Header, content *snapshot.TrustBundle) *fealtyv1.SignedSnapshot {
-	draft, err := snapshotauthor.Compose(h, content)
+	draft, err := snapshot.Compose(h, content)
 	a.Must(err)
 	signed, err := draft.Sign(a.configRoot)
 	a.Must(err)
@@ -243,7 +242,7 @@ func (a *Author) Bootstrap(m *Member, edits ...func(*snapshot.Header,
 	for _, e := range edits {
 		e(&h, content)
 	}
-	draft, err := snapshotauthor.Compose(h, content)
+	draft, err := snapshot.Compose(h, content)
 	a.Must(err)
 	signed, err := draft.Publish(snapshot.Record{
 		ClusterID: Cluster, AuthorityEpoch: a.Epoch, Generation: a.Next, IssuedAt: now,
@@ -277,9 +276,9 @@ func (a *Author) Runtime(m *Member, edits ...func(*snapshot.Header, *snapshot.No
 		e(&h, content, &r)
 	}
 	h.Roles, h.OrganizationIDs = content.Roles, content.Organizations
-	draft, err := snapshotauthor.Compose(h, content)
+	draft, err := snapshot.Compose(h, content)
 	a.Must(err)
-	tree := snapshotauthor.NewTree([]snapshot.Digest{snapshotauthor.LeafOf(Cluster, []byte("of somebody else")),
+	tree := snapshot.NewTree([]snapshot.Digest{snapshot.LeafOf(Cluster, []byte("of somebody else")),
 		draft.Leaf()})
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
 	signed, err := r.Sign(a.ConfigKey)
@@ -309,7 +308,7 @@ func (a *Author) Companion(m *Member, scope snapshot.Scope, content snapshot.Con
 	for _, e := range edits {
 		e(&h, &r)
 	}
-	draft, err := snapshotauthor.Compose(h, content)
+	draft, err := snapshot.Compose(h, content)
 	a.Must(err)
 	signed, err := draft.Publish(r, a.ConfigKey)
 	a.Must(err)
@@ -321,7 +320,7 @@ func (a *Author) Addresses() []string { return slices.Clone(a.at) }
 
 // RootStatement says what the config root key is.
 func (a *Author) RootStatement() []byte {
-	raw, err := snapshotauthor.RootStatement{
+	raw, err := snapshot.RootStatement{
 		ClusterID: Cluster, ConfigRoot: a.configRoot.Public().(ed25519.PublicKey), SeedEpoch: 1,
 		IssuedAt: a.Root.NotBefore.UTC().Truncate(time.Second),
 	}.Sign(a.rootKey)
@@ -375,7 +374,7 @@ func (a *Author) OfGroup(m *Member, content snapshot.Content,
 	if _, ok := content.(*snapshot.ServiceAssignment); ok {
 		h.Subject = snapshot.NodeSubject(m.ID, m.Incarnation)
 	}
-	draft, err := snapshotauthor.Compose(h, content)
+	draft, err := snapshot.Compose(h, content)
 	a.Must(err)
 	signed, err := draft.Publish(r, a.ConfigKey)
 	a.Must(err)
@@ -449,11 +448,11 @@ func (a *Author) Directory(n int, base *directory) *directory {
 	if base != nil {
 		h.Base = &snapshot.Base{ConfigVersion: base.Header.ConfigVersion, ContentHash: base.Header.ContentHash}
 	}
-	draft, err := snapshotauthor.Compose(h, content)
+	draft, err := snapshot.Compose(h, content)
 	a.Must(err)
 	if base != nil && bytes.Equal(draft.ContentBytes(), base.Content) {
 		h = base.Header
-		draft, err = snapshotauthor.Compose(h, content)
+		draft, err = snapshot.Compose(h, content)
 		a.Must(err)
 	}
 	digest, err := a.Content().Revocations()
@@ -469,7 +468,7 @@ func (a *Author) Directory(n int, base *directory) *directory {
 	detached.Content = nil
 	d.Detached = a.message(snapshot.ScopePeerDirectory, &detached)
 	if base != nil {
-		if patch, ok := snapshotauthor.Diff(snapshot.ScopePeerDirectory, base.Content, d.Content); ok {
+		if patch, ok := snapshot.Diff(snapshot.ScopePeerDirectory, base.Content, d.Content); ok {
 			patched := detached
 			patched.Patch = patch
 			d.Patch = a.message(snapshot.ScopePeerDirectory, &patched)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -69,10 +68,10 @@ func (a *Author) PublishAs(m *Member, cluster string, to []*Replica,
 		Signed: *signed.Publication, TrustBundle: a.TrustBundle().GetEnvelope(),
 		Headers: []mirror.Header{
 			{Path: "node_runtime/node/data/a", Scope: snapshot.ScopeNodeRuntime, Subject: "node:a", Bytes: other,
-				Leaf: snapshotauthor.LeafOf(Cluster, other), Content: snapshot.DigestOf(other)},
+				Leaf: snapshot.LeafOf(Cluster, other), Content: snapshot.DigestOf(other)},
 			{Path: "node_runtime/node/data/b", Scope: snapshot.ScopeNodeRuntime,
 				Subject: claims.Header.Subject.String(), Bytes: signed.Header,
-				Leaf: snapshotauthor.LeafOf(Cluster, signed.Header), Content: claims.Header.ContentHash},
+				Leaf: snapshot.LeafOf(Cluster, signed.Header), Content: claims.Header.ContentHash},
 		},
 		Content: func(h snapshot.Digest) []byte {
 			if h == snapshot.DigestOf(other) {
@@ -113,11 +112,11 @@ func (a *Author) GenerationOf(m *Member, to []*Replica, runtime func(*snapshot.N
 		}
 		h.Roles, h.OrganizationIDs = is.Roles, is.Organizations
 		node, group := snapshot.NodeSubject(m.ID, m.Incarnation), snapshot.GroupSubject(is.Roles, is.Organizations)
-		var drafts []snapshotauthor.Draft
+		var drafts []*snapshot.Draft
 		add := func(subject snapshot.Subject, content snapshot.Content) snapshot.Scope {
 			h.Subject = subject
 			h.ScopeType = ""
-			draft, err := snapshotauthor.Compose(h, content)
+			draft, err := snapshot.Compose(h, content)
 			a.Must(err)
 			drafts = append(drafts, draft)
 			return draft.Header().ScopeType
@@ -135,7 +134,7 @@ func (a *Author) GenerationOf(m *Member, to []*Replica, runtime func(*snapshot.N
 		p := mirror.Publication{Cluster: Cluster, AuthorityEpoch: a.Epoch, Generation: a.Next,
 			TrustBundle: a.TrustBundle().GetEnvelope()}
 		contents := make(map[snapshot.Digest][]byte)
-		slices.SortFunc(drafts, func(x, y snapshotauthor.Draft) int {
+		slices.SortFunc(drafts, func(x, y *snapshot.Draft) int {
 			return strings.Compare(string(x.Header().ScopeType), string(y.Header().ScopeType))
 		})
 		var leaves []snapshot.Digest
@@ -148,7 +147,7 @@ func (a *Author) GenerationOf(m *Member, to []*Replica, runtime func(*snapshot.N
 				Bytes:   d.HeaderBytes(), Leaf: d.Leaf(), Content: header.ContentHash})
 		}
 		p.Content = func(h snapshot.Digest) []byte { return contents[h] }
-		tree := snapshotauthor.NewTree(leaves)
+		tree := snapshot.NewTree(leaves)
 		record := snapshot.Record{ClusterID: Cluster, AuthorityEpoch: a.Epoch, Generation: a.Next, IssuedAt: now,
 			FreshUntil: now.Add(15 * time.Minute), Revocations: a.revocations(), Root: tree.Root(),
 			TreeSize: tree.Size()}
