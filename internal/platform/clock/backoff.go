@@ -1,3 +1,10 @@
+// Package clock has what loops need of time: pauses between retries, the time of a last event, and
+// a clock that nobody can set.
+//
+// [Backoff] and [Seldom] give random pauses that grow, so that members which all lost their
+// coordinators at the same moment do not come back at the same moment. [BootClock] counts from the
+// start of the machine and goes on while it sleeps (CLOCK_BOOTTIME of Linux; elsewhere there is
+// none). [Last] keeps when something happened last, for concurrent use.
 package clock
 
 import (
@@ -5,9 +12,6 @@ import (
 	"math/rand/v2"
 	"time"
 )
-
-// From package pause: gives the pauses between tries, so that a fleet that lost its coordinators
-// does not come back as one.
 
 // Pauses between tries.
 const (

@@ -1,4 +1,3 @@
-// Package clock measures time since the machine started, by a clock that nobody sets.
 package clock
 
 import "time"

@@ -21,6 +21,10 @@
 // temporary file behind, which the next write to the directory, or the next
 // [FS.Lock] in it, sweeps.
 //
+// [Encode] and [Decode] put a small value into a file that shows damage: a line with a name and
+// the SHA-256 of all that follows it, then the value as JSON. That guards against a bad disk, and
+// not against anybody who can write to it.
+//
 // The protocol runs over a [Disk], so that package durabletest can cut the power
 // between any two steps. That the disk keeps what it acknowledged is assumed.
 package durable

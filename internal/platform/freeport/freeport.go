@@ -1,4 +1,5 @@
-// Package freeport finds addresses for servers that tests start, kill and start again.
+// Package freeport finds free addresses for test servers that are started, killed and started again
+// on the same address.
 package freeport
 
 import (

@@ -1,6 +1,7 @@
-// Package hostinfo is what a machine says of itself, for people who look for it: host
-// name, operating system, addresses. It decides nothing anywhere, so that what is not
-// of the form is left out instead of being refused.
+// Package hostinfo collects what a machine reports about itself for people who search for it: host
+// name, operating system and addresses.
+//
+// Nothing is decided by it, so values of the wrong form are left out and not refused.
 package hostinfo
 
 import (

@@ -1,4 +1,5 @@
-// Package humanize says for people how long, how far from now, how many and how much.
+// Package humanize writes durations, times, counts and sizes for people, and finds the known word
+// closest to a mistyped one ([Suggest]).
 package humanize
 
 import (

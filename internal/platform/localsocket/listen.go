@@ -1,4 +1,5 @@
-// Package localsocket listens on unix sockets that the own user alone can open, and says who that is.
+// Package localsocket listens on unix sockets that only the user of the process can open, and
+// checks the user at the other end.
 package localsocket
 
 import (

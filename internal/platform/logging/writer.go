@@ -1,15 +1,15 @@
-// Package logging writes what a process says, its log above all, so that nobody waits for whoever reads it.
+// Package logging writes the log of a process without ever waiting for whoever reads it.
 //
 // These are its promises:
 //
-//   - [Writer.Write] does not wait and does not fail, whatever became of the stream: it was closed, its reader went
-//     away or stopped reading, its disk is full. A request, a renewal, a lease and the end of the process do not
-//     depend on who reads the log.
+//   - [Writer.Write] does not wait and does not fail, whatever became of the stream: it was closed,
+//     its reader went away or stopped reading, its disk is full. A request, a renewal, a lease and
+//     the end of the process do not depend on who reads the log.
 //   - What waits to be written is bounded, in lines and in bytes.
-//   - What is written keeps its order. Where something had to be left out, one line says at that place how much,
-//     as soon as the stream takes anything again; and it is counted.
-//   - While the stream does not take what it is given, [Writer.Status] says so, and why; it says so no more once
-//     the stream takes something, without anybody having to write.
+//   - Lines keep their order. Where lines had to be dropped, one line says at that place how many,
+//     as soon as the stream takes anything again; and they are counted.
+//   - While the stream takes nothing, [Writer.Status] says so, and why. It stops saying so once the
+//     stream takes something, without anybody having to write.
 package logging
 
 import (

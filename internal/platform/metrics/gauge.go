@@ -1,5 +1,7 @@
-// Package metrics makes Prometheus gauges that ask for a value whenever they are collected,
-// so that whoever has the value does not also have to tell it.
+// Package metrics makes Prometheus gauges that compute their value at each scrape, and the HTTP
+// handler that answers health probes ([ProbeHandler]).
+//
+// A gauge asks the part that has the value, so that the part need not report each change of it.
 package metrics
 
 import "github.com/prometheus/client_golang/prometheus"

@@ -5,8 +5,6 @@ import (
 	"net/http"
 )
 
-// From package probe: answers a supervisor over HTTP whether a process is well.
-
 // answer is the body of an answer.
 type answer struct {
 	OK  bool   `json:"ok"`

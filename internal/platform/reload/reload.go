@@ -1,8 +1,8 @@
-// Package reload has a process read its files again when somebody tells it to, as SIGHUP does.
+// Package reload reads the files of a process again when it gets SIGHUP.
 //
-// Whoever holds something that came from a file adds a [Part] to the [Parts] of its process, which runs them. Parts
-// that follow their files by themselves are in it too: an operator who replaced a file asks so whether it was
-// taken.
+// Whoever holds something that came from a file adds a [Part] to the [Parts] of its process, which
+// runs them. Parts that follow their files by themselves are added too, so that an operator who
+// replaced a file and sends the signal learns whether the new file was accepted.
 package reload
 
 import (

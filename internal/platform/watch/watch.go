@@ -1,10 +1,10 @@
-// Package watch tells whoever waits that something changed: in this process by a [Signal],
-// and in a store by the watch of a [Key].
+// Package watch wakes loops when something changed: within a process by a [Signal], and in a store
+// by the watch of a [Key].
 //
-// Nothing here carries what changed. A loop takes the channels first, then looks at
-// everything that it depends on, and waits then: so it misses nothing, and of many changes
-// while it looks it looks once more. A notice from a store can get lost on the way. A
-// caller that depends on a key looks every few seconds as well.
+// A wake does not carry what changed. A loop first takes the channels, then reads everything that
+// it depends on, and then waits. So it misses no change, and several changes during one read cause
+// one more read. A notice from a store can get lost on the way: a caller that depends on a key also
+// reads it every few seconds.
 package watch
 
 import (

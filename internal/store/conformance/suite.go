@@ -1,6 +1,6 @@
-// Package conformance holds the promises of package store as cases that any open
-// store can be held to: by the tests of the engines, through package storetest, and
-// by fealty conformance store, against the very servers that are to keep a cluster.
+// Package conformance holds the contract of package store as test cases that run against any open
+// store: in the tests of the engines (through package storetest), and in `fealty conformance store`
+// against the very servers that are to keep a cluster.
 package conformance
 
 import (

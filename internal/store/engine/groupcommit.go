@@ -1,36 +1,35 @@
-// Package engine turns a database that can write many things at once into a
-// [store.Store]: it queues writes, decides what each of them comes to, has the
-// database commit whatever has queued up meanwhile as one transaction, answers the
-// callers, and hands out what changed.
+// Package engine implements [store.Store] over a database: it queues writes, decides each of them,
+// commits all that queued up meanwhile as one transaction (group commit), answers the callers, and
+// hands out what changed.
 //
 // # What it promises
 //
-// One goroutine makes turns, one after the other. In each it collects a group of jobs
-// from the queue, reads what they are decided on ([Writer.Read]), decides them one after
-// the other as if each were alone, and writes what they come to ([Writer.Write]). So
-// with a database that keeps the promises of Writer:
+// One goroutine makes turns, one after the other. In each it collects a group of jobs from the
+// queue, reads what they are decided on ([Writer.Read]), decides them one after the other as if
+// each were alone, and writes what they come to ([Writer.Write]). So with a database that keeps the
+// promises of Writer:
 //
-//   - A job is answered only after what it came to is durable, and so is all that it
-//     rests on.
+//   - A job is answered only after what it came to is durable, and so is all that it rests on.
 //   - A job that conflicts, or that the database cannot store, fails alone.
-//   - A caller who gives up before its group was read is told that nothing was written,
-//     and nothing is; afterwards, that the outcome is unknown.
-//   - When the answer of the database is lost, those whose writes were on their way are
-//     told that the outcome is unknown; who has no part in what was written is answered.
+//   - A caller who gives up before its group was read is told that nothing was written, and nothing
+//     is; afterwards, that the outcome is unknown.
+//   - When the answer of the database is lost, those whose writes were on their way are told that
+//     the outcome is unknown; who has no part in what was written is answered.
 //   - Close commits what is in the queue, and answers it.
 //
 // The queue is bounded; who finds it full waits for room, and can give up.
 //
 // # Watching
 //
-// [Hub] says when to read, and never what: who watches reads the database after
-// each commit that it is woken for. So neither a wake too many nor one for several
-// commits does harm, and changes are told in the order of their revisions.
+// [Hub] says when to read, and never what: who watches reads the database after each commit that it
+// is woken for. So neither a wake too many nor one for several commits does harm, and changes are
+// told in the order of their revisions. [RetentionWindow] decides how long the log of changes is
+// kept, by age, number and bytes.
 //
-// # What is left to the engine
+// # What is left to the engine of a database
 //
-// Connections, statements, what its errors mean, and, where other processes write to the
-// database too, to tell the hub what they commit.
+// Connections, statements, what its errors mean, and, where other processes write to the database
+// too, to tell the hub what they commit.
 package engine
 
 import (

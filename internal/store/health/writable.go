@@ -9,9 +9,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package writable: tells whether a store takes writes, and why not, by how those of one
-// process ended. It decides and does nothing else.
-
 // WriteSettles is how long after the last refused write a store counts as one that refuses
 // some, though it takes others: what is small may find space where the rest does not.
 const WriteSettles = 30 * time.Second

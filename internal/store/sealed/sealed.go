@@ -1,18 +1,17 @@
-// Package sealed is where the store keeps what the keepers of the seed sealed: one copy
-// for each key of each keeper, and never one over that of another key.
+// Package sealed stores the secrets that keepers encrypted: one copy for each key of each keeper,
+// none of which ever overwrites the copy of another key.
 //
 //	sealed/seed/<seed epoch>/<salt>/<keeper>/<key id>  the seed
 //	sealed/mesh/<head>/<keeper>/<key id>               the mesh CA key of a head
 //	sealed/root/<seed epoch>/<salt>                    the root certificate, which is public
 //
-// Releases before key ids wrote one copy for each keeper, without the last part. These
-// stand beside the others and count like them; which key opens one is read from it.
+// Releases before key ids wrote one copy for each keeper, without the last part. These stand beside
+// the others and count like them; which key opens one is read from it.
 //
-// None of it needs a MAC: a keeper authenticates what it sealed, and the root
-// certificate its own key. Seed and root are named by the salt, which is random for each
-// seed and stands in the transition that brings it into force: so of two first sets that
-// race, or one that is tried again after an answer was lost, none can overwrite the seed
-// of the other. That would lose the cluster.
+// None of it needs a MAC: a keeper authenticates what it sealed, and the root certificate its own
+// key. Seed and root are named by the salt, which is random for each seed and stands in the
+// transition that brings it into force: so of two first sets that race, or one that is tried again
+// after an answer was lost, none can overwrite the seed of the other. That would lose the cluster.
 package sealed
 
 import (

@@ -1,8 +1,8 @@
-// Package storetest holds every engine of package store to the cases of package
-// conformance and to some that only a test can run, and has two stores for tests:
-// [Memory], a store without a disk, and [Wrapper], which loses requests and answers.
+// Package storetest runs the contract of package conformance, and cases that only a test can run,
+// against every engine. It also has two stores for tests: [Memory], which has no disk, and
+// [Wrapper], which loses requests and answers.
 //
-// An engine's own test calls [Run] and adds what only that engine can break.
+// The test of an engine calls [Run] and adds what only that engine can break.
 package storetest
 
 import (

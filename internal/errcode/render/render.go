@@ -1,5 +1,5 @@
-// Package render says in words of people, with a code, why something failed: it knows the errors of
-// packages that know no codes.
+// Package render finds the error code and the words for errors of packages that know no codes:
+// proofs, stores and connections.
 package render
 
 import (

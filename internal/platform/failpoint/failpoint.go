@@ -1,10 +1,8 @@
-// Package failpoint has named points at which a test can make the real code fail or
-// wait.
+// Package failpoint has named points at which a test can make the real code fail or wait.
 //
-// Code under test owns a *Points, nil outside tests, and calls Hit where another
-// outcome matters: between two steps whose order is the argument, before an
-// answer is sent, after a write. Hit on a nil *Points does nothing, so production
-// code needs no condition.
+// Code under test owns a *Points, nil outside tests, and calls Hit where another outcome matters:
+// between two steps whose order is the argument, before an answer is sent, after a write. Hit on a
+// nil *Points does nothing, so production code needs no condition.
 package failpoint
 
 import (

@@ -9,11 +9,6 @@ import (
 	"fmt"
 )
 
-// From package checksummed: is the form of a small file that a member keeps for itself: a bad disk shows.
-//
-// It is a line with a name and the SHA-256 of all that follows it, and JSON on a line of its own.
-// That guards against a disk, and not against anybody who can write to it.
-
 // ErrDamaged is matched where a file is not what was written.
 var ErrDamaged = errors.New("its checksum is another one")
 

@@ -6,8 +6,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package retain: decides how long an engine of package store keeps changes.
-
 // RetentionLimits say what is kept.
 type RetentionLimits struct {
 	Age     time.Duration // of changes, at least, if the bounds allow it

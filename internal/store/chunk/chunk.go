@@ -1,13 +1,13 @@
-// Package chunk divides a content that is longer than one value of a store should be, and puts it
-// together again.
+// Package chunk divides content that is too long for one value of a store into parts, and joins
+// them again.
 //
-// A content is known by its SHA-256. A short one is a value under that. A long one is an index under
-// it, and each of its parts is a value under the part's own hash. The parts are written first, then the
-// index, and then whatever names the content: so that what is named is whole, however a writer ended.
-// Parts that two contents have in common are the same values.
+// A content is known by its SHA-256. A short one is a value under that. A long one is an index
+// under it, and each of its parts is a value under the part's own hash. The parts are written
+// first, then the index, and then whatever names the content: so that what is named is whole,
+// however a writer ended. Parts that two contents have in common are the same values.
 //
-// Nothing of it is trusted: [Join] returns what has the hash, or an error. That parts are there for as
-// long as an index names them, and go after that, is up to the one who keeps them.
+// Nothing of it is trusted: [Join] returns what has the hash, or an error. That parts are there for
+// as long as an index names them, and go after that, is up to the one who keeps them.
 package chunk
 
 import (

@@ -5,8 +5,6 @@ import (
 	"strings"
 )
 
-// From package wording: makes words of a message from what is known.
-
 // Fill replaces {name} by the field's value, and {name|words} by the words
 // where there is no such field. Values are not looked at for names again.
 func Fill(template string, fields map[string]string) string {

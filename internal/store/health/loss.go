@@ -1,23 +1,26 @@
-// Package health decides whether a store still holds what was seen of it.
+// Package health decides whether a store lost something that it had acknowledged, and whether it
+// takes writes.
 //
-// A store can go back: a dump that is put back, a failover to a copy that lagged, a
-// disk image. A coordinator that goes on with it undoes what was acknowledged, bans
-// among it. So each coordinator keeps what it saw, and compares it with what the store
-// shows:
+// A store can go back: a dump that is put back, a failover to a copy that lagged, a disk image. A
+// coordinator that goes on with it undoes what was acknowledged, bans among it. So each coordinator
+// keeps what it saw ([Seen], [Keeper]), and compares it with what the store shows:
 //
 //	Revision  the newest commit of the store
 //	Trust     the counter of the trust state, and which bans it said
 //
-// Revisions that it saw itself, and those that another one shows with the cluster's own
-// signature, is evidence: [Seen.Lost] and [Proof.Lost] say what is gone, and who asks
-// changes nothing from then on. A number that somebody says is none: [Claim.Above] says
-// that it is to be told to people, with the name of who said it.
+// Two things are evidence: revisions that this coordinator saw itself, and those that another one
+// shows with the cluster's own signature. [Seen.Lost] and [Proof.Lost] say what is gone, and a
+// coordinator that found a loss changes nothing from then on. A number that somebody only claims is
+// no evidence: [Claim.Above] says that people are to be told of it, with the name of who claims it.
 //
-// All of it counts from the last restore on that the cluster's signers wanted: such a
-// restore goes back too, and its clocks pass all that was seen before.
+// All of it counts from the last restore on that the cluster's signers wanted: such a restore goes
+// back too, and its clocks pass all that was seen before.
 //
-// The package does no I/O. The asker reads the store after what it compares with
-// was seen: then the store cannot show less, unless it went back.
+// Whether the store takes writes, and why not, is decided from how the writes of this process ended
+// ([WriteRecord]).
+//
+// The package does no I/O. The asker reads the store after what it compares with was seen: then the
+// store cannot show less, unless it went back.
 package health
 
 import (

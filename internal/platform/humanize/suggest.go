@@ -2,8 +2,6 @@ package humanize
 
 import "strings"
 
-// From package slip: tells which word somebody meant who mistyped it.
-
 // most is how many changes a name of so many letters can have and still be a slip: one in
 // three letters, and never more than three.
 func most(letters int) int { return min(max(letters/3, 1), 3) }

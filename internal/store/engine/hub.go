@@ -6,8 +6,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package wake: tells those who wait for commits of a store that there are some.
-
 // Hub wakes those who wait for commits. A waiter that is woken reads the database, so
 // a wake too many costs a read, and none is missed because waiters subscribe
 // before they read.

@@ -5,8 +5,6 @@ import (
 	"time"
 )
 
-// From package instant: keeps when something last happened, for many who note and ask it at once.
-
 // Last is when something last happened. Its zero value says that it never did. It is for
 // concurrent use.
 type Last struct {

@@ -1,10 +1,12 @@
-// Package ratelimit gives up transfers that crawl: who sends must not hold up who receives
-// for as long as it likes, nor the other way round.
+// Package ratelimit gives up transfers that are too slow, and limits how many lines a stranger can
+// add to a log.
 //
-// A transfer has to be over after [TransferGrace] and the time that its bytes take at [TransferRate].
-// It comes in lumps: each [Window] has to bring half of that.
+// A [Transfer] has to end within [TransferGrace] plus the time that its bytes take at
+// [TransferRate]. Bytes may arrive in bursts: each [Window] has to bring half of that rate. So
+// neither the sender nor the receiver can hold up the other for as long as it likes. [LogSampler]
+// and [NoiseSampler] bound log lines.
 //
-// It also bounds how fast strangers fill a log ([LogSampler], [NoiseSampler]).
+// How often somebody may ask is bounded by package flowcontrol.
 package ratelimit
 
 import (

@@ -1,9 +1,9 @@
-// Package timeout bounds what one request waits for a store that does not answer, over
-// all the calls that it makes of the store.
+// Package timeout limits how long one request waits for a store that does not answer, over all
+// calls that the request makes of the store.
 //
-// Each call of a store that is out of reach ends by itself, after the engine's own
-// timeouts. A request makes several, one after the other, and whoever asked may have
-// given up before the last of them ends. Then nobody is told why.
+// Each single call of a store that is out of reach ends after the engine's own timeouts. But a
+// request makes several calls, one after the other, and without a common limit the client gives up
+// before the last of them ends, and is never told why.
 package timeout
 
 import (

@@ -1,45 +1,41 @@
-// Package leader decides which of several coordinators on one store leads, and
-// under which term.
+// Package leader elects one of several coordinators on one store as the leader, and gives its
+// leadership a term number.
 //
-// A [Core] is one coordinator's part in it: it takes what was read and written and
-// the time on its own monotonic clock, and returns what to do next. Its user keeps
-// two entries in the store: the leader entry, which is written when leadership
-// changes and at no other time, and the beat, which the leader renews.
+// A [Core] is one coordinator's part in it: it takes what was read and written and the time on its
+// own monotonic clock, and returns what to do next. Its user keeps two entries in the store: the
+// leader entry, which is written when leadership changes and at no other time, and the beat, which
+// the leader renews.
 //
 // The promises:
 //
-//   - One leader acts. A term is the revision of the store that wrote the leader entry,
-//     and every write of a leader is conditional on the entry still being of that
-//     revision. So for each term at most one process commits such writes, whatever
-//     clocks do; one that comes late fails in the store, not by luck (I4).
-//   - Terms grow, and none comes twice, as revisions do: also if somebody puts an old
-//     entry back, or removes it. Over a restore, where the store has to begin above all
-//     revisions of before, the floor checks that it did. In a store that went back
-//     nobody leads under a revision that is not above all that it saw before.
-//   - No clocks are compared. A coordinator that does not lead takes over when
-//     entry and beat are unchanged for a lease on its own monotonic clock, counted
-//     from when it had read them, and only if they are still unchanged in the
-//     store. A beat that its leader did not make, or made before, is no sign of
-//     life.
-//   - A leader stops by itself, before its lease is over on its own clock, counted
-//     from the start of the last beat that is known to have arrived. That is a
-//     courtesy which saves refused writes; nothing rests on it.
-//   - The outcome of a takeover that is not known is settled by reading: the nonce
-//     tells whose it is, also if it arrives later.
-//   - The lease adapts. A leader that lost its lease in time, because its machine was
-//     starved or its store slow, doubles the one that it keeps, up to [MaxStretch]
-//     times that of [Config]; whoever takes over from it keeps that one. It halves with
-//     every [CalmAfter] without such a loss. A beat says the lease that it begins, so
-//     that a change needs no other term.
-//   - A leader that steps down hands over: the next need not wait. A caller that
-//     may ask for another leader writes the same in its place, which ends the term
-//     in the store; the one that led then holds back for a lease, as do all others
-//     if it is in favour of one.
+//   - One leader acts. A term is the revision of the store that wrote the leader entry, and every
+//     write of a leader is conditional on the entry still being of that revision. So for each term
+//     at most one process commits such writes, whatever clocks do; one that comes late fails in the
+//     store, not by luck (I4).
+//   - Terms grow, and none comes twice, as revisions do: also if somebody puts an old entry back,
+//     or removes it. Over a restore, where the store has to begin above all revisions of before,
+//     the floor checks that it did. In a store that went back nobody leads under a revision that is
+//     not above all that it saw before.
+//   - No clocks are compared. A coordinator that does not lead takes over when entry and beat are
+//     unchanged for a lease on its own monotonic clock, counted from when it had read them, and
+//     only if they are still unchanged in the store. A beat that its leader did not make, or made
+//     before, is no sign of life.
+//   - A leader stops by itself, before its lease is over on its own clock, counted from the start
+//     of the last beat that is known to have arrived. That is a courtesy which saves refused
+//     writes; nothing rests on it.
+//   - The outcome of a takeover that is not known is settled by reading: the nonce tells whose it
+//     is, also if it arrives later.
+//   - The lease adapts. A leader that lost its lease in time, because its machine was starved or
+//     its store slow, doubles the one that it keeps, up to [MaxStretch] times that of [Config];
+//     whoever takes over from it keeps that one. It halves with every [CalmAfter] without such a
+//     loss. A beat says the lease that it begins, so that a change needs no other term.
+//   - A leader that steps down hands over: the next need not wait. A caller that may ask for
+//     another leader writes the same in its place, which ends the term in the store; the one that
+//     led then holds back for a lease, as do all others if it is in favour of one.
 //
-// Left to the caller: that entries are authentic ([Entry.Believed]), that the store
-// checks all conditions of a write and applies it in one step, and that a process
-// whose memory is copied while it runs ends: of two that lead from one memory the one
-// is found out by its next beat.
+// Left to the caller: that entries are authentic ([Entry.Believed]), that the store checks all
+// conditions of a write and applies it in one step, and that a process whose memory is copied while
+// it runs ends: of two that lead from one memory the one is found out by its next beat.
 //
 // The package does no I/O, starts no goroutines, and knows no wall clock.
 package leader

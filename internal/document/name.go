@@ -2,9 +2,6 @@ package document
 
 import "fmt"
 
-// From package plainname: says what may name a tenant, a profile, a provider or a machine: what a fence,
-// a log line and a label of a metric all take.
-
 // MaxNameBytes bounds a name.
 const MaxNameBytes = 128
 
