@@ -31,7 +31,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/lately"
 	"github.com/fealty-io/fealty/internal/mesh/balancer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -102,7 +101,7 @@ var ErrClosed = status.Error(codes.Canceled, "mesh: the connection was closed by
 type Conn struct {
 	target string
 	src    credential.Source // nil if pinned
-	lately lately.Material   // the same, as calls ask it
+	recent recentMaterial    // the same, as calls ask it
 	expect credential.Expect
 	pin    pinned
 	opts   Options
@@ -174,7 +173,7 @@ func newClient(target string, src credential.Source, expect credential.Expect, o
 		return nil, err
 	}
 	c := newConn(target, opts)
-	c.src, c.expect, c.journal, c.lately.Source = src, expect, c.opts.journal(), src
+	c.src, c.expect, c.journal, c.recent.source = src, expect, c.opts.journal(), src
 	return c, nil
 }
 
@@ -356,7 +355,7 @@ func (c *Conn) acquire(ctx context.Context) (*generation, error) {
 	var m *credential.Material
 	var err error
 	if c.src != nil {
-		m, err = c.lately.Get(ctx)
+		m, err = c.recent.get(ctx)
 	}
 	c.mu.Lock()
 	if c.current == nil || err == nil && differs(c.current.material, m) {

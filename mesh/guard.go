@@ -15,7 +15,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/lately"
 	"github.com/fealty-io/fealty/internal/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -127,7 +126,7 @@ type Guard struct {
 	live       *liveSet
 	cutting    sync.Mutex                      // held from a cut until OnCut was told of it
 	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
-	calls      lately.Material                 // the source, as calls ask it
+	calls      recentMaterial                  // the source, as calls ask it
 	handshakes *slots                          // under way, by source
 	conns      *slots                          // standing, of members by identity, and local ones
 	strangers  *slots                          // standing without a certificate, by source
@@ -154,7 +153,7 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
 	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{
-		cfg: cfg, live: newLiveSet(), calls: lately.Material{Source: cfg.Source},
+		cfg: cfg, live: newLiveSet(), calls: recentMaterial{source: cfg.Source},
 		handshakes: newSlots(cmp.Or(cfg.MaxHandshakes, defaultMaxHandshakes),
 			cmp.Or(cfg.HandshakesPerSource, defaultHandshakesPerSource),
 			FullError{Handshakes: true}),
@@ -437,7 +436,7 @@ func (g *Guard) enter(ctx context.Context, unary bool) (*call, error) {
 func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (*call, error) {
 	c := info.conn
 	now := g.cfg.Now()
-	if why := c.verdict(now, g.beliefs(g.calls.Get(ctx))); why != nil {
+	if why := c.verdict(now, g.beliefs(g.calls.get(ctx))); why != nil {
 		g.strike(c, why, now)
 		return nil, why
 	}

@@ -28,7 +28,7 @@ var levels = [][]string{
 	{"internal/canonical", "internal/platform/localsocket", "internal/signed/order", "internal/identityauthor"},
 	{"credential", "snapshot", "internal/authz", "internal/instruction", "internal/manifest", "internal/pki", "internal/quota",
 		"internal/cli/command", "internal/cli/term/message"},
-	{"internal/auditlog", "internal/jwtsvid", "internal/lately", "internal/snapshotmember"},
+	{"internal/auditlog", "internal/jwtsvid", "internal/snapshotmember"},
 	{"mesh", "internal/mirror", "internal/trust"},
 	{"internal/history", "internal/meshgate", "internal/pinned", "internal/platform/flowcontrol", "internal/proof"},
 	{"provider", "internal/backup", "internal/node", "internal/pki/enterprise", "internal/shard", "internal/store/sealed"},

@@ -1,6 +1,4 @@
-// Package lately has the material of a source as calls need it: asked now and then, and at once after
-// a change that the source tells of.
-package lately
+package mesh
 
 import (
 	"context"
@@ -15,40 +13,41 @@ import (
 // and nothing for those of a few milliseconds. A timer ends it, which is late where the processor is busy.
 const askAgain = 5 * time.Millisecond
 
-// Material is the material of a source, for each call. Handshakes ask the source itself. It may be
-// used by several goroutines.
-type Material struct {
-	Source credential.Source // required
+// recentMaterial keeps what a source gave for a few milliseconds, so that calls do not ask the source each time.
+// A change that the source tells of ends it at once. Handshakes ask the source itself. It may be used by several
+// goroutines.
+type recentMaterial struct {
+	source credential.Source // required
 
-	answer atomic.Pointer[answer] // nil: none that counts
+	answer atomic.Pointer[recentAnswer] // nil: none that counts
 }
 
-// answer is what the source said.
-type answer struct {
+// recentAnswer is what the source said.
+type recentAnswer struct {
 	material *credential.Material
 	changed  <-chan struct{} // closed when it is known to hold no more
 }
 
-// Get returns what the source has now, or, if it tells of changes, had a moment ago and told of none.
+// get returns what the source has now, or, if it tells of changes, had a moment ago and told of none.
 // An error is not kept. Of two that ask at once the one with the older answer may come second: then
 // the source has told already that it holds no more.
-func (l *Material) Get(ctx context.Context) (*credential.Material, error) {
-	if a := l.answer.Load(); a != nil {
+func (r *recentMaterial) get(ctx context.Context) (*credential.Material, error) {
+	if a := r.answer.Load(); a != nil {
 		select {
 		case <-a.changed:
 		default:
 			return a.material, nil
 		}
 	}
-	a, asked := &answer{changed: l.Source.Changed()}, time.Now() // before the source is asked
+	a, asked := &recentAnswer{changed: r.source.Changed()}, time.Now() // before the source is asked
 	var err error
-	if a.material, err = l.Source.Current(ctx); err != nil {
+	if a.material, err = r.source.Current(ctx); err != nil {
 		return nil, err
 	}
 	if left := askAgain - time.Since(asked); a.changed != nil && left > 0 {
-		l.answer.Store(a)
+		r.answer.Store(a)
 		// A timer ends it, so that a call that finds it looks at no clock.
-		time.AfterFunc(left, func() { l.answer.CompareAndSwap(a, nil) })
+		time.AfterFunc(left, func() { r.answer.CompareAndSwap(a, nil) })
 	}
 	return a.material, nil
 }
