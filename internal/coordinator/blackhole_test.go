@@ -292,7 +292,7 @@ func (k *swallowed) calls(t *testing.T) {
 }
 
 // named fails unless the call ends by itself while the store is silent, with this code. By how much each waits
-// is what package patience and the tests of its time hold.
+// is what package timeout and the tests of its time hold.
 func (k *swallowed) named(t *testing.T, what string, want errcode.Code, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), swallowedPatience)

@@ -21,7 +21,7 @@ import (
 
 // Real coordinators on one store, with real connections and keys, through random
 // schedules of changes, crashes at their failure points, lost answers of the swap, and
-// stops: what package replica promises holds for what they did, as store, history and
+// stops: what package decide promises holds for what they did, as store, history and
 // audit log show it and as their states were seen; and at the end each of them is at
 // the head.
 func TestReplicaSchedules(t *testing.T) {

@@ -1,13 +1,20 @@
-// Package admission turns a proof into a certificate (I1): joins, renewals, the tokens that prove
-// a right to join, and renewals while the store is out of reach.
+// Package admission decides who joins the cluster and issues certificates for that (I1): it handles
+// joins, renewals, join tokens, certificates of workloads, and renewals while the store is out of
+// reach.
 //
 // A join is decided by the manifest in force and by what the store holds, in the transaction that
-// records it: nobody is a member by what memory says. The check of the proof comes first, so that
-// a candidate without one learns nothing of what exists. See docs/explanation/threat-model.md.
+// records it: nobody is a member by what memory says. The check of the proof comes first, so that a
+// candidate without one learns nothing of what exists. See docs/explanation/threat-model.md.
 //
-// A candidate sends a certification request (PKCS #10, RFC 2986), of which its key alone counts, and
-// proves what it is over the TLS connection that it came by (exporter, RFC 8446 §7.5). It gets an
-// X509-SVID (SPIFFE X509-SVID §2, profile of RFC 5280 §4), whose names come from the manifest.
+// A candidate sends a certification request (PKCS #10, RFC 2986), of which its key alone counts,
+// and proves what it is over the TLS connection that it came by (exporter, RFC 8446 §7.5). It gets
+// an X509-SVID (SPIFFE X509-SVID §2, profile of RFC 5280 §4), whose names come from the manifest.
+//
+// A member also gets certificates for the processes on it ([Workloads]): for a workload that its
+// published assignment registers, and for no other. Nothing is recorded. The certificate names the
+// member and the key that it asked with, ends no later than the certificate over that key, and is
+// refused by everybody once one of the two is banned. So what ends a member ends what it vouched
+// for. See docs/explanation/workloads.md.
 package admission
 
 import (
@@ -62,7 +69,7 @@ type Admission struct {
 	cfg     Config
 	metrics *metrics
 
-	recalls      member.RecallList    // of streams whose members hold certificates that stand in no record
+	recalls      member.ReconnectList // of streams whose members hold certificates that stand in no record
 	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
 	joinSlots    chan struct{}        // held by each join that is decided
 	joins        *batch.Desk[joinLine, *joiner]

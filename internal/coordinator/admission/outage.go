@@ -213,10 +213,10 @@ func (a *Admission) Unrecorded(path string, leaf *x509.Certificate) bool {
 
 // Recall has a stream told when its member is to renew, whose certificate is unrecorded and
 // valid until then. [Admission.Recalled] ends it.
-func (a *Admission) Recall(until time.Time) *member.RecallCall { return a.recalls.Add(until) }
+func (a *Admission) Recall(until time.Time) *member.ReconnectWait { return a.recalls.Add(until) }
 
 // Recalled ends what [Admission.Recall] began; nil is nothing.
-func (a *Admission) Recalled(c *member.RecallCall) { a.recalls.Remove(c) }
+func (a *Admission) Recalled(c *member.ReconnectWait) { a.recalls.Remove(c) }
 
 // whole reports whether a renewal should succeed now.
 func (a *Admission) whole() bool {

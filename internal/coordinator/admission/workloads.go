@@ -26,14 +26,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// From package workloads: certifies the processes that a member vouches for.
-//
-// A member gets a certificate for a workload that its assignment registers, as it is published
-// now, and for no other. Nothing is recorded: the certificate names the member and the key that
-// it asked with, ends no later than the certificate over that key, and is refused by everybody
-// once one of the two is banned. So what ends a member ends what it vouched for. See
-// docs/explanation/workloads.md.
-
 // MaxBatch is how many workloads one call may be about.
 const MaxBatch = 64
 

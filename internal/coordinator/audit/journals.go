@@ -24,15 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package journals: takes what shards wrote down of their decisions into the audit log.
-//
-// A shard writes its decisions into a journal of its own, in chains of the form that the audit
-// log has, and goes on doing so while no coordinator can be reached. Here its entries get
-// their place in the log as they are, with the hashes that the shard gave them: checkpoints
-// vouch for them from then on, and what shows and exports the log has them too. A shard says
-// what it did itself, in chains that are named after it, and nothing about anybody else. See
-// docs/explanation/actuation.md.
-
 // Limits of what one shard has the log keep. Entries are kept as long as those of coordinators,
 // so that their rate, at each coordinator, bounds what there can be of them.
 const (

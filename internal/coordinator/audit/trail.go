@@ -1,10 +1,17 @@
-// Package audit vouches for the audit log, and shows it.
+// Package audit signs checkpoints over the audit log, notices a log that was altered, shows the
+// log, and takes in the journals of shards.
 //
-// Somebody who can write to the store can alter the log. So the leader has a checkpoint sign
-// what is new in it, about once a minute and before the head of the history moves on, and
-// every coordinator looks whether the checkpoints that the store shows are those that were
-// made. Package auditlog decides whether something is wrong with the log, and package
-// auditstore keeps it; a [Trail] says when that is done, under which keys, and who is told.
+// Somebody who can write to the store can alter the log. So the leader signs a checkpoint over the
+// new entries, about once a minute and before the head of the history moves on, and every
+// coordinator compares the checkpoints that the store shows with those that were made. Package
+// auditlog decides whether something is wrong with the log, and its package store keeps it; a
+// [Trail] says when that is done, under which keys, and who is told.
+//
+// A shard writes its decisions into a journal of its own, in chains of the same form, and goes on
+// while no coordinator can be reached. [Journals] gives its entries their place in the log as they
+// are, with the hashes that the shard gave them: from then on checkpoints cover them, and they are
+// shown and exported with the rest. A shard can report only its own acts, in chains that are named
+// after it. See docs/explanation/actuation.md.
 package audit
 
 import (
@@ -113,7 +120,7 @@ func New(cfg Config) *Trail {
 // RegisterMetrics registers what it counts.
 func (t *Trail) RegisterMetrics(reg prometheus.Registerer) { reg.MustRegister(t.breaks) }
 
-// vouching is what a coordinator knows of the checkpoints of the audit log. Package auditstore
+// vouching is what a coordinator knows of the checkpoints of the audit log. Package auditlog/store
 // makes them.
 type vouching struct {
 	mu       sync.Mutex

@@ -1,16 +1,19 @@
-// Package authority knows which head of the history is in force ([Head], [State]) and which
-// coordinator of the manifest this process is ([Enrolment]).
+// Package authority holds what a coordinator may act under: the head of the history that is in
+// force ([Head], [State]), which coordinator of the manifest this process is ([Enrolment]), and the
+// seed with the keys that derive from it ([Secrets]).
 //
-// It holds the seed of a cluster and what derives from it, and gives handles
-// to them: something to sign with, to seal, or to hand over to somebody who proved who he
-// is. No handle has a way to the bytes (I8).
+// It gives handles to secrets: something to sign with, to seal, or to hand over to somebody who
+// proved who he is. No handle has a way to the bytes (I8). A seed comes from one of four places: it
+// is made here, a keeper opens it, its owners bring their shares, or another coordinator hands it
+// over. It is believed by whoever replays the history under its keys, not here.
 //
-// A seed comes from one of four places: it is made here, a keeper opens it, its owners bring
-// their shares, or another coordinator hands it over. It is believed by whoever replays the
-// history under its keys, not here.
+// One change of the head goes on at a time ([Turn]). That is the outermost lock of all that change
+// the head, and it is held over I/O: nothing that waits for it may be waited for under it. A search
+// for the secrets of the head holds it while it asks others, and gives way to owners who bring
+// theirs.
 //
-// Keys derive from the seed by HKDF over SHA-256 (RFC 5869). A secret that is sealed or handed over is encrypted
-// to an X25519 recipient (age-encryption.org/v1).
+// Keys derive from the seed by HKDF over SHA-256 (RFC 5869). A secret that is sealed or handed over
+// is encrypted to an X25519 recipient (age-encryption.org/v1).
 package authority
 
 import (

@@ -8,12 +8,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
-// From package turn: lets one change of the head go on at a time.
-//
-// It is the outermost lock of the rooms that change the head, and it is held over I/O: nothing that waits
-// for it may be waited for under it. A search for the secrets of the head holds it while it asks others, and
-// gives way to owners who bring theirs.
-
 // Turn is held by one at a time. Make it with [NewTurn].
 type Turn struct {
 	silent   func() bool

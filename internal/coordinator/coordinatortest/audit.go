@@ -12,9 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package desktest: is what tests do at the desk, or in the fleet, of package coordinatortest: they join, ban and
-// remove members, put config, publish snapshots that a node reads, replace the seed, and read the audit log.
-
 // AuditReport is what fealty audit verify finds by now in the log of st, under the trust bundle
 // in force at c.
 func AuditReport(t TB, c *coordinator.Coordinator, st store.Store, now time.Time,

@@ -1,4 +1,5 @@
-// Package coordinatortest runs real coordinators for tests of their rooms. A [Desk] has no loops
-// and no listeners, its store and disk are in memory, and its time stands still. A [Fleet] serves
-// on real listeners over a real store.
+// Package coordinatortest runs real coordinators for tests. A [Desk] has no loops and no listeners,
+// its store and disk are in memory, and its time stands still. A [Fleet] serves on real listeners
+// over a real store. Both have the steps that tests share: join, ban and remove members, put
+// config, publish snapshots that a node reads, replace the seed, and read the audit log.
 package coordinatortest

@@ -86,7 +86,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
 	// An outage ends for a member when its certificate stands in a record again.
-	var back *member.RecallCall
+	var back *member.ReconnectWait
 	defer func() { c.cfg.Admission.Recalled(back) }()
 	leaf := identity.FromContext(ctx).Leaf
 	if c.cfg.Admission.Unrecorded(path, leaf) {

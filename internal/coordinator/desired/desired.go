@@ -1,4 +1,4 @@
-// Package desired stores what operators want configured: records that are checked as a whole
+// Package desired stores the configuration that operators put: records that are checked as a whole
 // before any of them is written, and read as a whole or not at all.
 package desired
 

@@ -1,5 +1,6 @@
-// Package election runs internal/store/leader over the store: at most one coordinator leads, and
-// what it writes as the leader is conditional on its term (I4).
+// Package election keeps at most one coordinator as the leader, and makes each of the leader's
+// writes conditional on its term (I4). Package internal/store/leader decides; this one reads and
+// writes the store for it.
 package election
 
 import (
@@ -29,7 +30,7 @@ type Config struct {
 	Now        func() time.Time
 	Elapsed    func() time.Duration // by which leases end: it goes forward, at the pace of real time
 
-	Lease, Beat time.Duration // see package leadership
+	Lease, Beat time.Duration // see package leader
 	// LookAtLock has a record lock of the records ended that nobody seems to end.
 	LookAtLock func(ctx context.Context)
 }

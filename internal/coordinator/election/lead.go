@@ -20,7 +20,7 @@ import (
 )
 
 // One coordinator leads: it compiles what members are told, ends rotations, and
-// prunes. Package leadership decides who; this file reads and writes for it.
+// prunes. Package leader decides who; this file reads and writes for it.
 //
 // Two entries, both under the record MAC, and both written by who leads or takes
 // over. The term is the revision of the first, which is why the beat has a place of

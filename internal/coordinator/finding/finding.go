@@ -1,4 +1,5 @@
-// Package finding words what of a cluster needs somebody's attention.
+// Package finding makes the findings that status shows: what in a cluster needs somebody's
+// attention.
 package finding
 
 import (
@@ -14,7 +15,7 @@ import (
 // there are more.
 const FoldAbove = 3
 
-// New makes a finding of an entry of the registry of package explain. fields are names and
+// New makes a finding of an entry of the registry of package errcode. fields are names and
 // values in turn; see [errcode.New].
 func New(code errcode.Code, fields ...any) *fealtyv1.Finding {
 	e := errcode.New(code, fields...)

@@ -24,7 +24,7 @@ import (
 
 // How a copy of a member is found: by the key that it presents, if the member renewed
 // since, and by the process that it runs, which takes turns with the member's own
-// (package copies).
+// ([CopyWatch]).
 
 const (
 	// NewKeySettles is for how long after a new key was seen in use a stream or a poll may

@@ -1,9 +1,15 @@
-// Package member knows who is a member, who is connected, and how one stops being one.
+// Package member answers who is a member and who is connected, and ends memberships by ban, removal
+// or replacement.
 //
-// A member is what the store records: it begins with an admission (package admission), and ends
-// here, by a ban, a removal or a replacement. Words of members are kept in memory and
-// decide nothing but to be careful. A member that two machines run as is found by the key that
-// it presents and by the process that it runs as.
+// A member is what the store records: package admission makes it, and this package ends it.
+// [Roster] keeps the recorded members in memory, however late and often the notices of changes
+// come. What members report is kept in memory too, and decides nothing but to be careful.
+//
+// [CopyWatch] notices two machines that run as one member: their processes take each other's place
+// again and again, or one presents a key that the other has replaced. [ClosedLog] records which
+// connections a ban closed, so that the ban command can report them. [ReconnectList] asks members
+// whose certificates end soonest to reconnect first, and no more at once than the coordinators that
+// they come back to can bear.
 package member
 
 import (

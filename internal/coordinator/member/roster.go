@@ -10,9 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package roster: keeps in memory which members the store records, however late and often the
-// notices of changes come.
-
 // Roster is a view of the membership in memory, by "<kind>/<name>": what a
 // node_bootstrap shows of the others and what counts are made of. It follows the
 // store and decides nothing.

@@ -7,12 +7,6 @@ import (
 	"time"
 )
 
-// From package presence: decides which of the other coordinators are missed, those that were to
-// be there and that this one does not hear, and what can be said of members then.
-//
-// It counts what one process heard itself, on a clock that only goes forward: what a
-// coordinator wrote about itself, and when by which clock, proves nothing here.
-
 // When a coordinator is missed.
 const (
 	// After is for how long one has to be unheard.

@@ -11,7 +11,7 @@
 //	publication/index/<sha256>                     the parts of such a content that is a long one
 //	publication/part/<sha256>                      a part of one
 //
-// Long contents are divided as package parts does it, unless a coordinator of a release is heard that
+// Long contents are divided as package chunk does it, unless a coordinator of a release is heard that
 // reads none: then they are kept whole, as that one does.
 //
 // A content that no header names is an orphan, as is a header at any other key: the leader deletes it,

@@ -8,9 +8,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// From package lifetimes: says how long what members hold counts: how often they renew, how much
-// longer than its record says a member can be certified, and how long a ban is remembered.
-
 // Certificates of an outage of the store.
 const (
 	// Stretch is how much longer than its record says a member can be certified.

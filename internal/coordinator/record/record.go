@@ -5,8 +5,11 @@
 // is one transaction: it holds only under the head of the history that it was decided under,
 // and its audit entries become durable with it.
 //
-// The package knows the records that several rooms share, which are a [Member], a [Ban] and
-// an [AuditEntry]. Every other record is known to the room that keeps it.
+// The package knows the records that several packages share, which are a [Member], a [Ban] and an
+// [AuditEntry]. Every other record is known to the package that keeps it. It also says how long
+// what members hold counts: how often they renew ([RenewEvery]), how much longer than its record
+// says a member can be certified ([StretchOf]), and how long a banned key is remembered
+// ([KeyMemory]).
 //
 // # The families of the store
 //

@@ -1,17 +1,15 @@
-// Package storeguard notices a store that lost something or takes no writes.
+// Package storeguard stops a coordinator from changing anything in a store that lost acknowledged
+// writes, and notices a store that takes no writes.
 //
-// A store can go back under the same head of the history: a dump, a disk image, a failover
-// to a copy that lagged. Package regress decides whether it did; a [Guard] looks at what the
-// store shows to whoever calls it, keeps it on disk, and is asked before anything changes.
+// A store can go back under the same head of the history: a dump, a disk image, a failover to a
+// copy that lagged. Package internal/store/health decides whether it did, and whether the store
+// takes writes; a [Guard] looks at what the store shows to whoever calls it, keeps it on disk, and
+// is asked before anything changes.
 //
 // A coordinator whose store went back goes on as in an outage: it serves what it knew, and
-// certifies recorded keys again. It changes nothing, nobody leads, and no trust bundle is
-// signed, so that no ban ends by it. It stays so over restarts, whatever the store shows
-// later: what was acknowledged in between may be gone. The way out is a restore that the
-// signers want.
-//
-// Whether a store takes writes is decided by package writable, of how those of this process
-// ended.
+// certifies recorded keys again. It changes nothing, nobody leads, and no trust bundle is signed,
+// so that no ban ends by it. It stays so over restarts, whatever the store shows later: what was
+// acknowledged in between may be gone. The way out is a restore that the signers want.
 package storeguard
 
 import (

@@ -1,8 +1,8 @@
-// Package web serves what outsiders may know of the cluster, over HTTPS with a certificate of the
-// web.
+// Package web serves the public keys of the cluster's token issuer over HTTPS, with a certificate
+// of the web PKI.
 //
-// That is how tokens of workloads are verified by OpenID Connect, and nothing else: two documents
-// of public keys, of which a copy is made when they change. Everybody may ask, so that what a
+// By these two documents others verify tokens of workloads (OpenID Connect). Nothing else is
+// served. A copy of the documents is made when they change. Everybody may ask, so that what a
 // connection and a network cost is bounded before anything is done for them, and none of it is
 // taken from what members need.
 package web

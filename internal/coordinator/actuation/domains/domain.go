@@ -7,16 +7,6 @@ import (
 	"strings"
 )
 
-// From package domain: decides who owns a domain next: at most one member at a time (I7).
-//
-// A domain is a name under which resources stand together, such as a shard of a database or
-// the machines of a region. It passes from one owner to the next in two steps: the owner is
-// asked to let go, and the next one owns it once that is acknowledged. Each owner has an
-// ownership, a number that only grows and that receivers of fenced requests compare; see
-// docs/explanation/fencing.md.
-//
-// The package decides alone: it knows no store, no clock and no member.
-
 // MaxName is how long the name of a domain may be, in bytes.
 const MaxName = 128
 

@@ -1,8 +1,14 @@
-// Package domains keeps which member owns which domain, so that at most one does (I7).
+// Package domains decides and keeps which member owns which domain, so that at most one does (I7).
 //
-// Package internal/coordinator/actuation/domains decides; here is what is stored, who may ask, and what is signed
-// after it is durable. A member learns what it owns by asking, and acts once the receivers of
-// the domain have promised its ownership: see docs/explanation/fencing.md.
+// A domain is a name under which resources stand together, such as a shard of a database or the
+// machines of a region. It passes from one owner to the next in two steps: the owner is asked to
+// let go, and the next one owns it once that is acknowledged. Each owner has an ownership, a number
+// that only grows and that receivers of fenced requests compare. A member learns what it owns by
+// asking, and acts once the receivers of the domain have promised its ownership: see
+// docs/explanation/fencing.md.
+//
+// [Domain] decides, without a store, a clock or a member. The rest says what is stored, who may
+// ask, and what is signed after it is durable.
 package domains
 
 import (

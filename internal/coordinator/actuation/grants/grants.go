@@ -1,8 +1,9 @@
-// Package grants gives each holder of a fenced service grants, each number once (I6).
+// Package grants gives the holder of a fenced service the numbers for its epochs, and each number
+// once (I6).
 //
-// A grant is the half of an epoch that a copied disk or a restored image cannot make by
-// itself: it is a number that the store counts for one holder, and a statement over it that
-// the cluster signed after the count was durable. See docs/explanation/fencing.md.
+// An epoch needs a part that a copied disk or a restored image cannot make by itself. A grant is
+// that part: a number that the store counts for one holder, and a statement over it that the
+// cluster signed after the count was durable. See docs/explanation/fencing.md.
 package grants
 
 import (

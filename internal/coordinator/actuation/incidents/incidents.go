@@ -1,7 +1,7 @@
-// Package incidents keeps which processes of shards were fenced, for as long as people look.
+// Package incidents keeps a list of shard processes that were fenced, for people to look at.
 //
-// A process that was fenced says so itself, with the certificate that it has: nobody else can
-// say it of that shard, and what it says changes nothing but what people are told. See
+// A fenced process reports itself, with the certificate that it has: nobody else can report it for
+// that shard, and a report changes nothing but what people are shown. See
 // docs/explanation/fencing.md.
 package incidents
 

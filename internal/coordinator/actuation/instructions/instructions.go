@@ -1,9 +1,9 @@
-// Package instructions keeps what members are to do once, until each said what became of it
-// (I5).
+// Package instructions stores one-time instructions for members until each member reported the
+// outcome (I5).
 //
-// Any coordinator takes an instruction, delivers it and takes the acknowledgement. The leader
-// alone signs it, by a write that a deposed one cannot make, and signs anew what a leader before
-// it left: so a member that heard of the newer one does all of it, and nothing twice. Package
+// Any coordinator takes an instruction, delivers it and takes the acknowledgement. The leader alone
+// signs it, by a write that a deposed one cannot make, and signs anew what a leader before it left:
+// so a member that heard of the newer leader does all of it, and nothing twice. Package
 // internal/instruction decides; see docs/explanation/fencing.md.
 package instructions
 

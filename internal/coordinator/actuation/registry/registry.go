@@ -1,8 +1,8 @@
-// Package registry keeps the quotas of tenants and the registry of providers, and tells shards of
-// both, signed.
+// Package registry keeps the quotas of tenants and the list of providers, and sends both, signed,
+// to shards.
 //
-// They are one record, as a shard takes them whole. Package internal/quota says what can be in
-// it; see docs/explanation/actuation.md.
+// They are one record, as a shard takes them whole. Package internal/quota says what can be in it;
+// see docs/explanation/actuation.md.
 package registry
 
 import (

@@ -1,5 +1,5 @@
-// Package batch lets calls that wait for the same thing be done together: while one
-// batch of them is done, those that come gather, and are the next.
+// Package batch combines calls that wait for the same work: calls that arrive while one batch is
+// being done wait, and are done together as the next batch.
 package batch
 
 import (

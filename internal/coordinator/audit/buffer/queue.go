@@ -1,9 +1,10 @@
-// Package buffer writes to the audit log what was done while the store took nothing.
+// Package buffer keeps audit entries in memory while the store takes no writes, and writes them to
+// the audit log afterwards.
 //
-// Most entries become durable with the change that they describe, in its transaction. An
-// act that needs no store has none: its entries wait in a [Queue] in memory, and the log
-// of the process has each of them at once. They are written in their order, each of them
-// once, whatever becomes of an answer of the store.
+// Most entries become durable with the change that they describe, in its transaction. An act that
+// needs no store has none: its entries wait in a [Queue], and the log of the process has each of
+// them at once. They are written in their order, each of them once, whatever becomes of an answer
+// of the store.
 package buffer
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/leader"
 )
 
-// Leadership in a world. Every coordinator runs a core of package leadership on a clock
+// Leadership in a world. Every coordinator runs a core of package leader on a clock
 // of its own, which runs fast or slow and stands still while the machine sleeps, and the
 // store has the entry and the beat beside the head. Conditions are those of the
 // coordinator's election: a leader's write holds at the term and at the head that it was

@@ -14,7 +14,7 @@ import (
 
 // Anything may fail at any time, in worlds of three to five coordinators: I4, I8, I9
 // and I10 hold after each step, nobody ends stuck while a seed is in a memory, and
-// somebody who is ready leads. The code of this package and of package leadership
+// somebody who is ready leads. The code of this package and of package leader
 // decides.
 //
 // A schedule is 150 steps, each of them one of these (world.step), drawn from the seed;

@@ -18,7 +18,7 @@ import (
 // package; what they would do to store, keys and network is done to the model: a mesh
 // CA key is a number, and its name is that number.
 //
-// After every step it checks, from outside and without that code, what package replica
+// After every step it checks, from outside and without that code, what package decide
 // promises.
 type world struct {
 	rules rules

@@ -18,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
-// Swap brings mv into force, in the order that package replica gives: the mesh CA key
+// Swap brings mv into force, in the order that package decide gives: the mesh CA key
 // was made before its hash was put into the transition; it is sealed, the head moves,
 // and is adopted. It reports whether the secrets of the move are in use now, or may be.
 // The caller has the turn.

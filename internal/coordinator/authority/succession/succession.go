@@ -1,8 +1,10 @@
-// Package succession brings one head of the history into force after another, and the keys of each with it (I8, I9): it
-// moves the head, follows it where another coordinator moved it, and brings its secrets back where they are lost
-// (docs/explanation/failure-model.md, docs/explanation/recovery.md).
+// Package succession replaces the head of the history that is in force by the next one, together
+// with its keys (I8, I9): it moves the head, follows it where another coordinator moved it, and
+// gets the secrets back where they are lost (docs/explanation/failure-model.md,
+// docs/explanation/recovery.md).
 //
-// One head comes into force at a time, under the turn. Other rooms say by [Hooks] what they have to do then.
+// One head comes into force at a time: whoever moves it holds the turn of package authority. Other
+// packages register in [Hooks] what they have to do then.
 package succession
 
 import (

@@ -1,6 +1,6 @@
-// Package transition composes and authorises the next link of the history, and what the state
-// after it holds: a move. It writes nothing and asks nobody; only new keys make it more than a
-// function of what it is given.
+// Package transition composes and authorises the next link of the history, and computes the state
+// after it: a move. It writes nothing and asks nobody; only new keys make it more than a function
+// of what it is given.
 package transition
 
 import (

@@ -1,5 +1,5 @@
-// Package current keeps the trust bundle that is in force at a coordinator, presents what
-// goes with it, and says which changes still fit (I11). Package bundle makes bundles.
+// Package current keeps the trust bundle that is in force at this coordinator and the certificates
+// that it presents with it, and says which changes still fit (I11). Package bundle makes bundles.
 package current
 
 import (

@@ -1,5 +1,5 @@
-// Package live keeps in memory what this coordinator hears of members: who has a stream, and
-// what it reported last. It decides nothing.
+// Package live keeps in memory which members have a stream to this coordinator and what each
+// reported last. It decides nothing.
 package live
 
 import (

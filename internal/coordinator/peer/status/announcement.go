@@ -22,9 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package announcement: tells the other coordinators, in the store, that this one is there: where it is, what it is
-// at, and what it reads. It writes a [peer.Record], signed, which decides nothing (I20).
-
 // Bounds and times of replica records.
 const (
 	Retention = 7 * 24 * time.Hour // after the last one, of a coordinator that stopped

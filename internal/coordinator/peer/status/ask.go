@@ -32,7 +32,7 @@ type statement struct {
 	findings []*fealtyv1.Finding
 }
 
-// expected returns what package presence is to know of the coordinators.
+// expected returns what package peer is to know of the coordinators.
 func expected(all []peer.Record) []peer.Coordinator {
 	out := make([]peer.Coordinator, len(all))
 	for i, r := range all {

@@ -1,10 +1,10 @@
-// Package status is the other coordinators as this one hears them: which of them answer, which
+// Package status asks the other coordinators every few seconds what only they can see: which
 // members they hear, what they saw of the store and what they find.
 //
-// Every coordinator tells what any of them can know. Each asks the others every few seconds:
-// by whether they answer it knows who is there (package presence), and by what they say what
-// they find that it cannot see itself. The words of another one decide nothing but to be
-// careful, unless the cluster signed them.
+// Whether they answer is what package peer decides by who is missing. What they say decides nothing
+// but to be careful, unless the cluster signed it. Each coordinator also announces itself in the
+// store: where it is, what it is doing and what it can read. That is a signed [peer.Record], which
+// decides nothing (I20).
 package status
 
 import (

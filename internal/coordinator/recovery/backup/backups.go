@@ -1,4 +1,8 @@
-// Package backup makes the file that a cluster can be restored from (docs/how-to/back-up-and-restore.md).
+// Package backup makes the file that a cluster can be restored from, and completes a restore
+// (docs/how-to/back-up-and-restore.md).
+//
+// [Restoration] continues after a backup was restored into the store: it writes the transition that
+// the signers signed for the restore, and ends the restore once that is in force.
 package backup
 
 import (

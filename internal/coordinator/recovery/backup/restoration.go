@@ -20,9 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// From package restoration: goes on from a backup that was restored into the store: it writes the transition that signers
-// signed for it, and ends the restore once that is in force (docs/how-to/back-up-and-restore.md).
-
 // RestorationConfig is what a Restoration is made of.
 type RestorationConfig struct {
 	Head   *authority.Head

@@ -1,8 +1,8 @@
-// Package keepers has the keepers of the seed, files and programs on this machine, seal it for a
-// move of the head and open it at a start; and it looks whether they would.
+// Package keepers has the keepers of the seed (files and programs on this machine) encrypt it when
+// the head moves and decrypt it at a start, and checks in between whether they could.
 //
-// A copy that was sealed under another key than the one that is here is never overwritten:
-// whoever holds that key may be the last. See docs/explanation/recovery.md.
+// A copy that was sealed under another key than the one that is here is never overwritten: whoever
+// holds that key may be the last. See docs/explanation/recovery.md.
 package keepers
 
 import (

@@ -17,13 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// From package verification: shows the history to anybody who checks it, and proves which coordinator says so
-// (docs/how-to/verify-a-cluster.md).
-//
-// A caller has proven nothing, and need not: the service shows links without their manifests, and its proof is
-// bound to the caller's TLS connection (RFC 8446 §7.5). It decides nothing. [Send] and [Pages] show what they are
-// given, to owners with manifests.
-
 // Timeout bounds one stream on which the history is shown: a long one takes its receiver a while. Patience bounds
 // one page of it, and then the wait for what the receiver answers.
 const (

@@ -11,8 +11,8 @@ import (
 // and over.
 func TestTell(t *testing.T) {
 	now := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
-	var l member.RecallList
-	told := func(c *member.RecallCall) bool {
+	var l member.ReconnectList
+	told := func(c *member.ReconnectWait) bool {
 		select {
 		case <-c.Now():
 			return true

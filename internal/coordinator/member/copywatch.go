@@ -7,10 +7,6 @@ import (
 	"time"
 )
 
-// From package copies: tells two machines that hold one identity from one that comes back: those
-// of a copy take the place of each other again and again, or one presents a key that the
-// other has replaced.
-
 // When two processes are taken for two machines.
 const (
 	// CopyWindow is the time within which a member's processes have to replace each other.

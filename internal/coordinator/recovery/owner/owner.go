@@ -1,8 +1,15 @@
-// Package owner brings the seed back from its owners' shares (docs/explanation/recovery.md).
+// Package owner rebuilds the seed from the shares of its owners (docs/explanation/recovery.md), and
+// shows the history to anybody who verifies the cluster (docs/how-to/verify-a-cluster.md).
 //
-// The shares are those of Shamir's scheme, each sent by its owner to a recipient that lives as long as the attempt
-// (age-encryption.org/v1), over a TLS 1.3 connection that the offer is bound to (RFC 8446 §7.5). A coordinator that
-// has enough of them believes the seed that they make only if the whole history was signed by it.
+// The shares are those of Shamir's scheme, each sent by its owner to a recipient that lives as long
+// as the attempt (age-encryption.org/v1), over a TLS 1.3 connection that the offer is bound to (RFC
+// 8446 §7.5). A coordinator that has enough of them believes the seed that they make only if the
+// whole history was signed by it.
+//
+// A caller of [Verification] has proven nothing, and need not: the service shows links without
+// their manifests, together with a proof of which coordinator shows them, bound to the caller's TLS
+// connection. It decides nothing. [Send] and [Pages] show what they are given, to owners with
+// manifests.
 package owner
 
 import (

@@ -7,24 +7,21 @@ import (
 	"time"
 )
 
-// From package recall: says whom to ask back next of those who wait: who is short of time
-// first, and no more of them than whoever they come back to can bear.
-
-// RecallList is of those who wait. Its methods may be called by several goroutines at once.
-type RecallList struct {
+// ReconnectList is of those who wait. Its methods may be called by several goroutines at once.
+type ReconnectList struct {
 	mu      sync.Mutex
-	waiting map[*RecallCall]struct{} // guarded by mu
+	waiting map[*ReconnectWait]struct{} // guarded by mu
 }
 
-// RecallCall is one who waits.
-type RecallCall struct {
+// ReconnectWait is one who waits.
+type ReconnectWait struct {
 	end  time.Time
 	told time.Time // the last time; zero: never; guarded by the list's mu
 	now  chan struct{}
 }
 
 // Now has something when it is time to come back. That of nil never has.
-func (c *RecallCall) Now() <-chan struct{} {
+func (c *ReconnectWait) Now() <-chan struct{} {
 	if c == nil {
 		return nil
 	}
@@ -32,26 +29,26 @@ func (c *RecallCall) Now() <-chan struct{} {
 }
 
 // Add notes that somebody waits whose time is over at end, until the call is removed.
-func (l *RecallList) Add(end time.Time) *RecallCall {
-	c := &RecallCall{end: end, now: make(chan struct{}, 1)}
+func (l *ReconnectList) Add(end time.Time) *ReconnectWait {
+	c := &ReconnectWait{end: end, now: make(chan struct{}, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == nil {
-		l.waiting = make(map[*RecallCall]struct{})
+		l.waiting = make(map[*ReconnectWait]struct{})
 	}
 	l.waiting[c] = struct{}{}
 	return c
 }
 
 // Remove ends a call; that of nil does nothing.
-func (l *RecallList) Remove(c *RecallCall) {
+func (l *ReconnectList) Remove(c *ReconnectWait) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, c)
 }
 
 // Len is how many wait.
-func (l *RecallList) Len() int {
+func (l *ReconnectList) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting)
@@ -59,16 +56,16 @@ func (l *RecallList) Len() int {
 
 // Tell tells up to most of those who wait, whose time is over first, that it is time to
 // come back, but nobody twice within again. It returns how many it told.
-func (l *RecallList) Tell(now time.Time, most int, again time.Duration) int {
+func (l *ReconnectList) Tell(now time.Time, most int, again time.Duration) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var due []*RecallCall
+	var due []*ReconnectWait
 	for c := range l.waiting {
 		if c.told.IsZero() || now.Sub(c.told).Abs() >= again {
 			due = append(due, c)
 		}
 	}
-	slices.SortFunc(due, func(x, y *RecallCall) int { return cmp.Compare(x.end.UnixNano(), y.end.UnixNano()) })
+	slices.SortFunc(due, func(x, y *ReconnectWait) int { return cmp.Compare(x.end.UnixNano(), y.end.UnixNano()) })
 	due = due[:min(len(due), most)]
 	for _, c := range due {
 		c.told = now

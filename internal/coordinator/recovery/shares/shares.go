@@ -1,6 +1,6 @@
-// Package shares keeps the shares of the seed in the store, each encrypted to its owner. It removes what lies
-// there of seeds and mesh CA keys for nobody: shares, copies that keepers sealed, and the ledgers of reseeds that
-// are over.
+// Package shares keeps the shares of the seed in the store, each encrypted to its owner, and
+// removes shares, sealed copies and ledgers of reseeds that belong to no seed or mesh CA key in use
+// any more.
 package shares
 
 import (

@@ -1,6 +1,13 @@
-// Package peer reads and writes what each coordinator says of itself: its addresses, its
-// phase, its head, what its keepers are worth. A record is signed by the enrolment key that
-// it names, and is a hint all the same: see [Record].
+// Package peer keeps what each coordinator publishes about itself in the store, and decides which
+// of the others are missing.
+//
+// A [Record] has a coordinator's addresses, its phase, its head and the state of its keepers. It is
+// signed by the enrolment key that it names, and is a hint all the same: see [Record].
+//
+// [PresenceWatch] decides which of the other coordinators are missed: those that should be there
+// and that this one does not hear. It counts what this process heard itself, on a clock that only
+// goes forward: what a coordinator wrote about itself, and when by which clock, proves nothing
+// here.
 package peer
 
 import (

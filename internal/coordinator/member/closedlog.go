@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// From package ended: remembers of whom connections were ended lately, so that whoever bans
-// somebody is told what that ended.
-
 // MaxClosed is how many connections are remembered. A count of more than these is too low.
 const MaxClosed = 4096
 
@@ -15,7 +12,7 @@ const MaxClosed = 4096
 // may be called by several goroutines at once.
 type ClosedLog struct {
 	mu   sync.Mutex
-	last []connection // the one with number n stands at n % Kept; guarded by mu
+	last []connection // the one with number n stands at n % MaxClosed; guarded by mu
 	next uint64       // the number of the next one; guarded by mu
 }
 
