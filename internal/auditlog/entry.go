@@ -15,7 +15,7 @@
 // altered, missing, moved or invented behind a checkpoint. It finds no lie that a
 // coordinator itself wrote.
 //
-// The package does no I/O; package auditstore keeps the log in a store.
+// The package does no I/O; package auditlog/store keeps the log in a store.
 package auditlog
 
 import (

@@ -28,7 +28,7 @@ var codeLiteral = regexp.MustCompile(`\bFE-[A-Z][0-9]{3}\b`)
 
 // usage is what a source file says of codes.
 type usage struct {
-	constants []string // names selected from package explain, such as TokenSpent
+	constants []string // names selected from package errcode, such as TokenSpent
 	literals  []string // codes in string literals
 }
 

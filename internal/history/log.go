@@ -18,7 +18,7 @@ import (
 const HeadKey = "history/latest"
 
 // BlobKey returns the key of the blob with this hash: a transition, a manifest, or a part of a long
-// manifest. Under the hash of one that is in parts is their index (package parts). Earlier releases kept
+// manifest. Under the hash of one that is in parts is their index (package chunk). Earlier releases kept
 // every manifest whole, and it is read as it is.
 func BlobKey(hash [32]byte) string { return fmt.Sprintf("history/blob/%x", hash) }
 

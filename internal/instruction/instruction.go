@@ -1,8 +1,14 @@
-// Package instruction decides what becomes of an instruction: what a member is to do once.
+// Package instruction decides what becomes of an instruction, which is something that a member is
+// told to do once, and carries instructions out on the member.
 //
-// A coordinator keeps it until the member said what became of it, or until it is over. The leader
-// signs it under its term, and each later leader anew (I5): see docs/explanation/fencing.md. The
-// package decides alone: it knows no store, no clock and no member.
+// A coordinator keeps an instruction until the member reported its outcome, or until it is over.
+// The leader signs it under its term, and each later leader anew (I5): see
+// docs/explanation/fencing.md. [Order] decides alone: it knows no store, no clock and no member.
+//
+// On the member an [Executor] does what it is told once, and never twice. A begin is in the [Book]
+// on disk before it happens, and its outcome before anybody hears of it: an instruction that comes
+// again is answered and not done again, and one that was under way when the process ended has an
+// unknown outcome and is not begun again. Ids are kept for as long as they can come again.
 package instruction
 
 import (

@@ -1,4 +1,16 @@
-// Package jwtsvid says what a JWT-SVID of a cluster claims.
+// Package jwtsvid defines the tokens (JWT-SVIDs) of a cluster: what they claim, which keys verify
+// them, and the discovery documents for outsiders.
+//
+// Each config signing key has a P-256 key beside it that signs JWT-SVIDs, as that standard takes no
+// Ed25519 key, and vouches for it in a [Statement]. So a token's key is believed as long as the
+// trust bundle lists its config signing key, and is revoked with it. See
+// docs/explanation/workloads.md.
+//
+// Who verifies tokens by OpenID Connect knows the issuer that tokens name, and nothing of trust
+// bundles: below its URL are a document that says where the keys are (OpenID Connect Discovery 1.0
+// §4), and the keys, as a JWK set (RFC 7517 §5). Both are public, and are believed since they came
+// by HTTPS from the issuer's host, whoever serves them: a coordinator, or a web server that has
+// them as files ([Documents]).
 package jwtsvid
 
 import (

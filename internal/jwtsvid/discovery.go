@@ -11,13 +11,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
-// From package discovery: writes what those need who verify tokens of a cluster by OpenID Connect.
-//
-// They know the issuer that tokens name, and nothing of trust bundles: below its URL they find a
-// document that says where the keys are (OpenID Connect Discovery 1.0 §4), and the keys, as a JWK
-// set (RFC 7517 §5). Both are public, and are believed since they came by HTTPS from the issuer's
-// host, whoever serves them: a coordinator, or a web server that has them as files.
-
 // Where the documents are, below the issuer.
 const (
 	ConfigurationPath = "/.well-known/openid-configuration"

@@ -2,9 +2,6 @@ package manifest
 
 import "time"
 
-// From package manifestform: says how large a manifest and its parts may be, what one means where it says nothing, and which
-// words it is written with.
-
 // Bounds of a manifest. A document beyond one of them is refused: it can come
 // from a store that nobody vouches for yet
 // (docs/explanation/recovery.md#the-ways-back).

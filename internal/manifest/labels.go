@@ -6,8 +6,6 @@ import (
 	"slices"
 )
 
-// From package labels: reads labels, each KEY=VALUE, by which people find members; they decide nothing.
-
 // MaxLabels bounds the labels of an entry, of a token, and of a question.
 const MaxLabels = 16
 

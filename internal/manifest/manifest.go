@@ -14,6 +14,9 @@
 // setting one manifest after another changes who holds authority, and with it
 // the authority epoch.
 //
+// The bounds of a manifest, the meaning of what it leaves out, and its words stand in form.go.
+// Labels, each KEY=VALUE, help people to find members and decide nothing.
+//
 // The package does no I/O and reads no clock. Its answers for a given document
 // do not change from release to release: histories are replayed with them.
 package manifest

@@ -8,9 +8,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 )
 
-// From package challenge: is what a candidate signs to prove who it is: a fresh nonce, and the TLS
-// connection that it proves it over.
-
 // ChallengeLife bounds the age of a challenge.
 const ChallengeLife = 30 * time.Second
 

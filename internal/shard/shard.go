@@ -1,12 +1,12 @@
 // Package shard turns the demand of tenants into machines.
 //
-// It works in cycles: it has its providers list their machines, decides what to do about
-// them, keeps back what the rails do not let through, writes down what is left, does it,
-// and writes down what became of it. Each of these steps is a room below this package with
-// a promise of its own; here they are put in their order.
+// It works in cycles: it has its providers list their machines, decides what to do about them,
+// holds back what its safety limits do not let through, writes the rest into its journal, does it,
+// and writes down the outcome. Each of these steps is a package below this one with a promise of
+// its own; here they are put in their order.
 //
-// A shard goes on as long as its providers answer. It asks no coordinator: what it needs of
-// one, such as quotas, is handed to it, and what it knew last counts.
+// A shard goes on as long as its providers answer. It asks no coordinator: what it needs of one,
+// such as quotas, is handed to it, and what it knew last counts.
 package shard
 
 import (

@@ -1,5 +1,7 @@
-// Package signed signs short texts for those who act on the word of an authority, and reads such a text if the
-// authority signed it: package fence has the statements that any fenced receiver needs, and package orders those of a
+// Package signed signs short statements of an authority and verifies them, and has the limits and
+// words of fenced requests.
+//
+// Package fence has the statements that any fenced receiver needs, and package order those of a
 // leader to the members of its cluster.
 package signed
 

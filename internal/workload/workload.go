@@ -1,6 +1,5 @@
-// Package workload says which local processes are a workload of the fleet: what a service
-// registers, in the parameters that a node gets with its assignment, and whether what the kernel
-// says of a process fits it.
+// Package workload decides whether a local process is one of the workloads that are registered for
+// a node, by what the kernel says of the process.
 //
 // A registration travels as parameters of its service, named spiffe:…, so that nodes of an older
 // release take it for settings that they do not know. See docs/explanation/workloads.md.

@@ -1,7 +1,13 @@
-// Package fetch gets what is signed for a member, from whoever has it.
+// Package fetch gets what is signed for a member from coordinators, mirrors and other members, and
+// verifies each answer.
 //
-// Coordinators are asked first, then mirrors, and then other members for what is not for the
-// node alone. Each answer is verified in the same way: nothing that a source says is
-// trusted. A content is pulled exactly, by the size and the hash that are signed. An error of
-// a source is no news from it, and others are asked.
+// Coordinators are asked first, one after the other, until one answers or decides about the member
+// ([Coordinators]). Then come mirrors, and then other members, for what is not for this node alone.
+// Every answer is verified in the same way: nothing is believed because of where it came from.
+// Content is pulled exactly, by its signed size and hash. A source that fails is no news about the
+// member, and the next one is asked.
+//
+// Most calls present the member's identity. Those that fetch changes of the root and links of the
+// history are made without an identity on either side, since what they bring is signed
+// ([Somewhere]).
 package fetch

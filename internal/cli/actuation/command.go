@@ -1,5 +1,5 @@
-// Package actuation has the commands that act on machines: a shard, a provider of processes, and
-// the check of any.
+// Package actuation has the commands that act on machines: fealty shard, domain, instruction, quota
+// and provider, the provider of processes, and the check that a provider keeps its contract.
 package actuation
 
 import (

@@ -156,7 +156,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 		Concurrency: f.at,
 		Metrics:     metrics, Log: w.Log, Output: w.Output}
 	if who.agent != nil {
-		link := client.New(client.UplinkConfig{Source: who.source, Addresses: who.agent.Coordinators, Log: w.Log})
+		link := client.New(client.LinkConfig{Source: who.source, Addresses: who.agent.Coordinators, Log: w.Log})
 		defer link.Close()
 		cfg.Coordinators = link
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
-// From package patience: is how long a command waits, and the loop that it waits in.
-
 // Default is --wait without a duration.
 const Default = 5 * time.Minute
 

@@ -1,3 +1,3 @@
-// Package command is what a command of fealty is made of, for those that stand in packages of
-// their own: how it is described, what it is run in, and the words that all commands share.
+// Package command defines what a command of fealty is: its name and help, its flags and arguments,
+// and the terms that all commands share.
 package command

@@ -1,4 +1,4 @@
-// Package member has the commands over members, and shows how one is.
+// Package member has the commands over members and join tokens.
 package member
 
 import (

@@ -22,8 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// From package token: has the commands over join tokens.
-
 func TokenCommand(c *program.CLI) *cobra.Command {
 	return program.Group("token", "make and end join tokens", create(c), listTokens(c), showToken(c), revoke(c))
 }

@@ -1,5 +1,5 @@
-// Package program is one invocation of the program: what its commands are made of, and what they are
-// run in.
+// Package program is one invocation of fealty: its settings, streams and clock, which every command
+// is given.
 package program
 
 import (

@@ -11,8 +11,6 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 )
 
-// From package mirrors: opens the mirrors of snapshots that settings name.
-
 // NamedMirrors returns the mirrors that the settings name, and what opens others, which
 // are at https URLs alone: who compiles config names no files of this machine.
 func NamedMirrors(cfg *settings.Values, roots *MirrorRoots) (named []mirror.Source, open func(string) (mirror.Source, error),

@@ -1,4 +1,5 @@
-// Package snapshot has the commands that show, verify and compare snapshots.
+// Package snapshot has the commands that show, verify and compare snapshots, and opens the mirrors
+// that settings name.
 package snapshot
 
 import (

@@ -1,7 +1,5 @@
 package term
 
-// From package output: writes what a command found out, in the form that was asked for.
-
 // Format is how data is printed.
 type Format string
 

@@ -7,8 +7,6 @@ import (
 	"strings"
 )
 
-// From package shell: writes commands as somebody can paste them into a shell.
-
 // CalledAs returns the name under which somebody can run this program again from
 // where it was called: as it was typed, or alone where the PATH finds the same file.
 func CalledAs(argv0, otherwise string) string {

@@ -22,8 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
-// From package cert: has the commands that read and verify certificates in files.
-
 // maxCertBytes bounds a file with certificates, maxCerts their number, and maxBlocks that of all that is in PEM.
 const (
 	maxCertBytes = 1 << 20

@@ -1,5 +1,5 @@
-// Package trust has the commands over what members believe, and over statements that take it
-// away.
+// Package trust has the commands over roots, keys, bans and emergency statements that members
+// believe, and those that read and verify certificates in files.
 package trust
 
 import (

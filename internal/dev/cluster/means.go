@@ -8,11 +8,9 @@ import (
 	"time"
 )
 
-// From package means: notes by what a step of the story shows a thing: what was done in place of what
-// happens to machines. It is noted where it is done, so that no step says of itself what it did
-// not do.
-
-// Means are those of one step. The zero value is ready.
+// Means records how one step of the story shows a thing: what was done in place of what happens to
+// machines. It is noted where it is done, so that no step has to say of itself what it did not do.
+// The zero value is ready.
 type Means struct {
 	mu   sync.Mutex
 	what []string            // in order; guarded by mu

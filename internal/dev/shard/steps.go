@@ -465,7 +465,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	link := client.New(client.UplinkConfig{Source: who.Source(), Addresses: who.Coordinators, Log: f.cfg.Log})
+	link := client.New(client.LinkConfig{Source: who.Source(), Addresses: who.Coordinators, Log: f.cfg.Log})
 	defer link.Close()
 	dir := filepath.Join(f.cfg.Dir, "stale-term")
 	if err := durable.OS().MkdirAll(dir); err != nil {

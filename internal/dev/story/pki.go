@@ -16,8 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
-// From package pki: is an operator's own PKI, as small as one can be: a root that signs leaves.
-
 // PKI is an operator's own, as small as one can be: a root that signs leaves. It lives
 // as long as the story.
 type PKI struct {

@@ -89,7 +89,7 @@ type Progress struct {
 //
 // Errors, before anything was sent: PeerOtherCluster, RecoveryHistory, HistoryWentBack,
 // HistoryForked, RecoveryUnproven, RecoveryUnexpected, ShareNoOwner, ShareOld, ShareWrong of
-// package explain; later and earlier those of the coordinator, and of the
+// package errcode; later and earlier those of the coordinator, and of the
 // connection.
 func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.ShareFile, opts Options) (Progress, error) {
 	// Ending the call on every way out also ends the server's side.

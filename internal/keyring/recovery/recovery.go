@@ -112,7 +112,7 @@ func (h *Head) Made() uint64 { return h.made }
 // Check compares a share with what the head commits to for owner. It says whose
 // share it is where that can be known, and never anything of its value.
 //
-// Errors, of package explain: ShareNoOwner, ShareOld, ShareWrong.
+// Errors, of package errcode: ShareNoOwner, ShareOld, ShareWrong.
 func (h *Head) Check(owner string, share keyring.Share) error {
 	i := slices.IndexFunc(h.owners, func(c commitment) bool { return c.owner == owner })
 	if i < 0 {
@@ -205,7 +205,7 @@ func (a *Attempt) over(now time.Time) string {
 }
 
 // Takes reports whether a share of owner that was sent for attempt id may be
-// opened now. Errors, of package explain: RecoveryOver, ShareNoOwner.
+// opened now. Errors, of package errcode: RecoveryOver, ShareNoOwner.
 func (a *Attempt) Takes(now time.Time, id []byte, owner string) error {
 	problem := a.over(now)
 	if string(id) != string(a.ID[:]) {

@@ -68,7 +68,7 @@ func (m Mark) IsZero() bool { return m.Mark == (history.Mark{}) }
 
 // Check reports whether v leads through the head of m, or through a restore that the
 // signers of m's head signed: those of a backup may be others, who were dismissed since.
-// Errors, of package explain:
+// Errors, of package errcode:
 // HistoryWentBack, HistoryForked.
 func (m Mark) Check(v *history.Verified, endpoint string) (restored bool, err error) {
 	restored, err = m.Accepts(v)
@@ -135,7 +135,7 @@ func (c *Cluster) Mark() Mark {
 // history, and the root: those are shown by a machine that proved to be a
 // coordinator of the expected manifest. Later ones have to go on from there.
 //
-// Errors of package explain: those of verifyChecks, JoinNoBinding; those of the
+// Errors of package errcode: those of verifyChecks, JoinNoBinding; those of the
 // coordinator and of the connection.
 func Verify(ctx context.Context, conn grpc.ClientConnInterface, want Expected, endpoint string, now time.Time) (*Cluster, error) {
 	ctx, cancel := context.WithCancel(ctx)

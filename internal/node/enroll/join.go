@@ -87,7 +87,7 @@ type Result struct {
 // before it is named to anybody, so that calling Join again after a failure at any
 // point, the loss of the answer included, repeats the same request.
 //
-// Errors carry a code of package explain: the coordinator's refusal; JoinClockWrong,
+// Errors carry a code of package errcode: the coordinator's refusal; JoinClockWrong,
 // JoinGrantRefused, TokenForeign or PeerUntrusted for what was found out here;
 // NodeNoCoordinator if nobody was reached; NodeJoined, NodeLocked. With several
 // addresses, errors.As finds the *AddressError of each.

@@ -203,7 +203,7 @@ func TestJoinRefusals(t *testing.T) {
 }
 
 // A clock that is ahead by up to two minutes, or behind by up to 30 seconds, keeps no node
-// out. That certificates begin as early as the latter needs is for package ca to show.
+// out. That certificates begin as early as the latter needs is for package pki to show.
 func TestJoinWithAClockThatIsOff(t *testing.T) {
 	for name, skew := range map[string]time.Duration{ // of the cluster, as this node sees it
 		"ahead by 110 s": -110 * time.Second,

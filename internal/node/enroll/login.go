@@ -119,7 +119,7 @@ type LoginIdentity struct {
 // LoadLogin reads and verifies the identity in folder. Bans are not in it: the servers
 // know them. A nil files means the operating system's, a nil now time.Now.
 //
-// Errors are LoginNeeded of package explain: there is none, it ended, it can be
+// Errors are LoginNeeded of package errcode: there is none, it ended, it can be
 // read by others, or it is damaged.
 func LoadLogin(files durable.FS, folder string, now func() time.Time) (LoginIdentity, error) {
 	if files == nil {

@@ -62,7 +62,7 @@ func ByKey(cluster string, addresses []string, pin identity.KeyID, key ed25519.P
 // gives entry. source has the certificate and its key; it is asked for each proof, so
 // that what rotates is proven as it is. pin is as for [ByKey].
 //
-// Errors are BadValue of package explain, or that of the source.
+// Errors are BadValue of package errcode, or that of the source.
 func ByX509(ctx context.Context, cluster string, addresses []string, pin identity.KeyID,
 	source credential.Source) (Proof, error) {
 	if err := checkPlace(cluster, addresses, pin); err != nil {

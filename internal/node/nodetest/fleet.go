@@ -1,4 +1,4 @@
-// Package nodetest is a cluster as its members meet it, with faults, for tests of members.
+// Package nodetest simulates a cluster, with faults, for tests of members.
 package nodetest
 
 import (

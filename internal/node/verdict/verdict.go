@@ -1,5 +1,5 @@
-// Package verdict says what an answer of a coordinator, or the want of one, means for a
-// member: which is final, which is no welcome, and what to tell a person.
+// Package verdict classifies the answer of a coordinator, or the lack of one: whether it is final,
+// whether the member is refused, and what to tell a person.
 package verdict
 
 import (

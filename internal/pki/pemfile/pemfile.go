@@ -12,7 +12,7 @@
 //   - Size and number are bounded before anything is decoded.
 //
 // What Fealty itself writes and signs, or keeps in its own folders, has one spelling, and is read where it is written:
-// package node/dir, package beside, and a coordinator's enrolment key.
+// package node/dir, package node/client, and a coordinator's enrolment key.
 package pemfile
 
 import (

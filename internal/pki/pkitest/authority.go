@@ -1,8 +1,9 @@
-// Package pkitest makes throwaway authorities and certificates for tests.
+// Package pkitest makes throwaway authorities and certificates for tests, and has the test cases
+// that every credential source has to pass.
 //
-// An [Authority] mints what a cluster's own CA would: chains that [identity.Bundle.Verify]
-// accepts. [Authority.IssueRaw] mints what it never would, with verbatim names and
-// extensions. Keys are made when they are asked for, and forgotten with the test.
+// An [Authority] mints what a cluster's own CA would: chains that [identity.Bundle.Verify] accepts.
+// [Authority.IssueRaw] mints what it never would, with verbatim names and extensions. Keys are made
+// when they are asked for, and forgotten with the test.
 package pkitest
 
 import (

@@ -1,12 +1,11 @@
-// Package demand knows how many machines each tenant wants.
+// Package demand keeps how many machines each tenant wants.
 //
-// A tenant's operator reports its complete demand each time, a [RollUp], which takes the
-// place of the one before. The last report stands: silence is no demand for
-// nothing, and a tenant that was not heard since the process started has no demand that is
-// known, which is another thing than none.
+// A tenant's operator reports its complete demand each time, a [RollUp], which replaces the one
+// before. The last report stands. Silence does not mean that nothing is wanted: a tenant that was
+// not heard since the process started has an unknown demand, which is another thing than none.
 //
-// Roll-ups have a [Key] that grows, so that one that was overtaken on its way changes
-// nothing when it arrives.
+// Roll-ups have a [Key] that grows, so that one that was overtaken on its way changes nothing when
+// it arrives.
 //
 // The package does no I/O.
 package demand

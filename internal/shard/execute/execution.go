@@ -1,9 +1,9 @@
-// Package execute carries out what was decided, and says what became of it.
+// Package execute carries out what was decided about machines, and reports the outcome.
 //
-// A [Pool] has a bounded number of calls under way, and one for a machine. A call that was
-// refused because this process is no longer in charge ends the pool for good, as nothing
-// that it knows is current any more: it is an incident, and never retried. A machine whose
-// call failed otherwise is left alone for a while, and decided anew after it.
+// A [Pool] has a bounded number of calls under way, and at most one for each machine. A call that
+// was refused because this process is no longer in charge ends the pool for good, as nothing that
+// it knows is current any more: it is an incident, and never retried. A machine whose call failed
+// otherwise is left alone for a while, and decided anew after it.
 package execute
 
 import (

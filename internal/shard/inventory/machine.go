@@ -1,9 +1,9 @@
-// Package inventory knows which machines a shard has, as its providers list them.
+// Package inventory keeps which machines a shard has, as its providers list them.
 //
-// A provider is another program, and what it lists is checked before any of it counts: a
-// listing is taken whole or not at all. A provider that did not answer, or whose listing
-// was refused, is [Inventory.Silent]: what was known of it stands, and nothing is decided
-// about its machines until it is heard again.
+// A provider is another program, and its listing is checked before any of it counts: a listing is
+// taken whole or not at all. A provider that did not answer, or whose listing was refused, is
+// [Inventory.Silent]: what was known of it stands, and nothing is decided about its machines until
+// it is heard again.
 //
 // The package does no I/O.
 package inventory

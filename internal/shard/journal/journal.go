@@ -58,7 +58,7 @@ const (
 	maxSegment    = 9_999_999_999
 )
 
-// Outcomes of entries, beside those of package execution.
+// Outcomes of entries, beside those of package execute.
 const (
 	Begun      = "begun" // it is about to be executed
 	Capped     = "capped"

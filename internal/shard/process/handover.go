@@ -18,14 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/journal"
 )
 
-// From package handover: gives what a shard wrote down of its decisions to the audit log of the cluster.
-//
-// The journal on the shard's disk comes first: nothing waits for a coordinator. Whenever one can
-// be reached it is given what it does not have yet, in its order, and answers how far it has
-// each chain. So nothing has to be remembered here: a process that starts asks, and an answer that
-// was lost is asked for again. A store that was restored from a backup is given again what it lost, as far
-// as the journal still has it.
-
 // Of one call, within the limits of a coordinator.
 const (
 	entries = 64

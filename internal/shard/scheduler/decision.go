@@ -1,22 +1,32 @@
-// Package scheduler decides what is done with the machines of a shard: who gets one, who
-// loses one, which are made and which are given back.
+// Package scheduler decides what is done with the machines of a shard: who gets one, who loses one,
+// which are made and which are given back.
 //
-// [Decide] is a function: equal inputs, in whatever order, give equal actions, and when
-// demand is met it decides nothing. Each profile is decided for itself:
+// [Decide] is a function: equal inputs, in whatever order, give equal actions, and when demand is
+// met it decides nothing. Each profile is decided for itself:
 //
-//  1. The machines of a tenant serve its rows, the highest priority first; what is left over
-//     is excess.
-//  2. Rows without a machine get one by priority, and within a priority the tenant first that
-//     has the fewest: an idle machine, the cheapest first; else one that is about to become
-//     idle is waited for; else one is made, the cheapest first; else one is taken from the
-//     lowest priority below theirs.
-//  3. Excess is reclaimed, and idle machines that nobody waits for are given back if the
-//     policy says so.
+//  1. The machines of a tenant serve its rows, the highest priority first; what is left over is
+//     excess.
+//  2. Rows without a machine get one by priority, and within a priority the tenant first that has
+//     the fewest: an idle machine, the cheapest first; else one that is about to become idle is
+//     waited for; else one is made, the cheapest first; else one is taken from the lowest priority
+//     below theirs.
+//  3. Excess is reclaimed, and idle machines that nobody waits for are given back if the policy
+//     says so.
 //
-// A machine gets one action at most, and none while an operation is under way with it. Of a
-// tenant that did not report the demand is nothing here, and its machines are reclaimed,
-// which package rails is there to keep back. So others do not wait for these machines,
-// and nobody takes them by priority: what they are worth is not known.
+// A machine gets one action at most, and none while an operation is under way with it. Of a tenant
+// that did not report, no demand is in the input, and its machines are reclaimed, which [Rails]
+// hold back. So others do not wait for these machines, and nobody takes them by priority: what they
+// are worth is not known.
+//
+// [Rails] bound what a wrong decision can do. They stand between decision and execution, so that
+// the decision stays a function of what is there and what is wanted. They know no reason why a
+// decision may be right: a machine that is let go a few seconds later than it could be costs
+// little, and a tenant that loses all of its machines at once is an outage.
+//
+// A [Board] gives tenants notice before they lose a machine, and a grace period to move what works
+// there. The machine is drained when that is over, or as soon as the tenant says that it may go: a
+// tenant that says nothing delays nothing for ever. If what was decided is decided no longer, the
+// notice is withdrawn.
 //
 // The package does no I/O, and knows no clock.
 package scheduler

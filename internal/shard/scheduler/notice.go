@@ -9,15 +9,6 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 )
 
-// From package notice: gives tenants time before they lose a machine.
-//
-// A tenant is told of a machine that is about to be drained, and has a grace period to move
-// what works there. The machine is drained when that is over, or as soon as the tenant says
-// that it may go: a tenant that says nothing delays nothing for ever. If what was decided is
-// decided no longer, the notice is withdrawn.
-//
-// The package does no I/O.
-
 // Notice says which machine a tenant is about to lose.
 type Notice struct {
 	Machine inventory.Key

@@ -1,14 +1,5 @@
 package scheduler
 
-// From package rails: bounds what a wrong decision can do.
-//
-// The rails stand between decision and execution, so that the decision stays a function of
-// what is there and what is wanted. They know no reason why a decision may be right: a
-// machine that is let go a few seconds later than it could be costs little, and a tenant
-// that loses all of its machines at once is an outage.
-//
-// The package does no I/O.
-
 // BlastPercent is how much of what a tenant has configured may be reclaimed in one cycle;
 // one machine may in any case.
 const BlastPercent = 5
@@ -51,7 +42,7 @@ const (
 	Execute    Verdict = "execute"
 	Capped     Verdict = "capped"     // the next cycle comes to it
 	Suppressed Verdict = "suppressed" // it waits until its reason is gone
-	Noticed    Verdict = "noticed"    // its tenant was told, and has time: see package notice
+	Noticed    Verdict = "noticed"    // its tenant was told, and has time: see [Board]
 )
 
 // Reason says which rail held an action back.

@@ -1,10 +1,10 @@
-// Package session is what a shard says to the operators of tenants, and hears from them.
+// Package session talks with the operators of tenants: it takes their demand and tells them what
+// the shard decided.
 //
-// An operator speaks for the tenant that its certificate names, and for no other: every
-// message says for whom it is, and one that says another name ends the session. Its
-// reports are handed to the shard, and the shard's decisions are told with each cycle. An
-// operator that does not read, or sends more than a shard takes, holds up its own session
-// and nothing else.
+// An operator speaks for the tenant that its certificate names, and for no other: every message
+// says for whom it is, and one that says another name ends the session. Its reports are handed to
+// the shard, and the shard's decisions are told with each cycle. An operator that does not read, or
+// sends more than a shard takes, holds up its own session and nothing else.
 package session
 
 import (

@@ -1,8 +1,15 @@
-// Package attest tells which workloads the process is that calls on a local socket.
+// Package attest identifies the process that calls on a local socket, and tells which workloads it
+// is.
 //
 // A connection is held to the process that opened it. The kernel is asked about it at every call,
-// and again before everything that a stream sends: a process that ended, or became another
-// program, gets nothing more, whoever else holds its connection.
+// and again before everything that a stream sends: a process that ended, or became another program,
+// gets nothing more, whoever else holds its connection.
+//
+// User and group are those of the moment of connecting, and cannot be forged. The rest is read from
+// /proc, of the very process that connected: a handle on it (pidfd_open(2)) tells when it has
+// ended, so that a number that another process took over is noticed. Programs of one user can trace
+// each other, so that a path tells them apart by mistake only, and not under attack: see
+// docs/explanation/workloads.md.
 package attest
 
 import (
@@ -476,7 +483,7 @@ func (c *Callers) refuse(reason string, pid int32, err error, more ...slog.Attr)
 }
 
 // Look returns what the kernel says of a running process, with the hash of its executable. Errors
-// are those of package process.
+// are those of [Process].
 func (c *Callers) Look(ctx context.Context, pid int32) (workload.Facts, error) {
 	p, err := FindProcess(pid, &c.hashes)
 	if err != nil {

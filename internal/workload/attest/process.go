@@ -15,14 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/workload"
 )
 
-// From package process: asks the kernel which process is on the other end of a unix socket.
-//
-// User and group are those of the moment of connecting, and cannot be forged. The rest is read
-// from /proc, of the very process that connected: a handle on it (pidfd_open(2)) tells when it
-// has ended, so that a number that another process took over is noticed. Programs of one user
-// can trace each other, so that a path tells them apart by mistake only, and not under attack:
-// see docs/explanation/workloads.md.
-
 // Limits of what is read of a process.
 const (
 	// MaxExecutable bounds the bytes of an executable that is hashed.

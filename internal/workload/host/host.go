@@ -1,5 +1,10 @@
-// Package host gives the processes of a node their identities: it follows what is assigned to the
-// node, keeps it certified, and serves it on a socket for local processes.
+// Package host gives the processes of a node their identities: it follows which workloads are
+// assigned to the node, keeps them certified, and serves their certificates on a local socket.
+//
+// An [Issuer] gets the certificates. One is in use as soon as a coordinator has signed it, and on
+// disk soon after, so that a node that restarts has it at once, with or without coordinators. A new
+// key is made each time. Nothing out of date is given to anybody; a certificate that cannot be
+// renewed is given until its end.
 package host
 
 import (

@@ -1,8 +1,9 @@
-// Package story shows, beside a cluster that somebody tries out, whom programs believe that meet
-// over connections: endpoints whose certificate files rotate or are wrong, processes of a member,
-// and a member that is banned. All that serves is a process of its own, and so is the agent that
-// gives processes their identities. They end with the steps, or with the process that started
-// them.
+// Package story has the steps of `fealty dev` that show which certificates and tokens programs
+// accept: endpoints whose certificate files rotate or are wrong, processes of a member, and a
+// member that is banned. It makes a small PKI for an operator ([PKISet]).
+//
+// All that serves is a process of its own, and so is the agent that gives processes their
+// identities. They end with the steps, or with the process that started them.
 package story
 
 import (

@@ -66,7 +66,7 @@ func TestBesideAnAgent(t *testing.T) {
 	if a.ID().String() != "spiffe://test.example/data/node-a" {
 		t.Fatalf("it is %s", a.ID())
 	}
-	link := client.New(client.UplinkConfig{Source: a.Source(), Addresses: func() []string {
+	link := client.New(client.LinkConfig{Source: a.Source(), Addresses: func() []string {
 		// Those that do not answer are passed over.
 		return append([]string{"127.0.0.1:1"}, a.Coordinators()...)
 	}})

@@ -19,11 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/signed/order"
 )
 
-// From package planned: keeps the newest plan of quotas and providers that a shard was told.
-//
-// The plan is on disk, so that a shard which starts while no coordinator answers keeps to it. A
-// shard that was told none knows of no bound, and so nothing is known to it: it has to wait.
-
 const (
 	// DefaultEvery is how often a shard asks for the plan.
 	DefaultEvery = 5 * time.Second

@@ -109,7 +109,7 @@ func TestWhoeverAnswers(t *testing.T) {
 	at := []string{"127.0.0.1:1", c.serve(identity.Data, impostor), c.serve(identity.Coordinator, a),
 		c.serve(identity.Coordinator, b)}
 	log := make(lines, 64)
-	link := nodeclient.New(nodeclient.UplinkConfig{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) },
+	link := nodeclient.New(nodeclient.LinkConfig{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) },
 		Log: slog.New(slog.NewJSONHandler(log, nil))})
 	client := fealtyv1.NewDomainServiceClient(link)
 	call := func() error {
@@ -128,7 +128,7 @@ func TestWhoeverAnswers(t *testing.T) {
 	// Who is rejected stands in the log of the process, in its format, and not in that of the library.
 	log.await(t, `"msg":"endpoint rejected`)
 	link.Close()
-	link = nodeclient.New(nodeclient.UplinkConfig{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) },
+	link = nodeclient.New(nodeclient.LinkConfig{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return slices.Clone(at) },
 		Log: slog.New(slog.DiscardHandler)})
 	client = fealtyv1.NewDomainServiceClient(link)
 	a.answer = func() error { return status.Error(codes.PermissionDenied, "no") }
@@ -185,7 +185,7 @@ func TestLeftWhileCalling(t *testing.T) {
 	var at atomic.Pointer[string]
 	known := func(address string) { at.Store(&address) }
 	known(silent.Addr().String())
-	link := nodeclient.New(nodeclient.UplinkConfig{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return []string{*at.Load()} }})
+	link := nodeclient.New(nodeclient.LinkConfig{Source: c.source(identity.Shard, "s"), Addresses: func() []string { return []string{*at.Load()} }})
 	defer link.Close()
 	call := func() error {
 		_, err := fealtyv1.NewDomainServiceClient(link).ListDomains(t.Context(), &fealtyv1.ListDomainsRequest{})

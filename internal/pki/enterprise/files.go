@@ -1,5 +1,8 @@
-// Package enterprise follows the three files of an operator's PKI for a process that
-// proves itself by them, and words what is wrong with them.
+// Package enterprise lets a process prove itself with a certificate of the operator's own PKI: it
+// follows the three files (certificate, key, roots), and explains what is wrong with them.
+//
+// For a coordinator it decides which certificate is shown beside the enrolment key, and which entry
+// of a manifest admits the coordinator by it ([Certificate]).
 package enterprise
 
 import (

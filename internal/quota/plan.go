@@ -1,8 +1,12 @@
-// Package quota is what the coordinators tell all shards: how many machines a tenant may have,
-// and which providers there are.
+// Package quota defines the plan that coordinators send to all shards, and follows it on a shard:
+// how many machines a tenant may have, and which providers there are.
 //
-// A plan is small, and travels whole: a shard has one version of it or another, and never a part
+// A [Plan] is small, and travels whole: a shard has one version of it or another, and never a part
 // of two. See docs/explanation/actuation.md.
+//
+// A [Follower] keeps the newest plan on disk, so that a shard which starts while no coordinator
+// answers keeps to it. A shard that was never told a plan knows no bound, and so nothing is known
+// to it: it has to wait.
 package quota
 
 import (

@@ -19,8 +19,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 )
 
-// From package sourcetest: has what every credential.Source keeps, as cases for tests of one.
-
 // Subject is a source, and the hands that change what it reads.
 type Subject struct {
 	Source credential.Source

@@ -1,9 +1,5 @@
-// Package shard runs shards, and a provider whose machines are processes, as programs of their
-// own before a cluster that somebody tries out, and shows there what becomes of a zombie.
-//
-// A shard is stopped where it stands (SIGSTOP), a successor with its identity works, and the
-// stopped one is woken: nothing of that can be shown within one process. All programs end with
-// the fleet, or with the process that started it, however that ends; so do the machines.
+// Package shard runs shards, and a provider of processes, as separate programs for `fealty dev`,
+// and shows what becomes of a shard process that was replaced and does not know it.
 package shard
 
 import (

@@ -1,7 +1,5 @@
 package signed
 
-// From package fenceform: has the bounds of what the fence reads, and the words by which it travels over gRPC.
-
 // Bounds of what a statement names, in bytes.
 const (
 	MaxName      = 320  // of a cluster, holder, domain or resource

@@ -1,5 +1,5 @@
-// Package client is the way to one of several coordinators: calls try them in turn until one
-// answers.
+// Package client calls the coordinators of a cluster for a command: it tries one after the other
+// until one answers, for as long as the command waits.
 package client
 
 import (

@@ -15,9 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// From package enrolment: decides which certificate of an operator's PKI a coordinator shows
-// beside its enrolment key, and which entry of a manifest admits it by them.
-
 // A Certificate is the one that a coordinator shows. It follows the operator's files, but
 // takes what is new in them only where the coordinator stays who it is. A nil one is that
 // of a coordinator without files.

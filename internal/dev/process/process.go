@@ -1,5 +1,4 @@
-// Package process runs programs as processes of their own beside a cluster that somebody tries
-// out. They end with this process, however that ends.
+// Package process starts and stops the programs that `fealty dev` runs as processes of their own.
 package process
 
 import (

@@ -14,13 +14,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// From package tokenkey: says by which keys JWT-SVIDs are verified.
-//
-// Each config signing key has a P-256 key beside it that signs JWT-SVIDs, as that standard takes
-// no Ed25519 key, and vouches for it in a statement. So a token's key is believed as long as the
-// trust bundle lists its config signing key, and is revoked with it. See
-// docs/explanation/workloads.md.
-
 // MaxStatements bounds how many there can be: as many as a trust bundle has config signing keys.
 const MaxStatements = 64
 

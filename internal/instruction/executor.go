@@ -16,13 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/signed/order"
 )
 
-// From package instructed: does what a member is told to do once, and never twice (I5).
-//
-// A begin is on disk before it happens, and its outcome before anybody hears of it: an
-// instruction that comes again is answered and not done again, and one that was under way when
-// the process ended has an unknown outcome and is not begun again. Ids are kept for as long as
-// they can come again. See docs/explanation/fencing.md.
-
 const (
 	// DefaultEvery is how often a member asks what it is to do.
 	DefaultEvery = 2 * time.Second

@@ -18,9 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 )
 
-// From package registrycmd: has the commands over what shards are told: fealty quota list, put and
-// delete, and fealty provider list, put and delete.
-
 // Quotas are the commands below fealty quota.
 func Quotas() []command.Command { return []command.Command{listQuotas(), putQuota(), deleteQuota()} }
 

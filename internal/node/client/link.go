@@ -20,9 +20,6 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// From package uplink: calls whichever coordinator answers, for a program that runs beside an
-// agent.
-
 // attempt is how long one coordinator is waited for: one that was cut off says nothing.
 const attempt = 5 * time.Second
 
@@ -32,8 +29,8 @@ const maxResponse = 4 << 20
 // ErrNobody is matched when no coordinator is known, or none answered.
 var ErrNobody = errors.New("no coordinator answers")
 
-// UplinkConfig is what a link needs. All of it is required.
-type UplinkConfig struct {
+// LinkConfig is what a link needs. All of it is required.
+type LinkConfig struct {
 	Source credential.Source
 	// Addresses returns where coordinators are now, as host:port.
 	Addresses func() []string
@@ -45,7 +42,7 @@ type UplinkConfig struct {
 // Link makes unary calls at one coordinator, and goes on to the next one when it does not
 // answer. It is a [grpc.ClientConnInterface], and may be used by several goroutines.
 type Link struct {
-	cfg UplinkConfig
+	cfg LinkConfig
 
 	mu     sync.Mutex
 	at     string     // guarded by mu
@@ -55,7 +52,7 @@ type Link struct {
 }
 
 // New returns a link. It connects with the first call; close it when done.
-func New(cfg UplinkConfig) *Link { return &Link{cfg: cfg} }
+func New(cfg LinkConfig) *Link { return &Link{cfg: cfg} }
 
 // Close ends all calls.
 func (l *Link) Close() error {

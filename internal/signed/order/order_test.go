@@ -137,7 +137,7 @@ func oneCapital(t *testing.T, digest string) string {
 	return digest[:i] + strings.ToUpper(digest[i:i+1]) + digest[i+1:]
 }
 
-// signed signs a payload as package statement documents it, whatever it says.
+// signed signs a payload as package signed documents it, whatever it says.
 func signed(key ed25519.PrivateKey, typ, payload string) string {
 	text := "FealtyPAEv1"
 	for _, part := range []string{typ, cluster, payload} {

@@ -1,4 +1,5 @@
-// Package provider has the bounds of what a provider says and is told, and the name of a holder without identity.
+// Package provider has the limits of what a provider may say and be told, and the name that stands
+// for a holder without an identity.
 package provider
 
 import "errors"

@@ -1,9 +1,5 @@
-// Package contexts is the identities that a person keeps, each in a folder under a name,
-// and which of them counts when nothing else is named.
-//
-// Names are the person's own words for clusters; who somebody is says the identity in
-// the folder, and not its name. Folders have mode 0700 and files 0600; the identity
-// itself is written and read by whoever logs in, not here.
+// Package contexts keeps a person's identities, each in a folder under a name, and says which is
+// used when none is named.
 package contexts
 
 import (

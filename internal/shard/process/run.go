@@ -1,5 +1,12 @@
-// Package process runs a shard as a process: its providers over the API, the sessions of
-// operators, its journal, and the epoch that it acts under.
+// Package process runs a shard as a process: it connects providers over the API, serves the
+// sessions of operators, keeps the journal, and gets the epoch that the shard acts under.
+//
+// [Handover] gives the journal to the audit log of the cluster. The journal on the shard's disk
+// comes first: nothing waits for a coordinator. Whenever one can be reached it is given what it
+// does not have yet, in its order, and answers how far it has each chain. So nothing has to be
+// remembered here: a process that starts asks, and an answer that was lost is asked for again. A
+// store that was restored from a backup is given again what it lost, as far as the journal still
+// has it.
 package process
 
 import (

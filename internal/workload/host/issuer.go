@@ -26,13 +26,6 @@ import (
 	"github.com/fealty-io/fealty/internal/workload"
 )
 
-// From package issuance: keeps every workload that a node registers certified.
-//
-// A certificate is in use as soon as a coordinator has signed it, and on disk soon after, so that
-// a node that restarts has it at once, with or without coordinators. A new key is made each time.
-// Nothing out of date is given to anybody; a certificate that cannot be renewed is given
-// until its end.
-
 const (
 	// MaxBatch is how many workloads are asked about in one call.
 	MaxBatch = 64

@@ -1,5 +1,5 @@
-// Package order has what a coordinator signs for the members of its cluster, beside terms, grants and assignments:
-// what a member is to do once, and what a document of a version is. Members alone read it.
+// Package order has the orders that a coordinator signs for members of its cluster, beside terms,
+// grants and assignments: what a member is to do once, and what a document of a version is.
 package order
 
 import (

@@ -15,8 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 )
 
-// From package domaincmd: has the commands over domains: fealty domain list, show, assign and unassign.
-
 // DomainCommands are those below fealty domain.
 func DomainCommands() []command.Command {
 	return []command.Command{list(), show(), assign(), unassign()}

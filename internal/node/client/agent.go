@@ -1,9 +1,9 @@
-// Package client gives a program who it is, and whom it believes, from the folder of the
-// agent that runs beside it.
+// Package client gives a program on a member its identity and trust from the folder of the agent,
+// and calls to coordinators.
 //
-// The agent joins, renews and verifies; a program beside it reads what it keeps, and follows
-// it. The last good state stays in use while a newer one cannot be read, or is of another
-// member (I14).
+// The agent joins, renews and verifies; a program on the same machine reads what the agent keeps,
+// and follows it ([Agent]). The last good state stays in use while a newer one cannot be read, or
+// is of another member (I14). [Link] calls whichever coordinator answers.
 package client
 
 import (

@@ -15,8 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/instruction"
 )
 
-// From package instructcmd: has the commands over instructions: fealty instruction give and list.
-
 // InstructionCommands are those below fealty instruction.
 func InstructionCommands() []command.Command { return []command.Command{give(), listInstructions()} }
 

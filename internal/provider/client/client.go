@@ -1,7 +1,7 @@
-// Package client is a provider as a shard sees it: over the API, behind its fence.
+// Package client lets a shard call a provider over the API, behind the provider's fence.
 //
-// The two have types of their own, as a provider is another program. A word of one that
-// the other cannot mean is an error here.
+// Shard and provider have types of their own, as a provider is another program. A value of one that
+// the other has no meaning for is an error here.
 package client
 
 import (
