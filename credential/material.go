@@ -42,7 +42,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // ErrNoMaterial is what a [Source] answers that has no material yet, and what a
@@ -135,7 +134,7 @@ type Material struct {
 	chain       []*x509.Certificate
 	signer      func() crypto.Signer // a closure, so that no printer walks into the key
 	bundle      *identity.Bundle
-	roots       identityauthor.OperatorRoots // of proving material; nil otherwise
+	roots       *identity.OperatorRoots // of proving material; nil otherwise
 	id          identity.ID
 	fingerprint [32]byte
 	notAfter    time.Time
@@ -206,7 +205,7 @@ type proofConfig struct {
 // [ErrNoMaterial]. It fails with a [*MaterialError] unless the key is the leaf's and
 // the chain verifies now, for client authentication.
 func currentProof(cfg proofConfig) (*Material, error) {
-	m, _, err := newProof(cfg, false, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+	m, _, err := newProof(cfg, false, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return nil, r.Verify(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 	return m, err
@@ -215,12 +214,12 @@ func currentProof(cfg proofConfig) (*Material, error) {
 // acceptedProof is currentProof for what an earlier release took. newer is why nobody has to
 // believe it any more, if that is so.
 func acceptedProof(cfg proofConfig) (m *Material, newer, err error) {
-	return newProof(cfg, true, func(r identityauthor.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+	return newProof(cfg, true, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return r.VerifyAccepted(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 }
 
-func newProof(cfg proofConfig, accepted bool, verify func(identityauthor.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
+func newProof(cfg proofConfig, accepted bool, verify func(*identity.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
 	now := cfg.Now
 	if now == nil {
 		now = time.Now
@@ -228,7 +227,7 @@ func newProof(cfg proofConfig, accepted bool, verify func(identityauthor.Operato
 	if len(cfg.Chain) == 0 || cfg.Key == nil || slices.Contains(cfg.Chain, nil) {
 		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "a proof needs a certificate and its private key"}
 	}
-	roots, err := identityauthor.NewOperatorRoots(cfg.Roots)
+	roots, err := identity.NewOperatorRoots(cfg.Roots)
 	if err != nil {
 		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates cannot be used", Err: err}
 	}

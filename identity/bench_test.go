@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
@@ -55,17 +54,6 @@ func BenchmarkParse(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := identity.Parse("spiffe://prod.example/shard/eu-1"); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkLint(b *testing.B) {
-	w := newWorld(b)
-	template := *w.leaf
-	template.MaxPathLen = 0
-	for b.Loop() {
-		if err := identity.LeafProfile().Lint(&template, w.mesh.Cert, w.leafKey.Public(), time.Now()); err != nil {
 			b.Fatal(err)
 		}
 	}

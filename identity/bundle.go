@@ -53,7 +53,7 @@ type Bundle struct {
 
 	// operator is set for a bundle of [NewOperatorBundle]: its chains are verified by
 	// that alone.
-	operator *operatorRoots
+	operator *OperatorRoots
 
 	isMesh      map[KeyID]bool
 	isBannedID  map[ID]bool
@@ -69,7 +69,7 @@ type Bundle struct {
 // Errors: one that matches [ErrInvalidID] for the cluster, [*ChainError] for a root, or a
 // plain one that names the field.
 func NewBundle(cfg BundleConfig) (*Bundle, error) {
-	if err := checkCluster(cfg.Cluster); err != nil {
+	if err := CheckCluster(cfg.Cluster); err != nil {
 		return nil, fmt.Errorf("identity: BundleConfig.Cluster: %w", err)
 	}
 	if len(cfg.Roots) == 0 {
@@ -93,11 +93,11 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 		roots []*x509.Certificate
 	}{{"Roots", cfg.Roots}, {"RetiredRoots", cfg.RetiredRoots}} {
 		for i, root := range list.roots {
-			if err := rootProfile().checkShape(root); err != nil {
-				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, err)
+			if r := identity.RootProfile().CheckShape(root); r != nil {
+				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, (*ChainError)(r))
 			}
-			if err := checkSelfSigned(root); err != nil {
-				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, err)
+			if r := identity.CheckSelfSigned(root); r != nil {
+				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, (*ChainError)(r))
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 	}
 	for i, id := range cfg.BannedIDs {
 		if id.Cluster() != cfg.Cluster {
-			return nil, fmt.Errorf("identity: BundleConfig.BannedIDs[%d] is %s, which is not of cluster %s: it would ban nobody", i, clip(id.String()), cfg.Cluster)
+			return nil, fmt.Errorf("identity: BundleConfig.BannedIDs[%d] is %s, which is not of cluster %s: it would ban nobody", i, identity.Clip(id.String()), cfg.Cluster)
 		}
 	}
 	if i := slices.Index(cfg.MeshKeys, KeyID{}); i >= 0 {
@@ -264,14 +264,6 @@ func setOf[T comparable](list []T) map[T]bool {
 	return set
 }
 
-func checkSelfSigned(root *x509.Certificate) *ChainError {
-	if err := root.CheckSignatureFrom(root); err != nil {
-		return &ChainError{Certificate: "root", Rule: "self-signed", Section: "RFC 5280 §3.2",
-			Detail: "its own key did not sign it: " + err.Error(), Reason: ErrUntrusted}
-	}
-	return nil
-}
-
 // Verified is what a chain that passed [Bundle.Verify] says.
 type Verified struct {
 	// ID is the peer's identity, of the bundle's cluster; zero if IDErr is set.
@@ -293,7 +285,7 @@ func (v Verified) Peer(addr string) Peer {
 
 // Verify decides at the time now whether chain is genuine. It is the leaf, its mesh CA,
 // and, if the sender gave it too, the root: exactly these, in this order. Under a bundle
-// of [NewOperatorBundle] it is what operatorRoots.Verify takes.
+// of [NewOperatorBundle] it is what [OperatorRoots.Verify] takes.
 //
 // The certificates must come from a parser. A bundle remembers a few mesh CAs that it
 // accepted, by their bytes, and does not check their profile and signature again: it then
@@ -340,12 +332,12 @@ func (b *Bundle) verify(chain []*x509.Certificate, now time.Time) (Verified, err
 	if err := p.run(anchorRules); err != nil {
 		return Verified{}, err
 	}
-	if err := leafProfile().checkShape(p.leaf()); err != nil {
-		return Verified{}, err
+	if r := identity.LeafProfile().CheckShape(p.leaf()); r != nil {
+		return Verified{}, (*ChainError)(r)
 	}
 	if !p.recalled {
-		if err := meshCAProfile().checkShape(p.mesh()); err != nil {
-			return Verified{}, err
+		if r := identity.MeshCAProfile().CheckShape(p.mesh()); r != nil {
+			return Verified{}, (*ChainError)(r)
 		}
 	}
 	// Every root passed its profile in NewBundle.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -169,11 +168,11 @@ func TestBundleFingerprint(t *testing.T) {
 func TestKeyID(t *testing.T) {
 	a := pkitest.NewAuthority(t, "prod.example")
 	chain, key := a.Issue(t, a.ID(t, identity.Shard, "s"))
-	of, err := identityauthor.KeyOfPublic(key.Public())
+	of, err := identity.KeyOfPublic(key.Public())
 	if err != nil || of != identity.KeyOf(chain[0]) || of.IsZero() {
 		t.Fatalf("KeyOfPublic = %v, %v, KeyOf = %v", of, err, identity.KeyOf(chain[0]))
 	}
-	if back, err := identityauthor.ParseKeyID(of.String()); err != nil || back != of || len(of.String()) != 64 {
+	if back, err := identity.ParseKeyID(of.String()); err != nil || back != of || len(of.String()) != 64 {
 		t.Errorf("ParseKeyID(%v) = %v, %v", of, back, err)
 	}
 	var read identity.KeyID
@@ -184,7 +183,7 @@ func TestKeyID(t *testing.T) {
 		t.Error("a certificate that was not parsed has a key id")
 	}
 	for _, bad := range []any{nil, "key", struct{}{}} {
-		if _, err := identityauthor.KeyOfPublic(bad); err == nil {
+		if _, err := identity.KeyOfPublic(bad); err == nil {
 			t.Errorf("KeyOfPublic(%T): no error", bad)
 		}
 		if _, err := internalidentity.SubjectKeyID(bad); err == nil {

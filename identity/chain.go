@@ -7,18 +7,20 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // The reasons of a [ChainError], by what to do about them: each matches its own.
 var (
 	// ErrUntrusted: no root or mesh CA of the bundle vouches for the chain.
-	ErrUntrusted = errors.New("certificate chain is not trusted")
+	ErrUntrusted = identity.ErrUntrusted
 	// ErrExpired: vouched for, and past or before its time.
-	ErrExpired = errors.New("certificate is out of date")
+	ErrExpired = identity.ErrExpired
 	// ErrBanned: vouched for, and its identity or a key in it is banned.
 	ErrBanned = errors.New("certificate is banned")
 	// ErrProfile: not a certificate that a cluster mints.
-	ErrProfile = errors.New("certificate is not of the profile")
+	ErrProfile = identity.ErrProfile
 )
 
 // ChainError says which rule refused a certificate or a chain.
@@ -91,6 +93,9 @@ func (p *path) recall() {
 	}
 }
 
+// rule is one row of a table of checks: what it is called (stable: a metric label), and where it is written.
+type rule struct{ Name, Section string }
+
 // chainRule is a rule about a whole chain. check returns "" or what is wrong.
 type chainRule struct {
 	rule
@@ -130,7 +135,7 @@ var formRules = []chainRule{
 	{rule{"parsed", "RFC 5280 §4.1"}, "chain", ErrProfile, func(p *path) string {
 		// The rules below print names, and these may be as long as a certificate.
 		for i, c := range p.chain {
-			if detail := parsed(c, time.Time{}); detail != "" {
+			if detail := identity.Parsed(c, time.Time{}); detail != "" {
 				return fmt.Sprintf("certificate %d: %s", i, detail)
 			}
 		}
@@ -154,13 +159,13 @@ var anchorRules = []chainRule{
 			p.retired = len(p.roots) > 0
 		}
 		if len(p.roots) == 0 {
-			return fmt.Sprintf("issued by %s, which is no root of the trust bundle", clip(p.mesh().Issuer.String()))
+			return fmt.Sprintf("issued by %s, which is no root of the trust bundle", identity.Clip(p.mesh().Issuer.String()))
 		}
 		return ""
 	}},
 	{rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ErrUntrusted, func(p *path) string {
 		if len(p.chain) == 3 && !slices.ContainsFunc(p.roots, p.chain[2].Equal) {
-			return fmt.Sprintf("root %s is not the one of the trust bundle", clip(p.chain[2].Subject.String()))
+			return fmt.Sprintf("root %s is not the one of the trust bundle", identity.Clip(p.chain[2].Subject.String()))
 		}
 		return ""
 	}},
@@ -168,8 +173,18 @@ var anchorRules = []chainRule{
 
 // trustRules check the links from the leaf to the root.
 var trustRules = []chainRule{
-	{linkRules[0].rule, "leaf", ErrUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
-	{linkRules[1].rule, "leaf", ErrUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
+	{rule{"issuer-name", "RFC 5280 §6.1.3 (a)(4)"}, "leaf", ErrUntrusted, func(p *path) string {
+		if leaf, mesh := p.leaf(), p.mesh(); !bytes.Equal(leaf.RawIssuer, mesh.RawSubject) {
+			return fmt.Sprintf("issued by %s, and the next certificate is of %s", identity.Clip(leaf.Issuer.String()), identity.Clip(mesh.Subject.String()))
+		}
+		return ""
+	}},
+	{rule{"issuer-key-id", "RFC 5280 §4.2.1.1"}, "leaf", ErrUntrusted, func(p *path) string {
+		if leaf, mesh := p.leaf(), p.mesh(); !bytes.Equal(leaf.AuthorityKeyId, mesh.SubjectKeyId) {
+			return fmt.Sprintf("issued by key %x, and the next certificate is of key %x", leaf.AuthorityKeyId, mesh.SubjectKeyId)
+		}
+		return ""
+	}},
 	{rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ErrUntrusted, func(p *path) string {
 		if p.recalled {
 			return "" // by the same roots, because a bundle has no others
@@ -193,7 +208,7 @@ var acceptRules = []chainRule{
 	}},
 	{rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ErrBanned, func(p *path) string {
 		if p.bundle.isBannedID[p.id] {
-			return "identity " + clip(p.id.String()) + " is banned"
+			return "identity " + identity.Clip(p.id.String()) + " is banned"
 		}
 		return ""
 	}},
@@ -226,7 +241,7 @@ var acceptRules = []chainRule{
 			return ""
 		}
 		if id, key, _ := voucherOf(p.leaf(), p.id); p.bundle.Banned(id, key) {
-			return "member " + clip(id.String()) + ", which vouches for it, is banned"
+			return "member " + identity.Clip(id.String()) + ", which vouches for it, is banned"
 		}
 		return ""
 	}},
@@ -250,20 +265,20 @@ func (p *path) identify() {
 
 // checkDates wants leaf, mesh CA and one of the matching roots in date.
 func (p *path) checkDates(now time.Time) error {
-	if err := leafProfile().checkDates(p.leaf(), now); err != nil {
-		return err
+	if r := identity.LeafProfile().CheckDates(p.leaf(), now); r != nil {
+		return (*ChainError)(r)
 	}
-	if err := meshCAProfile().checkDates(p.mesh(), now); err != nil {
-		return err
+	if r := identity.MeshCAProfile().CheckDates(p.mesh(), now); r != nil {
+		return (*ChainError)(r)
 	}
 	var first *ChainError
 	for _, root := range p.roots {
-		err := rootProfile().checkDates(root, now)
-		if err == nil {
+		r := identity.RootProfile().CheckDates(root, now)
+		if r == nil {
 			return nil
 		}
 		if first == nil {
-			first = err
+			first = (*ChainError)(r)
 		}
 	}
 	return first

@@ -15,7 +15,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -24,7 +23,7 @@ func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
 	first := a.MeshCA()
 	a.AddMeshCA(t)
 	b := a.Bundle()
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		id := a.ID(t, kind, "eu-1")
 		for name, opts := range map[string][]pkitest.IssueOption{
 			"P-256":       nil,
@@ -268,7 +267,7 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 func TestCoordinatorNeedsOnlyARoot(t *testing.T) {
 	a := pkitest.NewAuthority(t, "prod.example")
 	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 		_, err := b.Verify(chain, time.Now())
 		if accepted := err == nil; accepted != (kind == identity.Coordinator) {
@@ -293,14 +292,13 @@ func TestValidityIsCheckedAtEveryLevel(t *testing.T) {
 			{tc.c.NotAfter, ""},
 			{tc.c.NotAfter.Add(time.Nanosecond), "expired"},
 		} {
-			err := checks[tc.level](tc.c, at.now)
-			refusal, _ := errors.AsType[*identity.ChainError](err)
+			refusal := checks[tc.level](tc.c, at.now)
 			switch {
-			case at.rule == "" && err != nil:
-				t.Errorf("%s at %v: %v", tc.level, at.now, err)
+			case at.rule == "" && refusal != nil:
+				t.Errorf("%s at %v: %v", tc.level, at.now, refusal)
 			case at.rule == "":
-			case refusal == nil || refusal.Rule != at.rule || !errors.Is(err, identity.ErrExpired):
-				t.Errorf("%s at %v: %v, want rule %s", tc.level, at.now, err, at.rule)
+			case refusal == nil || refusal.Rule != at.rule || refusal.Reason != identity.ErrExpired:
+				t.Errorf("%s at %v: %v, want rule %s", tc.level, at.now, refusal, at.rule)
 			case !refusal.Now.Equal(at.now) || !refusal.NotBefore.Equal(tc.c.NotBefore) || !refusal.NotAfter.Equal(tc.c.NotAfter):
 				t.Errorf("%s at %v: times are %v to %v at %v", tc.level, at.now, refusal.NotBefore, refusal.NotAfter, refusal.Now)
 			}
@@ -523,8 +521,8 @@ func TestReasons(t *testing.T) {
 		}
 	}
 	var zero identity.Profile
-	if err := zero.Check(newWorld(t).leaf, time.Now()); !errors.Is(err, identity.ErrProfile) {
-		t.Errorf("the zero Profile: %v, want ErrProfile", err)
+	if r := zero.Check(newWorld(t).leaf, time.Now()); r == nil || r.Reason != identity.ErrProfile {
+		t.Errorf("the zero Profile: %v, want ErrProfile", r)
 	}
 }
 
@@ -540,7 +538,7 @@ func TestRetiredRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		for name, a := range map[string]*pkitest.Authority{"old": old, "new": now} {
 			chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 			for _, chain := range [][]*x509.Certificate{chain, append(slices.Clone(chain), a.Root().Cert)} {

@@ -7,7 +7,7 @@
 // and a peer proves it with a certificate chain that this package verifies. Four
 // promises:
 //
-//   - [FromCertificate] is the only reader of URI SANs. A certificate with zero or
+//   - [FromCertificate] alone makes an identity of URI SANs. A certificate with zero or
 //     several of them, or with one that is not exactly of the form above,
 //     identifies nobody.
 //   - [Bundle.Verify] accepts the certificates that a Fealty cluster mints and no
@@ -21,6 +21,6 @@
 //     an authority cannot mint what its own cluster refuses.
 //
 // The package does no I/O, starts no goroutine and reads no clock: callers pass the
-// time. Only the check of a template uses randomness. The rights of an identity are decided
+// time. The rights of an identity are decided
 // elsewhere, and so is revocation beyond the bans that a [Bundle] carries.
 package identity

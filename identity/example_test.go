@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -167,3 +168,70 @@ type exampleTB struct{ testing.TB }
 func (exampleTB) Helper()                   {}
 func (exampleTB) Fatal(args ...any)         { panic(fmt.Sprint(args...)) }
 func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
+
+// What people type is checked before there is an identity: a name of a cluster, a kind, the id of a key.
+func ExampleCheckCluster() {
+	fmt.Println(identity.CheckCluster("prod.example"))
+	fmt.Println(errors.Is(identity.CheckCluster("Prod Example"), identity.ErrInvalidID))
+	fmt.Println(identity.Kinds())
+	// Output:
+	// <nil>
+	// true
+	// [coordinator data witness shard operator provider workload admin readonly]
+}
+
+// A key has one id, whether it is known from a certificate or by itself.
+func ExampleKeyOfPublic() {
+	tb := exampleTB{}
+	authority := pkitest.NewAuthority(tb, "prod.example")
+	chain, key := authority.Issue(tb, authority.ID(tb, identity.Data, "node-a"))
+	id, err := identity.KeyOfPublic(key.Public())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pinned, err := identity.ParseKeyID(id.String())
+	fmt.Println(pinned == identity.KeyOf(chain[0]), err)
+	// Output:
+	// true <nil>
+}
+
+// A workload is believed as long as the member that vouches for it is: a certificate says which one that is.
+func ExampleVoucherOf() {
+	tb := exampleTB{}
+	authority := pkitest.NewAuthority(tb, "prod.example")
+	chain, _ := authority.Issue(tb, authority.ID(tb, identity.Workload, "billing/api"))
+	if _, err := authority.Bundle().Verify(chain, time.Now()); err != nil {
+		fmt.Println(err)
+		return
+	}
+	member, _, err := identity.VoucherOf(chain[0])
+	fmt.Println(member, err)
+	// Output:
+	// spiffe://prod.example/data/voucher <nil>
+}
+
+// A chain of an operator's own PKI is verified by RFC 5280, for the usages that are needed. Its names are shown as they
+// were signed.
+func ExampleOperatorRoots() {
+	tb := exampleTB{}
+	pki := pkitest.NewPKI(tb, "corp", nil)
+	chain := pki.Issue(tb, pkitest.NewKey(tb), func(c *x509.Certificate) {
+		c.URIs = []*url.URL{{Scheme: "https", Host: "inventory.corp.example", Path: "/host/17"}}
+	})
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(roots.Verify(chain, time.Now(), x509.ExtKeyUsageClientAuth))
+	fmt.Println(identity.URIs(chain[0]))
+
+	stranger := pkitest.NewPKI(tb, "elsewhere", nil)
+	err = roots.Verify(stranger.Issue(tb, pkitest.NewKey(tb), nil), time.Now(), x509.ExtKeyUsageClientAuth)
+	fmt.Println(errors.Is(err, identity.ErrUntrusted))
+	// Output:
+	// <nil>
+	// [https://inventory.corp.example/host/17] <nil>
+	// true
+}

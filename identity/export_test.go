@@ -3,11 +3,13 @@ package identity
 import (
 	"crypto/x509"
 	"slices"
+
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // The tests compare and count these, and nobody else needs them.
 var (
-	Encoding    = encoding
+	Encoding    = identity.Encoding
 	Scan        = scan
 	ParseSlowly = parseSlowly
 )
@@ -31,17 +33,14 @@ func AddChecked(b *Bundle, c *x509.Certificate) { b.checked.add(c) }
 
 // The profiles and the rules.
 var (
-	NewOperatorRoots = newOperatorRoots
-
 	ChainRules    = allChainRules
 	OperatorRules = allOperatorRules
-	LeafProfile   = leafProfile
-	MeshCAProfile = meshCAProfile
-	RootProfile   = rootProfile
+	LeafProfile   = identity.LeafProfile
+	MeshCAProfile = identity.MeshCAProfile
+	RootProfile   = identity.RootProfile
 )
 
 type (
-	Profile       = profile
-	OperatorRoots = operatorRoots
-	IDError       = idError
+	Profile = identity.Profile
+	IDError = idError
 )

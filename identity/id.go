@@ -37,8 +37,8 @@ const (
 	Readonly    Kind = "readonly"
 )
 
-// kinds returns every kind, in the order in which they are documented.
-func kinds() []Kind {
+// Kinds returns every kind, in the order in which they are documented.
+func Kinds() []Kind {
 	return []Kind{Coordinator, Data, Witness, Shard, Operator, Provider, Workload, Admin, Readonly}
 }
 
@@ -62,7 +62,7 @@ type idError struct {
 }
 
 func (e *idError) Error() string {
-	return fmt.Sprintf("%s %s refused: %s", e.Part, clip(e.Value), e.Why)
+	return fmt.Sprintf("%s %s refused: %s", e.Part, identity.Clip(e.Value), e.Why)
 }
 
 // Is makes every idError match [ErrInvalidID].
@@ -86,7 +86,7 @@ type ID struct {
 //
 // Errors: they match [ErrInvalidID].
 func New(cluster string, kind Kind, name string) (ID, error) {
-	if err := checkCluster(cluster); err != nil {
+	if err := CheckCluster(cluster); err != nil {
 		return ID{}, err
 	}
 	if err := checkKind(kind); err != nil {
@@ -180,10 +180,10 @@ func scan(uri string) (ID, bool) {
 // isSegment reports whether s can be a path segment, if its bytes can (SPIFFE-ID §2.2).
 func isSegment(s string) bool { return s != "" && s != "." && s != ".." }
 
-// checkCluster reports whether name can be a cluster's name: see [New].
+// CheckCluster reports whether name can be a cluster's name: see [New].
 //
 // Errors: they match [ErrInvalidID].
-func checkCluster(name string) error {
+func CheckCluster(name string) error {
 	refuse := func(why string) error { return &idError{"cluster", name, why} }
 	switch {
 	case name == "":
@@ -214,7 +214,7 @@ func checkKind(kind Kind) error {
 		why = "it is blank"
 	}
 	var names []string
-	for _, k := range kinds() {
+	for _, k := range Kinds() {
 		names = append(names, string(k))
 	}
 	return &idError{"kind", string(kind), why + ": use one of " + strings.Join(names, ", ")}
@@ -289,13 +289,4 @@ func (id *ID) UnmarshalText(text []byte) error {
 	}
 	*id = parsed
 	return nil
-}
-
-// clip quotes s for an error, shortened: what a peer sends must not fill a log.
-func clip(s string) string {
-	const most = 96
-	if len(s) <= most {
-		return fmt.Sprintf("%q", s)
-	}
-	return fmt.Sprintf("%q and %d bytes more", s[:most], len(s)-most)
 }

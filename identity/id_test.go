@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 func TestNew(t *testing.T) {
@@ -146,7 +145,7 @@ func TestIDText(t *testing.T) {
 
 func TestKinds(t *testing.T) {
 	seen := map[identity.Kind]bool{}
-	for _, k := range identityauthor.Kinds() {
+	for _, k := range identity.Kinds() {
 		if !k.Valid() || seen[k] {
 			t.Errorf("kind %q is invalid or listed twice", k)
 		}
@@ -162,7 +161,7 @@ func TestKinds(t *testing.T) {
 func TestIDsAreTheirText(t *testing.T) {
 	segment := rapid.StringMatching(`[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,12}`)
 	draw := rapid.Custom(func(t *rapid.T) identity.ID {
-		kind := rapid.SampledFrom(identityauthor.Kinds()).Draw(t, "kind")
+		kind := rapid.SampledFrom(identity.Kinds()).Draw(t, "kind")
 		name := segment.Draw(t, "name")
 		for kind == identity.Workload && rapid.Bool().Draw(t, "more") {
 			name += "/" + segment.Draw(t, "segment")

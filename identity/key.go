@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"fmt"
+
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // KeyID names a public key: the SHA-256 of its SubjectPublicKeyInfo in DER (RFC 5280
@@ -22,9 +24,9 @@ func KeyOf(c *x509.Certificate) KeyID {
 	return sha256.Sum256(c.RawSubjectPublicKeyInfo)
 }
 
-// keyOfPublic returns the id of pub, which is equal to that of a certificate for it.
+// KeyOfPublic returns the id of pub, which is equal to that of a certificate for it.
 // It fails for types that crypto/x509 cannot encode.
-func keyOfPublic(pub crypto.PublicKey) (KeyID, error) {
+func KeyOfPublic(pub crypto.PublicKey) (KeyID, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {
 		return KeyID{}, fmt.Errorf("identity: naming a key of type %T: %w", pub, err)
@@ -32,13 +34,13 @@ func keyOfPublic(pub crypto.PublicKey) (KeyID, error) {
 	return sha256.Sum256(der), nil
 }
 
-// parseKeyID reads what [KeyID.String] prints: 64 lowercase hexadecimal digits.
-func parseKeyID(s string) (KeyID, error) {
+// ParseKeyID reads what [KeyID.String] prints: 64 lowercase hexadecimal digits.
+func ParseKeyID(s string) (KeyID, error) {
 	var k KeyID
 	raw, err := hex.DecodeString(s)
 	// Uppercase is refused so that one key has one name, whoever compares the text.
 	if err != nil || len(raw) != len(k) || hex.EncodeToString(raw) != s {
-		return KeyID{}, fmt.Errorf("invalid key id %s: want the SHA-256 of a public key as %d lowercase hexadecimal digits", clip(s), 2*len(k))
+		return KeyID{}, fmt.Errorf("invalid key id %s: want the SHA-256 of a public key as %d lowercase hexadecimal digits", identity.Clip(s), 2*len(k))
 	}
 	copy(k[:], raw)
 	return k, nil
@@ -58,7 +60,7 @@ func (k KeyID) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // UnmarshalText reads what String prints, and nothing else; on an error k keeps its value.
 func (k *KeyID) UnmarshalText(text []byte) error {
-	parsed, err := parseKeyID(string(text))
+	parsed, err := ParseKeyID(string(text))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"slices"
 	"sync/atomic"
+
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // maxCheckedMeshCAs bounds what a [Bundle] remembers: a cluster has one mesh CA per
@@ -77,7 +79,7 @@ func (p *path) remember() {
 		return
 	}
 	q := path{bundle: p.bundle, chain: p.chain[:2], meshCA: own}
-	if q.run(anchorRules) != nil || meshCAProfile().checkShape(own) != nil || signedBy(own, q.roots[0]) != "" {
+	if q.run(anchorRules) != nil || identity.MeshCAProfile().CheckShape(own) != nil || signedBy(own, q.roots[0]) != "" {
 		return
 	}
 	p.bundle.checked.add(own)

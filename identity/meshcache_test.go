@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -138,7 +137,7 @@ func TestRememberedMeshCAMustBeListed(t *testing.T) {
 	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
 	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
 	warm(t, b, coordinator, time.Now())
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		if kind != identity.Coordinator {
 			chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 			wantRefused(t, string(kind), b, chain, time.Now(), mesh, "mesh-ca-accepted")

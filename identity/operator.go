@@ -10,27 +10,26 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-
-	"github.com/fealty-io/fealty/internal/identity"
-
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
-// operatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a
+// OperatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a
 // corporate CA. Chains to them are verified as RFC 5280 says, and not by the profile of
 // the cluster's own certificates: they were minted by somebody else. Immutable.
 //
 // The worth of such a chain is the caller's to know. A cluster's own edges take none.
-type operatorRoots struct {
+type OperatorRoots struct {
 	certs []*x509.Certificate // sorted by DER, distinct
 	pool  *x509.CertPool
 }
 
-// newOperatorRoots returns the roots certs, 1 to 64 certificates of CAs.
+// NewOperatorRoots returns the roots certs, 1 to 64 certificates of CAs.
 // They may be intermediates, and out of date: that shows when they are used.
-func newOperatorRoots(certs []*x509.Certificate) (*operatorRoots, error) {
+func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
 	switch n := len(certs); {
 	case n == 0:
 		return nil, errors.New("identity: there is no root: without one nobody is trusted; add the CA's certificate")
@@ -42,10 +41,10 @@ func newOperatorRoots(certs []*x509.Certificate) (*operatorRoots, error) {
 			return nil, fmt.Errorf("identity: root %d does not come from a parser", i+1)
 		}
 		if !c.BasicConstraintsValid || !c.IsCA {
-			return nil, fmt.Errorf("identity: root %d, of %s, is not a CA's certificate: give that of the CA which signs", i+1, clip(c.Subject.String()))
+			return nil, fmt.Errorf("identity: root %d, of %s, is not a CA's certificate: give that of the CA which signs", i+1, identity.Clip(c.Subject.String()))
 		}
 	}
-	r := &operatorRoots{
+	r := &OperatorRoots{
 		certs: distinct(certs, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) }),
 		pool:  x509.NewCertPool(),
 	}
@@ -56,7 +55,7 @@ func newOperatorRoots(certs []*x509.Certificate) (*operatorRoots, error) {
 }
 
 // Certificates returns a copy of the list of roots, sorted by their DER.
-func (r *operatorRoots) Certificates() []*x509.Certificate {
+func (r *OperatorRoots) Certificates() []*x509.Certificate {
 	if r == nil {
 		return nil
 	}
@@ -68,10 +67,10 @@ func (r *operatorRoots) Certificates() []*x509.Certificate {
 // server and as a client, and its identity is its one URI SAN of cluster. It has no mesh
 // keys and no bans: who issues certificates there decides who is who.
 func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, error) {
-	if err := checkCluster(cluster); err != nil {
+	if err := CheckCluster(cluster); err != nil {
 		return nil, fmt.Errorf("identity: the cluster of a bundle: %w", err)
 	}
-	r, err := newOperatorRoots(roots)
+	r, err := NewOperatorRoots(roots)
 	if err != nil {
 		return nil, err
 	}
@@ -80,11 +79,11 @@ func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, erro
 	return b, nil
 }
 
-// operatorPath is one run of operatorRoots.Verify.
+// operatorPath is one run of OperatorRoots.Verify.
 type operatorPath struct {
 	chain  []*x509.Certificate
 	usages []x509.ExtKeyUsage
-	roots  *operatorRoots
+	roots  *OperatorRoots
 }
 
 // issued returns the certificates of the chain that somebody else vouches for. A trust
@@ -116,7 +115,7 @@ var (
 	dateRule = rule{"in-date", "RFC 5280 §4.1.2.5"}
 )
 
-// allOperatorRules lists the rules of operatorRoots.Verify, in order.
+// allOperatorRules lists the rules of OperatorRoots.Verify, in order.
 func allOperatorRules() []rule {
 	var rules []rule
 	for _, r := range operatorRules {
@@ -136,7 +135,7 @@ var operatorRules = []operatorRule{
 	}},
 	{rule{"parsed", "RFC 5280 §4.1"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.chain {
-			if detail := parsed(c, time.Time{}); detail != "" {
+			if detail := identity.Parsed(c, time.Time{}); detail != "" {
 				return fmt.Sprintf("certificate %d: %s", i+1, detail)
 			}
 		}
@@ -144,7 +143,7 @@ var operatorRules = []operatorRule{
 	}},
 	{rule{"serial-number", "RFC 5280 §4.1.2.2"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
-			if detail := serialNumber(c, time.Time{}); detail != "" {
+			if detail := identity.SerialNumber(c, time.Time{}); detail != "" {
 				return fmt.Sprintf("certificate %d: %s", i+1, detail)
 			}
 		}
@@ -163,7 +162,7 @@ var operatorRules = []operatorRule{
 	}},
 	{rule{"name-constraints", "RFC 5280 §4.2.1.10"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
-			at := slices.IndexFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(oidNameConstraints) })
+			at := slices.IndexFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(identity.OIDNameConstraints) })
 			switch {
 			case at < 0:
 			case i == 0:
@@ -176,7 +175,7 @@ var operatorRules = []operatorRule{
 	}},
 	{rule{"critical-usages", "RFC 5280 §4.2"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
-			if len(c.UnknownExtKeyUsage) > 0 && slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Critical && e.Id.Equal(oidExtKeyUsage) }) {
+			if len(c.UnknownExtKeyUsage) > 0 && slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Critical && e.Id.Equal(identity.OIDExtKeyUsage) }) {
 				return fmt.Sprintf("the extended key usages of certificate %d are critical, and %v among them is not known here", i+1, c.UnknownExtKeyUsage[0])
 			}
 		}
@@ -266,20 +265,20 @@ func usageName(u x509.ExtKeyUsage) string {
 // usages. It is the leaf, then its issuers in order; the root may be left out.
 //
 // Errors: [*ChainError], with the first rule that refused.
-func (r *operatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error {
+func (r *OperatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error {
 	_, err := r.verify(chain, now, usages, false)
 	return err
 }
 
-// VerifyAccepted is operatorRoots.Verify for a chain that is in use already: what
+// VerifyAccepted is [OperatorRoots.Verify] for a chain that is in use already: what
 // breaks a rule that came after a release which took such chains is returned as newer,
 // and is no error. A program that started with it yesterday starts with it today, and
 // says so; nobody else has to believe it.
-func (r *operatorRoots) VerifyAccepted(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (newer *ChainError, err error) {
+func (r *OperatorRoots) VerifyAccepted(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (newer *ChainError, err error) {
 	return r.verify(chain, now, usages, true)
 }
 
-func (r *operatorRoots) verify(chain []*x509.Certificate, now time.Time, usages []x509.ExtKeyUsage, accepted bool) (newer *ChainError, err error) {
+func (r *OperatorRoots) verify(chain []*x509.Certificate, now time.Time, usages []x509.ExtKeyUsage, accepted bool) (newer *ChainError, err error) {
 	if r == nil {
 		return nil, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ErrUntrusted}
 	}
@@ -336,13 +335,13 @@ func usable(path []*x509.Certificate, usages []x509.ExtKeyUsage) bool {
 
 // missing says which issuer chain lacks: its certificates stand in order, each behind
 // the one that it issued, and no root issued the last one.
-func (r *operatorRoots) missing(chain []*x509.Certificate) string {
+func (r *OperatorRoots) missing(chain []*x509.Certificate) string {
 	last := chain[len(chain)-1]
-	issuer := clip(last.Issuer.String())
+	issuer := identity.Clip(last.Issuer.String())
 	if len(last.AuthorityKeyId) > 0 {
 		issuer += fmt.Sprintf(" with key %x", last.AuthorityKeyId[:min(len(last.AuthorityKeyId), 32)])
 	}
-	which := fmt.Sprintf("certificate %d, %s", len(chain), clip(last.Subject.String()))
+	which := fmt.Sprintf("certificate %d, %s", len(chain), identity.Clip(last.Subject.String()))
 	switch {
 	case bytes.Equal(last.RawIssuer, last.RawSubject):
 		return which + ", issued itself, and is none of the CA certificates that are believed"
@@ -353,8 +352,8 @@ func (r *operatorRoots) missing(chain []*x509.Certificate) string {
 		"and the root among the CA certificates"
 }
 
-func (r *operatorRoots) pathError(chain []*x509.Certificate, err error, now time.Time) *ChainError {
-	e := &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ErrUntrusted, Detail: clip(err.Error())}
+func (r *OperatorRoots) pathError(chain []*x509.Certificate, err error, now time.Time) *ChainError {
+	e := &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ErrUntrusted, Detail: identity.Clip(err.Error())}
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	switch {
@@ -363,7 +362,7 @@ func (r *operatorRoots) pathError(chain []*x509.Certificate, err error, now time
 	case ok && invalid.Reason == x509.Expired: // before its time too
 		e.Rule, e.Section, e.Reason = dateRule.Name, dateRule.Section, ErrExpired
 		e.NotBefore, e.NotAfter, e.Now = invalid.Cert.NotBefore, invalid.Cert.NotAfter, now
-		e.Detail = fmt.Sprintf("%s is valid from %s to %s, and it is %s here", clip(invalid.Cert.Subject.String()),
+		e.Detail = fmt.Sprintf("%s is valid from %s to %s, and it is %s here", identity.Clip(invalid.Cert.Subject.String()),
 			e.NotBefore.UTC().Format(time.RFC3339), e.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case ok:
 		e.Reason = ErrProfile

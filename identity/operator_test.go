@@ -18,7 +18,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -270,10 +269,10 @@ func TestURIsAreVerbatim(t *testing.T) {
 	c := pki.Issue(t, pkitest.NewKey(t), func(c *x509.Certificate) {
 		c.ExtraExtensions = []pkix.Extension{pkitest.AltNames("SPIFFE://Corp.example/x#", "b:c")}
 	})[0]
-	if got, err := identityauthor.URIs(c); err != nil || !slices.Equal(got, []string{"SPIFFE://Corp.example/x#", "b:c"}) {
+	if got, err := identity.URIs(c); err != nil || !slices.Equal(got, []string{"SPIFFE://Corp.example/x#", "b:c"}) {
 		t.Errorf("URIs = %q, %v", got, err)
 	}
-	if got, err := identityauthor.URIs(pki.Root.Cert); err != nil || len(got) != 0 {
+	if got, err := identity.URIs(pki.Root.Cert); err != nil || len(got) != 0 {
 		t.Errorf("URIs of a root = %q, %v", got, err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // sameAsSlow compares the three readers of ids: Parse, which is fast, the one that says
@@ -94,7 +93,7 @@ func TestParseAgreesOnGenerated(t *testing.T) {
 				uri.WriteString(pick("A", "~", ":", "%", "é", "\x00", "\xff", "@"))
 			}
 		}
-		uri.WriteString("/" + string(identityauthor.Kinds()[random.IntN(9)]))
+		uri.WriteString("/" + string(identity.Kinds()[random.IntN(9)]))
 		for range 1 + random.IntN(3) {
 			uri.WriteString("/" + pick("a", "Z-_.9", "eu-1", "a", "b", ".", "..", "...", "", strings.Repeat("d", random.IntN(1200))))
 		}

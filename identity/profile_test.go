@@ -19,7 +19,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -288,8 +287,8 @@ var profiles = map[string]identity.Profile{
 	leaf: identity.LeafProfile(), mesh: identity.MeshCAProfile(), root: identity.RootProfile(),
 }
 
-var checks = map[string]func(*x509.Certificate, time.Time) error{
-	leaf: identityauthor.CheckLeaf, mesh: identityauthor.CheckMeshCA, root: identityauthor.CheckRoot,
+var checks = map[string]func(*x509.Certificate, time.Time) *internalidentity.Refusal{
+	leaf: internalidentity.CheckLeaf, mesh: internalidentity.CheckMeshCA, root: internalidentity.CheckRoot,
 }
 
 // Every flaw is refused by its rule, every rule has a flaw that only it refuses, and no
@@ -315,13 +314,12 @@ func TestEveryRuleRefuses(t *testing.T) {
 					}
 					return
 				}
-				err = checks[level](c, time.Now())
-				var refusal *identity.ChainError
-				if !errors.As(err, &refusal) {
+				refusal := checks[level](c, time.Now())
+				if refusal == nil {
 					t.Fatalf("accepted, want rule %s", flaw.rule)
 				}
 				if refusal.Certificate != level || refusal.Rule != flaw.rule {
-					t.Fatalf("refused as %s by %s, want %s by %s: %v", refusal.Certificate, refusal.Rule, level, flaw.rule, err)
+					t.Fatalf("refused as %s by %s, want %s by %s: %v", refusal.Certificate, refusal.Rule, level, flaw.rule, refusal.Detail)
 				}
 				refused[refusal.Rule] = true
 				w.mustRefuse(t, level, c)
@@ -406,10 +404,10 @@ func TestRootOfAnotherKeyIsNotSelfSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var refusal *identity.ChainError
-	if err := identityauthor.CheckRoot(c, time.Now()); !errors.As(err, &refusal) || refusal.Rule != "self-signed" {
-		t.Fatalf("CheckRoot = %v, want rule self-signed", err)
+	if r := internalidentity.CheckRoot(c, time.Now()); r == nil || r.Rule != "self-signed" {
+		t.Fatalf("CheckRoot = %v, want rule self-signed", r)
 	}
+	var refusal *identity.ChainError
 	cfg := w.authority.BundleConfig()
 	cfg.Roots = append(cfg.Roots, c)
 	if _, err := identity.NewBundle(cfg); !errors.As(err, &refusal) || refusal.Rule != "self-signed" {
@@ -446,94 +444,8 @@ func TestProfileAccepts(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
-		if err := checks[tc.level](c, time.Now()); err != nil {
-			t.Errorf("%s: %v", tc.name, err)
+		if r := checks[tc.level](c, time.Now()); r != nil {
+			t.Errorf("%s: %v", tc.name, r)
 		}
-	}
-}
-
-// Lint says of a template just what Check says of the certificate signed from it.
-func TestLintAgreesWithCheck(t *testing.T) {
-	w, k := newWorld(t), newKeys(t)
-	now := time.Now()
-	id := w.authority.ID(t, identity.Data, "db-1")
-	base := func(level string) *x509.Certificate {
-		from := map[string]*x509.Certificate{leaf: w.leaf, mesh: w.mesh.Cert, root: w.root.Cert}[level]
-		ski, err := internalidentity.SubjectKeyID(k.p256.Public())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &x509.Certificate{
-			SerialNumber: big.NewInt(77), Subject: pkix.Name{CommonName: "linted"},
-			NotBefore: from.NotBefore, NotAfter: from.NotAfter, SubjectKeyId: ski,
-			KeyUsage: from.KeyUsage, ExtKeyUsage: from.ExtKeyUsage, BasicConstraintsValid: true,
-			IsCA: from.IsCA, MaxPathLen: from.MaxPathLen, MaxPathLenZero: from.MaxPathLenZero,
-		}
-		if level == leaf {
-			c.URIs = append(c.URIs, id.URL())
-			c.MaxPathLen = 0
-		}
-		return c
-	}
-	edits := []struct {
-		name string
-		edit func(c *x509.Certificate)
-	}{
-		{"good", func(*x509.Certificate) {}},
-		{"serial zero", func(c *x509.Certificate) { c.SerialNumber = big.NewInt(0) }},
-		{"serial long", func(c *x509.Certificate) { c.SerialNumber = bit(200) }},
-		{"lifetime", func(c *x509.Certificate) { c.NotAfter = c.NotBefore.AddDate(150, 0, 0) }},
-		{"expired", func(c *x509.Certificate) { c.NotAfter = now.Add(-time.Second); c.NotBefore = now.Add(-time.Hour) }},
-		{"no subject key id", func(c *x509.Certificate) { c.SubjectKeyId = []byte{1} }},
-		{"key usage", func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCRLSign }},
-		{"constraints", func(c *x509.Certificate) { c.PermittedDNSDomains = []string{"example"} }},
-		{"unknown extension", func(c *x509.Certificate) {
-			c.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Value: []byte{5, 0}}}
-		}},
-		{"path length", func(c *x509.Certificate) { c.IsCA, c.MaxPathLen, c.MaxPathLenZero = true, 5, false }},
-		{"email", func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b.example"} }},
-	}
-	for level, p := range profiles {
-		issuer, signer := w.mesh.Cert, w.mesh.Key
-		if level == mesh {
-			issuer, signer = w.root.Cert, w.root.Key
-		}
-		for _, e := range edits {
-			template := base(level)
-			e.edit(template)
-			parent := issuer
-			if level == root {
-				parent, signer = template, k.p256
-			}
-			lint := p.Lint(template, issuer, k.p256.Public(), now)
-			check := p.Check(pkitest.Sign(t, template, parent, k.p256.Public(), signer), now)
-			var l, c *identity.ChainError
-			errors.As(lint, &l)
-			errors.As(check, &c)
-			if (lint == nil) != (check == nil) || (l == nil) != (c == nil) || l != nil && *l != *c {
-				t.Errorf("%s, %s: Lint = %v, Check = %v", level, e.name, lint, check)
-			}
-			if (check == nil) != (e.name == "good") {
-				t.Errorf("%s, %s: Check = %v", level, e.name, check)
-			}
-		}
-	}
-
-	p := identity.LeafProfile()
-	nobody := base(leaf)
-	nobody.URIs = nil
-	if err := p.Lint(nobody, w.mesh.Cert, k.p256.Public(), now); !errors.Is(err, identity.ErrNoIdentity) {
-		t.Errorf("linting a leaf that identifies nobody: %v, want ErrNoIdentity", err)
-	}
-	for name, issuer := range map[string]*x509.Certificate{"root": w.root.Cert, "leaf": w.leaf, "template": base(mesh), "nil": nil} {
-		if err := p.Lint(base(leaf), issuer, k.p256.Public(), now); !errors.Is(err, identity.ErrProfile) {
-			t.Errorf("linting a leaf issued by a %s: %v, want ErrProfile", name, err)
-		}
-	}
-	if err := p.Lint(base(leaf), w.mesh.Cert, k.rsa.Public(), now); !errors.Is(err, identity.ErrProfile) {
-		t.Errorf("linting a leaf with an RSA key: %v, want ErrProfile", err)
-	}
-	if err := p.Lint(base(leaf), w.mesh.Cert, "no key", now); err == nil {
-		t.Error("linting a leaf with a key of no type: no error")
 	}
 }

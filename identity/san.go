@@ -2,9 +2,10 @@ package identity
 
 import (
 	"crypto/x509"
-	"encoding/asn1"
 	"errors"
 	"fmt"
+
+	"github.com/fealty-io/fealty/internal/identity"
 )
 
 // ErrNoIdentity is matched by every error that says: this certificate identifies
@@ -34,7 +35,7 @@ func (e *SANError) Error() string {
 	const do = ": have the certificate issued with exactly one URI SAN, spiffe://<cluster>/<kind>/<name>"
 	switch e.Reason {
 	case sanForeign:
-		return fmt.Sprintf("certificate identifies nobody here: its URI SAN %s is not of cluster %s: join that cluster, or dial its own", clip(e.URI), clip(e.Cluster))
+		return fmt.Sprintf("certificate identifies nobody here: its URI SAN %s is not of cluster %s: join that cluster, or dial its own", identity.Clip(e.URI), identity.Clip(e.Cluster))
 	case sanMalformed:
 		if e.Err != nil {
 			return "certificate identifies nobody: " + e.Err.Error() + do
@@ -62,7 +63,7 @@ func FromCertificate(c *x509.Certificate) (ID, error) {
 	if c == nil {
 		return ID{}, &SANError{Reason: sanAbsent}
 	}
-	uris, err := uriNames(c)
+	uris, err := URIs(c)
 	if err != nil {
 		return ID{}, err
 	}
@@ -79,19 +80,19 @@ func FromCertificate(c *x509.Certificate) (ID, error) {
 	return id, nil
 }
 
-// uriNames returns the URI SANs of c, byte for byte as they were signed; none for a
-// certificate without any. It is for who shows or matches names: an identity is what
+// URIs returns the URI SANs of c, byte for byte as they were signed; none for a
+// certificate without any. It is for programs that show or match names: an identity is what
 // [FromCertificate] says, and never one of several.
 //
 // Errors: [*SANError], for names that cannot be read.
-func uriNames(c *x509.Certificate) ([]string, error) {
-	names, ok := altNames(c)
+func URIs(c *x509.Certificate) ([]string, error) {
+	names, ok := identity.AltNames(c)
 	if !ok {
 		return nil, &SANError{Reason: sanMalformed}
 	}
 	var uris []string
 	for _, name := range names {
-		if name.Tag != nameURI {
+		if name.Tag != identity.NameURI {
 			continue
 		}
 		if name.IsCompound { // an IA5String is primitive; crypto/x509 looks past these
@@ -100,36 +101,4 @@ func uriNames(c *x509.Certificate) ([]string, error) {
 		uris = append(uris, string(name.Bytes))
 	}
 	return uris, nil
-}
-
-// The alternatives of GeneralName that a leaf may use (RFC 5280 §4.2.1.6).
-const (
-	nameDNS = 2
-	nameURI = 6
-	nameIP  = 7
-)
-
-// altNames returns the GeneralNames of c's subject alternative name extension, none if
-// it has no such extension, and false if the extension is not a sequence of
-// context-specific values.
-func altNames(c *x509.Certificate) ([]asn1.RawValue, bool) {
-	ext := extension(c, oidSubjectAltName)
-	if ext == nil {
-		return nil, true
-	}
-	var outer asn1.RawValue
-	if rest, err := asn1.Unmarshal(ext.Value, &outer); err != nil || len(rest) != 0 ||
-		outer.Class != asn1.ClassUniversal || outer.Tag != asn1.TagSequence || !outer.IsCompound {
-		return nil, false
-	}
-	var names []asn1.RawValue
-	for rest := outer.Bytes; len(rest) > 0; {
-		var name asn1.RawValue
-		var err error
-		if rest, err = asn1.Unmarshal(rest, &name); err != nil || name.Class != asn1.ClassContextSpecific {
-			return nil, false
-		}
-		names = append(names, name)
-	}
-	return names, true
 }

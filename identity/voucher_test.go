@@ -5,14 +5,13 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
 func TestVoucherOf(t *testing.T) {
 	a := pkitest.NewAuthority(t, "prod.example")
 	chain, _ := a.Issue(t, a.ID(t, identity.Workload, "billing/api"))
-	member, key, err := identityauthor.VoucherOf(chain[0])
+	member, key, err := identity.VoucherOf(chain[0])
 	if want := a.ID(t, identity.Data, "voucher"); err != nil || member != want || key != (identity.KeyID{1}) {
 		t.Errorf("got %v, %v, %v, want %v", member, key, err, want)
 	}
@@ -23,7 +22,7 @@ func TestVoucherOf(t *testing.T) {
 		if leaf == 1 {
 			c = nobody[0]
 		}
-		if member, key, err := identityauthor.VoucherOf(c); err == nil || !member.IsZero() || !key.IsZero() {
+		if member, key, err := identity.VoucherOf(c); err == nil || !member.IsZero() || !key.IsZero() {
 			t.Errorf("%s: %v, %v, %v, want an error", name, member, key, err)
 		}
 	}

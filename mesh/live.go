@@ -13,7 +13,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -164,7 +163,7 @@ func (c *liveConn) banned(bundle *identity.Bundle) bool {
 	}
 	if c.peer.ID.Kind() == identity.Workload {
 		// A workload goes with the member that vouches for it.
-		member, key, err := identityauthor.VoucherOf(c.peer.Leaf)
+		member, key, err := identity.VoucherOf(c.peer.Leaf)
 		if err != nil {
 			// A PKI that somebody else runs has no vouchers, and its bundle no mesh keys.
 			return banned || len(bundle.MeshKeys()) > 0

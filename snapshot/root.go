@@ -12,9 +12,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
-	"github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
@@ -38,7 +38,7 @@ func (s *RootStatement) walk(c *codec) {
 	version := schemaVersion
 	c.Begin()
 	c.Member("cluster_id")
-	c.Text(&s.ClusterID, identity.MaxClusterBytes)
+	c.Text(&s.ClusterID, internalidentity.MaxClusterBytes)
 	c.Member("config_root_key")
 	c.Blob((*[]byte)(&s.ConfigRoot), ed25519.PublicKeySize)
 	c.Member("issued_at")
@@ -55,7 +55,7 @@ func (s *RootStatement) walk(c *codec) {
 
 func (s *RootStatement) fault() string {
 	switch {
-	case identityauthor.CheckCluster(s.ClusterID) != nil:
+	case identity.CheckCluster(s.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", s.ClusterID)
 	case len(s.ConfigRoot) != ed25519.PublicKeySize:
 		return fmt.Sprintf("config_root_key has %d bytes, want %d", len(s.ConfigRoot), ed25519.PublicKeySize)

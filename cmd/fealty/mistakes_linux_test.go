@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
@@ -59,7 +59,7 @@ func TestMistakes(t *testing.T) {
 	if err := json.Unmarshal([]byte(f.must(ask("status", "-o", "json")...)), &status); err != nil {
 		t.Fatal(err)
 	}
-	root, err := identityauthor.ParseKeyID(status.RootPin)
+	root, err := identity.ParseKeyID(status.RootPin)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -77,7 +76,7 @@ func TestEveryCellOfTheTable(t *testing.T) {
 	}
 	cells, counted := 0, make(map[series]float64)
 	for m, rule := range methods(t, h.authz.Table()) {
-		for _, kind := range identityauthor.Kinds() {
+		for _, kind := range identity.Kinds() {
 			for _, s := range situations(t, kind) {
 				names := []string{"node-c"}
 				if rule.Bind != "" {
@@ -117,7 +116,7 @@ func TestEveryCellOfTheTable(t *testing.T) {
 			t.Errorf("%s, %s: counted %v, want %v", k.method, k.reason, n, want)
 		}
 	}
-	if want := len(h.authz.Table().Rows()) * len(identityauthor.Kinds()) * len(situations(t, identity.Data)); cells < want {
+	if want := len(h.authz.Table().Rows()) * len(identity.Kinds()) * len(situations(t, identity.Data)); cells < want {
 		t.Errorf("%d cells, want at least %d", cells, want)
 	}
 	t.Logf("%d cells", cells)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"google.golang.org/grpc/codes"
 )
 
@@ -84,8 +83,8 @@ func expected(rule Rule, self Self, kind identity.Kind, s situation, asserted st
 
 func TestDecideExhaustively(t *testing.T) {
 	cells, allowed := 0, 0
-	kindSets := [][]identity.Kind{nil, identityauthor.Kinds()}
-	for _, k := range identityauthor.Kinds() {
+	kindSets := [][]identity.Kind{nil, identity.Kinds()}
+	for _, k := range identity.Kinds() {
 		kindSets = append(kindSets, []identity.Kind{k})
 	}
 	for _, kinds := range kindSets {
@@ -94,7 +93,7 @@ func TestDecideExhaustively(t *testing.T) {
 				for _, local := range []bool{false, true} {
 					rule := Rule{Method: "/test.Service/M", Kinds: kinds, Bind: bind, Open: open, Local: local}
 					for _, self := range []Self{{Cluster: cluster, UID: ownUID}, {UID: ownUID}, {Cluster: "other.example", UID: ownUID}} {
-						for _, kind := range identityauthor.Kinds() {
+						for _, kind := range identity.Kinds() {
 							for _, s := range situations(t, kind) {
 								for _, asserted := range []string{"node-c", "node-d", "", "node-c ", "Node-C", string(kind) + "/node-c"} {
 									d := Decide(rule, self, s.peer, asserted)

@@ -9,7 +9,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -21,7 +20,7 @@ import (
 type Rule struct {
 	// Method is the full name, as gRPC has it: "/fealty.v1.TokenService/GetToken".
 	Method string
-	// Kinds are those whose identity may call, in the order of identityauthor.Kinds.
+	// Kinds are those whose identity may call, in the order of identity.Kinds.
 	Kinds []identity.Kind
 	// Bind names the field of the request, on every message of a stream, that must
 	// equal the caller's name. Empty: nothing in the request names the caller.
@@ -167,7 +166,7 @@ func readRule(m protoreflect.MethodDescriptor) (Rule, []string) {
 		rule.Kinds = append(rule.Kinds, identity.Kind(k))
 	}
 	slices.SortStableFunc(rule.Kinds, func(a, b identity.Kind) int {
-		return cmp.Compare(slices.Index(identityauthor.Kinds(), a), slices.Index(identityauthor.Kinds(), b))
+		return cmp.Compare(slices.Index(identity.Kinds(), a), slices.Index(identity.Kinds(), b))
 	})
 	var wrong []string
 	for _, c := range ruleChecks() {

@@ -26,7 +26,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
@@ -64,7 +63,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 		f.T.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	for _, k := range identityauthor.Kinds() {
+	for _, k := range identity.Kinds() {
 		chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}

@@ -1,5 +1,5 @@
-// Package identity says how large identities, their certificates and bundles may be, and how a certificate names
-// its key.
+// Package identity says which certificates a cluster mints (the profile), how large identities, certificates and
+// bundles may be, and what TLS between members has in common. The public packages identity and credential are made of it.
 package identity
 
 import (

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 )
 
@@ -42,7 +41,7 @@ func (d *decoder) manifest(root *node) *Manifest {
 			if !ok {
 				return
 			}
-			if err := identityauthor.CheckCluster(s); err != nil {
+			if err := identity.CheckCluster(s); err != nil {
 				d.Fault("cluster-name", path, err.Error(), "write a SPIFFE trust domain, such as prod.example")
 				return
 			}

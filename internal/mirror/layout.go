@@ -37,7 +37,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/identity"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -99,7 +99,7 @@ func parsePointer(data []byte) (Pointer, error) {
 	switch {
 	case p.Format != pointerFormat:
 		return Pointer{}, malformed("the pointer", fmt.Sprintf("it is of format %.40q, known is %q", p.Format, pointerFormat))
-	case identityauthor.CheckCluster(p.Cluster) != nil:
+	case identity.CheckCluster(p.Cluster) != nil:
 		return Pointer{}, malformed("the pointer", "it names no cluster")
 	case p.Size < 1 || p.Size > MaxGeneration:
 		return Pointer{}, malformed("the pointer", fmt.Sprintf("it leads to %d bytes, limit %d", p.Size, MaxGeneration))

@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/meshdoor"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -79,7 +78,7 @@ func (p Pin) Validate() error {
 		return errors.New("credential: the pin is blank: give the SHA-256 of the public key that the server must have")
 	}
 	if !p.leaf {
-		if err := identityauthor.CheckCluster(p.cluster); err != nil {
+		if err := identity.CheckCluster(p.cluster); err != nil {
 			return fmt.Errorf("credential: the pin's cluster: %w", err)
 		}
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 const (
@@ -38,7 +37,7 @@ const (
 // never show two roots of one key. key is a P-256 key whose Sign obeys that rule,
 // as *ecdsa.PrivateKey does; one that does not is an error.
 func Root(key crypto.Signer, cluster string, notBefore time.Time) (*x509.Certificate, error) {
-	if err := identityauthor.CheckCluster(cluster); err != nil {
+	if err := identity.CheckCluster(cluster); err != nil {
 		return nil, fmt.Errorf("ca: making a root: %w", err)
 	}
 	pub, err := checkCAKey(key, nil)
@@ -66,7 +65,7 @@ func Root(key crypto.Signer, cluster string, notBefore time.Time) (*x509.Certifi
 	var made [2]*x509.Certificate
 	for i := range made {
 		s := &guardedSigner{key: key, deterministic: true, lint: func(c *x509.Certificate) error {
-			return identityauthor.CheckUnsignedRoot(c, notBefore)
+			return refused(internalidentity.CheckUnsignedRoot(c, notBefore))
 		}}
 		if made[i], err = sign(rand.Reader, template, template, pub, s); err != nil {
 			return nil, err
@@ -75,10 +74,18 @@ func Root(key crypto.Signer, cluster string, notBefore time.Time) (*x509.Certifi
 	if !bytes.Equal(made[0].Raw, made[1].Raw) {
 		return nil, fmt.Errorf("ca: making a root: a key of type %T does not sign deterministically when it gets no randomness", key)
 	}
-	if err := identityauthor.CheckRoot(made[0], notBefore); err != nil {
+	if err := refused(internalidentity.CheckRoot(made[0], notBefore)); err != nil {
 		return nil, err
 	}
 	return made[0], nil
+}
+
+// refused returns a refusal of the profile as the error that it is in package identity; nil for nil.
+func refused(r *internalidentity.Refusal) error {
+	if r == nil {
+		return nil
+	}
+	return (*identity.ChainError)(r)
 }
 
 // MeshCA is the key and certificate that sign leaves under one authority epoch.
@@ -125,7 +132,7 @@ func RenewMeshCA(root *x509.Certificate, rootKey crypto.Signer, m *MeshCA, clust
 
 // certifyMesh has the root sign a certificate for key.
 func certifyMesh(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, key *ecdsa.PrivateKey, now time.Time) (*MeshCA, error) {
-	if err := identityauthor.CheckCluster(cfg.Cluster); err != nil {
+	if err := identity.CheckCluster(cfg.Cluster); err != nil {
 		return nil, fmt.Errorf("ca: making a mesh CA: %w", err)
 	}
 	if cfg.Epoch == 0 {
@@ -135,7 +142,7 @@ func certifyMesh(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, 
 		return nil, fmt.Errorf("ca: making a mesh CA: it would be valid for %v, want at least 1s and at most %v",
 			cfg.Validity, internalidentity.MaxMeshCALifetime-Backdate)
 	}
-	if err := identityauthor.CheckRoot(root, now); err != nil {
+	if err := refused(internalidentity.CheckRoot(root, now)); err != nil {
 		return nil, err
 	}
 	if _, err := checkCAKey(rootKey, root); err != nil {
@@ -169,7 +176,7 @@ func certifyMesh(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, 
 // meshGuard signs with the root's key certificates of mesh CAs for pub.
 func meshGuard(rootKey crypto.Signer, root *x509.Certificate, pub crypto.PublicKey, now time.Time) *guardedSigner {
 	return &guardedSigner{key: rootKey, lint: func(c *x509.Certificate) error {
-		if err := identityauthor.CheckMeshCA(c, now); err != nil {
+		if err := refused(internalidentity.CheckMeshCA(c, now)); err != nil {
 			return err
 		}
 		return lint(linkLints, lintInput{cert: c, issuer: root, key: pub})
@@ -192,10 +199,10 @@ func LoadMeshCA(root *x509.Certificate, certificate []byte, key *ecdsa.PrivateKe
 		return nil, fmt.Errorf("ca: loading a mesh CA: its certificate is malformed: %w", err)
 	}
 	// Each at a time at which it is in date: whether it is now shows when it signs.
-	if err := identityauthor.CheckRoot(root, root.NotBefore); err != nil {
+	if err := refused(internalidentity.CheckRoot(root, root.NotBefore)); err != nil {
 		return nil, err
 	}
-	if err := identityauthor.CheckMeshCA(cert, cert.NotBefore); err != nil {
+	if err := refused(internalidentity.CheckMeshCA(cert, cert.NotBefore)); err != nil {
 		return nil, err
 	}
 	if _, err := checkCAKey(key, cert); err != nil {
@@ -242,7 +249,7 @@ func authorityName(cluster, role string, key identity.KeyID) pkix.Name {
 }
 
 func idsOf(pub crypto.PublicKey) (identity.KeyID, []byte, error) {
-	keyID, err := identityauthor.KeyOfPublic(pub)
+	keyID, err := identity.KeyOfPublic(pub)
 	if err != nil {
 		return identity.KeyID{}, nil, err
 	}

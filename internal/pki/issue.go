@@ -20,7 +20,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // MaxTTL bounds a leaf's lifetime from now; it is backdated on top.
@@ -83,7 +82,7 @@ func NewIssuer(mesh *MeshCA, cluster string) (*Issuer, error) {
 	if mesh == nil {
 		return nil, errors.New("ca: an issuer needs a mesh CA")
 	}
-	if err := identityauthor.CheckCluster(cluster); err != nil {
+	if err := identity.CheckCluster(cluster); err != nil {
 		return nil, fmt.Errorf("ca: making an issuer: %w", err)
 	}
 	if _, err := checkCAKey(mesh.key(), mesh.cert); err != nil {
@@ -134,7 +133,7 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 // leafGuard signs with the mesh CA's key leaves that are what r asks for.
 func leafGuard(mesh *MeshCA, r Request, now time.Time) *guardedSigner {
 	return &guardedSigner{key: mesh.key(), lint: func(c *x509.Certificate) error {
-		if err := identityauthor.CheckLeaf(c, now); err != nil {
+		if err := refused(internalidentity.CheckLeaf(c, now)); err != nil {
 			return err
 		}
 		in := lintInput{cert: c, issuer: mesh.cert, key: r.PublicKey, request: r}
@@ -247,7 +246,7 @@ var leafLints = []lintRule{
 			return "it has a subject that was not asked for"
 		}
 		if in.request.Voucher != "" {
-			if _, _, err := identityauthor.VoucherOf(in.cert); err != nil {
+			if _, _, err := identity.VoucherOf(in.cert); err != nil {
 				return err.Error()
 			}
 		}

@@ -30,7 +30,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
@@ -100,8 +99,8 @@ func TestRootIsAFunction(t *testing.T) {
 	if got := sha256.Sum256(root.Raw); hex.EncodeToString(got[:]) != golden {
 		t.Errorf("the root is %x, want %s", got, golden)
 	}
-	if err := identityauthor.CheckRoot(root, start); err != nil {
-		t.Error(err)
+	if r := internalidentity.CheckRoot(root, start); r != nil {
+		t.Error(r)
 	}
 	for name, other := range map[string]func() (*x509.Certificate, error){
 		"key":     func() (*x509.Certificate, error) { return pki.Root(rootKey(t, "other"), cluster, start) },
@@ -153,8 +152,8 @@ func TestMeshCA(t *testing.T) {
 	now := time.Now()
 	mesh, root := newMesh(t, now)
 	c := mesh.Certificate()
-	if err := identityauthor.CheckMeshCA(c, now); err != nil {
-		t.Error(err)
+	if r := internalidentity.CheckMeshCA(c, now); r != nil {
+		t.Error(r)
 	}
 	if mesh.KeyID() != identity.KeyOf(c) || mesh.Epoch() != 7 || !mesh.Key().PublicKey.Equal(c.PublicKey) {
 		t.Error("key, key id, epoch and certificate do not belong together")
@@ -301,7 +300,7 @@ func TestIssue(t *testing.T) {
 		t.Fatal(err)
 	}
 	serials := map[string]bool{}
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		for _, key := range []crypto.Signer{p256(t), pkitest.NewEd25519Key(t)} {
 			r := pki.Request{PublicKey: key.Public(), ID: mustID(t, kind, "node-a"), TTL: 25 * time.Hour,
 				DNSNames: []string{"node-a.example", "a"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("::ffff:10.0.0.2")}}
@@ -319,7 +318,7 @@ func TestIssue(t *testing.T) {
 			if err != nil || verified.IDErr != nil || verified.ID != r.ID {
 				t.Errorf("%v: verified %v, %v", r.ID, verified, err)
 			}
-			if want, _ := identityauthor.KeyOfPublic(key.Public()); verified.Key != want {
+			if want, _ := identity.KeyOfPublic(key.Public()); verified.Key != want {
 				t.Errorf("%v: for another key", r.ID)
 			}
 			if !slices.Equal(leaf.DNSNames, r.DNSNames) || len(leaf.IPAddresses) != 3 || !leaf.IPAddresses[2].Equal(net.IPv4(10, 0, 0, 2)) {

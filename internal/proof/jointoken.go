@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 func joinForm() lineForm {
@@ -129,7 +128,7 @@ func (t JoinToken) check() error {
 	if !ValidTokenID(t.ID) {
 		return fmt.Errorf("id: %.32q is not 16 characters of a-z and 2-7", t.ID)
 	}
-	if err := identityauthor.CheckCluster(t.Cluster); err != nil {
+	if err := identity.CheckCluster(t.Cluster); err != nil {
 		return err
 	}
 	if err := checkAddresses(t.Addresses); err != nil {

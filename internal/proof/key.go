@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/identity"
 )
 
 // TypeKey is the proof by a key that the manifest names: a signature by it.
@@ -106,7 +106,7 @@ func (keyVerifier) Verify(_ context.Context, t Transcript, e Evidence) (Proven, 
 	if !ed25519.Verify(pub, d[:], e.Evidence) {
 		return Proven{}, errKeyRefused
 	}
-	id, err := identityauthor.KeyOfPublic(pub)
+	id, err := identity.KeyOfPublic(pub)
 	if err != nil {
 		return Proven{}, err
 	}

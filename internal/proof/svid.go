@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // TypeSVID is the proof by the key that was last certified for a member, for a
@@ -122,7 +121,7 @@ func (v *svidVerifier) Verify(ctx context.Context, t Transcript, e Evidence) (Pr
 	if err != nil {
 		return Proven{}, err
 	}
-	id, err := identityauthor.KeyOfPublic(pub)
+	id, err := identity.KeyOfPublic(pub)
 	if err != nil {
 		return Proven{}, err
 	}

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -61,7 +60,7 @@ func newP256(t testing.TB) *ecdsa.PrivateKey {
 
 func keyID(t testing.TB, pub crypto.PublicKey) identity.KeyID {
 	t.Helper()
-	id, err := identityauthor.KeyOfPublic(pub)
+	id, err := identity.KeyOfPublic(pub)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +192,7 @@ func x509Scheme(t testing.TB, name string, key, other crypto.Signer) scheme {
 		c.Subject = pkix.Name{CommonName: "node-c", Organization: []string{"acme"}}
 		c.DNSNames = []string{"Node-C.example"}
 	}
-	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/identity"
 )
 
 // TypeToken is the proof by a join token: a signature by the key that derives
@@ -94,7 +94,7 @@ func (v *tokenVerifier) Verify(ctx context.Context, t Transcript, e Evidence) (P
 	if !known || !valid || t.Role != Candidate {
 		return Proven{}, errTokenRefused
 	}
-	id, err := identityauthor.KeyOfPublic(key)
+	id, err := identity.KeyOfPublic(key)
 	if err != nil {
 		return Proven{}, err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 )
 
@@ -229,7 +228,7 @@ func (e *NotAdmittedError) Unwrap() error {
 }
 
 // OperatorRoots returns the roots of m's x509 proof; nil if it has none.
-func OperatorRoots(m *manifest.Manifest) (identityauthor.OperatorRoots, error) {
+func OperatorRoots(m *manifest.Manifest) (*identity.OperatorRoots, error) {
 	if m.Proofs.X509 == nil {
 		return nil, nil
 	}
@@ -241,12 +240,12 @@ func OperatorRoots(m *manifest.Manifest) (identityauthor.OperatorRoots, error) {
 		}
 		certs = append(certs, c)
 	}
-	return identityauthor.NewOperatorRoots(certs)
+	return identity.NewOperatorRoots(certs)
 }
 
 // provenNames returns what chain shows under roots at now. The error is a
 // [*CertificateError] for a chain that is refused.
-func provenNames(roots identityauthor.OperatorRoots, chain []*x509.Certificate, now time.Time) ([]string, error) {
+func provenNames(roots *identity.OperatorRoots, chain []*x509.Certificate, now time.Time) ([]string, error) {
 	leaf := chain[0]
 	if err := roots.Verify(chain, now, x509.ExtKeyUsageClientAuth); err != nil {
 		refused, ok := errors.AsType[*identity.ChainError](err)

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 )
 
@@ -195,7 +194,7 @@ func decodeX509(raw []byte) (chain []*x509.Certificate, sig []byte, err error) {
 //   - A certificate without any proves a key and nothing else: it admits nobody.
 //
 // Errors, beside those of [Verifier]: [*CertificateError], which matches [ErrRefused].
-func NewX509Verifier(roots identityauthor.OperatorRoots, now func() time.Time) Verifier {
+func NewX509Verifier(roots *identity.OperatorRoots, now func() time.Time) Verifier {
 	if roots == nil {
 		panic("proof: NewX509Verifier without roots")
 	}
@@ -228,7 +227,7 @@ func (e *CertificateError) Unwrap() error { return e.Err }
 var errX509Refused = &refusal{"the x509 proof is not a signature by the certificate's key over this channel: prove with the private key of the certificate, and connect without a proxy that terminates TLS"}
 
 type x509Verifier struct {
-	roots identityauthor.OperatorRoots
+	roots *identity.OperatorRoots
 	now   func() time.Time
 }
 
@@ -302,7 +301,7 @@ func x509Selectors(leaf *x509.Certificate) []string {
 	for _, name := range leaf.DNSNames {
 		add("x509:dns:", name, hostName)
 	}
-	if uris, err := identityauthor.URIs(leaf); err == nil && len(uris) == 1 {
+	if uris, err := identity.URIs(leaf); err == nil && len(uris) == 1 {
 		add("x509:uri:", uris[0], plainURI)
 	}
 	slices.Sort(out)

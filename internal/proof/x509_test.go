@@ -22,8 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	"github.com/fealty-io/fealty/identity"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
@@ -37,7 +37,7 @@ type corp struct {
 func newCorp(t testing.TB) corp {
 	t.Helper()
 	pki := pkitest.NewPKI(t, "corp", nil)
-	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestX509EvidenceHasOneForm(t *testing.T) {
 		"no certificate in it":   {1, 0, 0, 0, 1, 7},
 		"garbage":                {1, 0, 3, 1, 2, 3, 0, 1, 7},
 		"a byte in certificates": edited(func(b []byte) []byte { return slices.Insert(b, 3+first, 0) }),
-		"certificate too large":  append([]byte{1, 0x20, 0x01}, make([]byte, identity.MaxCertificateBytes+4)...),
+		"certificate too large":  append([]byte{1, 0x20, 0x01}, make([]byte, internalidentity.MaxCertificateBytes+4)...),
 		"no signature":           good.Evidence[:len(good.Evidence)-72],
 	} {
 		e := good
@@ -388,7 +388,7 @@ func fuzzCorp(f *testing.F) (Verifier, []*x509.Certificate, ed25519.PrivateKey) 
 		Subject: pkix.Name{CommonName: "node-c"}, URIs: []*url.URL{{Scheme: "spiffe", Host: "corp.example", Path: "/node/c"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, root, key.Public().(ed25519.PublicKey))
-	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{root})
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{root})
 	if err != nil {
 		f.Fatal(err)
 	}

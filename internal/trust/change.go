@@ -9,7 +9,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -66,7 +65,7 @@ func (r *RootChange) walk(c *canonical.Codec) {
 
 func (r *RootChange) fault() string {
 	switch {
-	case identityauthor.CheckCluster(r.ClusterID) != nil:
+	case identity.CheckCluster(r.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", r.ClusterID)
 	case !inVersions(r.AuthorityEpoch) || r.AuthorityEpoch < 2 || !inVersions(r.SeedEpoch) || r.SeedEpoch < 2 ||
 		!inVersions(r.Index) || r.Index < 2:

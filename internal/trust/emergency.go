@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
@@ -71,7 +70,7 @@ func (e *Emergency) walk(c *canonical.Codec) {
 
 func (e *Emergency) fault() string {
 	switch {
-	case identityauthor.CheckCluster(e.ClusterID) != nil:
+	case identity.CheckCluster(e.ClusterID) != nil:
 		return fmt.Sprintf("cluster_id %.80q is no cluster", e.ClusterID)
 	case e.Root.IsZero():
 		return "it names no root"

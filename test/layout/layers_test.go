@@ -22,10 +22,10 @@ const module = "github.com/fealty-io/fealty"
 var levels = [][]string{
 	{"api", "internal/errcode", "internal/identity", "internal/mesh", "internal/pki/pemfile", "internal/platform",
 		"internal/provider", "internal/quarantine", "internal/signed", "internal/store", "internal/cli/term",
-		"internal/identitydoor", "internal/meshdoor", "internal/snapshotdoor"},
+		"internal/meshdoor", "internal/snapshotdoor"},
 	{"identity", "fence", "internal/document", "internal/keyring", "internal/snapshot", "internal/platform/logging",
 		"internal/platform/watch", "internal/store/sqlite", "internal/store/postgres", "internal/store/etcd"},
-	{"internal/canonical", "internal/platform/localsocket", "internal/signed/order", "internal/identityauthor"},
+	{"internal/canonical", "internal/platform/localsocket", "internal/signed/order"},
 	{"credential", "snapshot", "internal/authz", "internal/instruction", "internal/manifest", "internal/pki", "internal/quota",
 		"internal/cli/command", "internal/cli/term/message"},
 	{"internal/auditlog", "internal/jwtsvid", "internal/snapshotmember"},

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/reload"
@@ -50,7 +50,7 @@ func (f *authorityFlags) authority(w World, who *self) (fence.Authority, error) 
 	if a.Cluster == "" && who != nil {
 		a.Cluster = who.id.Cluster()
 	}
-	if err := identityauthor.CheckCluster(a.Cluster); err != nil {
+	if err := identity.CheckCluster(a.Cluster); err != nil {
 		return fence.Authority{}, badValue("--authority-cluster", f.cluster, "whose grants count is not known",
 			"the cluster's name")
 	}

@@ -33,7 +33,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
@@ -299,7 +298,7 @@ func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file
 	var key, want identity.KeyID
 	if in.transactionKey != "" {
 		var err error
-		if want, err = identityauthor.ParseKeyID(in.transactionKey); err != nil {
+		if want, err = identity.ParseKeyID(in.transactionKey); err != nil {
 			return nil, key, errcode.Wrap(err, errcode.BadValue, "name", "--transaction-key", "value",
 				in.transactionKey, "problem", "it is not 64 lower-case hex digits", "want",
 				"the SHA-256 that fealty manifest verify-history shows")
@@ -318,7 +317,7 @@ func checkBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, file
 	if err != nil {
 		return nil, key, ofBackup(file, err)
 	}
-	if key, err = identityauthor.KeyOfPublic(found.History.TransactionKey()); err != nil {
+	if key, err = identity.KeyOfPublic(found.History.TransactionKey()); err != nil {
 		return nil, key, err
 	}
 	if in.transactionKey != "" && key != want {

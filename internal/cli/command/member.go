@@ -7,13 +7,12 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // MemberKinds are the kinds of members.
 func MemberKinds() (out []string) {
-	for _, k := range identityauthor.Kinds() {
+	for _, k := range identity.Kinds() {
 		out = append(out, string(k))
 	}
 	return out

@@ -26,7 +26,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/term/message"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
@@ -219,7 +218,7 @@ func place(cfg *settings.Values, proof, flags string) (identity.KeyID, error) {
 					"--coordinator HOST:PORT, as fealty status shows them at a coordinator")
 		}
 	}
-	pin, err := identityauthor.ParseKeyID(cfg.Text("root_pin"))
+	pin, err := identity.ParseKeyID(cfg.Text("root_pin"))
 	if err != nil {
 		return identity.KeyID{}, errcode.Wrap(err, errcode.BadValue, "name", "--root-pin", "value", cfg.Text("root_pin"))
 	}

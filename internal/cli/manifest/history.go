@@ -27,7 +27,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
@@ -80,7 +79,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 			var want identity.KeyID
 			if key != "" {
 				var err error
-				if want, err = identityauthor.ParseKeyID(key); err != nil {
+				if want, err = identity.ParseKeyID(key); err != nil {
 					return errcode.Wrap(err, errcode.BadValue, "name", "--transaction-key", "value", key, "problem",
 						"it is not 64 lower-case hex digits", "want", "the SHA-256 that this command printed before")
 				}
@@ -186,7 +185,7 @@ func VerifyHistory(c *program.CLI, resp *fealtyv1.GetHistoryResponse, want ident
 	}
 	// The key of an earlier seed will do: from its head on the signers vouch for the next.
 	if !want.IsZero() && !slices.ContainsFunc(v.TransactionKeys(), func(k ed25519.PublicKey) bool {
-		id, err := identityauthor.KeyOfPublic(k)
+		id, err := identity.KeyOfPublic(k)
 		return err == nil && id == want
 	}) {
 		return refused(nil, "",

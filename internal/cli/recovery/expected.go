@@ -5,7 +5,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // expected is a flag that says what the cluster has to be. A blank one is refused, and is not one
@@ -30,7 +29,7 @@ func (e *expected) pin() (identity.KeyID, error) {
 		return identity.KeyID{}, nil
 	}
 	const want = "the root pin, as fealty status showed it, or leave it out"
-	pin, err := identityauthor.ParseKeyID(e.text)
+	pin, err := identity.ParseKeyID(e.text)
 	if err != nil {
 		return pin, errcode.Wrap(err, errcode.BadValue, "name", "--root-pin", "value", cmp.Or(e.text, "blank"), "problem",
 			"it is not 64 lower-case hex digits", "want", want)

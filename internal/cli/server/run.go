@@ -29,7 +29,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/term/message"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
@@ -123,7 +122,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	}
 	var pin identity.KeyID
 	if text := cfg.Text("root_pin"); text != "" {
-		if pin, err = identityauthor.ParseKeyID(text); err != nil {
+		if pin, err = identity.ParseKeyID(text); err != nil {
 			panic("process: root_pin was not checked: " + err.Error())
 		}
 	}

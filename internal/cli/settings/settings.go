@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/store/leader"
 )
@@ -585,7 +584,7 @@ func (s *Setting) Check(text string) string {
 	case StoreForm:
 		return CheckStore(text)
 	case HexForm:
-		if _, err := identityauthor.ParseKeyID(text); err != nil {
+		if _, err := identity.ParseKeyID(text); err != nil {
 			return "it is not 64 lower-case hex digits"
 		}
 	case TextForm, PathForm:

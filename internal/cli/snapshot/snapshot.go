@@ -32,7 +32,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
@@ -735,7 +734,7 @@ func RootKey(c *program.CLI, cfg *settings.Values, bundle *Reading,
 		}
 		return key, nil
 	}
-	pin, err := identityauthor.ParseKeyID(root)
+	pin, err := identity.ParseKeyID(root)
 	if err != nil {
 		return nil, errcode.Wrap(err, errcode.BadValue, "name", "--root-pin", "value", root, "problem",
 			"it is not 64 lower-case hex digits", "want", "the root pin that fealty status -o wide shows")

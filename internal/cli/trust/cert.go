@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
@@ -164,14 +164,14 @@ func inDate(cert *x509.Certificate, now time.Time) bool {
 // profileProblem says how a certificate differs from what a cluster mints, or "".
 // Dates are shown by themselves.
 func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
-	check := map[string]func(*x509.Certificate, time.Time) error{
-		"leaf": identityauthor.CheckLeaf, "mesh CA": identityauthor.CheckMeshCA, "root": identityauthor.CheckRoot,
+	check := map[string]func(*x509.Certificate, time.Time) *internalidentity.Refusal{
+		"leaf": internalidentity.CheckLeaf, "mesh CA": internalidentity.CheckMeshCA, "root": internalidentity.CheckRoot,
 	}[sort]
 	if !inDate(cert, now) {
 		now = cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2)
 	}
-	if e, ok := errors.AsType[*identity.ChainError](check(cert, now)); ok {
-		return command.JoinText("rule "+e.Rule+" ("+e.Section+")", e.Detail)
+	if r := check(cert, now); r != nil {
+		return command.JoinText("rule "+r.Rule+" ("+r.Section+")", r.Detail)
 	}
 	return ""
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/watch"
@@ -143,7 +142,7 @@ func readRenewRequest(req *fealtyv1.RenewRequest) renewRequest {
 	r := renewRequest{again: req.GetRecordedKey()}
 	var err error
 	if r.publicKey, err = pki.ParseCSR(req.GetCsr()); err == nil {
-		r.key, err = identityauthor.KeyOfPublic(r.publicKey)
+		r.key, err = identity.KeyOfPublic(r.publicKey)
 	}
 	if err != nil {
 		r.csr = csrRejection(err)

@@ -19,7 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/workload"
@@ -187,7 +186,7 @@ func (w *Workloads) certify(v *vouching, peer identity.Peer, one *fealtyv1.Workl
 	if err != nil {
 		return nil, err
 	}
-	keyID, err := identityauthor.KeyOfPublic(key)
+	keyID, err := identity.KeyOfPublic(key)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	internaljwtsvid "github.com/fealty-io/fealty/internal/jwtsvid"
 	"github.com/fealty-io/fealty/internal/pki"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
@@ -148,7 +147,7 @@ func TestCertificate(t *testing.T) {
 		return chain[0]
 	}
 	leaf := parsed("acme/web")
-	member, key, err := identityauthor.VoucherOf(leaf)
+	member, key, err := identity.VoucherOf(leaf)
 	if err != nil || member != acme.ID || key != identity.KeyOf(acme.Leaf) {
 		t.Errorf("vouched for by %v, %v, %v, want %v", member, key, err, acme.ID)
 	}

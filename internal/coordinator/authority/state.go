@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -63,8 +62,8 @@ type State struct {
 	RootPin     identity.KeyID // hash of the root's public key: what tokens pin
 	MeshKey     identity.KeyID
 	issuer      atomic.Pointer[pki.Issuer]
-	X509Roots   identityauthor.OperatorRoots // of the manifest's x509 proof; nil: it takes none
-	X509Fault   error                        // why they cannot be used
+	X509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
+	X509Fault   error                   // why they cannot be used
 	// RootStatement introduces the config root key to who pins the root.
 	RootStatement []byte
 	Bundle        *bundle.Authority // under which trust bundles are made

@@ -11,7 +11,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/health"
@@ -195,7 +194,7 @@ func Read(ctx context.Context, r record.Records, cluster string) (Input, error) 
 			if err != nil {
 				return in, err
 			}
-			key, err := identityauthor.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
+			key, err := identity.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
 			if err != nil {
 				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
 			}

@@ -27,7 +27,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
@@ -354,7 +353,7 @@ func (d *Desk) Machine() *Machine {
 // KeyOf returns the ID of a key.
 func KeyOf(t TB, key *ecdsa.PrivateKey) identity.KeyID {
 	t.Helper()
-	id, err := identityauthor.KeyOfPublic(key.Public())
+	id, err := identity.KeyOfPublic(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}

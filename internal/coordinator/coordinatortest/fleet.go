@@ -31,7 +31,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
@@ -545,7 +544,7 @@ func (n *Node) VerifyGrant() (*snapshot.Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := identityauthor.KeyOfPublic(n.Key.Public())
+	key, err := identity.KeyOfPublic(n.Key.Public())
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/keepers"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // A reseed gives the cluster a new seed (docs/explanation/reseed.md). Signers sign
@@ -261,7 +260,7 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 
 // keyHash is the SHA-256 of a public key in its usual form.
 func keyHash(key ed25519.PublicKey) ([]byte, error) {
-	id, err := identityauthor.KeyOfPublic(key)
+	id, err := identity.KeyOfPublic(key)
 	if err != nil {
 		return nil, err
 	}

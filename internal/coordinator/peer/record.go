@@ -27,9 +27,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority/decide"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
@@ -108,7 +108,7 @@ type Signed struct {
 
 // Key is the key of the record of who holds an enrolment key.
 func Key(key ed25519.PublicKey) (string, error) {
-	id, err := identityauthor.KeyOfPublic(key)
+	id, err := identity.KeyOfPublic(key)
 	if err != nil {
 		return "", err
 	}

@@ -30,7 +30,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -190,7 +189,7 @@ func (l *ledger) joiner(ctx context.Context, c *Cluster, tok proof.JoinToken, fi
 		if err != nil {
 			return err
 		}
-		key, err := identityauthor.KeyOfPublic(n.Key.Public())
+		key, err := identity.KeyOfPublic(n.Key.Public())
 		if err != nil {
 			return err
 		}
@@ -243,7 +242,7 @@ func (n *Candidate) renewOnce(ctx context.Context, conn grpc.ClientConnInterface
 	if err != nil {
 		return nil, err
 	}
-	key, err := identityauthor.KeyOfPublic(fresh.Key.Public())
+	key, err := identity.KeyOfPublic(fresh.Key.Public())
 	if err != nil {
 		return nil, err
 	}

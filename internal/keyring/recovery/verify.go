@@ -20,7 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -293,7 +293,9 @@ var verifyChecks = [...]struct {
 	{Check{"root", "who signs with another root would be believed"}, true, func(c *verifying) error {
 		root, err := x509.ParseCertificate(c.claim.GetRoot())
 		if err == nil {
-			err = identityauthor.CheckRoot(root, c.now)
+			if r := internalidentity.CheckRoot(root, c.now); r != nil {
+				err = (*identity.ChainError)(r)
+			}
 		}
 		if err != nil {
 			return c.badAuthority("its root: " + err.Error())
@@ -315,7 +317,9 @@ var verifyChecks = [...]struct {
 	{Check{"mesh CA", "a key that the head does not name could certify anybody (I9)"}, true, func(c *verifying) error {
 		cert, err := x509.ParseCertificate(c.claim.GetMeshCa())
 		if err == nil {
-			err = identityauthor.CheckMeshCA(cert, c.now)
+			if r := internalidentity.CheckMeshCA(cert, c.now); r != nil {
+				err = (*identity.ChainError)(r)
+			}
 		}
 		if err == nil {
 			err = cert.CheckSignatureFrom(c.found.Root)

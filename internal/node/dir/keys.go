@@ -13,7 +13,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // KeyPair is a P-256 key. It holds it in a function, so that no printer walks
@@ -34,7 +33,7 @@ func NewKeyPair() (KeyPair, error) {
 }
 
 func asKeyPair(k *ecdsa.PrivateKey) (KeyPair, error) {
-	id, err := identityauthor.KeyOfPublic(k.Public())
+	id, err := identity.KeyOfPublic(k.Public())
 	if err != nil {
 		return KeyPair{}, err
 	}

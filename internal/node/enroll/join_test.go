@@ -18,7 +18,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/nodetest"
@@ -354,7 +353,7 @@ func TestJoinAfterAnotherCluster(t *testing.T) {
 
 func TestJoinKinds(t *testing.T) {
 	f := nodetest.New(t)
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		n := nodetest.NewMachine(f)
 		cfg := n.JoinConfig(enroll.ByToken(f.Token()))
 		cfg.Kind = kind

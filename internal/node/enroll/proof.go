@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -88,7 +87,7 @@ func badValue(name, value, want string) error {
 
 // checkPlace checks where a proof without a token goes.
 func checkPlace(cluster string, addresses []string, pin identity.KeyID) error {
-	if err := identityauthor.CheckCluster(cluster); err != nil {
+	if err := identity.CheckCluster(cluster); err != nil {
 		return badValue("the cluster", fmt.Sprintf("%q", cluster), "the cluster's id, such as prod.example")
 	}
 	if pin.IsZero() {

@@ -15,7 +15,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
@@ -100,7 +99,7 @@ func (f *Fleet) proofs() *proof.Registry {
 	if f.Pki == nil {
 		f.Pki = pkitest.NewPKI(f.TB, "corp", f.Clock)
 	}
-	roots, err := identityauthor.NewOperatorRoots([]*x509.Certificate{f.Pki.Root.Cert})
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{f.Pki.Root.Cert})
 	f.Must(err)
 	return proof.NewRegistry(
 		proof.NewX509Verifier(roots, f.Clock),
@@ -125,7 +124,7 @@ func (f *Fleet) proofs() *proof.Registry {
 
 func (f *Fleet) admitLocked(kind identity.Kind, claimed string, p proof.Proven, public any) (*fealtyv1.JoinGrant,
 	error) {
-	key, err := identityauthor.KeyOfPublic(public)
+	key, err := identity.KeyOfPublic(public)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +182,7 @@ func (s admission) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*feal
 	if err != nil {
 		return nil, err
 	}
-	key, err := identityauthor.KeyOfPublic(public)
+	key, err := identity.KeyOfPublic(public)
 	if err != nil {
 		return nil, err
 	}

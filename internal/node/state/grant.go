@@ -9,7 +9,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
+	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
@@ -94,8 +94,8 @@ func VerifyGrant(g *fealtyv1.JoinGrant, w Wanted, now func() time.Time) (*Admitt
 	if identity.KeyOf(root) != w.Pin {
 		return fail("root", errors.New("it is not the pinned one"))
 	}
-	if err := identityauthor.CheckRoot(root, now()); err != nil {
-		return fail("root", err)
+	if r := internalidentity.CheckRoot(root, now()); r != nil {
+		return fail("root", (*identity.ChainError)(r))
 	}
 	// Reading what is signed for us takes the name that the certificate gives us; the
 	// chain is verified below, before anything is made of it.

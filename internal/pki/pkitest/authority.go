@@ -22,7 +22,6 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 )
 
 // leafTTL is how long a leaf lives unless an option says otherwise. It is backdated by
@@ -59,7 +58,7 @@ func WithClock(now func() time.Time) Option { return func(a *Authority) { a.now 
 // NewAuthority makes a root and one mesh CA for cluster.
 func NewAuthority(tb testing.TB, cluster string, opts ...Option) *Authority {
 	tb.Helper()
-	if err := identityauthor.CheckCluster(cluster); err != nil {
+	if err := identity.CheckCluster(cluster); err != nil {
 		tb.Fatalf("identitytest: %v", err)
 	}
 	a := &Authority{cluster: cluster, now: time.Now}

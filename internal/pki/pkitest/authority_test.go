@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 )
 
@@ -43,7 +42,7 @@ func TestIssueOptions(t *testing.T) {
 		if !errors.Is(err, tc.want) || tc.want == nil && v.ID != id {
 			t.Errorf("%s: %v, %v, want %v", tc.name, v.ID, err, tc.want)
 		}
-		if of, err := identityauthor.KeyOfPublic(key.Public()); err != nil || of != identity.KeyOf(chain[0]) {
+		if of, err := identity.KeyOfPublic(key.Public()); err != nil || of != identity.KeyOf(chain[0]) {
 			t.Errorf("%s: the key is not that of the leaf", tc.name)
 		}
 	}

@@ -23,9 +23,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/node/enroll"
 )
 
@@ -246,7 +246,7 @@ func TestProcessGetsItsIdentity(t *testing.T) {
 	if id, _, err := x509svid.Verify(svid.Certificates, bundles); err != nil || id.String() != "spiffe://test.example/workload/billing/api" {
 		t.Errorf("go-spiffe says %v, %v", id, err)
 	}
-	voucher, _, err := identityauthor.VoucherOf(svid.Certificates[0])
+	voucher, _, err := identity.VoucherOf(svid.Certificates[0])
 	if err != nil || voucher.String() != "spiffe://test.example/data/node-a" {
 		t.Errorf("vouched for by %v, %v", voucher, err)
 	}

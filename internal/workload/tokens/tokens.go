@@ -23,7 +23,6 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	internaljwtsvid "github.com/fealty-io/fealty/internal/jwtsvid"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/watch"
@@ -380,7 +379,7 @@ func memberOf(claims map[string]any) (identity.ID, identity.KeyID, error) {
 	if err != nil {
 		return identity.ID{}, identity.KeyID{}, err
 	}
-	k, err := identityauthor.ParseKeyID(key)
+	k, err := identity.ParseKeyID(key)
 	return member, k, err
 }
 

@@ -31,7 +31,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -589,7 +588,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range identityauthor.Kinds() {
+	for _, kind := range identity.Kinds() {
 		id, err := identity.New(coordinatortest.Cluster, kind, "mallory")
 		if err != nil {
 			t.Fatal(err)

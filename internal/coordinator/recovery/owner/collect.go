@@ -10,11 +10,11 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/identityauthor"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -48,7 +48,7 @@ func openKey(claim string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := identityauthor.KeyOfPublic(key)
+	id, err := identity.KeyOfPublic(key)
 	if err != nil {
 		return "", err
 	}

@@ -6,15 +6,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/asn1"
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/fealty-io/fealty/internal/identity"
 
 	"golang.org/x/crypto/cryptobyte"
 	cbasn1 "golang.org/x/crypto/cryptobyte/asn1"
@@ -23,104 +19,100 @@ import (
 // maxNameBytes bounds an issuer's or a subject's name in DER.
 const maxNameBytes = 512
 
+// Extensions and attributes. Package identity looks for two of them in certificates of an operator's PKI.
 var (
 	oidSubjectKeyID     = asn1.ObjectIdentifier{2, 5, 29, 14}
 	oidKeyUsage         = asn1.ObjectIdentifier{2, 5, 29, 15}
 	oidSubjectAltName   = asn1.ObjectIdentifier{2, 5, 29, 17}
 	oidBasicConstraints = asn1.ObjectIdentifier{2, 5, 29, 19}
-	oidNameConstraints  = asn1.ObjectIdentifier{2, 5, 29, 30}
+	OIDNameConstraints  = asn1.ObjectIdentifier{2, 5, 29, 30}
 	oidAuthorityKeyID   = asn1.ObjectIdentifier{2, 5, 29, 35}
-	oidExtKeyUsage      = asn1.ObjectIdentifier{2, 5, 29, 37}
+	OIDExtKeyUsage      = asn1.ObjectIdentifier{2, 5, 29, 37}
 	oidCommonName       = asn1.ObjectIdentifier{2, 5, 4, 3}
 )
 
-// rule is one row of a table of checks: what it is called (stable: a metric label), and
+// Rule is one row of a table of checks: what it is called (stable: a metric label), and
 // where it is written.
-type rule struct{ Name, Section string }
+type Rule struct{ Name, Section string }
 
 // certRule is a rule about one certificate. check returns "" or what is wrong.
 type certRule struct {
-	rule
+	Rule
 	check func(c *x509.Certificate, now time.Time) string
 }
 
-// profile is the template of one sort of certificate: leaf, mesh CA or root. A cluster
+// Profile is the template of one sort of certificate: leaf, mesh CA or root. A cluster
 // mints all of its certificates itself, so a profile describes the one shape that is
-// minted, not everything that RFC 5280 allows. The zero profile refuses everything.
-type profile struct {
+// minted, not everything that RFC 5280 allows. The zero Profile refuses everything.
+type Profile struct {
 	name  string
-	shape []certRule     // what never changes about a certificate
-	dates []certRule     // what time changes
-	by    func() profile // the profile of its issuer; nil for a root, its own issuer
+	shape []certRule // what never changes about a certificate
+	dates []certRule // what time changes
 }
 
-const leafName = "leaf"
-
-// leafProfile returns the profile of a leaf (an X509-SVID).
+// LeafProfile returns the profile of a leaf (an X509-SVID).
 //
 // To mint one, fill a template with: a positive serial of at most 20 octets; NotBefore
-// and NotAfter at most identity.MaxLeafLifetime apart; KeyUsageDigitalSignature; ExtKeyUsage
-// server and client auth; BasicConstraintsValid; SubjectKeyId from identity.SubjectKeyID; a
+// and NotAfter at most MaxLeafLifetime apart; KeyUsageDigitalSignature; ExtKeyUsage
+// server and client auth; BasicConstraintsValid; SubjectKeyId from SubjectKeyID; a
 // Subject that is empty or one common name; URIs, DNSNames and IPAddresses at will. The
 // mesh CA's AuthorityKeyId follows from the issuer.
-func leafProfile() profile {
-	return profile{name: leafName, shape: leafRules, dates: dateRules, by: meshCAProfile}
+func LeafProfile() Profile {
+	return Profile{name: "leaf", shape: leafRules, dates: dateRules}
 }
 
-// meshCAProfile returns the profile of a mesh CA, which signs leaves: IsCA with
+// MeshCAProfile returns the profile of a mesh CA, which signs leaves: IsCA with
 // MaxPathLen 0 (and MaxPathLenZero), KeyUsageCertSign alone, a P-256 key, a Subject.
-func meshCAProfile() profile {
-	return profile{name: "mesh CA", shape: meshCARules, dates: dateRules, by: rootProfile}
+func MeshCAProfile() Profile {
+	return Profile{name: "mesh CA", shape: meshCARules, dates: dateRules}
 }
 
-// rootProfile returns the profile of a root, which signs mesh CAs and itself: IsCA with
+// RootProfile returns the profile of a root, which signs mesh CAs and itself: IsCA with
 // MaxPathLen 1, KeyUsageCertSign alone, a P-256 key, a Subject.
-func rootProfile() profile {
-	return profile{name: "root", shape: rootRules, dates: dateRules}
+func RootProfile() Profile {
+	return Profile{name: "root", shape: rootRules, dates: dateRules}
 }
 
 // Name returns "leaf", "mesh CA" or "root".
-func (p profile) Name() string { return p.name }
+func (p Profile) Name() string { return p.name }
 
 // Rules lists the rows of the profile in the order in which they are checked.
-func (p profile) Rules() []rule {
-	var rules []rule
+func (p Profile) Rules() []Rule {
+	var rules []Rule
 	for _, r := range slices.Concat(p.shape, p.dates) {
-		rules = append(rules, r.rule)
+		rules = append(rules, r.Rule)
 	}
 	return rules
 }
 
 // Check reports whether c, which must come from a parser, is of this profile and in date
-// at now. Signatures are not looked at: see [Bundle.Verify].
-//
-// Errors: [*ChainError] of the first rule that refuses.
-func (p profile) Check(c *x509.Certificate, now time.Time) error {
-	if err := p.checkShape(c); err != nil {
-		return err
+// at now. It returns the first rule that refuses, and nil if none does. Signatures are not
+// looked at.
+func (p Profile) Check(c *x509.Certificate, now time.Time) *Refusal {
+	if r := p.CheckShape(c); r != nil {
+		return r
 	}
-	if err := p.checkDates(c, now); err != nil {
-		return err
-	}
-	return nil
+	return p.CheckDates(c, now)
 }
 
-func (p profile) checkShape(c *x509.Certificate) *ChainError {
+// CheckShape is Check without the dates: what never changes about a certificate.
+func (p Profile) CheckShape(c *x509.Certificate) *Refusal {
 	return p.run(p.shape, c, time.Time{}, ErrProfile)
 }
 
-func (p profile) checkDates(c *x509.Certificate, now time.Time) *ChainError {
+// CheckDates is Check of a certificate that passed CheckShape before.
+func (p Profile) CheckDates(c *x509.Certificate, now time.Time) *Refusal {
 	return p.run(p.dates, c, now, ErrExpired)
 }
 
-func (p profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason error) *ChainError {
+func (p Profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason error) *Refusal {
 	if len(rules) == 0 {
-		return &ChainError{Certificate: "certificate", Rule: "profile", Section: "RFC 5280 §6.1",
+		return &Refusal{Certificate: "certificate", Rule: "profile", Section: "RFC 5280 §6.1",
 			Detail: "the zero Profile describes no certificate", Reason: ErrProfile}
 	}
 	for _, r := range rules {
 		if detail := r.check(c, now); detail != "" {
-			e := &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: reason}
+			e := &Refusal{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: reason}
 			if reason == ErrExpired {
 				e.NotBefore, e.NotAfter, e.Now = c.NotBefore, c.NotAfter, now
 			}
@@ -130,69 +122,32 @@ func (p profile) run(rules []certRule, c *x509.Certificate, now time.Time, reaso
 	return nil
 }
 
-// Lint reports whether a certificate signed from template for pub by issuer would be
-// of this profile and in date at now, and, for a leaf, identify somebody. Call it before
-// signing with the real key. The template is signed with a key that is thrown away, so
-// that what is checked is what the encoder makes of it. The issuer must come from a
-// parser, be of its own profile and be in date; for a root it is not looked at.
-//
-// Errors: [*ChainError] of the first rule that refuses, [*SANError], or that of
-// crypto/x509 if the template cannot be encoded.
-func (p profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, now time.Time) error {
-	if p.by == nil {
-		issuer = template
-	} else if err := p.by().Check(issuer, now); err != nil {
-		return fmt.Errorf("identity: linting a %s: its issuer: %w", p.name, err)
-	}
-	throwaway, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return fmt.Errorf("identity: linting a %s: making a throwaway key: %w", p.name, err)
-	}
-	parent := *issuer
-	parent.PublicKey = nil // otherwise the encoder would compare it with the throwaway key
-	der, err := x509.CreateCertificate(rand.Reader, template, &parent, pub, throwaway)
-	if err != nil {
-		return fmt.Errorf("identity: linting a %s: the template cannot be encoded: %w", p.name, err)
-	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		return fmt.Errorf("identity: linting a %s: the template encodes to what cannot be parsed: %w", p.name, err)
-	}
-	if err := p.Check(c, now); err != nil {
-		return err
-	}
-	if p.by == nil {
-		return nil
-	}
-	for _, r := range linkRules {
-		if detail := r.check(c, issuer); detail != "" {
-			return &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: ErrUntrusted}
-		}
-	}
-	if p.name == leafName {
-		_, err = FromCertificate(c)
-	}
-	return err
+// CheckLeaf reports whether c, which must come from a parser, is of the profile of leaves and in date at now.
+// It returns the first rule that refuses, and nil if none does. Signatures are not looked at.
+func CheckLeaf(c *x509.Certificate, now time.Time) *Refusal { return LeafProfile().Check(c, now) }
+
+// CheckMeshCA is CheckLeaf for mesh CAs.
+func CheckMeshCA(c *x509.Certificate, now time.Time) *Refusal { return MeshCAProfile().Check(c, now) }
+
+// CheckUnsignedRoot is CheckRoot before the root has its signature: for whoever is about to make it.
+func CheckUnsignedRoot(c *x509.Certificate, now time.Time) *Refusal {
+	return RootProfile().Check(c, now)
 }
 
-// checkLeaf reports whether c, which must come from a parser, is of the profile of leaves and in date at now.
-// Signatures are not looked at: see [Bundle.Verify]. Errors: [*ChainError] of the first rule that refuses.
-func checkLeaf(c *x509.Certificate, now time.Time) error { return leafProfile().Check(c, now) }
-
-// checkMeshCA is checkLeaf for mesh CAs.
-func checkMeshCA(c *x509.Certificate, now time.Time) error { return meshCAProfile().Check(c, now) }
-
-// checkUnsignedRoot is checkRoot before the root has its signature: for whoever is about to make it.
-func checkUnsignedRoot(c *x509.Certificate, now time.Time) error { return rootProfile().Check(c, now) }
-
-// checkRoot reports whether c is of the profile of roots and in date at now, and, because a root vouches for itself,
+// CheckRoot reports whether c is of the profile of roots and in date at now, and, because a root vouches for itself,
 // of its signature.
-func checkRoot(c *x509.Certificate, now time.Time) error {
-	if err := rootProfile().Check(c, now); err != nil {
-		return err
+func CheckRoot(c *x509.Certificate, now time.Time) *Refusal {
+	if r := CheckUnsignedRoot(c, now); r != nil {
+		return r
 	}
-	if err := checkSelfSigned(c); err != nil {
-		return err
+	return CheckSelfSigned(c)
+}
+
+// CheckSelfSigned reports whether a root signed itself.
+func CheckSelfSigned(root *x509.Certificate) *Refusal {
+	if err := root.CheckSignatureFrom(root); err != nil {
+		return &Refusal{Certificate: "root", Rule: "self-signed", Section: "RFC 5280 §3.2",
+			Detail: "its own key did not sign it: " + err.Error(), Reason: ErrUntrusted}
 	}
 	return nil
 }
@@ -200,61 +155,61 @@ func checkRoot(c *x509.Certificate, now time.Time) error {
 // The tables. Every rule sees a certificate that passed the rules above it.
 
 var leafRules = slices.Concat(commonRules, []certRule{
-	{rule{"lifetime", "CA/Browser Forum BR §6.3.2"}, lifetimeAtMost(identity.MaxLeafLifetime)},
-	{rule{"public-key", "RFC 5480 §2.1.1, RFC 8410 §3"}, leafKey},
-	{rule{"subject", "X509-SVID §2, RFC 5280 §4.1.2.6"}, subjectCommonNameAtMost},
-	{rule{"basic-constraints", "X509-SVID §4.1, RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:FALSE", 0x30, 0x00)},
-	{rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "digitalSignature alone", 0x03, 0x02, 0x07, 0x80)},
-	{rule{"ext-key-usage", "X509-SVID §4.4, RFC 5280 §4.2.1.12"}, serverAndClientAuth},
-	{rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
-	{rule{"subject-alt-name", "X509-SVID §2, RFC 5280 §4.2.1.6"}, leafAltNames},
-	{rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidExtKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID, oidSubjectAltName)},
+	{Rule{"lifetime", "CA/Browser Forum BR §6.3.2"}, lifetimeAtMost(MaxLeafLifetime)},
+	{Rule{"public-key", "RFC 5480 §2.1.1, RFC 8410 §3"}, leafKey},
+	{Rule{"subject", "X509-SVID §2, RFC 5280 §4.1.2.6"}, subjectCommonNameAtMost},
+	{Rule{"basic-constraints", "X509-SVID §4.1, RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:FALSE", 0x30, 0x00)},
+	{Rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "digitalSignature alone", 0x03, 0x02, 0x07, 0x80)},
+	{Rule{"ext-key-usage", "X509-SVID §4.4, RFC 5280 §4.2.1.12"}, serverAndClientAuth},
+	{Rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
+	{Rule{"subject-alt-name", "X509-SVID §2, RFC 5280 §4.2.1.6"}, leafAltNames},
+	{Rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, OIDExtKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID, oidSubjectAltName)},
 })
 
 var meshCARules = slices.Concat(commonRules, []certRule{
-	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identity.MaxMeshCALifetime)},
-	{rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
-	{rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
-	{rule{"not-self-issued", "RFC 5280 §6.1"}, notSelfIssued},
-	{rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 0", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x00)},
-	{rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
-	{rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
-	{rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
+	{Rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(MaxMeshCALifetime)},
+	{Rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
+	{Rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
+	{Rule{"not-self-issued", "RFC 5280 §6.1"}, notSelfIssued},
+	{Rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 0", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x00)},
+	{Rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
+	{Rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
+	{Rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
 })
 
 var rootRules = slices.Concat(commonRules, []certRule{
-	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identity.MaxRootLifetime)},
-	{rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
-	{rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
-	{rule{"self-issued", "RFC 5280 §3.2"}, selfIssued},
-	{rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 1", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x01)},
-	{rule{"key-usage", "RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
-	{rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, ownAuthorityKeyID},
-	{rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
+	{Rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(MaxRootLifetime)},
+	{Rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
+	{Rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
+	{Rule{"self-issued", "RFC 5280 §3.2"}, selfIssued},
+	{Rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 1", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x01)},
+	{Rule{"key-usage", "RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
+	{Rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, ownAuthorityKeyID},
+	{Rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
 })
 
 // commonRules hold for every certificate and are checked first, because the others rely
 // on them: on a parsed certificate, and on a subject key id that names the key.
 var commonRules = []certRule{
-	{rule{"parsed", "RFC 5280 §4.1"}, parsed},
-	{rule{"version", "RFC 5280 §4.1.2.1"}, version3},
-	{rule{"serial-number", "RFC 5280 §4.1.2.2"}, serialNumber},
-	{rule{"signature-algorithm", "RFC 5758 §3.2"}, signatureAlgorithm},
-	{rule{"encoding", "RFC 5280 §4.1, X.690 §10"}, encoding},
-	{rule{"issuer", "RFC 5280 §4.1.2.4"}, issuerName},
-	{rule{"name-constraints", "RFC 5280 §4.2.1.10"}, noNameConstraints},
-	{rule{"key-encoding", "RFC 5280 §4.1.2.7"}, keyEncoding},
-	{rule{"subject-key-id", "RFC 7093 §2, RFC 5280 §4.2.1.2"}, subjectKeyID},
+	{Rule{"parsed", "RFC 5280 §4.1"}, Parsed},
+	{Rule{"version", "RFC 5280 §4.1.2.1"}, version3},
+	{Rule{"serial-number", "RFC 5280 §4.1.2.2"}, SerialNumber},
+	{Rule{"signature-algorithm", "RFC 5758 §3.2"}, signatureAlgorithm},
+	{Rule{"encoding", "RFC 5280 §4.1, X.690 §10"}, Encoding},
+	{Rule{"issuer", "RFC 5280 §4.1.2.4"}, issuerName},
+	{Rule{"name-constraints", "RFC 5280 §4.2.1.10"}, noNameConstraints},
+	{Rule{"key-encoding", "RFC 5280 §4.1.2.7"}, keyEncoding},
+	{Rule{"subject-key-id", "RFC 7093 §2, RFC 5280 §4.2.1.2"}, subjectKeyID},
 }
 
 var dateRules = []certRule{
-	{rule{"not-yet-valid", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
+	{Rule{"not-yet-valid", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
 		if now.Before(c.NotBefore) {
 			return fmt.Sprintf("valid from %s, and it is %s here", c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 		}
 		return ""
 	}},
-	{rule{"expired", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
+	{Rule{"expired", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
 		if now.After(c.NotAfter) {
 			return fmt.Sprintf("expired at %s, and it is %s here", c.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 		}
@@ -262,34 +217,13 @@ var dateRules = []certRule{
 	}},
 }
 
-// linkRule is a rule about a certificate and the one that issued it, without the
-// signature, so that a template can be linted with it.
-type linkRule struct {
-	rule
-	check func(child, issuer *x509.Certificate) string
-}
-
-var linkRules = []linkRule{
-	{rule{"issuer-name", "RFC 5280 §6.1.3 (a)(4)"}, func(child, issuer *x509.Certificate) string {
-		if !bytes.Equal(child.RawIssuer, issuer.RawSubject) {
-			return fmt.Sprintf("issued by %s, and the next certificate is of %s", clip(child.Issuer.String()), clip(issuer.Subject.String()))
-		}
-		return ""
-	}},
-	{rule{"issuer-key-id", "RFC 5280 §4.2.1.1"}, func(child, issuer *x509.Certificate) string {
-		if !bytes.Equal(child.AuthorityKeyId, issuer.SubjectKeyId) {
-			return fmt.Sprintf("issued by key %x, and the next certificate is of key %x", child.AuthorityKeyId, issuer.SubjectKeyId)
-		}
-		return ""
-	}},
-}
-
-func parsed(c *x509.Certificate, _ time.Time) string {
+// Parsed wants a certificate that a parser made, and no huge one: the other rules print its names.
+func Parsed(c *x509.Certificate, _ time.Time) string {
 	switch {
 	case c == nil || len(c.Raw) == 0 || c.SerialNumber == nil:
 		return "it does not come from a parser"
-	case len(c.Raw) > identity.MaxCertificateBytes:
-		return fmt.Sprintf("%d bytes, at most %d are allowed", len(c.Raw), identity.MaxCertificateBytes)
+	case len(c.Raw) > MaxCertificateBytes:
+		return fmt.Sprintf("%d bytes, at most %d are allowed", len(c.Raw), MaxCertificateBytes)
 	}
 	return ""
 }
@@ -301,9 +235,9 @@ func version3(c *x509.Certificate, _ time.Time) string {
 	return ""
 }
 
-// serialNumber wants a positive integer of at most 20 octets, where the leading bit of
+// SerialNumber wants a positive integer of at most 20 octets, where the leading bit of
 // the first is the sign.
-func serialNumber(c *x509.Certificate, _ time.Time) string {
+func SerialNumber(c *x509.Certificate, _ time.Time) string {
 	if c.SerialNumber.Sign() <= 0 {
 		return "the serial number is not positive"
 	}
@@ -323,12 +257,12 @@ func signatureAlgorithm(c *x509.Certificate, _ time.Time) string {
 // ecdsaWithSHA256 is the one signature algorithm, encoded: no parameters, not even NULL.
 var ecdsaWithSHA256 = []byte{0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02}
 
-// encoding wants what was parsed to encode to the same bytes. The parser is lenient: it
+// Encoding wants what was parsed to encode to the same bytes. The parser is lenient: it
 // skips unique identifiers, and does not look behind the last field, at the parameters
 // of an algorithm, or for a default that is spelled out. Anything that it passes over
 // and does not report cannot be in a certificate that this rule lets through. Names and
 // the public key are compared with their own bytes here; other rules look at them.
-func encoding(c *x509.Certificate, _ time.Time) string {
+func Encoding(c *x509.Certificate, _ time.Time) string {
 	b := cryptobyte.NewBuilder(make([]byte, 0, len(c.Raw)+16)) // the builder moves what is long
 	b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
 		b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) { addSignedPart(b, c) })
@@ -393,14 +327,14 @@ func issuerName(c *x509.Certificate, _ time.Time) string {
 }
 
 func noNameConstraints(c *x509.Certificate, _ time.Time) string {
-	if extension(c, oidNameConstraints) != nil {
+	if extensionOf(c, OIDNameConstraints) != nil {
 		return "it has name constraints"
 	}
 	return ""
 }
 
 // keyEncoding wants the one encoding of the key that crypto/x509 writes: with another
-// one the same key would have another [KeyID], and slip past a ban.
+// one the same key would have another key id, and slip past a ban.
 func keyEncoding(c *x509.Certificate, _ time.Time) string {
 	der, err := x509.MarshalPKIXPublicKey(c.PublicKey)
 	if err != nil {
@@ -413,11 +347,11 @@ func keyEncoding(c *x509.Certificate, _ time.Time) string {
 }
 
 func subjectKeyID(c *x509.Certificate, _ time.Time) string {
-	ext := extension(c, oidSubjectKeyID)
+	ext := extensionOf(c, oidSubjectKeyID)
 	if ext == nil {
 		return "no subject key identifier"
 	}
-	want, err := identity.SubjectKeyID(c.PublicKey)
+	want, err := SubjectKeyID(c.PublicKey)
 	if err != nil {
 		return "the subject key identifier of its key is unknown"
 	}
@@ -430,7 +364,7 @@ func subjectKeyID(c *x509.Certificate, _ time.Time) string {
 // authorityKeyID wants the key identifier alone: issuer and serial are for cross-signed
 // certificates, which do not exist here.
 func authorityKeyID(c *x509.Certificate, _ time.Time) string {
-	ext := extension(c, oidAuthorityKeyID)
+	ext := extensionOf(c, oidAuthorityKeyID)
 	if ext == nil {
 		return "no authority key identifier"
 	}
@@ -442,7 +376,7 @@ func authorityKeyID(c *x509.Certificate, _ time.Time) string {
 
 // ownAuthorityKeyID wants a root to name itself as its issuer, or nobody.
 func ownAuthorityKeyID(c *x509.Certificate, _ time.Time) string {
-	ext := extension(c, oidAuthorityKeyID)
+	ext := extensionOf(c, oidAuthorityKeyID)
 	if ext != nil && !bytes.Equal(ext.Value, authorityKeyIDValue(c.SubjectKeyId)) {
 		return "its authority key identifier is not its own subject key identifier"
 	}
@@ -529,7 +463,7 @@ func notSelfIssued(c *x509.Certificate, _ time.Time) string {
 }
 
 func serverAndClientAuth(c *x509.Certificate, _ time.Time) string {
-	ext := extension(c, oidExtKeyUsage)
+	ext := extensionOf(c, OIDExtKeyUsage)
 	if ext == nil {
 		return "no extended key usage"
 	}
@@ -547,9 +481,9 @@ func serverAndClientAuth(c *x509.Certificate, _ time.Time) string {
 }
 
 // leafAltNames bounds the names. How many of them are URIs, and what they say, is no
-// business of the chain: see [FromCertificate].
+// business of the chain: see FromCertificate of the public package.
 func leafAltNames(c *x509.Certificate, _ time.Time) string {
-	ext := extension(c, oidSubjectAltName)
+	ext := extensionOf(c, oidSubjectAltName)
 	if ext == nil {
 		if len(c.Subject.Names) == 0 {
 			return "neither a subject nor a subject alternative name"
@@ -559,15 +493,15 @@ func leafAltNames(c *x509.Certificate, _ time.Time) string {
 	if critical := len(c.Subject.Names) == 0; ext.Critical != critical {
 		return fmt.Sprintf("the subject alternative name is critical: %v, want %v as the subject has it", ext.Critical, critical)
 	}
-	names, ok := altNames(c)
+	names, ok := AltNames(c)
 	switch {
 	case !ok || len(names) == 0:
 		return "the subject alternative name is malformed"
-	case len(names) > identity.MaxAltNames:
-		return fmt.Sprintf("%d subject alternative names, at most %d are allowed", len(names), identity.MaxAltNames)
+	case len(names) > MaxAltNames:
+		return fmt.Sprintf("%d subject alternative names, at most %d are allowed", len(names), MaxAltNames)
 	}
 	for _, name := range names {
-		if name.IsCompound || name.Tag != nameURI && name.Tag != nameDNS && name.Tag != nameIP {
+		if name.IsCompound || name.Tag != NameURI && name.Tag != nameDNS && name.Tag != nameIP {
 			return fmt.Sprintf("a subject alternative name of type %d, want URI, DNS name or IP address", name.Tag)
 		}
 	}
@@ -577,7 +511,7 @@ func leafAltNames(c *x509.Certificate, _ time.Time) string {
 // exactly wants the extension with these bytes: a template has one encoding.
 func exactly(id asn1.ObjectIdentifier, critical bool, meaning string, value ...byte) func(*x509.Certificate, time.Time) string {
 	return func(c *x509.Certificate, _ time.Time) string {
-		ext := extension(c, id)
+		ext := extensionOf(c, id)
 		switch {
 		case ext == nil:
 			return "the extension is missing, want " + meaning
@@ -600,15 +534,4 @@ func onlyExtensions(known ...asn1.ObjectIdentifier) func(*x509.Certificate, time
 		}
 		return ""
 	}
-}
-
-// extension returns the extension of c with this id, or nil. There is at most one: the
-// parser refuses duplicates.
-func extension(c *x509.Certificate, id asn1.ObjectIdentifier) *pkix.Extension {
-	for i := range c.Extensions {
-		if c.Extensions[i].Id.Equal(id) {
-			return &c.Extensions[i]
-		}
-	}
-	return nil
 }
