@@ -1,5 +1,5 @@
-// Package agent is the process on a member: it keeps the member certified and up to date,
-// serves what it verified, and goes on alone.
+// Package agent runs the process on a member: it keeps the member certified and up to date, serves
+// what it verified, and goes on when no coordinator can be reached.
 //
 // [Open] and [Agent.Run] keep a machine a member that package enroll made one. These
 // are its promises:

@@ -1,6 +1,6 @@
-// Package auditlog decides what makes the audit log of a cluster one that cannot be
-// altered unnoticed: how entries are chained, what a checkpoint says, and what is wrong
-// with a log that somebody shows.
+// Package auditlog chains the entries of a cluster's audit log so that it cannot be altered
+// unnoticed: it decides how entries are chained, what a checkpoint says, and what is wrong with a
+// log that somebody shows.
 //
 // Each writer chains its own entries: each names the hash of the one before it, and no two
 // writers share a chain. A process has one chain for each transaction that is under way at

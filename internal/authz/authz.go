@@ -1,4 +1,4 @@
-// Package authz decides who may call what.
+// Package authz decides which role may call which method of the API.
 //
 // Every method declares its callers in the .proto file, with the option of
 // authorization.proto. A [Table] is read from these options when a server starts;

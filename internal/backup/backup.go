@@ -1,4 +1,4 @@
-// Package backup is the file that a cluster can be restored from: all that is to
+// Package backup writes and reads the file that a cluster can be restored from: all that is to
 // survive of its store at one revision, encrypted to the owners of the seed.
 //
 // The promises:

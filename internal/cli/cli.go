@@ -1,4 +1,4 @@
-// Package cli is the commands: what a person types, and what a script reads.
+// Package cli puts the commands of fealty together, which people type and scripts read.
 //
 // These are its promises:
 //

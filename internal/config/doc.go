@@ -1,5 +1,5 @@
-// Package config defines the desired config of a cluster: what people put, and what
-// snapshots are compiled from.
+// Package config defines the desired configuration of a cluster: the records that operators put,
+// from which snapshots are compiled.
 //
 // It consists of records of ten kinds. A record has a kind and a name, which are its
 // [Key]; an organization, unless it is the whole cluster's; and fields of its kind.

@@ -1,5 +1,5 @@
-// Package history keeps the chain of transitions that says which manifest is in
-// force, and proves it.
+// Package history keeps and verifies the signed chain of changes that says which manifest is in
+// force.
 //
 // A [Transition] is one link: canonical bytes, named by their SHA-256, that name
 // the link before. The head is the name of the last link with a signature by the

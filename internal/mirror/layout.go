@@ -1,5 +1,5 @@
-// Package mirror has the publication of a cluster as a tree of files, which any
-// plain file or HTTPS server can serve: the layout, who writes it, and who reads it.
+// Package mirror writes and reads a cluster's publication as a tree of plain files, which any file
+// or HTTPS server can serve.
 //
 // The promises:
 //

@@ -1,5 +1,5 @@
-// Package quarantine decides whether a full replacement that drops almost everything is
-// believed yet.
+// Package quarantine holds back a full replacement that would drop almost everything, until it is
+// confirmed.
 //
 // A sender whose cache is empty, or that was taken over, says that nothing is wanted any
 // more, in a message that is valid in every other respect. So a replacement that keeps

@@ -1,6 +1,7 @@
-// Package trust has what the signers of the manifest sign together: that a cluster has another root from now on, and
-// what nobody may rely on any more. Members follow both without a coordinator's word, and coordinators and people make
-// them; a program of others reads neither.
+// Package trust makes and verifies statements that count by the signatures of the manifest's
+// signers: that a cluster has another root from now on (a change), and what nobody may rely on any
+// more (an emergency). Members follow both without a coordinator's word; no other program reads
+// either.
 package trust
 
 import (

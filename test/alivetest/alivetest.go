@@ -1,5 +1,4 @@
-// Package alivetest shows that a method which says that nobody holds a lock for good waits for
-// that lock.
+// Package alivetest checks that a watchdog's method waits for the lock that it watches.
 package alivetest
 
 import (

@@ -1,4 +1,5 @@
-// Package chaos decides whether a cluster that was hurt kept what it promised.
+// Package chaos decides whether a cluster kept its promises while its processes were killed,
+// stopped and cut off.
 //
 // While processes are killed and stopped, and stores go away, somebody writes down what
 // was asked of the cluster and what it answered, what each node held, and who led:

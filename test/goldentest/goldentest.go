@@ -1,5 +1,5 @@
-// Package goldentest compares what a test finds with a text that stands beside it, so
-// that a change of it is a line of a diff that somebody reads.
+// Package goldentest compares what a test finds with a golden file beside it, so that each change
+// of it shows in a diff that somebody reads.
 //
 // Tests that import it have a flag -update, which writes the texts anew:
 //

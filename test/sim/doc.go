@@ -1,4 +1,4 @@
-// Package sim holds the test that runs whole coordinators through schedules of faults.
+// Package sim tests whole coordinators in virtual time, under random schedules of faults.
 //
 // The coordinators are those of the product, with a folder each, TLS between them and one
 // store: everything that a program has but its sockets and its disk, which are in memory,

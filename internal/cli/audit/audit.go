@@ -1,4 +1,4 @@
-// Package audit has the commands that read and verify the audit log.
+// Package audit has the commands that list, follow and verify the audit log.
 package audit
 
 import (

@@ -1,4 +1,5 @@
-// Package dev has the commands that run and harm a cluster on one machine.
+// Package dev has the commands that run a whole cluster on one machine and break parts of it on
+// purpose.
 package dev
 
 import (

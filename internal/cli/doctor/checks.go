@@ -1,4 +1,5 @@
-// Package doctor looks whether things are as they should be, and says what to do where they are not.
+// Package doctor checks whether a machine and its cluster are set up as they should be, and says
+// what to do where they are not.
 //
 // The table of [All] is what fealty check looks at: the command, explain and the reference are made of it.
 package doctor

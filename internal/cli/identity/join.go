@@ -1,4 +1,5 @@
-// Package identity has the commands that give a machine or a person an identity, and say whose it is.
+// Package identity has the commands by which a machine joins and leaves a cluster, and a person
+// logs in and chooses between logins.
 package identity
 
 import (

@@ -1,5 +1,5 @@
-// Package settings finds the settings of a command, and says where each is from: a flag, the environment, a file, or
-// its default.
+// Package settings reads the settings of a command from flags, the environment, a file and
+// defaults, and says where each came from.
 package settings
 
 import (

@@ -1,4 +1,4 @@
-// Package status has the commands that say how a fleet, a machine and its coordinators are.
+// Package status has the commands that show how a fleet, a machine and its coordinators are doing.
 package status
 
 import (

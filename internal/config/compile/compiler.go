@@ -1,4 +1,4 @@
-// Package compile makes of a cluster's config what each member may see of it.
+// Package compile turns a cluster's configuration into what each member may see of it.
 //
 // A member's view is a function of its roles and organizations alone, but for the
 // services that are placed on it by name. So contents are made for a [Group], which

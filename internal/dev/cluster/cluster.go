@@ -1,5 +1,5 @@
-// Package cluster runs a whole cluster on one machine, in one process: what
-// `fealty dev` shows, and what tests of the whole run.
+// Package cluster runs a whole cluster on one machine, in one process, for `fealty dev` and for
+// tests of the whole.
 //
 // Nothing in it is pretended. Coordinators are values that share one opened store,
 // each with its own folder, memory of secrets, listeners and TLS; members join with

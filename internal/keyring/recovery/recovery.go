@@ -1,6 +1,6 @@
-// Package recovery is what the owners of a seed and a coordinator without one
-// agree on: which shares an attempt takes, and what an owner's tool verifies
-// before it sends one. The tool of who owns data verifies nearly the same.
+// Package recovery has the rules by which owners give their shares to a coordinator that lost the
+// seed: which shares an attempt takes, and what an owner's tool verifies before it sends one. The
+// tool of a data owner verifies nearly the same.
 //
 // The promises:
 //

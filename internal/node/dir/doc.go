@@ -1,5 +1,5 @@
-// Package dir is the form of the folder of a member: how its files are named, and what
-// is in those that need no judgement to be read.
+// Package dir defines the folder of a member: how its files are named, and how those are read that
+// need no verification.
 //
 // One process owns the folder, by a lock that ends with the process. Directories have
 // mode 0700, files 0600.

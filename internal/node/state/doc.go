@@ -1,5 +1,5 @@
-// Package state is what a member has accepted: verified from its own bytes, on disk, and
-// never going down.
+// Package state keeps on disk what a member has accepted: verified from its own bytes, and never
+// replaced by something older.
 //
 //   - Each snapshot and grant is verified from its own bytes, as if it came from an enemy,
 //     before anything of it is kept. A refusal changes nothing and its reason is kept

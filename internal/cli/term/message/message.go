@@ -1,4 +1,4 @@
-// Package message gives a message of the protocol the form in which commands print it.
+// Package message turns a message of the API into the form in which commands print it.
 package message
 
 import (
