@@ -1,4 +1,12 @@
-// Package mesh has the bounds of connections that more than package mesh keeps to, or sets.
+// Package mesh limits what clients of a server cost before they proved who they are: handshakes,
+// connections and HTTP/2 frames.
+//
+// A [RateLimiter] limits expensive requests for each source network. A [FairQueue] limits how many
+// computations run at once and shares the limit fairly among networks. A [Limiter] has a bounded
+// number of slots, and when it is full one client in it gives way to a newcomer. A [FrameCounter]
+// counts what a client sends over HTTP/2 as it is read.
+//
+// All that is remembered of clients is bounded. Public package mesh puts the parts together.
 package mesh
 
 import (

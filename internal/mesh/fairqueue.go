@@ -5,10 +5,8 @@ import (
 	"sync"
 )
 
-// From package turns: lets so many compute at once, and networks take turns: many who wait in one hold
-// up nobody of another.
-
-// FairQueue are held by who computes. Within one network it is first come, first served.
+// FairQueue limits how many computations run at once. Networks take turns, so that many who wait in
+// one hold up nobody of another; within one network it is first come, first served.
 type FairQueue struct {
 	mu      sync.Mutex
 	free    int                        // guarded by mu

@@ -2,8 +2,6 @@ package mesh
 
 import "encoding/binary"
 
-// From package frames: counts what a client sends over HTTP/2, as it is read.
-
 // HTTP/2 frames (RFC 9113 §4.1) as far as somebody who counts them has to know.
 const (
 	prefaceBytes     = 24 // what a client sends before its first frame

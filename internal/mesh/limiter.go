@@ -7,13 +7,6 @@ import (
 	"sync"
 )
 
-// From package connlimit: decides who gives way when more have come than there is room for.
-//
-// Nobody is refused for being late: a limiter that is full has one of those in it give
-// way. It is one of the network with the most slots, so that a crowd pushes out
-// itself, and who comes from elsewhere finds room. An address is an IPv4 address or
-// the /64 of an IPv6 address, which is what one customer has; a network a /24 or /48.
-
 // Limits bound a limiter.
 type Limits struct {
 	// Slots are how many may stand in it at once. Zero or less: one.
@@ -29,6 +22,11 @@ type Limits struct {
 }
 
 // Limiter is a bounded number of slots that are given up to newcomers.
+//
+// Nobody is refused for being late: when it is full, one of those in it gives way. It is one of the
+// network with the most slots, so that a crowd pushes out itself, and who comes from elsewhere finds
+// room. An address is an IPv4 address or the /64 of an IPv6 address, which is what one customer has;
+// a network a /24 or /48.
 type Limiter struct {
 	limits Limits
 

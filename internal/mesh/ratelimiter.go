@@ -8,13 +8,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// From package begins: says when a client may begin something costly: those of one network, so many in
-// a second. It remembers a bounded number of networks.
-
 // maxNetworks bounds the networks whose rate is remembered.
 const maxNetworks = 4096
 
-// RateLimiter are counted by network. They may be used by several goroutines.
+// RateLimiter limits how many expensive requests clients of one network begin in a second. It
+// remembers a bounded number of networks. Several goroutines may use it at once.
 type RateLimiter struct {
 	rate     rate.Limit
 	burst    int
