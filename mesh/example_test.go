@@ -154,6 +154,46 @@ func ExampleDeniedError() {
 	// refused: db-1
 }
 
+// Members and strangers have servers of their own behind a gate: the strangers' one offers what somebody may ask who
+// has no certificate yet, and can be given smaller limits.
+func ExampleGate() {
+	authority := pkitest.NewAuthority(exampleTB{}, "prod.example")
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: exampleSource(authority, identity.Coordinator, "c0")})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	gate, err := guard.NewGate(listener, mesh.GateConfig{MaxStrangers: 64})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	members := grpc.NewServer(guard.ServerOptions()...)
+	healthpb.RegisterHealthServer(members, health{})
+	strangers := grpc.NewServer(append(guard.ServerOptions(), grpc.MaxRecvMsgSize(16<<10))...) // and no service of members
+	go members.Serve(gate.Members())
+	go strangers.Serve(gate.Strangers())
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- gate.Run(ctx) }()
+
+	ask, done := exampleClient(listener.Addr().String(), exampleSource(authority, identity.Data, "node-a"))
+	fmt.Println("a member:", status.Code(ask()))
+	done()
+	stop()
+	fmt.Println(<-ended)
+	members.Stop()
+	strangers.Stop()
+	// Output:
+	// a member: OK
+	// context canceled
+}
+
 type health struct {
 	healthpb.UnimplementedHealthServer
 }

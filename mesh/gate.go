@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/mesh"
 )
 
-// Limits that a mesh.GateConfig leaves at zero.
+// Limits that a [GateConfig] leaves at zero.
 const (
 	defaultMaxSockets        = 1024
 	defaultMaxHellos         = 1024
@@ -41,14 +42,44 @@ const (
 	fileShare = 4
 )
 
-// gate makes the handshakes of a listener before any server sees its connections, and
+// GateConfig bounds what clients cost before they proved who they are. Where there is no
+// room for one more, one of the network with the most connections gives way: an IPv4 /24
+// or an IPv6 /48.
+type GateConfig struct {
+	// MaxSockets bounds the connections whose first message is not whole; it is at most
+	// a quarter of the files that the process may have open. MaxHellos bounds those
+	// that wait for their handshake to begin, and MaxHandshakes the handshakes under
+	// way. Zero means 1,024, 1,024 and 256.
+	MaxSockets, MaxHellos, MaxHandshakes int
+
+	// HandshakeRate is the handshakes per second that clients of one network begin, and
+	// HandshakeBurst how many at once. Zero means 500 and
+	// 1,000.
+	HandshakeRate, HandshakeBurst int
+
+	// MaxStrangers bounds the connections that stand without a verified client
+	// certificate. Zero means 256.
+	MaxStrangers int
+
+	// StrangerBytes bounds the headers and data of calls that one of them sends while a
+	// call of it is open, and AllStrangersBytes those of all of them. Zero means
+	// 96 KiB and 8 MiB.
+	StrangerBytes, AllStrangersBytes int64
+
+	// Proxies are who has to say, by version 2 of the PROXY protocol, for whom it opens
+	// a connection. From everybody else that is an error of the protocol.
+	Proxies []netip.Prefix
+}
+
+// Gate makes the handshakes of a listener before any server sees its connections, and
 // hands those with an accepted certificate to one server, and those of strangers to
-// another, which can be given limits of its own. Both servers use the guard's
-// [Guard.Credentials], and stand behind its interceptors.
-type gate struct {
+// another, which can be given limits of its own. Both servers are made with the guard's
+// [Guard.ServerOptions]. Put one before a server that strangers can reach and have to call,
+// for example to join: without it a server bounds them by [GuardConfig] alone.
+type Gate struct {
 	guard    *Guard
 	listener net.Listener
-	cfg      mesh.GateConfig
+	cfg      GateConfig
 
 	sockets, hellos, handshakes, strangers *mesh.Limiter
 
@@ -58,8 +89,8 @@ type gate struct {
 	others  *handed
 }
 
-// newGate returns a gate before l. It starts nothing.
-func (g *Guard) newGate(l net.Listener, cfg mesh.GateConfig) (*gate, error) {
+// NewGate returns a gate before l. It starts nothing.
+func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 	if min(int64(min(cfg.MaxSockets, cfg.MaxHellos, cfg.MaxHandshakes, cfg.HandshakeRate, cfg.HandshakeBurst, cfg.MaxStrangers)),
 		cfg.StrangerBytes, cfg.AllStrangersBytes) < 0 {
 		return nil, errors.New("mesh: a limit of GateConfig is negative; leave it at zero for the default")
@@ -74,7 +105,7 @@ func (g *Guard) newGate(l net.Listener, cfg mesh.GateConfig) (*gate, error) {
 	cfg.HandshakeRate = cmp.Or(cfg.HandshakeRate, defaultHandshakeRate)
 	cfg.HandshakeBurst = cmp.Or(cfg.HandshakeBurst, defaultHandshakeBurst)
 	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, defaultStrangerBytes)
-	return &gate{
+	return &Gate{
 		guard: g, listener: l, cfg: cfg,
 		sockets:    mesh.NewLimiter(mesh.Limits{Slots: cfg.MaxSockets}),
 		hellos:     mesh.NewLimiter(mesh.Limits{Slots: cfg.MaxHellos, Newest: true}),
@@ -88,14 +119,14 @@ func (g *Guard) newGate(l net.Listener, cfg mesh.GateConfig) (*gate, error) {
 }
 
 // Members returns the listener of connections with an accepted certificate.
-func (g *gate) Members() net.Listener { return g.members }
+func (g *Gate) Members() net.Listener { return g.members }
 
 // Strangers returns the listener of all other connections.
-func (g *gate) Strangers() net.Listener { return g.others }
+func (g *Gate) Strangers() net.Listener { return g.others }
 
 // Run takes connections until ctx ends or the listener fails. It closes the listener, and
 // the connections that were handed to no server.
-func (g *gate) Run(ctx context.Context) error {
+func (g *Gate) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -146,7 +177,7 @@ func accept(ctx context.Context, l net.Listener, take func(net.Conn)) error {
 
 // coming is a connection on its way through the gate. It has a slot of one limiter at a time.
 type coming struct {
-	gate *gate
+	gate *Gate
 	raw  net.Conn
 	from net.Addr // who the client is
 	slot *mesh.Slot

@@ -19,7 +19,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -33,7 +32,7 @@ type gated struct {
 }
 
 // serveGate runs a gate before ln, with its servers, until the test ends.
-func serveGate(t *testing.T, ln net.Listener, a *pkitest.Authority, cfg meshgate.Config) *gated {
+func serveGate(t *testing.T, ln net.Listener, a *pkitest.Authority, cfg mesh.GateConfig) *gated {
 	t.Helper()
 	s := &gated{members: newService(), strangers: newService(), failures: make(chan *mesh.HandshakeError, 64), refusals: make(chan error, 64)}
 	var err error
@@ -44,7 +43,7 @@ func serveGate(t *testing.T, ln net.Listener, a *pkitest.Authority, cfg meshgate
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, err := meshgate.New(s.guard, ln, cfg)
+	gate, err := s.guard.NewGate(ln, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +71,7 @@ func serveGate(t *testing.T, ln net.Listener, a *pkitest.Authority, cfg meshgate
 func TestGateHandsOver(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
-	s := serveGate(t, ln, a, meshgate.Config{})
+	s := serveGate(t, ln, a, mesh.GateConfig{})
 	member := ln.dial(t, "10.0.0.1", material(t, a, identity.Data, "n1"))
 	if id, err := who(t, member); err != nil || id != a.ID(t, identity.Data, "n1").String() {
 		t.Fatalf("a member is %q, %v", id, err)
@@ -95,7 +94,7 @@ func TestHalfOpenConnectionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
-		s := serveGate(t, ln, a, meshgate.Config{MaxSockets: 4, MaxHandshakes: 3})
+		s := serveGate(t, ln, a, mesh.GateConfig{MaxSockets: 4, MaxHandshakes: 3})
 		ended := make(chan time.Duration, 64)
 		halfOpen := func(from string, text []byte) {
 			c, err := ln.connect(t.Context(), from)
@@ -184,7 +183,7 @@ func hello(t *testing.T) []byte {
 func TestStrangersGiveWayToStrangers(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
-	s := serveGate(t, ln, a, meshgate.Config{MaxStrangers: 4})
+	s := serveGate(t, ln, a, mesh.GateConfig{MaxStrangers: 4})
 	kept := make(chan bool, 1)
 	s.strangers.onTalk = func(ctx context.Context) []byte {
 		info, _ := mesh.FromContext(ctx)
@@ -220,7 +219,7 @@ func TestStrangersGiveWayToStrangers(t *testing.T) {
 func TestStrangersSendLittle(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
-	serveGate(t, ln, a, meshgate.Config{StrangerBytes: 8 << 10})
+	serveGate(t, ln, a, mesh.GateConfig{StrangerBytes: 8 << 10})
 	large := string(bytes.Repeat([]byte("x"), 16<<10))
 	for _, m := range []*credential.Material{trustOnly(t, a.Bundle()), material(t, a, identity.Data, "n1")} {
 		st, _, err := talk(t, ln.dial(t, "10.0.0.1", m), talkMethod)
@@ -266,7 +265,7 @@ func TestProxies(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			ln := newCrowd()
-			s := serveGate(t, ln, a, meshgate.Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}})
+			s := serveGate(t, ln, a, mesh.GateConfig{Proxies: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}})
 			conn := dial(t, "passthrough:///c1", credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{
 				Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 					c, err := ln.connect(ctx, tc.at)
@@ -299,7 +298,7 @@ func TestProxies(t *testing.T) {
 func TestHellosAreBounded(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
 	ln := newCrowd()
-	s := serveGate(t, ln, a, meshgate.Config{})
+	s := serveGate(t, ln, a, mesh.GateConfig{})
 	for what, text := range map[string][]byte{
 		"a hello that announces 64 KiB": {22, 3, 1, 0, 4, 1, 0, 255, 255},
 		"another protocol":              []byte("GET / HTTP/1.1\r\n\r\n"),
@@ -323,7 +322,7 @@ func TestHandshakesBeginAtARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := pkitest.NewAuthority(t, cluster)
 		ln := newCrowd()
-		s := serveGate(t, ln, a, meshgate.Config{HandshakeRate: 1, HandshakeBurst: 2})
+		s := serveGate(t, ln, a, mesh.GateConfig{HandshakeRate: 1, HandshakeBurst: 2})
 		began := time.Now()
 		in := func(from string) time.Duration {
 			t.Helper()

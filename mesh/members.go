@@ -6,16 +6,15 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/mesh"
 )
 
-// listenMembers returns the connections of l whose clients proved a certificate, behind a gate:
+// ListenMembers returns the connections of l whose clients proved a certificate, behind a gate:
 // what a client costs before that is bounded, and one that has none is closed. Give it to a
 // server with [Guard.ServerOptions]. It ends, and closes l, when ctx ends or l fails; wait
 // returns once it did, with what l failed with.
-func (g *Guard) listenMembers(ctx context.Context, l net.Listener, cfg mesh.GateConfig) (members net.Listener,
+func (g *Guard) ListenMembers(ctx context.Context, l net.Listener, cfg GateConfig) (members net.Listener,
 	wait func() error, err error) {
-	gate, err := g.newGate(l, cfg)
+	gate, err := g.NewGate(l, cfg)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -51,7 +50,7 @@ func TestListenMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		members, wait, err := meshgate.ListenMembers(ctx, guard, l, meshgate.Config{})
+		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +93,7 @@ func TestListenMembers(t *testing.T) {
 		server.Stop()
 		cancel()
 	}
-	if _, _, err := meshgate.ListenMembers(t.Context(), guard, nil, meshgate.Config{MaxSockets: -1}); err == nil {
+	if _, _, err := guard.ListenMembers(t.Context(), nil, mesh.GateConfig{MaxSockets: -1}); err == nil {
 		t.Error("a negative limit is taken")
 	}
 }

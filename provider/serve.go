@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	internalmesh "github.com/fealty-io/fealty/internal/mesh"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -116,7 +115,7 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 		}
 		options = append(options, guard.ServerOptions()...)
 		// A client's cost is bounded before it proved who it is.
-		members, wait, err := meshgate.ListenMembers(ctx, guard, l, meshgate.Config{})
+		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
 		if err != nil {
 			return err
 		}

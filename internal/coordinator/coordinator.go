@@ -43,7 +43,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/web"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/platform/durable"
@@ -119,7 +118,7 @@ type Config struct {
 
 	// Gate bounds what connections to Listener cost before anybody proved anything.
 	// Its zero fields mean defaults.
-	Gate meshgate.Config
+	Gate mesh.GateConfig
 
 	// Log is where it says what happens. Nil means slog.Default().
 	Log *slog.Logger

@@ -25,7 +25,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mesh"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
 	"github.com/fealty-io/fealty/internal/store/timeout"
@@ -52,7 +51,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		local.Close()
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	entrance, err := meshgate.New(c.guard, c.cfg.Listener, c.cfg.Gate)
+	entrance, err := c.guard.NewGate(c.cfg.Listener, c.cfg.Gate)
 	if err != nil {
 		local.Close()
 		return err

@@ -30,7 +30,7 @@ var levels = [][]string{
 		"internal/cli/command", "internal/cli/term/message"},
 	{"internal/auditlog", "internal/jwtsvid", "internal/snapshotmember"},
 	{"mesh", "internal/mirror", "internal/trust"},
-	{"internal/history", "internal/meshgate", "internal/pinned", "internal/platform/flowcontrol", "internal/proof"},
+	{"internal/history", "internal/pinned", "internal/platform/flowcontrol", "internal/proof"},
 	{"provider", "internal/backup", "internal/node", "internal/pki/enterprise", "internal/shard", "internal/store/sealed"},
 	{"internal/errcode/render", "internal/keyring/recovery", "internal/node/client", "internal/provider/client",
 		"internal/provider/conformance", "internal/provider/process", "internal/workload"},

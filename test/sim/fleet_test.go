@@ -31,7 +31,6 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
@@ -180,7 +179,7 @@ func (x *coord) start() {
 		Listener: f.net.listen(x.n, x.process), Local: nobody{make(chan struct{})}, Log: slog.New(phases{x, nil}),
 		Timing: coordinator.Timing{Lease: 4 * time.Second, Beat: time.Second, SelfHealAfter: 5 * time.Second},
 		Rates:  coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
-		Gate:   meshgate.Config{HandshakeRate: 1e6, HandshakeBurst: 1e6},
+		Gate:   mesh.GateConfig{HandshakeRate: 1e6, HandshakeBurst: 1e6},
 	})
 	x.c = need(c, err)
 	x.running.Store(c)

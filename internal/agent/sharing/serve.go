@@ -15,7 +15,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
 	internalmesh "github.com/fealty-io/fealty/internal/mesh"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
@@ -59,7 +58,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve other members: %w", err)
 	}
-	members, ended, err := meshgate.ListenMembers(ctx, guard, l, meshgate.Config{})
+	members, ended, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
 	if err != nil {
 		return fmt.Errorf("serve other members: %w", err)
 	}

@@ -30,9 +30,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
 	"github.com/fealty-io/fealty/internal/workload/host"
+	"github.com/fealty-io/fealty/mesh"
 )
 
 func Coordinator(c *program.CLI) *cobra.Command {
@@ -170,7 +170,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 		Timing: coordinator.Timing{MaxHeadAge: cfg.Duration("max_head_age"), Lease: lease, Beat: beat,
 			SelfHealAfter: cfg.Duration("self_heal_after")},
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
-		Gate: meshgate.Config{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"),
+		Gate: mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"),
 			HandshakeBurst: cfg.Number("handshake_burst")},
 		TLS: TLSPaths(cfg), Log: log, Reload: r.Reload, Machine: coordinator.Machine{Now: c.Env.Now}, Release: c.Env.Release,
 	})

@@ -36,7 +36,6 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/instruction"
 	internalmesh "github.com/fealty-io/fealty/internal/mesh"
-	"github.com/fealty-io/fealty/internal/meshgate"
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/logging"
@@ -447,7 +446,7 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	members, wait, err := meshgate.ListenMembers(ctx, guard, r.cfg.Listener, meshgate.Config{})
+	members, wait, err := guard.ListenMembers(ctx, r.cfg.Listener, mesh.GateConfig{})
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
