@@ -257,7 +257,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	})
 	a.follower = &follower{
 		node: a.node, log: a.log, contact: a.contact, renewal: a.renewal, fetcher: a.fetcher,
-		release: cfg.Release, run: newRun(), reportNotify: make(chan struct{}, 1),
+		release: cfg.Release, run: newRun(), output: cfg.Output, reportNotify: make(chan struct{}, 1),
 	}
 	a.metrics = newMetrics(a, reloads)
 	if a.workloads, err = hostOf(a, cfg); err != nil {

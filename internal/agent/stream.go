@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/node/verdict"
 	pausepkg "github.com/fealty-io/fealty/internal/platform/clock"
+	"github.com/fealty-io/fealty/internal/platform/logging"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -30,6 +31,8 @@ import (
 const (
 	reportEvery  = 30 * time.Second
 	reportSpread = 0.25
+	// lookAtLog is how often it looks whether its log is lost, which is reported at once.
+	lookAtLog = 5 * time.Second
 	// openTimeout bounds connecting and the first report.
 	openTimeout = 20 * time.Second
 	// settleTime is how long a stream without news has to stand before it counts as
@@ -171,6 +174,8 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 	}
 	// refusals that this coordinator has been told of
 	told := uint64(0)
+	// Before it is reported, so that what changes meanwhile is reported again.
+	lost := w.output.Status().Problem
 	if err := w.report(stream, &told); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
 		return failed(err)
 	}
@@ -224,6 +229,8 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 	defer settled.Stop()
 	reports := time.NewTimer(pausepkg.Around(reportEvery, reportSpread))
 	defer reports.Stop()
+	logs := time.NewTicker(lookAtLog)
+	defer logs.Stop()
 	stands := func() {
 		if !end.lived {
 			end.lived = true
@@ -260,6 +267,10 @@ func (w *follower) session(ctx context.Context, address string) (end ending) {
 			reports.Reset(pausepkg.Around(reportEvery, reportSpread))
 		case <-w.reportNotify:
 			err = w.report(stream, &told)
+		case <-logs.C:
+			if problem := w.output.Status().Problem; problem != lost {
+				lost, err = problem, w.report(stream, &told)
+			}
 		case <-superseded:
 			superseded = nil
 			spread := moveSpread
@@ -363,6 +374,10 @@ func (w *follower) report(stream fealtyv1.AgentService_ConnectClient, told *uint
 	if d := w.node.Clock.Behind(); d > 0 {
 		r.ClockBehind = durationpb.New(d)
 	}
+	if log := w.output.Status(); log.Problem != "" {
+		r.LogProblem, r.LogProblemSince = log.Problem, timestamppb.New(log.Since)
+		r.LogDropped = log.Left
+	}
 	r.Resync = w.fetcher.Resyncs.Due()
 	r.DegradedPeriods = w.node.Autonomy.Reportable()
 	refusals, at := w.node.Status().RefusalsAt()
@@ -397,6 +412,7 @@ type follower struct {
 	renewal      *renewal
 	fetcher      *fetch.Fetcher
 	release      string
-	run          string        // which process this is: see ConnectRequest.run
+	run          string // which process this is: see ConnectRequest.run
+	output       *logging.Writer
 	reportNotify chan struct{} // there is something to report
 }

@@ -32,6 +32,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/cli/command"
+	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
@@ -885,5 +886,50 @@ func TestMemberArg(t *testing.T) {
 		if _, _, err := command.MemberArg(in); !errors.Is(err, errcode.BadValue) {
 			t.Errorf("command.MemberArg(%q): %v", in, err)
 		}
+	}
+}
+
+// A record that was altered in the store hides no other member: the list shows the rest and says who is left out, and
+// status names the record with what to do.
+func TestAlteredMemberIsNamed(t *testing.T) {
+	finding := errcode.New(errcode.StoreForged, "what", "member/data/node-a")
+	c := &clitest.Answering{Members: &fealtyv1.ListMembersResponse{Members: someMembers(), Altered: []string{"data/node-a"}},
+		Status: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example", Members: someMembers(),
+			Findings: []*fealtyv1.Finding{{Code: string(finding.Code), Severity: "critical", Summary: finding.What + ": " + finding.Why,
+				Remedy: finding.Do}}}}
+	socket := c.Listen(t)
+	shown := someMembers()[0].GetKind() + "/" + someMembers()[0].GetName()
+	r := clitest.Fixture{}.Run(t.Context(), "member", "list", "--socket", socket).Want(t, 0,
+		"left out, because their records were altered in the store (FE-S105, see fealty status): data/node-a")
+	if !strings.Contains(r.Stdout, shown) || strings.Contains(r.Stdout, "left out") {
+		t.Errorf("the list is\n%s", r.Stdout)
+	}
+	r = clitest.Fixture{}.Run(t.Context(), "member", "list", "--socket", socket, "-o", "json").Want(t, 0)
+	if !strings.Contains(r.Stdout, `"altered": [`) {
+		t.Errorf("in JSON the list is\n%s", r.Stdout)
+	}
+	r = clitest.Fixture{}.Run(t.Context(), "status", "--socket", socket, "-o", "wide").Want(t, 0)
+	if out := strings.Join(strings.Fields(r.Stdout), " "); !strings.Contains(out, "FE-S105 critical") ||
+		!strings.Contains(out, "member/data/node-a") || !strings.Contains(out, "find out who can write to the store") {
+		t.Errorf("status is\n%s", r.Stdout)
+	}
+}
+
+// A member whose log is lost needs somebody, and is shown with why.
+func TestLostLogOfAMemberIsShown(t *testing.T) {
+	m := &fealtyv1.Member{Kind: "data", Name: "node-a", State: "active", Contact: "connected",
+		SvidNotAfter: timestamppb.New(clitest.Now.Add(time.Hour)), Live: &fealtyv1.Live{Connected: true}}
+	if need := member.NeedSomebody([]*fealtyv1.Member{m}, clitest.Now); len(need) > 0 {
+		t.Errorf("one that is well needs somebody")
+	}
+	m.Live.LogProblem, m.Live.LogDropped = "nobody reads it any more", 7
+	m.Live.LogProblemSince = timestamppb.New(clitest.Now.Add(-time.Minute))
+	if need := member.NeedSomebody([]*fealtyv1.Member{m}, clitest.Now); len(need) != 1 {
+		t.Errorf("one whose log is lost needs nobody")
+	}
+	c := &clitest.Answering{Member: &fealtyv1.GetMemberResponse{Member: m}}
+	r := clitest.Fixture{}.Run(t.Context(), "member", "show", "data/node-a", "--socket", c.Listen(t)).Want(t, 0)
+	if out := strings.Join(strings.Fields(r.Stdout), " "); !strings.Contains(out, "7 lines left out: nobody reads it any more (FE-U120)") {
+		t.Errorf("it is shown as\n%s", r.Stdout)
 	}
 }

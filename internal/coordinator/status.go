@@ -151,6 +151,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		if _, err := c.rooms.Head.DegradedState("read the members", err); err != nil {
 			return out, nil, at, nil
 		}
+		out.Findings = append(out.Findings, c.rooms.Membership.ForgedFindings()...)
 		known := c.rooms.Membership.Known(s, record.MemberPrefix)
 		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.rooms.Membership.Contacts(known)
 		return out, known, at, nil
@@ -162,7 +163,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
 	out.Findings = slices.Concat(first, c.rooms.StoreGuard.RefusingFindings(), c.rooms.StoreGuard.OutageFindings(calls),
 		c.rooms.Secrets.Keepers.Findings(reading, s))
-	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
+	out.Findings = append(out.Findings, findings(out, all, c.joinBy(s.Manifest), c.now(),
 		c.rooms.Membership.ListensSince())...)
 	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)
 	out.Findings = append(out.Findings, c.rooms.Fencing.Incidents.Findings(reading, s)...)
@@ -171,8 +172,8 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
 	out.Findings = append(append(out.Findings, manifestFindings(s.Manifest)...), operatorRootFindings(s, c.now())...)
 	out.Findings = append(out.Findings, c.rooms.Desired.Findings()...)
-	out.Findings = append(append(out.Findings, c.rooms.Membership.CopyFindings()...),
-		c.rooms.Membership.OlderKeyFindings()...)
+	out.Findings = slices.Concat(out.Findings, c.rooms.Membership.ForgedFindings(),
+		c.rooms.Membership.CopyFindings(), c.rooms.Membership.OlderKeyFindings())
 	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)
 	out.Findings = append(append(out.Findings, c.rooms.Audit.Findings()...), c.logFindings(s)...)
 	out.Findings = c.rooms.Peers.AddTold(out.Findings)
@@ -189,6 +190,12 @@ func recoveryFindings(s *authority.State, why string) (out []*fealtyv1.Finding) 
 	if m := s.Mend; m != nil {
 		out = append(out, &fealtyv1.Finding{Code: string(m.Code), Severity: finding.Critical,
 			Summary: m.What + ": " + m.Why, Remedy: m.Do})
+		if m.Code == errcode.RootNotPinned { // whoever has the keys has those of this root
+			short := "its root is not the one that is pinned (" + string(m.Code) + ")"
+			why = strings.NewReplacer(m.Error(), short, m.What+": "+m.Why, short).Replace(why)
+			return append(out, finding.NewCritical(errcode.RecoveryMode, "do", "mend the root pin, which is a finding of its "+
+				"own; then it comes back by itself", "method", "the fleet", "reason", strings.ReplaceAll(why, "\n", "; ")))
+		}
 		why = strings.Replace(why, m.Error(), "its keeper opens nothing ("+string(m.Code)+")", 1)
 		if s.Ownerless {
 			advice[1] = "mend the keeper, which is a finding of its own, or start a coordinator that has its keys: nobody " +
@@ -311,6 +318,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		out = append(out, finding.New(errcode.MemberBaseline, baselineFields(b, entry)...))
 	}
 	var expired, silent, stale, clocks, paused []finding.Case
+	var logs []*fealtyv1.Member
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
@@ -336,14 +344,53 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		if d := live.GetClockBehind(); live.GetConnected() && d != nil {
 			clocks = append(clocks, finding.Case{Member: path, Value: d.AsDuration().Round(time.Second).String()})
 		}
+		if live.GetConnected() && live.GetLogProblem() != "" {
+			logs = append(logs, m)
+		}
 	}
 	out = append(out, finding.Fold(errcode.MemberExpired, "expired", expired)...)
 	out = append(out, finding.Fold(errcode.MemberSilent, "since", silent)...)
 	out = append(out, finding.Fold(errcode.MemberStale, "since", stale)...)
 	out = append(out, finding.Fold(errcode.MemberClock, "behind", clocks)...)
 	out = append(out, finding.Fold(errcode.ShardPaused, "said", paused)...)
+	out = append(out, lostLogs(logs)...)
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
 	return out
+}
+
+// lostLogs makes a finding of each member that says that its log is lost, or a single one if
+// there are many.
+func lostLogs(members []*fealtyv1.Member) (out []*fealtyv1.Finding) {
+	lost := func(who string, l *fealtyv1.Live, note string) *fealtyv1.Finding {
+		since := "a while ago"
+		if at := l.GetLogProblemSince(); at != nil {
+			since = at.AsTime().UTC().Format(time.RFC3339)
+		}
+		return finding.New(errcode.LogFailing, "who", who, "problem", l.GetLogProblem()+note, "since", since,
+			"lines", fmt.Sprint(l.GetLogDropped()))
+	}
+	var named []string
+	for _, m := range members {
+		named = append(named, m.GetKind()+"/"+m.GetName())
+	}
+	if more := len(members) - finding.FoldAbove; more > 0 {
+		named = append(named[:finding.FoldAbove], fmt.Sprintf("and %d more", more))
+		return []*fealtyv1.Finding{lost("the agents of "+strings.Join(named, ", "), members[0].GetLive(),
+			" (of the first of them)")}
+	}
+	for i, m := range members {
+		out = append(out, lost("the agent of "+named[i], m.GetLive(), ""))
+	}
+	return out
+}
+
+// joinBy is the entry that a data member joins by; "" while nobody can join, because the store went
+// back or takes no writes.
+func (c *Coordinator) joinBy(m *manifest.Manifest) string {
+	if c.rooms.StoreGuard.Lost() != nil || len(c.rooms.StoreGuard.RefusingFindings()) > 0 {
+		return ""
+	}
+	return dataEntry(m)
 }
 
 // dataEntry is the first entry of m that admits data members by token, or a word
@@ -358,18 +405,27 @@ func dataEntry(m *manifest.Manifest) string {
 }
 
 // baselineFields are the values of the finding on a baseline that is not met. A
-// token for entry makes a data member.
+// token for entry makes a data member; "": nobody can join now.
 func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 	create := "fealty token create --entry " + entry
-	out := []any{"have", fmt.Sprint(b.GetConnected()), "need", fmt.Sprint(b.GetNeeded()),
-		"remedy", "let more nodes of kind data join: " + create}
-	if away := b.GetDataMembers() - b.GetConnected() - b.GetUnknown(); away > 0 {
-		out = append(out, "remedy", "see why those that are not heard do not connect: fealty member list --kind data")
-		if b.GetDataMembers() < b.GetNeeded() {
-			out = append(out,
-				"remedy", "see why those that are not heard do not connect: fealty member list --kind data; and let "+
-					"more nodes join: "+create)
-		}
+	have := fmt.Sprint(b.GetConnected())
+	if b.GetUnknown() > 0 {
+		have = "at least " + have
+	}
+	out := []any{"have", have, "need", fmt.Sprint(b.GetNeeded())}
+	const silent = "see why those that are not heard do not connect: fealty member list --kind data"
+	away := b.GetDataMembers()-b.GetConnected()-b.GetUnknown() > 0
+	switch {
+	case entry == "" && away:
+		out = append(out, "remedy", silent+"; nobody can join before the store is mended, which is a finding of its own")
+	case entry == "":
+		out = append(out, "remedy", "mend the store first, which is a finding of its own: nobody can join before")
+	case !away:
+		out = append(out, "remedy", "let more nodes of kind data join: "+create)
+	case b.GetDataMembers() < b.GetNeeded():
+		out = append(out, "remedy", silent+"; and let more nodes join: "+create)
+	default:
+		out = append(out, "remedy", silent)
 	}
 	n := b.GetDrainingCount()
 	if n == 0 {
@@ -384,7 +440,7 @@ func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 		named += fmt.Sprintf(" and %d more", more)
 	}
 	out = append(out, "note", named+" "+verb)
-	if b.GetConnected()+n >= b.GetNeeded() {
+	if entry != "" && b.GetConnected()+n >= b.GetNeeded() {
 		out = append(out,
 			"remedy", "let a node of kind data join first: "+create+"; or fealty member undrain "+b.GetDraining()[0])
 	}

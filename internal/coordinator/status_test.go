@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
@@ -160,6 +161,53 @@ func TestEndOfTheLastOperatorRootIsFound(t *testing.T) {
 		case len(found) != 1 || found[0].GetSeverity() != tt.severity ||
 			!strings.Contains(found[0].GetSummary(), end.UTC().Format(time.RFC3339)):
 			t.Errorf("%v before its end: %v, want %q", tt.before, found, tt.severity)
+		}
+	}
+}
+
+// What a baseline that is not met says while some members are unknown is a lower bound, and while nobody
+// can join it advises no token.
+func TestWordsOfABaselineThatIsNotMet(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, tc := range []struct {
+		name     string
+		b        *fealtyv1.Baseline
+		entry    string
+		summary  string
+		advises  []string
+		withouts []string
+	}{
+		{"all are known", &fealtyv1.Baseline{Needed: 3, DataMembers: 1, Connected: 1}, "nodes", ": 1 data members are connected, 3",
+			[]string{"fealty token create --entry nodes"}, []string{"not heard"}},
+		{"some are unknown", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Unknown: 2}, "nodes", ": at least 0 data members are",
+			[]string{"fealty token create --entry nodes"}, []string{"not heard"}},
+		{"some are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 1}, "nodes", ": 1 data members are",
+			[]string{"fealty member list", "fealty token create --entry nodes"}, nil},
+		{"enough are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 3, Connected: 1}, "nodes", ": 1 data members are",
+			[]string{"fealty member list"}, []string{"token create"}},
+		{"nobody can join", &fealtyv1.Baseline{Needed: 3, DataMembers: 1, Connected: 1}, "", ": 1 data members are",
+			[]string{"mend the store first"}, []string{"token create"}},
+		{"nobody can join, and some are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 1}, "",
+			": 1 data members are", []string{"fealty member list", "before the store is mended"}, []string{"token create"}},
+		{"nobody can join, and one drains", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 2, DrainingCount: 1,
+			Draining: []string{"data/a"}}, "", "data/a drains and does not count", []string{"mend the store first"},
+			[]string{"token create", "undrain"}},
+	} {
+		tc.b.State = string(peer.NotMet)
+		got := coordinator.Findings(&fealtyv1.GetStatusResponse{Baseline: tc.b}, nil, tc.entry, now, now)
+		if len(got) != 1 || !strings.Contains(got[0].GetSummary(), tc.summary) {
+			t.Fatalf("%s: found %v", tc.name, got)
+		}
+		for _, part := range tc.advises {
+			if !strings.Contains(got[0].GetRemedy(), part) {
+				t.Errorf("%s: %q is without %q", tc.name, got[0].GetRemedy(), part)
+			}
+		}
+		for _, part := range tc.withouts {
+			if strings.Contains(got[0].GetRemedy(), part) {
+				t.Errorf("%s: %q has %q", tc.name, got[0].GetRemedy(), part)
+			}
 		}
 	}
 }

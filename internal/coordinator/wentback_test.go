@@ -39,12 +39,19 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	if err != nil {
 		d.T.Fatalf("%s: status: %v", when, err)
 	}
-	found := false
+	found, baseline := false, ""
 	for _, f := range st.GetFindings() {
 		found = found || f.GetCode() == string(errcode.StoreWentBack)
+		if f.GetCode() == string(errcode.MemberBaseline) {
+			baseline = f.GetRemedy()
+		}
 	}
 	if !found || st.GetFindings()[0].GetSeverity() != finding.Critical || st.GetVerdict().GetState() != "unchangeable" {
 		d.T.Errorf("%s: status is %v, and finds %v", when, st.GetVerdict(), st.GetFindings())
+	}
+	if baseline == "" || strings.Contains(baseline, "token create") || strings.Contains(baseline, "undrain") ||
+		!strings.Contains(baseline, "store") {
+		d.T.Errorf("%s: of the baseline it advises %q, and nobody can join now", when, baseline)
 	}
 	answered := httptest.NewRecorder()
 	c.MetricsHandler(c.Cfg().Monitoring.Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet,

@@ -1018,7 +1018,7 @@ is for statements of the signers: fealty trust emergency.`,
 		Title: "an emergency statement does not count",
 		What:  "nothing was revoked: the emergency statement does not count",
 		Why:   "{problem|it is not what the signers of the manifest signed}",
-		Do:    "look at it with fealty trust emergency show --manifest FILE; have it signed again where it was changed, or by as many signers as the manifest asks for",
+		Do:    "{do|look at it with fealty trust emergency show FILE --manifest MANIFEST; have it signed again where it was changed, or by as many signers as the manifest asks for}",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A statement counts if the threshold of the signers of the manifest signed its exact bytes, for this cluster and the root
@@ -1404,7 +1404,7 @@ that was replaced since. Nothing was changed, and ` + "`fealty status`" + ` name
 	{
 		Code:  MemberOwnsDomains,
 		Title: "the member still owns domains",
-		What:  "{member|the member} was not removed: it owns {domains|some} domains",
+		What:  "{member|the member} was not removed: it owns {domains|some domains}",
 		Why:   "removing an owner would leave its domains without one",
 		Do:    "give them to others first: fealty domain list --member {member|MEMBER} and fealty domain assign",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
@@ -2263,7 +2263,8 @@ guess: it neither says "failed" nor tries again by itself.`,
 Records that decide about admission carry a code under a key that derives from the seed, over name and value.
 Somebody who can write to the database can delete records and bring back older ones, but not make one up. A record
 that fails is treated as if the question had no answer: the call ends, and so does every list that the record is part of.
-The log of the coordinator has its key. The record as it was, from a dump of the database, counts again at once; a restart
+The record of a member alone hides no other: ` + "`fealty status` and `fealty member list`" + ` show the rest, and name the one that was
+altered. The log of the coordinator has its key. The record as it was, from a dump of the database, counts again at once; a restart
 is not needed.`,
 	},
 	{

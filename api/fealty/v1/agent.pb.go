@@ -52,7 +52,13 @@ type ConnectRequest struct {
 	Run string `protobuf:"bytes,13,opt,name=run,proto3" json:"run,omitempty"`
 	// How far its clock is behind the time that was signed, if that is more than clocks may
 	// differ. Not set otherwise.
-	ClockBehind   *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	ClockBehind *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	// Why its standard error does not take its log, in a few words, and since when by its clock.
+	// Blank: it does.
+	LogProblem      string                 `protobuf:"bytes,15,opt,name=log_problem,json=logProblem,proto3" json:"log_problem,omitempty"`
+	LogProblemSince *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=log_problem_since,json=logProblemSince,proto3" json:"log_problem_since,omitempty"`
+	// Lines of its log that were left out since it started; set while it is lost.
+	LogDropped    uint64 `protobuf:"varint,17,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +168,27 @@ func (x *ConnectRequest) GetClockBehind() *durationpb.Duration {
 		return x.ClockBehind
 	}
 	return nil
+}
+
+func (x *ConnectRequest) GetLogProblem() string {
+	if x != nil {
+		return x.LogProblem
+	}
+	return ""
+}
+
+func (x *ConnectRequest) GetLogProblemSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LogProblemSince
+	}
+	return nil
+}
+
+func (x *ConnectRequest) GetLogDropped() uint64 {
+	if x != nil {
+		return x.LogDropped
+	}
+	return 0
 }
 
 // DegradedPeriod is one time in which a member had no news for too long, and went on
@@ -748,7 +775,7 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\x03\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x14fealty/v1/form.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x05\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
@@ -760,7 +787,12 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\x06resync\x18\b \x03(\tR\x06resync\x12D\n" +
 	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12\x10\n" +
 	"\x03run\x18\r \x01(\tR\x03run\x12<\n" +
-	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\"\xf1\x01\n" +
+	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\x12\x1f\n" +
+	"\vlog_problem\x18\x0f \x01(\tR\n" +
+	"logProblem\x12F\n" +
+	"\x11log_problem_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x0flogProblemSince\x12\x1f\n" +
+	"\vlog_dropped\x18\x11 \x01(\x04R\n" +
+	"logDropped\"\xf1\x01\n" +
 	"\x0eDegradedPeriod\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x123\n" +
@@ -842,22 +874,23 @@ var file_fealty_v1_agent_proto_depIdxs = []int32{
 	9,  // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
 	1,  // 4: fealty.v1.ConnectRequest.degraded_periods:type_name -> fealty.v1.DegradedPeriod
 	10, // 5: fealty.v1.ConnectRequest.clock_behind:type_name -> google.protobuf.Duration
-	9,  // 6: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
-	9,  // 7: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
-	9,  // 8: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
-	2,  // 9: fealty.v1.DegradedPeriod.actions:type_name -> fealty.v1.ActionTally
-	11, // 10: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	8,  // 11: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
-	7,  // 12: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
-	12, // 13: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
-	6,  // 14: fealty.v1.ConnectResponse.history_links:type_name -> fealty.v1.HistoryLinks
-	0,  // 15: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	5,  // 16: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	16, // [16:17] is the sub-list for method output_type
-	15, // [15:16] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 6: fealty.v1.ConnectRequest.log_problem_since:type_name -> google.protobuf.Timestamp
+	9,  // 7: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
+	9,  // 8: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
+	9,  // 9: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
+	2,  // 10: fealty.v1.DegradedPeriod.actions:type_name -> fealty.v1.ActionTally
+	11, // 11: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	8,  // 12: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
+	7,  // 13: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
+	12, // 14: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
+	6,  // 15: fealty.v1.ConnectResponse.history_links:type_name -> fealty.v1.HistoryLinks
+	0,  // 16: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	5,  // 17: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	17, // [17:18] is the sub-list for method output_type
+	16, // [16:17] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }

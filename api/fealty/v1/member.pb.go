@@ -292,9 +292,14 @@ type Live struct {
 	ClockBehind *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
 	// The newest process of it that asked for what it owns or is to do; not set: none did since this
 	// coordinator started.
-	Process       *Process `protobuf:"bytes,15,opt,name=process,proto3" json:"process,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Process *Process `protobuf:"bytes,15,opt,name=process,proto3" json:"process,omitempty"`
+	// Why its standard error does not take its log, by its own word, since when by its clock, and
+	// how many lines it left out since it started. Blank: it does.
+	LogProblem      string                 `protobuf:"bytes,16,opt,name=log_problem,json=logProblem,proto3" json:"log_problem,omitempty"`
+	LogProblemSince *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=log_problem_since,json=logProblemSince,proto3" json:"log_problem_since,omitempty"`
+	LogDropped      uint64                 `protobuf:"varint,18,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Live) Reset() {
@@ -409,6 +414,27 @@ func (x *Live) GetProcess() *Process {
 		return x.Process
 	}
 	return nil
+}
+
+func (x *Live) GetLogProblem() string {
+	if x != nil {
+		return x.LogProblem
+	}
+	return ""
+}
+
+func (x *Live) GetLogProblemSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LogProblemSince
+	}
+	return nil
+}
+
+func (x *Live) GetLogDropped() uint64 {
+	if x != nil {
+		return x.LogDropped
+	}
+	return 0
 }
 
 // Process is one that acts for a member, such as a shard's.
@@ -650,7 +676,10 @@ type ListMembersResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Set while the store is out of reach: the members are as the coordinator knew them
 	// then, and what was recorded since is missing.
-	KnownAt       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=known_at,json=knownAt,proto3" json:"known_at,omitempty"`
+	KnownAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=known_at,json=knownAt,proto3" json:"known_at,omitempty"`
+	// "<kind>/<name>" of the members of whom nothing is told, on the first page: their records were altered
+	// in the store, and count for nothing. At most 100.
+	Altered       []string `protobuf:"bytes,4,rep,name=altered,proto3" json:"altered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -702,6 +731,13 @@ func (x *ListMembersResponse) GetNextPageToken() string {
 func (x *ListMembersResponse) GetKnownAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.KnownAt
+	}
+	return nil
+}
+
+func (x *ListMembersResponse) GetAltered() []string {
+	if x != nil {
+		return x.Altered
 	}
 	return nil
 }
@@ -1613,7 +1649,7 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x12reported_addresses\x18\x15 \x03(\tR\x11reportedAddresses\x12!\n" +
 	"\fseen_address\x18\x16 \x01(\tR\vseenAddress\x12\x16\n" +
 	"\x06labels\x18\x17 \x03(\tR\x06labels\x12\x18\n" +
-	"\acontact\x18\x18 \x01(\tR\acontact\"\xe9\x04\n" +
+	"\acontact\x18\x18 \x01(\tR\acontact\"\xf3\x05\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
@@ -1628,7 +1664,12 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\vstale_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"staleSince\x12<\n" +
 	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\x12,\n" +
-	"\aprocess\x18\x0f \x01(\v2\x12.fealty.v1.ProcessR\aprocess\"\x92\x01\n" +
+	"\aprocess\x18\x0f \x01(\v2\x12.fealty.v1.ProcessR\aprocess\x12\x1f\n" +
+	"\vlog_problem\x18\x10 \x01(\tR\n" +
+	"logProblem\x12F\n" +
+	"\x11log_problem_since\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0flogProblemSince\x12\x1f\n" +
+	"\vlog_dropped\x18\x12 \x01(\x04R\n" +
+	"logDropped\"\x92\x01\n" +
 	"\aProcess\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
@@ -1648,11 +1689,12 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x12\n" +
 	"\x04host\x18\x04 \x01(\tR\x04host\x12\x16\n" +
-	"\x06labels\x18\x05 \x03(\tR\x06labels\"\xa1\x01\n" +
+	"\x06labels\x18\x05 \x03(\tR\x06labels\"\xbb\x01\n" +
 	"\x13ListMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.fealty.v1.MemberR\amembers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x125\n" +
-	"\bknown_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownAt\":\n" +
+	"\bknown_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownAt\x12\x18\n" +
+	"\aaltered\x18\x04 \x03(\tR\aaltered\":\n" +
 	"\x10GetMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"u\n" +
@@ -1780,39 +1822,40 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	21, // 9: fealty.v1.Live.stale_since:type_name -> google.protobuf.Timestamp
 	23, // 10: fealty.v1.Live.clock_behind:type_name -> google.protobuf.Duration
 	2,  // 11: fealty.v1.Live.process:type_name -> fealty.v1.Process
-	21, // 12: fealty.v1.Process.last_call:type_name -> google.protobuf.Timestamp
-	0,  // 13: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	21, // 14: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 15: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	21, // 16: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 17: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 18: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 19: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 20: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 21: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	18, // 22: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
-	23, // 23: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	4,  // 24: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	6,  // 25: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	8,  // 26: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	10, // 27: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	12, // 28: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	14, // 29: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	16, // 30: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	19, // 31: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	5,  // 32: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	7,  // 33: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	9,  // 34: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	11, // 35: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	13, // 36: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	15, // 37: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	17, // 38: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	20, // 39: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	32, // [32:40] is the sub-list for method output_type
-	24, // [24:32] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	21, // 12: fealty.v1.Live.log_problem_since:type_name -> google.protobuf.Timestamp
+	21, // 13: fealty.v1.Process.last_call:type_name -> google.protobuf.Timestamp
+	0,  // 14: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	21, // 15: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 16: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	21, // 17: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 18: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 19: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 20: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 21: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 22: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	18, // 23: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
+	23, // 24: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	4,  // 25: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	6,  // 26: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	8,  // 27: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	10, // 28: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	12, // 29: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	14, // 30: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	16, // 31: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	19, // 32: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	5,  // 33: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	7,  // 34: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	9,  // 35: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	11, // 36: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	13, // 37: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	15, // 38: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	17, // 39: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	20, // 40: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	33, // [33:41] is the sub-list for method output_type
+	25, // [25:33] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }

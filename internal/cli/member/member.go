@@ -44,6 +44,7 @@ func ListMembers(ctx context.Context, members fealtyv1.MemberServiceClient,
 			return nil, err
 		}
 		all.Members = append(all.Members, resp.GetMembers()...)
+		all.Altered = append(all.Altered, resp.GetAltered()...)
 		if all.KnownAt == nil {
 			all.KnownAt = resp.GetKnownAt()
 		}
@@ -79,6 +80,10 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				if at := resp.GetKnownAt(); at != nil {
 					c.Say("the coordinator's store is out of reach: these are the members as it knew them %s",
 						humanize.Relative(at.AsTime(), c.Env.Now()))
+				}
+				if altered := resp.GetAltered(); len(altered) > 0 {
+					c.Say("left out, because their records were altered in the store (%s, see fealty status): %s",
+						errcode.StoreForged, strings.Join(altered, ", "))
 				}
 				var names []string
 				for _, m := range resp.GetMembers() {
@@ -238,7 +243,8 @@ func NeedSomebody(members []*fealtyv1.Member, now time.Time) []*fealtyv1.Member 
 		live := m.GetLive()
 		switch is := ConditionOf(m, now); {
 		case is == isBanned, is == IsCertified, is == IsExpired && isPerson(m):
-		case is == IsConnected && live.GetClockBehind() == nil && currentOf(live).Paint != term.Amber:
+		case is == IsConnected && live.GetClockBehind() == nil && live.GetLogProblem() == "" &&
+			currentOf(live).Paint != term.Amber:
 		default:
 			out = append(out, m)
 		}
@@ -413,6 +419,10 @@ func details(m *fealtyv1.Member, now time.Time) term.Facts {
 	}
 	f.Add("holds", versions(live.GetHeld()))
 	f.Paint("refused", term.Amber, live.GetLastRefusal())
+	if problem := live.GetLogProblem(); problem != "" {
+		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %d lines left out: %s (%s)",
+			command.When(live.GetLogProblemSince()), live.GetLogDropped(), problem, errcode.LogFailing))
+	}
 	return f
 }
 

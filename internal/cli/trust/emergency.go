@@ -180,8 +180,7 @@ func readEmergency(cfg *settings.Values, files []string) (*trust.SignedEmergency
 	var all *trust.SignedEmergency
 	for _, file := range files {
 		bad := func(err error) error {
-			return errcode.Wrap(err, errcode.EmergencyRefused, "problem",
-				file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
+			return unlike(file, err, "name the file that fealty trust emergency new or sign wrote")
 		}
 		raw, err := render.ReadFile(cfg.Within(file), int64(internalsnapshot.MaxSignedEmergency))
 		if err != nil {
@@ -194,7 +193,8 @@ func readEmergency(cfg *settings.Values, files []string) (*trust.SignedEmergency
 		if all == nil {
 			all = s
 		} else if err := all.Merge(s); err != nil {
-			return nil, nil, bad(err)
+			return nil, nil, unlike(file, err, "name files of one statement alone; see of each what it does: "+
+				"fealty trust emergency show FILE")
 		}
 	}
 	e, err := decoded(files[0], all)
@@ -204,10 +204,16 @@ func readEmergency(cfg *settings.Values, files []string) (*trust.SignedEmergency
 func decoded(file string, s *trust.SignedEmergency) (*trust.Emergency, error) {
 	e, err := trust.DecodeEmergency(s.Statement)
 	if err != nil {
-		return nil, errcode.Wrap(err, errcode.EmergencyRefused, "problem",
-			file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
+		return nil, unlike(file, err, "have it written and signed again: fealty trust emergency new")
 	}
 	return e, nil
+}
+
+// unlike words that file holds no emergency statement that can be read, and what to do: to look at it would
+// say the same again.
+func unlike(file string, err error, do string) error {
+	return errcode.Wrap(err, errcode.EmergencyRefused, "problem",
+		file+": "+strings.TrimPrefix(err.Error(), "snapshot: "), "do", do)
 }
 
 func emergencySign(c *program.CLI) *cobra.Command {

@@ -174,6 +174,9 @@ func TestReplaceKeepsDomains(t *testing.T) {
 	}
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "remove", err, errcode.MemberOwnsDomains)
+	if what := errcode.Of(err).What; !strings.HasSuffix(what, "it owns 1 domain") {
+		t.Errorf("it says %q", what)
+	}
 	coordinatortest.ReplaceAt(d, t, identity.Data, "a")
 	next := d.Joined("a")
 	after := d.Record(identity.Data, "a").Value

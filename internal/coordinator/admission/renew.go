@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -162,7 +163,7 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 			}
 			if n := len(rec.Value.Domains); n > 0 {
 				return false, errcode.New(errcode.MemberOwnsDomains, "member", rec.Value.Path(),
-					"domains", fmt.Sprint(n))
+					"domains", humanize.Plural(n, "domain", "domains"))
 			}
 			return true, c.cfg.Membership.RemoveRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
 		})

@@ -147,10 +147,11 @@ func Recovering(last *State, err error) *State {
 	return &State{Phase: Recovery, Reason: err.Error(), Mend: mendable(err), last: last}
 }
 
-// mendable returns what of err is a keeper that cannot be used on this machine, the first
-// that cannot be read before one that opens nothing; nil if there is none.
+// mendable returns what of err is to be mended on this machine: a root that is not the one it pins,
+// which nothing else mends, before a keeper that cannot be read, and that before one that opens nothing;
+// nil if there is none.
 func mendable(err error) (found *errcode.Error) {
-	for _, code := range []errcode.Code{errcode.KeeperUnusable, errcode.KeeperCannot} {
+	for _, code := range []errcode.Code{errcode.RootNotPinned, errcode.KeeperUnusable, errcode.KeeperCannot} {
 		if found = within(err, code); found != nil {
 			return found
 		}

@@ -94,7 +94,7 @@ func TestTransactLosesNothing(t *testing.T) {
 func TestTransactEnds(t *testing.T) {
 	conflict := &store.ConflictError{Key: "busy"}
 	unknown := store.ErrUnknownOutcome
-	failed := errcode.New(errcode.MemberOwnsDomains, "member", "data/a", "domains", "1")
+	failed := errcode.New(errcode.MemberOwnsDomains, "member", "data/a", "domains", "1 domain")
 	for name, tt := range map[string]struct {
 		errs  []error // of the tries in turn; the last one of all that follow
 		again func() bool

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"strings"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -21,21 +24,41 @@ func (m *Membership) forgetLive(s *authority.State, path string) {
 	m.copies.Forget(path)
 }
 
-// openMembers opens records of members under s. One that was altered from outside is left
-// out, and reported. It is a [store.ConflictError] on the head if s does not open all of
+// openMembers opens records of members under s. One that was altered from outside is apart,
+// and reported. It is a [store.ConflictError] on the head if s does not open all of
 // them because the head moved on.
 func (m *Membership) openMembers(ctx context.Context, s *authority.State,
-	entries []store.Entry) ([]record.Versioned[record.Member], error) {
-	recs := make([]record.Versioned[record.Member], 0, len(entries))
+	entries []store.Entry) (recs []record.Versioned[record.Member], forged []store.Entry, err error) {
+	recs = make([]record.Versioned[record.Member], 0, len(entries))
 	var bad []authority.Suspect
 	for _, e := range entries {
 		if r, err := record.Open[record.Member](s.Records, e); err == nil {
 			recs = append(recs, r)
 		} else {
-			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
+			forged, bad = append(forged, e), append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
 	}
-	return recs, m.cfg.Head.ForgedUnder(ctx, s, bad...)
+	return recs, forged, m.cfg.Head.ForgedUnder(ctx, s, bad...)
+}
+
+// forge notes which records were altered.
+func (m *Membership) forge(forged []store.Entry) {
+	for _, e := range forged {
+		m.members.Forge(e.Key[len(record.MemberPrefix):], e.Version)
+	}
+}
+
+// ForgedFindings names the records of members that were altered in the store.
+func (m *Membership) ForgedFindings() []*fealtyv1.Finding {
+	all := m.members.Forged()
+	if len(all) == 0 {
+		return nil
+	}
+	named := record.MemberPrefix + strings.Join(all[:min(len(all), finding.FoldAbove)], ", "+record.MemberPrefix)
+	if more := len(all) - finding.FoldAbove; more > 0 {
+		named += fmt.Sprintf(", and %d more", more)
+	}
+	return []*fealtyv1.Finding{finding.NewCritical(errcode.StoreForged, "what", named)}
 }
 
 // FollowMembers keeps the index up with the store until ctx ends.
@@ -48,11 +71,12 @@ func (m *Membership) FollowMembers(ctx context.Context, s *authority.State) erro
 		if err := m.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
-		recs, err := m.openMembers(ctx, s, l.Entries)
+		recs, forged, err := m.openMembers(ctx, s, l.Entries)
 		if err != nil {
 			return err
 		}
 		m.members.Fill(recs, l.Revision)
+		m.forge(forged)
 		for ch, err := range m.cfg.Store.Changes(ctx, record.MemberPrefix, l.Revision) {
 			if err != nil {
 				if ctx.Err() != nil {
@@ -60,13 +84,14 @@ func (m *Membership) FollowMembers(ctx context.Context, s *authority.State) erro
 				}
 				break // compacted or disconnected: list again
 			}
-			recs, err := m.openMembers(ctx, s, ch.Put)
+			recs, forged, err := m.openMembers(ctx, s, ch.Put)
 			if err != nil {
 				return err
 			}
 			for _, r := range recs {
 				m.members.Put(r.Value, r.Version)
 			}
+			m.forge(forged)
 			for _, k := range ch.Delete {
 				path := k[len(record.MemberPrefix):]
 				m.members.Remove(path, ch.Revision)
@@ -86,13 +111,14 @@ func (m *Membership) Follow(ctx context.Context, next *authority.State) (authori
 	if err != nil {
 		return authority.Adoption{}, fmt.Errorf("read the members: %w", err)
 	}
-	recs, err := m.openMembers(ctx, next, l.Entries)
+	recs, forged, err := m.openMembers(ctx, next, l.Entries)
 	if err != nil {
 		return authority.Adoption{}, err
 	}
 	return authority.Adoption{
 		Present: func() error {
 			m.members.Fill(recs, l.Revision)
+			m.forge(forged)
 			return nil
 		},
 	}, nil

@@ -155,6 +155,9 @@ func (m *Membership) RegisterMetrics(reg prometheus.Registerer) {
 			"Data members that hold a stream to this coordinator, or asked it lately. The sum over "+
 				"coordinators is what the baseline counts, but for those that drain.",
 			func() float64 { return float64(m.live.DataConnected()) }),
+		platformmetrics.GaugeOf("fealty_agents_log_failing",
+			"Members that are heard here and say that their standard error does not take their log.",
+			func() float64 { return float64(m.live.LogsLost()) }),
 		platformmetrics.GaugeOf("fealty_shards_paused",
 			"Shards that said to this coordinator within two minutes that they are paused: they decide, and do nothing.",
 			func() float64 { return float64(m.live.Paused(m.cfg.Now().Add(-peer.SilentAfter))) }),

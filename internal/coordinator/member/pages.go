@@ -134,9 +134,13 @@ func matching(req *fealtyv1.ListMembersRequest) (keep func(record.Member) bool, 
 	}, nil
 }
 
+// maxForgedLogged is how many altered records the log names each time that somebody looks.
+const maxForgedLogged = 8
+
 // syncMembers has the member index hold what the store held at revision at, which a page
 // before this one was made of, or with at 0 what it holds now. It returns the revision
-// from which on it does. Records that the index has already are not decoded again.
+// from which on it does. Records that the index has already are not decoded again. One that was
+// altered in the store counts for nothing, hides no other one, and is told apart.
 func (m *Membership) syncMembers(ctx context.Context, s *authority.State, at store.Revision) (store.Revision, error) {
 	if at != 0 && m.members.Holds(at) {
 		return at, nil
@@ -147,22 +151,26 @@ func (m *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 	}
 	have, listed := m.members.Versions(), make(map[string]bool, len(l.Entries))
 	var news []record.Versioned[record.Member]
+	var bad []authority.Suspect
+	forged := make(map[string]store.Revision)
 	for _, e := range l.Entries {
 		path := e.Key[len(record.MemberPrefix):]
 		listed[path] = true
+		var r record.Versioned[record.Member]
+		var err error
 		if have[path] == e.Version {
-			if _, err := s.Records.Open(e.Key, e.Value); err != nil {
-				return 0, m.cfg.Head.StoreError("list members", err)
-			}
-			continue
+			_, err = s.Records.Open(e.Key, e.Value)
+		} else if r, err = record.Open[record.Member](s.Records, e); err == nil {
+			news = append(news, r)
 		}
-		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
-			return 0, m.cfg.Head.StoreError("list members", err)
+			forged[path], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
-		news = append(news, r)
 	}
-	m.members.CatchUp(listed, news, l.Revision)
+	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), maxForgedLogged)]...); err != nil {
+		return 0, m.cfg.Head.StoreError("list members", err)
+	}
+	m.members.CatchUp(listed, news, forged, l.Revision)
 	return max(l.Revision, 1), nil
 }
 

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,9 @@ type Roster struct {
 	// guarded by mu.
 	waiting map[string]chan struct{}
 	touched map[string]bool // put or removed since TakeTouched, by path; guarded by mu
+	// forged are the members whose records were altered in the store, by path, with the version
+	// that was read; guarded by mu. What was known of them before stays, and is not shown.
+	forged map[string]store.Revision
 
 	grew chan struct{} // notified when touched grows; capacity 1
 }
@@ -33,6 +37,7 @@ func NewRoster() *Roster {
 		members: make(map[string]record.Versioned[record.Member]), active: make(map[identity.Kind]int),
 		waiting: make(map[string]chan struct{}),
 		touched: make(map[string]bool), grew: make(chan struct{}, 1),
+		forged: make(map[string]store.Revision),
 	}
 }
 
@@ -115,6 +120,7 @@ func (x *Roster) Fill(recs []record.Versioned[record.Member], at store.Revision)
 	x.members = make(map[string]record.Versioned[record.Member], len(recs))
 	x.sorted = x.sorted[:0]
 	clear(x.active)
+	clear(x.forged)
 	for _, r := range recs {
 		x.members[r.Value.Path()] = r
 		x.sorted = append(x.sorted, r.Value.Path())
@@ -142,7 +148,11 @@ func (x *Roster) Put(r record.Member, version store.Revision) {
 	defer x.mu.Unlock()
 	path := r.Path()
 	old, ok := x.members[path]
-	if ok && old.Version >= version || !ok && version <= x.followed {
+	forged, altered := x.forged[path]
+	if altered && forged <= version {
+		delete(x.forged, path)
+	}
+	if ok && old.Version >= version || !ok && version <= x.followed && !altered {
 		return
 	}
 	if ok {
@@ -165,6 +175,9 @@ func (x *Roster) Remove(path string, version store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	old, ok := x.members[path]
+	if x.forged[path] <= version {
+		delete(x.forged, path)
+	}
 	if !ok || old.Version > version {
 		return
 	}
@@ -177,13 +190,32 @@ func (x *Roster) Remove(path string, version store.Revision) {
 	}
 }
 
-// All returns the records of all members, sorted by path.
+// Forge notes that the record of a member was altered in the store: it held that at version.
+func (x *Roster) Forge(path string, version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.members[path].Version <= version {
+		x.forged[path] = version
+	}
+}
+
+// Forged returns the members whose records were altered in the store, sorted.
+func (x *Roster) Forged() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Sorted(maps.Keys(x.forged))
+}
+
+// All returns the records of all members but those that were altered in the store, sorted by
+// path.
 func (x *Roster) All() []record.Member {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := make([]record.Member, 0, len(x.sorted))
 	for _, path := range x.sorted {
-		out = append(out, x.members[path].Value)
+		if _, altered := x.forged[path]; !altered {
+			out = append(out, x.members[path].Value)
+		}
 	}
 	return out
 }
@@ -196,7 +228,8 @@ func (x *Roster) Holds(version store.Revision) bool {
 }
 
 // Page returns up to limit members below prefix that come after path after, sorted, of
-// those that keep takes, and whether there are more. Nil keeps all.
+// those that keep takes, and whether there are more. Nil keeps all. Those whose records were
+// altered in the store are left out.
 func (x *Roster) Page(prefix, after string, limit int, keep func(record.Member) bool) (out []record.Member,
 	more bool) {
 	x.mu.Lock()
@@ -207,7 +240,7 @@ func (x *Roster) Page(prefix, after string, limit int, keep func(record.Member) 
 	}
 	for ; i < len(x.sorted) && strings.HasPrefix(x.sorted[i], prefix); i++ {
 		r := x.members[x.sorted[i]].Value
-		if keep != nil && !keep(r) {
+		if _, altered := x.forged[x.sorted[i]]; altered || keep != nil && !keep(r) {
 			continue
 		}
 		if len(out) == limit {
@@ -230,11 +263,21 @@ func (x *Roster) Versions() map[string]store.Revision {
 }
 
 // CatchUp brings the view to what the store held at revision at: listed are the paths
-// that it held, and recs those of their records that the view did not have. A view that
-// is ahead of it stays ahead.
-func (x *Roster) CatchUp(listed map[string]bool, recs []record.Versioned[record.Member], at store.Revision) {
+// that it held, recs those of their records that the view did not have, and forged the versions
+// of those that were altered in the store. A view that is ahead of it stays ahead.
+func (x *Roster) CatchUp(listed map[string]bool, recs []record.Versioned[record.Member],
+	forged map[string]store.Revision, at store.Revision) {
 	for _, r := range recs {
 		x.Put(r.Value, r.Version)
+	}
+	x.mu.Lock()
+	maps.DeleteFunc(x.forged, func(path string, version store.Revision) bool {
+		_, still := forged[path]
+		return !still && version <= at
+	})
+	x.mu.Unlock()
+	for path, version := range forged {
+		x.Forge(path, version)
 	}
 	for _, path := range x.Paths() {
 		if !listed[path] {

@@ -2,7 +2,7 @@ package member
 
 import (
 	"context"
-	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // memberServer serves MemberService.
@@ -20,6 +21,9 @@ type memberServer struct {
 	fealtyv1.UnimplementedMemberServiceServer
 	c *Membership
 }
+
+// maxAltered is how many members whose records were altered a list names.
+const maxAltered = 100
 
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse,
 	error) {
@@ -46,7 +50,15 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.ListMembersResponse{Members: msgs, NextPageToken: next, KnownAt: since}, nil
+	out := &fealtyv1.ListMembersResponse{Members: msgs, NextPageToken: next, KnownAt: since}
+	if from.First() {
+		for _, path := range m.c.members.Forged() {
+			if strings.HasPrefix(path, prefix) && len(out.Altered) < maxAltered {
+				out.Altered = append(out.Altered, path)
+			}
+		}
+	}
+	return out, nil
 }
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse,
@@ -194,7 +206,7 @@ func (m memberServer) RemoveMember(ctx context.Context,
 			out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.Value, ban)}
 			if n := len(rec.Value.Domains); n > 0 {
 				return false, errcode.New(errcode.MemberOwnsDomains, "member", rec.Value.Path(),
-					"domains", fmt.Sprint(n))
+					"domains", humanize.Plural(n, "domain", "domains"))
 			}
 			if rec.Value.State == record.Active && !ban.Exists() && !req.GetForce() {
 				if seen := m.c.inContact(out.GetMember()); seen != "" {

@@ -112,6 +112,9 @@ func TestJoinedOwnsNothing(t *testing.T) {
 	coordinatortest.DrainAt(d, t, "a")
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "remove an owner", err, errcode.MemberOwnsDomains)
+	if what := errcode.Of(err).What; !strings.HasSuffix(what, "it owns 2 domains") {
+		t.Errorf("it says %q", what)
+	}
 	// Its name is replaced by another machine: it goes on owning, and its grants tell them apart.
 	entries, text := coordinatortest.Audits(d, "domain.assign")
 	if len(entries) != 2 || !strings.Contains(text, "data/a") {

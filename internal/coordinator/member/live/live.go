@@ -69,6 +69,11 @@ type liveMember struct {
 	staleSince  time.Time                  // since when it says of a scope that it is not fresh; zero: all are
 	clockBehind time.Duration              // as it said; 0: it is right
 	degraded    []*fealtyv1.DegradedPeriod // as it said
+	// Why its log is lost, as it said, since when, and how many lines; "": it is not, or its
+	// release does not say.
+	logProblem string
+	logSince   *timestamppb.Timestamp
+	logDropped uint64
 	// polled is until when it counts as heard because it asked; by elapsed.
 	polled time.Duration
 	// nextBootstrap is when the next node_bootstrap may be made for it.
@@ -235,6 +240,10 @@ func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.
 	} else {
 		m.clockBehind = 0
 	}
+	m.logProblem, m.logSince, m.logDropped = flowcontrol.Clip(r.GetLogProblem(), MaxDetailBytes), nil, 0
+	if m.logProblem != "" {
+		m.logSince, m.logDropped = timeOf(r.GetLogProblemSince()), r.GetLogDropped()
+	}
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
 		if i == MaxHeldReported {
@@ -346,7 +355,8 @@ func (l *Members) Message(id identity.ID) *fealtyv1.Live {
 	}
 	out := &fealtyv1.Live{Connected: l.heardLocked(m), Release: m.release, Held: slices.Clone(m.held),
 		LastRefusal:  m.lastRefusal,
-		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit, Process: process}
+		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit, Process: process,
+		LogProblem: m.logProblem, LogProblemSince: m.logSince, LogDropped: m.logDropped}
 	if !m.lastReport.IsZero() {
 		out.LastReport = timestamppb.New(m.lastReport)
 	}
@@ -380,6 +390,19 @@ func (l *Members) All() []identity.ID {
 		}
 	}
 	return out
+}
+
+// LogsLost counts the members that are heard here and say that their log is lost.
+func (l *Members) LogsLost() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, m := range l.members {
+		if m.logProblem != "" && l.heardLocked(m) {
+			n++
+		}
+	}
+	return n
 }
 
 // DataConnected counts the data members that are heard here.

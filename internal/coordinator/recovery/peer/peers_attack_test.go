@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	coordinatorpeer "github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/peer"
 	"github.com/fealty-io/fealty/internal/errcode"
@@ -394,6 +395,23 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 		}
 		if phase, why := one.C.Phase(); phase != "recovery" {
 			t.Errorf("it is %s: %s", phase, why)
+		}
+		// What is wrong is told first, with its own remedy; that the keys are missing follows from it.
+		coordinatortest.Within(t, "status says that the root is another one", func() bool {
+			found := coordinatortest.GetStatus(one).GetFindings()
+			return len(found) > 0 && found[0].GetCode() == string(errcode.RootNotPinned)
+		})
+		found := coordinatortest.GetStatus(one).GetFindings()
+		if said := found[0].GetSummary(); !strings.Contains(said, g.Pin().String()) || !strings.Contains(said, pin.String()) ||
+			!strings.Contains(found[0].GetRemedy(), "--root-pin") || found[0].GetSeverity() != finding.Critical {
+			t.Errorf("first it finds %v", found[0])
+		}
+		for _, x := range found[1:] {
+			if text := x.GetSummary() + x.GetRemedy(); x.GetCode() != string(errcode.RecoveryMode) ||
+				strings.Contains(text, pin.String()) || strings.Contains(text, "--root-pin") || strings.Contains(text, "brings a share") ||
+				!strings.Contains(text, "FE-R122") {
+				t.Errorf("and then %v", x)
+			}
 		}
 	})
 	t.Run("one that has seen the true history", func(t *testing.T) {
