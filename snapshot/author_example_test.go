@@ -86,6 +86,18 @@ func ExampleWithoutRevoked() {
 	// Output: db-1
 }
 
+// Beside what a bundle revokes counts what the signers of the manifest say without a coordinator.
+func ExampleNewRevocations() {
+	bundle := snapshot.TrustBundle{Revoked: []snapshot.Revoked{{Kind: "service", Name: "shop"}}}
+	stated := snapshot.NewRevocations([]snapshot.Revoked{{Kind: "peer", Name: "web-1"}}, nil, nil, nil)
+	for _, thing := range snapshot.RevocationsIn(bundle, stated).Things() {
+		fmt.Println(thing)
+	}
+	// Output:
+	// peer web-1
+	// service shop
+}
+
 // A digest is written, and read, as 64 lower case hex digits.
 func ExampleParseDigest() {
 	digest := snapshot.DigestOf([]byte("content"))

@@ -120,7 +120,7 @@ func (b *TrustBundle) walk(c *codec) {
 			c.Fail("retired_roots is empty: it is left out then")
 		}
 	}
-	walkRevoked(c, &b.Revoked)
+	canonical.Revoked(c, &b.Revoked)
 	c.Member("roots")
 	canonical.List(c, &b.Roots, snapshot.MaxRoots, func(c *codec, der *[]byte) { c.Blob(der, internalidentity.MaxCertificateBytes) })
 	c.Member("signers")
@@ -360,7 +360,7 @@ func (r revocations) walk(c *codec) {
 	canonical.List(c, &r.b.BannedIDs, snapshot.MaxBans, canonical.ID)
 	c.Member("banned_keys")
 	canonical.List(c, &r.b.BannedKeys, snapshot.MaxBans, walkKeyID)
-	walkRevoked(c, &r.b.Revoked)
+	canonical.Revoked(c, &r.b.Revoked)
 	c.Member("revoked_keys")
 	c.Names(&revoked, snapshot.MaxConfigKeys, 64)
 	c.End()

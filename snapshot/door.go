@@ -20,6 +20,5 @@ func init() {
 		return recheckHeader(s, trust, marks, now)
 	}
 	snapshotdoor.Effective = effective
-	snapshotdoor.RevocationsOf, snapshotdoor.NewRevocations = revocationsOf, newRevocations
-	snapshotdoor.Refuse, snapshotdoor.WalkRevoked, snapshotdoor.FaultOfRevoked = refuse, walkRevoked, faultOfRevoked
+	snapshotdoor.RevocationsOf = revocationsOf
 }

@@ -159,7 +159,7 @@ func TestRootStatement(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := verifyRoot(c.signed, c.roots, testCluster, f.now)
-			wantRefused(t, err, c.check, checkTexts[c.check].reason)
+			wantRefused(t, err, c.check, Reason(snapshot.ReasonOf(c.check)))
 		})
 	}
 	for _, s := range sites(t, signed.Statement) {
@@ -332,9 +332,9 @@ func TestUnmarshalLimits(t *testing.T) {
 }
 
 func TestErrorsSayWhatToDo(t *testing.T) {
-	for check := range checkTexts {
+	for check := range remedies {
 		err := refuse(check, ScopeTrustBundle, "detail")
-		for _, part := range []string{"trust_bundle", "detail", checkTexts[check].do} {
+		for _, part := range []string{"trust_bundle", "detail", remedies[check]} {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%q lacks %q", err, part)
 			}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+
 	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
@@ -15,7 +16,7 @@ type Reason string
 // Reasons of the check of versions, which a receiver tells apart.
 const (
 	// ReasonVersion: it is older than what was accepted last.
-	ReasonVersion Reason = "config_version"
+	ReasonVersion Reason = snapshot.ReasonVersion
 
 	// ReasonUnchanged: it is what was accepted last, to the byte. No news, no attack.
 	ReasonUnchanged Reason = "unchanged"
@@ -47,24 +48,21 @@ const (
 	checkSecret    = 12
 )
 
-// checkTexts says for each check what it is called and what to do when it fails.
-var checkTexts = [...]struct {
-	reason Reason
-	do     string
-}{
-	checkLimits:    {snapshot.ReasonLimits, "get it from another source"},
-	checkSchema:    {snapshot.ReasonSchema, "upgrade this program, or have the snapshot compiled for its version"},
-	checkCluster:   {snapshot.ReasonCluster, "get a snapshot of this cluster"},
-	checkSubject:   {snapshot.ReasonSubject, "get the snapshot of this node; after enrolling again, a new one"},
-	checkSigner:    {snapshot.ReasonSigner, "get the newest trust bundle, then a snapshot signed by one of its keys"},
-	checkSignature: {snapshot.ReasonSignature, "get it from another source; if all give the same, get the newest trust bundle"},
-	checkHash:      {snapshot.ReasonHash, "get the whole content again, from another source"},
-	checkValidity:  {snapshot.ReasonValidity, "compare the clocks; then ask for a newer snapshot"},
-	checkEpoch:     {snapshot.ReasonEpoch, "get the current snapshot from a coordinator"},
-	checkVersion:   {ReasonVersion, "get the current snapshot from a coordinator"},
-	checkGrants:    {snapshot.ReasonGrants, "report it: the compiler gave this node what it may not have"},
-	checkContent:   {snapshot.ReasonContent, "report it: the compiler made content that is not valid"},
-	checkSecret:    {snapshot.ReasonSecret, "remove the secret from the config, replace it, and put a reference in its place"},
+// remedies says for each check what to do when it fails.
+var remedies = [...]string{
+	checkLimits:    "get it from another source",
+	checkSchema:    "upgrade this program, or have the snapshot compiled for its version",
+	checkCluster:   "get a snapshot of this cluster",
+	checkSubject:   "get the snapshot of this node; after enrolling again, a new one",
+	checkSigner:    "get the newest trust bundle, then a snapshot signed by one of its keys",
+	checkSignature: "get it from another source; if all give the same, get the newest trust bundle",
+	checkHash:      "get the whole content again, from another source",
+	checkValidity:  "compare the clocks; then ask for a newer snapshot",
+	checkEpoch:     "get the current snapshot from a coordinator",
+	checkVersion:   "get the current snapshot from a coordinator",
+	checkGrants:    "report it: the compiler gave this node what it may not have",
+	checkContent:   "report it: the compiler made content that is not valid",
+	checkSecret:    "remove the secret from the config, replace it, and put a reference in its place",
 }
 
 // ErrRejected is matched by every refusal of a snapshot.
@@ -92,8 +90,8 @@ func (e *RejectedError) Error() string {
 		by = "a limit"
 	}
 	do := "get it from another source"
-	if e.Check >= 0 && e.Check < len(checkTexts) {
-		do = checkTexts[e.Check].do
+	if e.Check >= 0 && e.Check < len(remedies) {
+		do = remedies[e.Check]
 	}
 	switch e.Reason {
 	case ReasonUnchanged:
@@ -112,5 +110,5 @@ func (e *RejectedError) Error() string {
 func (e *RejectedError) Is(target error) bool { return target == ErrRejected }
 
 func refuse(check int, scope Scope, detail string) *RejectedError {
-	return &RejectedError{Scope: scope, Check: check, Reason: checkTexts[check].reason, Detail: detail}
+	return &RejectedError{Scope: scope, Check: check, Reason: Reason(snapshot.ReasonOf(check)), Detail: detail}
 }

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,7 +40,7 @@ func (r Revoked) Compare(o Revoked) int {
 // known may have any name.
 func (r Revoked) Check(cluster string) error {
 	if msg := r.fault(cluster); msg != "" {
-		return fmt.Errorf("snapshot: %.40s %.80q: %s", r.Kind, r.Name, msg)
+		return fmt.Errorf("snapshot: %.40s %.80q: %w", r.Kind, r.Name, errors.New(msg))
 	}
 	return nil
 }
@@ -102,28 +103,6 @@ func isMember(cluster, s string) bool {
 	return err == nil
 }
 
-func (r *Revoked) walk(c *codec) {
-	c.Begin()
-	c.Member("kind")
-	c.Text(&r.Kind, maxName)
-	c.Member("name")
-	c.Text(&r.Name, snapshot.MaxRevokedName)
-	c.End()
-}
-
-// walkRevoked is an optional member: it is there if the list is not empty, so that
-// one content has one form.
-func walkRevoked(c *codec, v *[]Revoked) {
-	if !c.Has("revoked", len(*v) > 0) {
-		return
-	}
-	c.Member("revoked")
-	canonical.List(c, v, snapshot.MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
-	if c.Err() == nil && len(*v) == 0 {
-		c.Fail("revoked is empty: it is left out then")
-	}
-}
-
 // faultOfRevoked says what is wrong with a list of revoked things, or "".
 func faultOfRevoked(cluster string, l []Revoked) string {
 	if !canonical.Ascending(l, Revoked.Compare) {
@@ -147,8 +126,9 @@ type Revocations struct {
 	keys       []identity.KeyID
 }
 
-// newRevocations returns what a statement revokes, whose lists stay the caller's.
-func newRevocations(things []Revoked, configKeys []Digest, ids []identity.ID, keys []identity.KeyID) Revocations {
+// NewRevocations returns what the signers of the manifest revoke beside a bundle: things by name, config keys by the
+// digests of their bytes, and the ids and keys of members. The lists stay the caller's.
+func NewRevocations(things []Revoked, configKeys []Digest, ids []identity.ID, keys []identity.KeyID) Revocations {
 	return merged(Revocations{things, configKeys, ids, keys})
 }
 

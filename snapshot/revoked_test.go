@@ -108,7 +108,7 @@ func TestEffectiveContents(t *testing.T) {
 		for _, n := range names {
 			things = append(things, Revoked{kind, n})
 		}
-		return newRevocations(things, nil, nil, nil)
+		return NewRevocations(things, nil, nil, nil)
 	}
 	route := func(name, service string, to, via []string, deny bool) Route {
 		return Route{Name: name, Service: service, To: to, Via: via, Deny: deny}
@@ -120,7 +120,7 @@ func TestEffectiveContents(t *testing.T) {
 	}{
 		{"peer by its record", with(snapshot.RevokedPeer, "db-1"), &PeerDirectory{Active: []Peer{{Name: "db-1"}, {Name: "db-2"}}, Warm: []Peer{{Name: "db-1"}}}, &PeerDirectory{Active: []Peer{{Name: "db-2"}}}},
 		{"peer by its member", with(snapshot.RevokedPeer, "data/db-1"), &PeerDirectory{Bootstrap: []Peer{{Name: "a", ID: peer}, {Name: "b", ID: f.me}}}, &PeerDirectory{Bootstrap: []Peer{{Name: "b", ID: f.me}}}},
-		{"peer by its identity", newRevocations(nil, nil, []identity.ID{peer}, nil), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
+		{"peer by its identity", NewRevocations(nil, nil, []identity.ID{peer}, nil), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
 		{"service", with(snapshot.RevokedService, "web"), &ServiceAssignment{Services: []Service{{Name: "db"}, {Name: "web"}}, Endpoints: []Endpoint{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "db"}}}},
 		{"service of this member", with(snapshot.RevokedService, memberPath(f.me)+"/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{}},
 		{"service of another member", with(snapshot.RevokedService, "data/other/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "web"}}}},
@@ -155,7 +155,7 @@ func TestRevocationsAddUp(t *testing.T) {
 		b.ConfigKeys[0].Revoked = true
 	}), f.trust())
 	node := mustID(identity.New(testCluster, identity.Data, "stolen"))
-	stated := newRevocations([]Revoked{{snapshot.RevokedPeer, "db-1"}, {snapshot.RevokedService, "web"}},
+	stated := NewRevocations([]Revoked{{snapshot.RevokedPeer, "db-1"}, {snapshot.RevokedService, "web"}},
 		[]Digest{DigestOf(public(f.keys[1]))}, []identity.ID{node}, []identity.KeyID{{7}})
 	r := revocationsOf(bundle, stated)
 	for _, ok := range []bool{
@@ -170,7 +170,7 @@ func TestRevocationsAddUp(t *testing.T) {
 	}
 	// A key that a statement revokes signs nothing any more, though the bundle lists it.
 	trust := f.trust()
-	trust.Revoked = newRevocations(nil, []Digest{DigestOf(public(f.keys[0]))}, nil, nil)
+	trust.Revoked = NewRevocations(nil, []Digest{DigestOf(public(f.keys[0]))}, nil, nil)
 	_, err := Verify(f.signedBootstrap(t), trust, Marks{}, f.now)
 	wantRefused(t, err, checkSigner, snapshot.ReasonSigner)
 	both := must(must(Compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))

@@ -606,19 +606,20 @@ func TestOrder(t *testing.T) {
 	var got []int
 	for _, c := range checks {
 		got = append(got, c.number)
-		if c.rule == "" || c.source == "" || checkTexts[c.number].reason == "" || checkTexts[c.number].do == "" {
+		if c.rule == "" || c.source == "" || snapshot.ReasonOf(c.number) == "" || remedies[c.number] == "" {
 			t.Errorf("check %d lacks a text", c.number)
 		}
 	}
 	if want := []int{0, 5, 1, 0, 2, 3, 4, 8, 9, 7, 6, 10, 11, 12}; !slices.Equal(got, want) {
 		t.Fatalf("checks run in order %v, want %v", got, want)
 	}
-	reasons := map[Reason]int{}
-	for i, c := range checkTexts {
-		if other, dup := reasons[c.reason]; dup {
-			t.Errorf("checks %d and %d have one reason %q", i, other, c.reason)
+	reasons := map[string]int{}
+	for i := range remedies {
+		reason := snapshot.ReasonOf(i)
+		if other, dup := reasons[reason]; dup {
+			t.Errorf("checks %d and %d have one reason %q", i, other, reason)
 		}
-		reasons[c.reason] = i
+		reasons[reason] = i
 	}
 
 	// Wrong in every way at once: each repair brings the next check to light.
@@ -948,7 +949,7 @@ func TestComposeRefuses(t *testing.T) {
 			h, b := f.bootstrapHeader(), f.bootstrapContent()
 			c.bend(&h, b)
 			_, err := Compose(h, b)
-			wantRefused(t, err, c.check, checkTexts[c.check].reason)
+			wantRefused(t, err, c.check, Reason(snapshot.ReasonOf(c.check)))
 		})
 	}
 	if _, err := Compose(f.header(), nil); err == nil {

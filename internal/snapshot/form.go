@@ -129,7 +129,8 @@ func RevokedKinds() []string {
 	return []string{RevokedCoordinator, RevokedPeer, RevokedPermission, RevokedRole, RevokedService, RevokedStorage}
 }
 
-// Reasons of refusals beside those that package snapshot names: one for each check, and one of patches.
+// Reasons of refusals: one for each check, one of heads and one of patches. Package snapshot has more of the check of
+// versions.
 const (
 	ReasonLimits    = "limits"
 	ReasonSchema    = "schema"
@@ -143,6 +144,7 @@ const (
 	ReasonGrants    = "grants"
 	ReasonContent   = "content"
 	ReasonSecret    = "raw_secret"
+	ReasonVersion   = "config_version"
 	// ReasonHistory: a trust bundle whose head does not lead on from the one of the
 	// bundle before: of a history that was rolled back or forked.
 	ReasonHistory = "history"
@@ -150,6 +152,13 @@ const (
 	// one of another subject or epoch. The whole is to be asked for.
 	ReasonBase = "base_mismatch"
 )
+
+// ReasonOf returns the reason of a refusal by a check, by its number in
+// docs/explanation/snapshots.md#the-twelve-checks. The limits have 0.
+func ReasonOf(check int) string {
+	return [...]string{ReasonLimits, ReasonSchema, ReasonCluster, ReasonSubject, ReasonSigner, ReasonSignature, ReasonHash,
+		ReasonValidity, ReasonEpoch, ReasonVersion, ReasonGrants, ReasonContent, ReasonSecret}[check]
+}
 
 // PAE returns the bytes that are signed for payload: its pre-authentication
 // encoding, after DSSE v1.0.2, protocol.md, "Signature Definition", with the

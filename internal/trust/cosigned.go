@@ -6,11 +6,12 @@ package trust
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/canonical"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotdoor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -28,19 +29,24 @@ const (
 	checkVersion   = 9
 )
 
-// Of package snapshot, these are for this module alone.
-var (
-	refuse = snapshotdoor.Refuse.(func(check int, scope snapshot.Scope, detail string) *snapshot.RejectedError)
+// refuse is a refusal by one of these checks.
+func refuse(check int, scope snapshot.Scope, detail string) *snapshot.RejectedError {
+	reason := snapshot.Reason(internalsnapshot.ReasonOf(check))
+	return &snapshot.RejectedError{Scope: scope, Check: check, Reason: reason, Detail: detail}
+}
 
-	// walkRevoked is an optional member: it is there if the list is not empty, so that one content has one form.
-	walkRevoked = snapshotdoor.WalkRevoked.(func(c *canonical.Codec, v *[]snapshot.Revoked))
-
-	// faultOfRevoked says what is wrong with a list of revoked things, or "".
-	faultOfRevoked = snapshotdoor.FaultOfRevoked.(func(cluster string, l []snapshot.Revoked) string)
-
-	newRevocations = snapshotdoor.NewRevocations.(func(things []snapshot.Revoked, configKeys []snapshot.Digest,
-		ids []identity.ID, keys []identity.KeyID) snapshot.Revocations)
-)
+// faultOfRevoked says what is wrong with a list of revoked things, or "".
+func faultOfRevoked(cluster string, l []snapshot.Revoked) string {
+	if !canonical.Ascending(l, snapshot.Revoked.Compare) {
+		return "revoked is out of order or double"
+	}
+	for _, r := range l {
+		if err := r.Check(cluster); err != nil {
+			return fmt.Sprintf("revoked %.40s %.80q: %v", r.Kind, r.Name, errors.Unwrap(err))
+		}
+	}
+	return ""
+}
 
 // encode returns the canonical bytes of what walk walks.
 func encode(walk func(*canonical.Codec)) ([]byte, error) {

@@ -57,7 +57,7 @@ func (e *Emergency) walk(c *canonical.Codec) {
 	c.Number64(&e.Number)
 	c.Member("reason")
 	c.Text(&e.Reason, internalsnapshot.MaxReason)
-	walkRevoked(c, &e.Revoked)
+	canonical.Revoked(c, &e.Revoked)
 	c.Member("root")
 	c.Fixed(e.Root[:])
 	c.Member("schema_version")
@@ -338,7 +338,7 @@ func isRoot(b snapshot.TrustBundle, root identity.KeyID) bool {
 
 // Revocations returns what e revokes.
 func (e *Emergency) Revocations() snapshot.Revocations {
-	return newRevocations(e.Revoked, e.ConfigKeys, e.Nodes, e.Keys)
+	return snapshot.NewRevocations(e.Revoked, e.ConfigKeys, e.Nodes, e.Keys)
 }
 
 // RevocationsOf returns all that bundle, which may be nil, and statements revoke.
