@@ -21,7 +21,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	devcluster "github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -274,7 +273,7 @@ func (l *listeners) open(ctx context.Context, n *devcluster.Candidate, stranger 
 	if err != nil {
 		return err
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return err
 	}

@@ -155,7 +155,7 @@ func BenchmarkIncrement(b *testing.B) {
 					return msg == ""
 				}, time.Hour},
 				{"verify", func() bool {
-					c, err := verifyHeader(sent, trust, Marks{}, f.now)
+					c, err := VerifyHeader(sent, trust, Marks{}, f.now)
 					if err == nil {
 						_, _, err = c.CompletePatch(active, sent.Patch)
 					}

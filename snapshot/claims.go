@@ -5,29 +5,29 @@ import (
 	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
-// claimed is what an envelope says of itself. Nothing of it is verified: it is for
+// Claims are what an envelope says of itself. Nothing of it is verified: it is for
 // people who look at a snapshot, and to choose what to verify it with. Never act on
 // it; see Verify.
-type claimed struct {
+type Claims struct {
 	Header Header
 	// Record is nil for what is signed by itself.
 	Record *Record
 }
 
-// claims reads the header and the record of s without verifying them. Errors
+// Claims reads the header and the record of s without verifying them. Errors
 // match ErrMalformed: what cannot be read verifies neither.
-func (s *Signed) claims() (claimed, error) {
-	var c claimed
+func (s *Signed) Claims() (Claims, error) {
+	var c Claims
 	if msg := s.fault(); msg != "" {
-		return claimed{}, fmt.Errorf("snapshot: an envelope with %s: %w", msg, ErrMalformed)
+		return Claims{}, fmt.Errorf("snapshot: an envelope with %s: %w", msg, ErrMalformed)
 	}
 	if _, err := decode(string(s.Header), &c.Header); err != nil {
-		return claimed{}, fmt.Errorf("snapshot: header: %w: %w", err, ErrMalformed)
+		return Claims{}, fmt.Errorf("snapshot: header: %w: %w", err, ErrMalformed)
 	}
 	if s.Publication != nil {
 		r, err := s.Publication.ReadRecord()
 		if err != nil {
-			return claimed{}, err
+			return Claims{}, err
 		}
 		c.Record = &r
 	}

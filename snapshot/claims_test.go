@@ -11,13 +11,13 @@ import (
 func TestReadClaims(t *testing.T) {
 	f := newFleet(t)
 	bundle := f.signedBundle(t)
-	c, err := bundle.claims()
+	c, err := bundle.Claims()
 	if err != nil || c.Record != nil || c.Header.ScopeType != ScopeTrustBundle || c.Header.ConfigVersion != 7 {
 		t.Errorf("claims of a trust bundle: %+v, %v", c, err)
 	}
 	s := f.signedBootstrap(t)
 	s.Publication.Signatures[0].Bytes[0] ^= 1
-	c, err = s.claims()
+	c, err = s.Claims()
 	if err != nil || c.Record == nil || c.Record.ClusterID != testCluster || c.Header.ScopeType != ScopeNodeBootstrap {
 		t.Errorf("claims of a bootstrap with a wrong signature: %+v, %v", c, err)
 	}
@@ -30,11 +30,11 @@ func TestReadClaims(t *testing.T) {
 	} {
 		s := f.signedBootstrap(t)
 		bend(s)
-		if c, err := s.claims(); !errors.Is(err, ErrMalformed) || c.Record != nil || c.Header.ClusterID != "" {
+		if c, err := s.Claims(); !errors.Is(err, ErrMalformed) || c.Record != nil || c.Header.ClusterID != "" {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}
-	if _, err := (*Signed)(nil).claims(); !errors.Is(err, ErrMalformed) {
+	if _, err := (*Signed)(nil).Claims(); !errors.Is(err, ErrMalformed) {
 		t.Errorf("claims of nothing: %v", err)
 	}
 }

@@ -373,7 +373,7 @@ func TestScopeRefusals(t *testing.T) {
 					wantRefused(t, err, r.check, r.reason)
 					// In stages it is refused as it is at once, and before the content is there
 					// wherever no content is needed.
-					checked, err := verifyHeader(signed, g.trust, g.marks, g.now)
+					checked, err := VerifyHeader(signed, g.trust, g.marks, g.now)
 					if early := slices.IndexFunc(checks, func(c check) bool { return c.number == r.check }) < firstOfContent && !onlyInContent(r.name); early {
 						wantRefused(t, err, r.check, r.reason)
 					} else if err != nil {

@@ -31,8 +31,8 @@
 //
 // The header signs the hash and the size of the whole content, however that gets to
 // the node: with the header, as a patch to the version before, which the header
-// names, or later, by its hash. Agents put together what came in parts; what they keep, and
-// what [Verify] is given, is whole.
+// names, or later, by its hash. [VerifyHeader] checks the header of what comes in parts, and
+// [Checked] completes it; what is kept on disk, and what [Verify] is given, is whole.
 //
 // # Groups
 //

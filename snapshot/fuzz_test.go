@@ -62,7 +62,7 @@ func FuzzVerify(f *testing.F) {
 			s.Publication.Signatures = must(signAll(snapshot.PAE(snapshot.TypePublication, testCluster, record), snapshot.AlgorithmTree, g.keys))
 		}
 		// A node of the roles that the header is for, as far as there is such a node.
-		if c, err := s.claims(); err == nil && !byRoot {
+		if c, err := s.Claims(); err == nil && !byRoot {
 			trust.Roles = c.Header.Roles
 		}
 		v, err := Verify(s, trust, Marks{}, fleet.now)

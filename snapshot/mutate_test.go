@@ -44,7 +44,7 @@ func TestEveryFlipAndTruncationIsRefused(t *testing.T) {
 		detached := *first
 		detached.Content = nil
 		cases = append(cases, flipped{s.name + ", detached", &detached, func(s *Signed) error {
-			c, err := verifyHeader(s, trust, Marks{}, f.now)
+			c, err := VerifyHeader(s, trust, Marks{}, f.now)
 			if err == nil && (len(s.Content) > 0 || len(s.Patch) > 0) {
 				return errors.New("it has a content now")
 			}
@@ -62,7 +62,7 @@ func TestEveryFlipAndTruncationIsRefused(t *testing.T) {
 		must(decode(string(contentOf(ruleOf(scope), parts[:len(parts)-1])), less))
 		sent := asPatch(t, scope, l.publish(less), first.Content)
 		cases = append(cases, flipped{s.name + ", increment", sent, func(s *Signed) error {
-			c, err := verifyHeader(s, trust, Marks{}, f.now)
+			c, err := VerifyHeader(s, trust, Marks{}, f.now)
 			if err == nil {
 				_, _, err = c.CompletePatch(active, s.Patch)
 			}

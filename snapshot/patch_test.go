@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"crypto"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -51,9 +52,9 @@ func asPatch(tb testing.TB, scope Scope, s *Signed, base []byte) *Signed {
 	return must(Unmarshal(must(sent.Marshal())))
 }
 
-func (f *fleet) checked(tb testing.TB, s *Signed, trust Trust, marks Marks) *checked {
+func (f *fleet) checked(tb testing.TB, s *Signed, trust Trust, marks Marks) *Checked {
 	tb.Helper()
-	c, err := verifyHeader(s, trust, marks, f.now)
+	c, err := VerifyHeader(s, trust, marks, f.now)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -336,7 +337,7 @@ func TestIncrementRefusals(t *testing.T) {
 			}
 			if r.check == checkLimits {
 				s.Content, s.Patch = nil, []byte(x.patch)
-				_, err := verifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
+				_, err := VerifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
 				wantRefused(t, err, checkLimits, snapshot.ReasonLimits)
 			}
 			// The active content is as it was, and the whole still helps.
@@ -357,7 +358,7 @@ func TestBaseRefusals(t *testing.T) {
 	for _, s := range f.samples(t) {
 		for _, base := range []Base{{}, {ConfigVersion: 6}, {ContentHash: Digest{1}}, {7, Digest{1}}, {8, Digest{1}}, {snapshot.MaxVersion + 1, Digest{1}}, {6, Digest{1}}} {
 			signed := f.forgeOf(s, func(x *forge) { x.header.Base = &base })
-			_, err := verifyHeader(signed, f.trustOf(s), Marks{}, f.now)
+			_, err := VerifyHeader(signed, f.trustOf(s), Marks{}, f.now)
 			if base == (Base{6, Digest{1}}) && ruleOf(s.content.scope()).increments {
 				if err != nil {
 					t.Errorf("%s with base %v: %v", s.name, base, err)
@@ -386,7 +387,7 @@ func TestIncrementsConverge(tb *testing.T) {
 		l := f.line(s)
 		pool := partsOf(tb, scope, must(encode(s.content)))
 		verify := func(signed *Signed, marks Marks) *Verified {
-			return must(must(verifyHeader(signed, trust, marks, f.now)).Complete(signed.Content))
+			return must(must(VerifyHeader(signed, trust, marks, f.now)).Complete(signed.Content))
 		}
 		active := verify(l.publish(s.content), Marks{})
 		marks := must(Accept(Marks{}, active))
@@ -407,7 +408,7 @@ func TestIncrementsConverge(tb *testing.T) {
 				missed = true
 				continue
 			}
-			checked := must(verifyHeader(signed, trust, marks, f.now))
+			checked := must(VerifyHeader(signed, trust, marks, f.now))
 			if missed {
 				if _, _, err := checked.CompletePatch(active, patch); err == nil {
 					t.Fatal("a gap went unnoticed")
@@ -547,6 +548,19 @@ func TestFormsAreDistinct(t *testing.T) {
 		}
 		if _, err := Unmarshal(bent); err == nil {
 			t.Errorf("form %d was read without a content", form)
+		}
+	}
+}
+
+// Whoever can name Checked can make the zero one: it takes no content, so that a Verified comes from the checks alone.
+func TestTheZeroCheckedTakesNothing(t *testing.T) {
+	f := newFleet(t)
+	for _, content := range []string{"", "{}", f.bundle.ContentJSON()} {
+		if v, err := new(Checked).Complete([]byte(content)); err == nil || v != nil {
+			t.Errorf("content %.40q was taken: %v", content, v)
+		}
+		if v, _, err := new(Checked).CompletePatch(f.bundle, []byte(content)); !errors.Is(err, ErrRejected) || v != nil {
+			t.Errorf("patch %.40q was taken: %v, %v", content, v, err)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 // Reason says why a snapshot was refused, in one word: a metric label. Each check has one: limits, schema, cluster,
 // subject, signer, signature, content_hash, validity, authority_epoch, config_version, grants, content, raw_secret;
 // history is that of a trust bundle whose head does not lead on from the one of the bundle before, of a history that
-// was rolled back or forked. Those on which a receiver acts in a way of its own have constants.
+// was rolled back or forked; base_mismatch is that of a patch to another version than the active one. Those on which a receiver acts in a way of its own have constants.
 type Reason string
 
 // Reasons of the check of versions, which a receiver tells apart.

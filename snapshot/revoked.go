@@ -132,8 +132,8 @@ func NewRevocations(things []Revoked, configKeys []Digest, ids []identity.ID, ke
 	return merged(Revocations{things, configKeys, ids, keys})
 }
 
-// revocationsOf returns all that bundle, which may be nil, and more revoke.
-func revocationsOf(bundle *Verified, more ...Revocations) Revocations {
+// RevocationsOf returns all that bundle, a trust bundle or nil, and more revoke.
+func RevocationsOf(bundle *Verified, more ...Revocations) Revocations {
 	if bundle != nil {
 		if b, ok := bundle.content.(*TrustBundle); ok {
 			return RevocationsIn(*b, more...)
@@ -142,8 +142,7 @@ func revocationsOf(bundle *Verified, more ...Revocations) Revocations {
 	return merged(more...)
 }
 
-// RevocationsIn returns all that b and more revoke. It is for who makes the bundle, and vouches for nothing that
-// others made.
+// RevocationsIn is [RevocationsOf] for who makes the bundle.
 func RevocationsIn(b TrustBundle, more ...Revocations) Revocations {
 	in := Revocations{things: b.Revoked, ids: b.BannedIDs, keys: b.BannedKeys}
 	for i := range b.ConfigKeys {
@@ -265,11 +264,11 @@ func WithoutRevoked(content Content, r Revocations, me identity.ID) Content {
 	return content
 }
 
-// effective returns what the node me may rely on of v: its content without what r
+// Effective returns what the node me may rely on of v: its content without what r
 // revokes. It is for those who act on the content, and has v's header; it is not
 // what was signed, so that neither Accept nor a disk may get it. With nothing to
 // remove it is v itself.
-func effective(v *Verified, r Revocations, me identity.ID) *Verified {
+func (v *Verified) Effective(r Revocations, me identity.ID) *Verified {
 	c, ok := v.content.(revocable)
 	if !ok || len(r.things)+len(r.ids) == 0 {
 		return v

@@ -48,7 +48,7 @@ func TestEffective(t *testing.T) {
 	v := f.mustVerify(t, f.signedBootstrap(t), f.trust())
 	with := func(things ...Revoked) Revocations {
 		slices.SortFunc(things, Revoked.Compare)
-		return revocationsOf(f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.Revoked = things }), f.trust()))
+		return RevocationsOf(f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.Revoked = things }), f.trust()))
 	}
 	path := memberPath(f.me)
 	for _, tc := range []struct {
@@ -66,7 +66,7 @@ func TestEffective(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			want := f.bootstrapContent()
 			tc.edit(want)
-			got := effective(v, with(tc.revoked), f.me)
+			got := v.Effective(with(tc.revoked), f.me)
 			if got.ContentJSON() != string(must(encode(want))) {
 				t.Errorf("%s, want %s", got.ContentJSON(), must(encode(want)))
 			}
@@ -78,7 +78,7 @@ func TestEffective(t *testing.T) {
 			}
 		})
 	}
-	if got := effective(v, with(), f.me); got != v {
+	if got := v.Effective(with(), f.me); got != v {
 		t.Error("nothing is revoked, and it is another one")
 	}
 	runtime := f.runtimeContent()
@@ -157,7 +157,7 @@ func TestRevocationsAddUp(t *testing.T) {
 	node := mustID(identity.New(testCluster, identity.Data, "stolen"))
 	stated := NewRevocations([]Revoked{{snapshot.RevokedPeer, "db-1"}, {snapshot.RevokedService, "web"}},
 		[]Digest{DigestOf(public(f.keys[1]))}, []identity.ID{node}, []identity.KeyID{{7}})
-	r := revocationsOf(bundle, stated)
+	r := RevocationsOf(bundle, stated)
 	for _, ok := range []bool{
 		r.Revokes(snapshot.RevokedService, "web"), r.RevokesService(f.me, "web"), r.RevokesPeer("db-1", f.me), r.RevokesPeer("", node),
 		r.RevokesPeer("", mustID(identity.New(testCluster, identity.Data, "bad"))),

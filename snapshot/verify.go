@@ -146,44 +146,44 @@ func Verify(s *Signed, trust Trust, marks Marks, now time.Time) (*Verified, erro
 	return verify(checks, &verification{signed: s, trust: trust, marks: marks, now: now})
 }
 
-// checked is a snapshot whose header passed all checks that need no content: 1 to 5
+// Checked is a snapshot whose header passed all checks that need no content: 1 to 5
 // and 7 to 9. The hash and the size of its content are signed; nothing of it
-// is trusted yet. It is immutable.
-type checked struct{ v verification }
+// is trusted yet. It is immutable. [VerifyHeader] makes one; the zero Checked takes no content.
+type Checked struct{ v verification }
 
-// verifyHeader is the part of Verify that needs no content, for one that is to be
+// VerifyHeader is the part of Verify that needs no content, for one that is to be
 // got first: by its hash, which the header says, as a patch, or from what is held
 // already. It looks at no content or patch in s but their sizes.
 //
 // Errors are those of Verify. Time passes until the content is there: Accept
 // decides by the marks of then.
-func verifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*checked, error) {
+func VerifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
 	return runHeader(&verification{signed: s, trust: trust, marks: marks, now: now})
 }
 
-// recheckHeader is to verifyHeader what Recheck is to Verify: for a node that
+// RecheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
 // accepted this very snapshot before, and lost its content.
-func recheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*checked, error) {
+func RecheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
 	return runHeader(&verification{signed: s, trust: trust, marks: marks, now: now, recheck: true})
 }
 
-func runHeader(v *verification) (*checked, error) {
+func runHeader(v *verification) (*Checked, error) {
 	if err := v.run(checks[:firstOfContent]); err != nil {
 		return nil, err
 	}
 	v.signed = nil
-	return &checked{*v}, nil
+	return &Checked{*v}, nil
 }
 
 // Header returns the header.
-func (c *checked) Header() Header { return c.v.header.clone() }
+func (c *Checked) Header() Header { return c.v.header.clone() }
 
 // HeaderDigest returns the SHA-256 of the header's bytes.
-func (c *checked) HeaderDigest() Digest { return c.v.digest }
+func (c *Checked) HeaderDigest() Digest { return c.v.digest }
 
 // Record returns the publication record over the header; false for a trust bundle,
 // which is signed by itself.
-func (c *checked) Record() (Record, bool) {
+func (c *Checked) Record() (Record, bool) {
 	if c.v.record == nil {
 		return Record{}, false
 	}
@@ -192,7 +192,7 @@ func (c *checked) Record() (Record, bool) {
 
 // Complete is the rest of Verify, with content from whoever had it. Of content that
 // is refused another source may have the right one: it can be called again.
-func (c *checked) Complete(content []byte) (*Verified, error) {
+func (c *Checked) Complete(content []byte) (*Verified, error) {
 	v := c.v
 	v.raw = content
 	return v.complete(checks[firstOfContent:])
@@ -200,8 +200,8 @@ func (c *checked) Complete(content []byte) (*Verified, error) {
 
 // CompletePatch is Complete with the content that patch makes of what is active,
 // which it returns too, to be kept. A patch to anything else but the base that the
-// header names is refused with snapshot.ReasonBase, and nothing but the whole helps then.
-func (c *checked) CompletePatch(active *Verified, patch []byte) (*Verified, []byte, error) {
+// header names is refused with the reason base_mismatch, and nothing but the whole helps then.
+func (c *Checked) CompletePatch(active *Verified, patch []byte) (*Verified, []byte, error) {
 	h := &c.v.header
 	if msg := c.v.baseFault(active); msg != "" {
 		err := refuse(checkVersion, h.ScopeType, msg)

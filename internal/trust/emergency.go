@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/canonical"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -347,5 +346,5 @@ func RevocationsOf(bundle *snapshot.Verified, statements ...*Emergency) snapshot
 	for i, e := range statements {
 		more[i] = e.Revocations()
 	}
-	return snapshotmember.RevocationsOf(bundle, more...)
+	return snapshot.RevocationsOf(bundle, more...)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/clock"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -417,7 +416,7 @@ func newerBundle(h *state.ActiveSnapshot, raw []byte) bool {
 	if err != nil {
 		return true // to be refused, and told
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return true
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -171,7 +170,7 @@ func checkShared(n Notice) error {
 	if err != nil {
 		return fmt.Errorf("what it gave as %.40q cannot be read: %w", n.Scope, err)
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	switch {
 	case err != nil:
 		return fmt.Errorf("what it gave as %.40q cannot be read: %w", n.Scope, err)

@@ -11,7 +11,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -35,7 +34,7 @@ func groupOf(b *state.TrustState, most time.Duration, caller identity.ID, raw []
 	if len(signed.Content) > 0 || len(signed.Patch) > 0 {
 		return none, errors.New("the node_runtime has more than its header")
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return none, err
 	}
@@ -48,7 +47,7 @@ func groupOf(b *state.TrustState, most time.Duration, caller identity.ID, raw []
 	if bundle == nil {
 		return none, errors.New("no trust bundle is in use here")
 	}
-	checked, err := snapshotmember.VerifyHeader(signed, snapshot.Trust{Me: caller, Incarnation: incarnation,
+	checked, err := snapshot.VerifyHeader(signed, snapshot.Trust{Me: caller, Incarnation: incarnation,
 		Bundle: bundle.Verified, Revoked: b.Stated()}, snapshot.Marks{}, now)
 	if err != nil {
 		return none, err

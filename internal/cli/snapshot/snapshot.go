@@ -37,7 +37,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -57,7 +56,7 @@ type Reading struct {
 	Name   string
 	raw    []byte
 	Signed *snapshot.Signed
-	claims snapshotmember.Claims
+	claims snapshot.Claims
 }
 
 func (r *Reading) Header() *snapshot.Header { return &r.claims.Header }
@@ -131,7 +130,7 @@ func ReadingOf(name string, raw []byte) (*Reading, error) {
 	r := &Reading{Name: name, raw: raw}
 	var err error
 	if r.Signed, err = snapshot.Unmarshal(raw); err == nil {
-		r.claims, err = snapshotmember.ClaimsOf(r.Signed)
+		r.claims, err = r.Signed.Claims()
 	}
 	if err != nil {
 		return nil, Unreadable(name, "snapshot", err)
@@ -297,7 +296,7 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	if err != nil {
 		return nil, err
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return nil, err
 	}

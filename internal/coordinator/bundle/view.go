@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/jwtsvid"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -132,7 +131,7 @@ func (a *Authority) Open(raw []byte) (*snapshot.TrustBundle, snapshot.Header, er
 	if err != nil {
 		return nil, snapshot.Header{}, err
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return nil, snapshot.Header{}, err
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -139,7 +138,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				v, err := snapshotmember.VerifyHeader(signed, other.Trust, snapshot.Marks{}, f.Clock())
+				v, err := snapshot.VerifyHeader(signed, other.Trust, snapshot.Marks{}, f.Clock())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -216,7 +215,7 @@ func (a *acting) hear(t *testing.T) []string {
 func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signed) (*snapshot.Verified, error) {
 	t.Helper()
 	now := a.m.Desk.Clock()
-	checked, err := snapshotmember.VerifyHeader(signed, a.Trust, a.Marks, now)
+	checked, err := snapshot.VerifyHeader(signed, a.Trust, a.Marks, now)
 	if err != nil {
 		return nil, err
 	}

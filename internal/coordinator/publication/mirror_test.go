@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mirror"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -63,8 +62,8 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, err := snapshotmember.ClaimsOf(&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
-		Publication: signed.Publication, Proof: signed.Proof})
+	claims, err := (&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
+		Publication: signed.Publication, Proof: signed.Proof}).Claims()
 	if err != nil {
 		t.Fatal(err)
 	}

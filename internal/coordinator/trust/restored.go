@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -156,7 +155,7 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 	if err != nil {
 		return false
 	}
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	t := c.cfg.Bundle.View()
 	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch &&
 		claims.Header.ConfigVersion > t.Version

@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -360,7 +359,7 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	if err != nil {
 		return nil, err
 	}
-	claims, err := snapshotmember.ClaimsOf(s)
+	claims, err := s.Claims()
 	if err != nil {
 		return nil, err
 	}

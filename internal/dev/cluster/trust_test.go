@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	internaltrust "github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -31,7 +30,7 @@ func (c *Cluster) believes(t *testing.T, name string, raw []byte) error {
 	}
 	signed, err := snapshot.Unmarshal(raw)
 	must(err)
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	must(err)
 	me, incarnation, _ := claims.Header.Subject.Node()
 	bundleRaw, err := state.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeTrustBundle)

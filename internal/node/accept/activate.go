@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -360,12 +359,12 @@ func (n *Node) fallBehind(ctx context.Context) {
 // CheckHeader verifies the header of what came without its content; nil if there is
 // nothing new in it. Errors are a [*snapshot.RejectedError].
 func CheckHeader(me state.Self, b *state.TrustState, signed *snapshot.Signed, now time.Time) (
-	snapshotmember.Checked, error) {
+	*snapshot.Checked, error) {
 	trust := me.Trust(b)
-	checked, err := snapshotmember.VerifyHeader(signed, trust, b.Marks, now)
+	checked, err := snapshot.VerifyHeader(signed, trust, b.Marks, now)
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
 		// Accepted before. If it is not in use, something kept it from being used.
-		checked, err = snapshotmember.RecheckHeader(signed, trust, b.Marks, now)
+		checked, err = snapshot.RecheckHeader(signed, trust, b.Marks, now)
 		if err == nil && b.Uses(checked) {
 			return nil, nil
 		}

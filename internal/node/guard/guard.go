@@ -8,7 +8,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
+	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -244,7 +244,7 @@ type Standing struct {
 }
 
 func (s Standing) state(now time.Time) snapshot.Freshness {
-	return snapshotmember.FreshnessAt(s.Fresh, s.Expires, now, StaleFor)
+	return snapshot.Freshness(internalsnapshot.FreshnessAt(s.Fresh, s.Expires, now, StaleFor))
 }
 
 // DegradedPolicy is what a node may do in degraded mode, and for how long.

@@ -14,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -195,10 +194,10 @@ func TestUses(t *testing.T) {
 	is, was := b.Active[runtimeScope].Verified.Header(), m.signed(&fealtyv1.SignedSnapshot{Envelope: b.Active[runtimeScope].Raw})
 	renewal := m.Runtime(m.member, same(b))
 	renewed := m.took(l.Me, b, renewal)
-	check := func(s *snapshot.Signed, marks snapshot.Marks, again bool) snapshotmember.Checked {
-		verify := snapshotmember.VerifyHeader
+	check := func(s *snapshot.Signed, marks snapshot.Marks, again bool) *snapshot.Checked {
+		verify := snapshot.VerifyHeader
 		if again {
-			verify = snapshotmember.RecheckHeader
+			verify = snapshot.RecheckHeader
 		}
 		c, err := verify(s, l.Me.Trust(b), marks, m.Clock())
 		m.Must(err)
@@ -209,7 +208,7 @@ func TestUses(t *testing.T) {
 	other := check(m.signed(m.Runtime(m.member)), b.Marks, false)
 	for name, tc := range map[string]struct {
 		b    *state.TrustState
-		c    snapshotmember.Checked
+		c    *snapshot.Checked
 		want bool
 	}{
 		"in use": {b, old, true}, "under a newer record": {renewed, old, true}, "a newer record": {b, newer, false},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -25,7 +24,7 @@ func (b *TrustState) NewestRecord() snapshot.Record {
 }
 
 // Uses reports whether what was checked is in use, under its record or a newer one.
-func (b *TrustState) Uses(c snapshotmember.Checked) bool {
+func (b *TrustState) Uses(c *snapshot.Checked) bool {
 	h := b.Active[c.Header().ScopeType]
 	if h == nil || h.Verified.HeaderDigest() != c.HeaderDigest() {
 		return false

@@ -9,7 +9,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -407,7 +406,7 @@ func (b *TrustState) Overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
 	if h == nil {
 		return false
 	}
-	claims, err := snapshotmember.ClaimsOf(s)
+	claims, err := s.Claims()
 	if err != nil {
 		return false
 	}
@@ -505,7 +504,7 @@ func (b *TrustState) Stated() snapshot.Revocations {
 // revoked. A caller that acts on content asks for it; h itself is verified, kept and
 // passed on.
 func (b *TrustState) Effective(h *ActiveSnapshot, me identity.ID) *snapshot.Verified {
-	return snapshotmember.Effective(h.Verified, b.Revocations(), me)
+	return h.Verified.Effective(b.Revocations(), me)
 }
 
 // own is effective for a scope whose subject is a node: this one.

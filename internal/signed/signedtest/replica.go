@@ -8,7 +8,6 @@ import (
 
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -59,7 +58,7 @@ func (a *Author) PublishAs(m *Member, cluster string, to []*Replica,
 	a.TB.Helper()
 	signed, err := snapshot.Unmarshal(a.Runtime(m, edits...).GetEnvelope())
 	a.Must(err)
-	claims, err := snapshotmember.ClaimsOf(signed)
+	claims, err := signed.Claims()
 	a.Must(err)
 	other := []byte("of somebody else")
 	p := mirror.Publication{

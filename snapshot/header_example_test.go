@@ -1,17 +1,13 @@
-package snapshotmember_test
+package snapshot_test
 
 import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"slices"
-	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
-	"github.com/fealty-io/fealty/internal/snapshotmember"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -63,13 +59,13 @@ func ExampleVerifyHeader() {
 	if err != nil {
 		panic(err)
 	}
-	checked, err := snapshotmember.VerifyHeader(second, trust, marks, now)
+	checked, err := snapshot.VerifyHeader(second, trust, marks, now)
 	if err != nil {
 		panic(err)
 	}
 	next, content, err := checked.CompletePatch(active, second.Patch)
 	if err != nil {
-		panic(err) // with internalsnapshot.ReasonBase, ask for the whole
+		panic(err) // with the reason base_mismatch, ask for the whole
 	}
 	kept, err := second.With(content).Marshal() // to disk, before it is activated
 	if err != nil {
@@ -87,6 +83,66 @@ func ExampleVerifyHeader() {
 	// {"routes/web":{"deny":false,"match":"","organization":"","priority":0,"service":"","to":["web-1"],"ttl_seconds":3600,"via":[]}}
 	// version 2 has 2 routes; whole on disk: true
 	// refused: base_mismatch
+}
+
+// A node keeps the content apart from what was signed, and may lose it: it gets the content again from whoever
+// has it, and needs no newer snapshot.
+func ExampleRecheckHeader() {
+	c := newExampleCluster("core")
+	signed, err := snapshot.Unmarshal(c.publish(1, exampleRoutes))
+	if err != nil {
+		panic(err)
+	}
+	v, err := snapshot.Verify(signed, c.trust(), snapshot.Marks{}, c.now)
+	if err != nil {
+		panic(err)
+	}
+	marks, err := snapshot.Accept(snapshot.Marks{}, v)
+	if err != nil {
+		panic(err)
+	}
+	checked, err := snapshot.RecheckHeader(signed.With(nil), c.trust(), marks, c.now)
+	if err != nil {
+		panic(err)
+	}
+	_, err = checked.Complete([]byte("{}"))
+	fmt.Println(errors.Is(err, snapshot.ErrRejected))
+	again, err := checked.Complete(signed.Content)
+	fmt.Println(again.HeaderDigest() == v.HeaderDigest(), err)
+	// Output:
+	// true
+	// true <nil>
+}
+
+// Who carries snapshots sorts them by what they say of themselves, and believes none of it.
+func ExampleSigned_Claims() {
+	c := newExampleCluster("core")
+	signed, err := snapshot.Unmarshal(c.publish(4, exampleRoutes))
+	if err != nil {
+		panic(err)
+	}
+	claims, err := signed.Claims()
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(claims.Header.ScopeType, claims.Header.ConfigVersion, claims.Record.Generation)
+	// Output: route_policy 4 1
+}
+
+// A node acts on what is left of a content when parts of it were revoked after it was signed.
+func ExampleRevocationsOf() {
+	c := newExampleCluster("core")
+	c.revoked = append([]snapshot.Revoked{{Kind: "peer", Name: "web-1"}}, c.revoked...)
+	bundle, err := snapshot.Verify(c.signedBundle(), c.trust(), snapshot.Marks{}, c.now)
+	if err != nil {
+		panic(err)
+	}
+	v := exampleVerified("core", examplePeers) // signed before
+	directory, _ := v.Effective(snapshot.RevocationsOf(bundle), c.me).PeerDirectory()
+	for _, p := range directory.Active {
+		fmt.Println(p.Name)
+	}
+	// Output: db-1
 }
 
 // believer returns what a node believes that took a trust bundle, and the config
@@ -121,15 +177,3 @@ func believer(now time.Time) (snapshot.Trust, ed25519.PrivateKey) {
 	}
 	return trust, configKey
 }
-
-func cluster(now time.Time) (root []byte, name string) {
-	a := pkitest.NewAuthority(exampleTB{}, "prod.example", pkitest.WithClock(func() time.Time { return now }))
-	return slices.Clone(a.Root().Cert.Raw), a.Cluster()
-}
-
-// exampleTB lets an example, which has no testing.TB, use identitytest.
-type exampleTB struct{ testing.TB }
-
-func (exampleTB) Helper()                   {}
-func (exampleTB) Fatal(args ...any)         { panic(fmt.Sprint(args...)) }
-func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
