@@ -20,9 +20,7 @@ func program(t testing.TB, timeout time.Duration, script string) (*keyring.ExecK
 	t.Helper()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "keeper")
-	if err := os.WriteFile(name, []byte("#!/bin/sh\nDIR="+dir+"\n"+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	durabletest.WriteProgram(t, name, []byte("#!/bin/sh\nDIR="+dir+"\n"+script))
 	return keyring.ExecKeeperOf(name, timeout), dir
 }
 

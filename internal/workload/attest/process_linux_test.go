@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/workload"
 	"github.com/fealty-io/fealty/internal/workload/attest"
 )
@@ -142,7 +143,7 @@ func copied(t *testing.T, more string) string {
 	raw, err := os.ReadFile("/proc/self/exe")
 	path := filepath.Join(t.TempDir(), "program")
 	if err == nil {
-		err = os.WriteFile(path, append(raw, more...), 0o755)
+		durabletest.WriteProgram(t, path, append(raw, more...))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/store/sealed"
 )
 
@@ -389,9 +390,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	// on both.
 	script := "#!/bin/sh\ncase $1 in seal) exec openssl enc -e -aes-256-cbc -pbkdf2 -pass file:" + program +
 		".key;; open) exec openssl enc -d -aes-256-cbc -pbkdf2 -pass file:" + program + ".key;; esac; exit 2\n"
-	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	durabletest.WriteProgram(t, program, []byte(script))
 	key := func(text string) {
 		if err := durable.OS().WriteFile(program+".key", []byte(text+"\n")); err != nil {
 			t.Fatal(err)
