@@ -103,7 +103,7 @@ type Conn struct {
 	src    credential.Source // nil if pinned
 	recent recentMaterial    // the same, as calls ask it
 	expect credential.Expect
-	pin    pinned
+	pin    Pin
 	opts   Options
 	live   *liveSet
 
@@ -123,12 +123,6 @@ type Conn struct {
 	closed atomic.Bool // set under mu, except for what a Pool gave out: that has only been left
 	stop   context.CancelFunc
 	done   chan struct{} // closed when watch has returned
-}
-
-// pinned knows a server by something else than an identity; see package internal/pinned.
-type pinned interface {
-	ClientTLS(now func() time.Time, opts credential.ClientOptions) (*tls.Config, error)
-	String() string
 }
 
 // generation is one gRPC client that was made with one material.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
@@ -97,7 +97,7 @@ func TestHandshakeReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	byPin := func(addr string, p pinned.Pin) func(mesh.Options) (*mesh.Conn, error) {
-		return func(o mesh.Options) (*mesh.Conn, error) { return pinned.Dial(addr, p, o) }
+		return func(o mesh.Options) (*mesh.Conn, error) { return mesh.DialPinned(addr, p, o) }
 	}
 	guarded := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), SendRoot: true})
 
@@ -690,7 +690,7 @@ func TestEphemeralBecomesIdentity(t *testing.T) {
 	}
 	src := credential.NewIssued(eph)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: src, SendRoot: true})
-	setup, err := pinned.Dial(s.addr, pinned.Leaf(eph.Pin()), mesh.Options{})
+	setup, err := mesh.DialPinned(s.addr, pinned.Leaf(eph.Pin()), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -728,7 +728,7 @@ func TestDialRefusesAtConstruction(t *testing.T) {
 		"no expectation": func() (*mesh.Conn, error) { return mesh.Dial("h:1", src, credential.Expect{}, mesh.Options{}) },
 		"other cluster":  func() (*mesh.Conn, error) { return mesh.Dial("h:1", src, credential.ExactID(other), mesh.Options{}) },
 		"no source":      func() (*mesh.Conn, error) { return mesh.Dial("h:1", nil, credential.ExactID(other), mesh.Options{}) },
-		"no pin":         func() (*mesh.Conn, error) { return pinned.Dial("h:1", pinned.Pin{}, mesh.Options{}) },
+		"no pin":         func() (*mesh.Conn, error) { return mesh.DialPinned("h:1", pinned.Pin{}, mesh.Options{}) },
 	} {
 		if c, err := dial(); err == nil || c != nil {
 			t.Errorf("%s: dialed", name)

@@ -154,6 +154,43 @@ func ExampleDeniedError() {
 	// refused: db-1
 }
 
+// Who has no certificate and no trust bundle yet knows a server by a key that it was told on a trusted way.
+func ExampleDialPinned() {
+	ephemeral, err := credential.NewEphemeral(nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(ephemeral)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := grpc.NewServer(guard.ServerOptions()...)
+	healthpb.RegisterHealthServer(server, health{})
+	go server.Serve(listener)
+	defer server.Stop()
+	for _, pin := range []mesh.Pin{mesh.LeafPin(ephemeral.Pin()), mesh.RootPin("prod.example", ephemeral.Pin())} {
+		conn, err := mesh.DialPinned(listener.Addr().String(), pin, mesh.Options{})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, err = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		other, refused := errors.AsType[*mesh.PinError](err)
+		fmt.Println(status.Code(err), refused && other.Pin.Cluster() == "prod.example")
+		conn.Close()
+	}
+	// Output:
+	// Unknown false
+	// Unavailable true
+}
+
 // Members and strangers have servers of their own behind a gate: the strangers' one offers what somebody may ask who
 // has no certificate yet, and can be given smaller limits.
 func ExampleGate() {

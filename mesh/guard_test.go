@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	internalmesh "github.com/fealty-io/fealty/internal/mesh"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -121,7 +121,7 @@ func TestChannelBinding(t *testing.T) {
 	seen := map[string]bool{}
 	for _, connect := range []func() (*mesh.Conn, error){
 		func() (*mesh.Conn, error) {
-			return pinned.Dial(s.addr, pinned.Root(cluster, a.Root().KeyID()), mesh.Options{})
+			return mesh.DialPinned(s.addr, pinned.Root(cluster, a.Root().KeyID()), mesh.Options{})
 		},
 		func() (*mesh.Conn, error) {
 			return mesh.Dial(s.addr, credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator), mesh.Options{})

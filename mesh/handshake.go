@@ -98,7 +98,7 @@ func (e *HandshakeError) Error() string {
 }
 
 // Unwrap returns the *identity.ChainError, *identity.SANError,
-// *credential.MismatchError or *pinned.Error behind it, if there is one.
+// *credential.MismatchError or *PinError behind it, if there is one.
 func (e *HandshakeError) Unwrap() error { return e.cause }
 
 // GRPCStatus carries the error over gRPC as Unavailable; fromStatus reads it.
@@ -196,7 +196,7 @@ func classify(err error, s side, endpoint, expected string) error {
 		e.Reason, e.cause = IdentityMismatch, mismatch
 		return e
 	}
-	if pin, ok := errors.AsType[pinMismatch](err); ok {
+	if pin, ok := errors.AsType[*PinError](err); ok {
 		e.Reason, e.cause = PeerUntrusted, pin
 		return e
 	}
@@ -254,12 +254,6 @@ func isNetwork(err error) bool {
 	}
 	ne, ok := errors.AsType[net.Error](err)
 	return ok && ne.Timeout()
-}
-
-// pinMismatch is an error of a handshake with another server than the pinned one.
-type pinMismatch interface {
-	error
-	PinMismatch()
 }
 
 // maxFailuresShown bounds the endpoints that an error's text and details list.

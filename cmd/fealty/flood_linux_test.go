@@ -32,7 +32,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/dev/cluster"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -233,7 +233,7 @@ func (f *flooded) join(address string) (*cluster.Candidate, [][]byte, error) {
 func (f *flooded) joinOnce(ctx context.Context, n *cluster.Candidate, dial dialer, within time.Duration) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	conn, err := pinned.Dial(f.addr, pinned.Root(f.token.Cluster, f.token.Pin), mesh.Options{Dialer: dial})
+	conn, err := mesh.DialPinned(f.addr, pinned.Root(f.token.Cluster, f.token.Pin), mesh.Options{Dialer: dial})
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -67,7 +67,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 		chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}
-	stranger, err := pinned.Dial(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
+	stranger, err := mesh.DialPinned(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
 		mesh.Options{Now: f.Clock})
 	if err != nil {
 		f.T.Fatal(err)

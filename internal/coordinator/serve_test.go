@@ -37,7 +37,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -67,7 +67,7 @@ func setupToken(f *coordinatortest.Fleet) (proof.SetupToken, string) {
 // firstSet sets m with tok over a connection of its own. alter changes the message.
 func firstSet(f *coordinatortest.Fleet, tok proof.SetupToken, m []byte, alter func(*fealtyv1.FirstSetRequest)) error {
 	f.T.Helper()
-	conn, err := pinned.Dial(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
+	conn, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 	if err := firstSet(f, tok, m, nil); err == nil {
 		t.Fatal("the setup token worked twice")
 	}
-	conn, err := pinned.Dial(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
+	conn, err := mesh.DialPinned(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
 		mesh.Options{Now: f.Clock})
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestBeforeTheFirstManifest(t *testing.T) {
 	}
 	defer local.Close()
 	tok, _ := setupToken(f)
-	stranger, err := pinned.Dial(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
+	stranger, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestFloodOfJoins(t *testing.T) {
 	defer cancel()
 	var idle sync.WaitGroup
 	for range 4 {
-		conn, err := pinned.Dial(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
+		conn, err := mesh.DialPinned(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
 			mesh.Options{Now: f.Clock})
 		if err != nil {
 			t.Fatal(err)
@@ -443,7 +443,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A join that hangs, too.
-		stranger, err := pinned.Dial(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
+		stranger, err := mesh.DialPinned(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
 			mesh.Options{Now: f.Clock})
 		if err != nil {
 			t.Fatal(err)

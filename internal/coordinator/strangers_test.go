@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -26,7 +26,7 @@ func TestFirstSetInParts(t *testing.T) {
 	m := []byte(string(f.Manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
 	coordinatortest.WantCode(t, firstSet(f, tok, m, nil), errcode.MessageTooLarge)
 	send := func(alter func(parts []*fealtyv1.FirstSetRequest) []*fealtyv1.FirstSetRequest) error {
-		conn, err := pinned.Dial(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
+		conn, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
 		if err != nil {
 			return err
 		}

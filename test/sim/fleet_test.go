@@ -31,7 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
@@ -298,7 +298,7 @@ func (x *coord) firstSet(req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifes
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pinned.Dial("passthrough:///"+x.addr(), pinned.Leaf(token.KeyHash), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), pinned.Leaf(token.KeyHash), mesh.Options{Dialer: x.f.net.dial(nil)})
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +336,7 @@ func bindingOf(ctx context.Context) ([]byte, error) {
 
 // join joins somebody over a connection of its own, and returns one with its identity.
 func (x *coord) join(ctx context.Context, kind identity.Kind, p proof.Prover) (*joined, error) {
-	conn, err := pinned.Dial("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
 	if err != nil {
 		return nil, err
 	}
@@ -571,7 +571,7 @@ func (x *coord) bring() (err error) {
 }
 
 func (x *coord) bringOne(file keyring.ShareFile) error {
-	conn, err := pinned.Dial("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
 	if err != nil {
 		return err
 	}

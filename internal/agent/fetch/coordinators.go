@@ -18,11 +18,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/node/accept"
 	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/node/verdict"
-	"github.com/fealty-io/fealty/internal/pinned"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -126,7 +126,7 @@ func (c *Coordinators) unproven(ctx context.Context, address string,
 	call func(context.Context, fealtyv1.RestoreServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := pinned.Dial(enroll.Target(address), pinned.Unproven(), mesh.Options{
+	conn, err := mesh.DialPinned(enroll.Target(address), pinned.Unproven(), mesh.Options{
 		Dialer: enroll.Dialer(c.Dial), Now: c.Node.Now, OnFailure: c.HandshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 << 20))},
 	})
@@ -336,7 +336,7 @@ func (c *Coordinators) AskForChanges(ctx context.Context) bool {
 func (c *Coordinators) changesAt(ctx context.Context, address string) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := pinned.Dial(enroll.Target(address), pinned.Unproven(), mesh.Options{
+	conn, err := mesh.DialPinned(enroll.Target(address), pinned.Unproven(), mesh.Options{
 		Dialer: enroll.Dialer(c.Dial), Now: c.Node.Now, OnFailure: c.HandshakeFailed,
 		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxRootChangesBytes))},
 	})

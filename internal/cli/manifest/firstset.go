@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -107,7 +107,7 @@ func firstSetOver(ctx context.Context, c *program.CLI, cfg *settings.Values, add
 
 func firstSetAt(ctx context.Context, c *program.CLI, addr string, token proof.SetupToken,
 	req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
-	conn, err := pinned.Dial(addr, pinned.Leaf(token.KeyHash), mesh.Options{Now: c.Env.Now})
+	conn, err := mesh.DialPinned(addr, pinned.Leaf(token.KeyHash), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/mesh"
@@ -479,7 +479,7 @@ func bringShare(ctx context.Context, c *program.CLI, cfg *settings.Values, in re
 
 func bringAt(ctx context.Context, c *program.CLI, cfg *settings.Values, in recoverFlags, file keyring.ShareFile,
 	expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
-	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
+	conn, err := mesh.DialPinned(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return errcode.Wrap(err, errcode.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}

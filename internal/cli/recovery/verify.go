@@ -27,7 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/mesh"
@@ -163,7 +163,7 @@ func verifyAny(ctx context.Context, c *program.CLI, cfg *settings.Values, want r
 
 func verifyAt(ctx context.Context, c *program.CLI, cfg *settings.Values, want recovery.Expected,
 	addr string) (*recovery.Cluster, error) {
-	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
+	conn, err := mesh.DialPinned(addr, pinned.Unproven(), mesh.Options{Now: c.Env.Now})
 	if err != nil {
 		return nil, errcode.Wrap(err, errcode.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}

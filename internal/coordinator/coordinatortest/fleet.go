@@ -32,7 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -368,7 +368,7 @@ func (n *Node) Join(kind identity.Kind, prover proof.Prover) error {
 	pin := pinned.Root(Cluster, n.Fleet.Pin())
 	opts := n.Dialer
 	opts.Now = n.Fleet.Clock
-	conn, err := pinned.Dial(n.Fleet.Addr, pin, opts)
+	conn, err := mesh.DialPinned(n.Fleet.Addr, pin, opts)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -97,7 +97,7 @@ func (f *Fleet) Bring(file keyring.ShareFile, opts recovery.Options) (recovery.P
 // BringTo brings a share to the coordinator at addr, as an owner's tool does.
 func BringTo(t TB, addr string, file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
 	t.Helper()
-	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func BringTo(t TB, addr string, file keyring.ShareFile, opts recovery.Options) (
 func (f *Fleet) BringRaw(file keyring.ShareFile,
 	alter func(*fealtyv1.RecoveryOffer, *fealtyv1.RecoverRequest)) (*fealtyv1.RecoveryProgress, error) {
 	f.T.Helper()
-	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(f.Addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		f.T.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -227,7 +227,7 @@ func Loaded(f *Fleet) *history.History {
 // DialUnproven returns a connection to whoever answers at addr, without a certificate. It reads no more than a
 // coordinator would.
 func DialUnproven(addr string) (*mesh.Conn, error) {
-	return pinned.Dial("passthrough:///"+addr, pinned.Unproven(), mesh.Options{GRPC: []grpc.DialOption{
+	return mesh.DialPinned("passthrough:///"+addr, pinned.Unproven(), mesh.Options{GRPC: []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
 		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 	}})

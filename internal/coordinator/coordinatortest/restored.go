@@ -10,7 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -18,7 +18,7 @@ import (
 // RestoreClient is a stranger's client for what a restore lost.
 func RestoreClient(f *Fleet) fealtyv1.RestoreServiceClient {
 	f.T.Helper()
-	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{Now: f.Clock})
+	conn, err := mesh.DialPinned(f.Addr, pinned.Unproven(), mesh.Options{Now: f.Clock})
 	if err != nil {
 		f.T.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -19,7 +19,7 @@ import (
 // VerifyAt verifies the cluster that answers at addr, as fealty verify does.
 func VerifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Cluster, error) {
 	t.Helper()
-	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

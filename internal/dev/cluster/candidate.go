@@ -18,7 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -66,7 +66,7 @@ func (n *Candidate) Again() (*Candidate, error) {
 
 // Dial connects as a stranger that knows the root.
 func (n *Candidate) Dial() (*mesh.Conn, error) {
-	return pinned.Dial(n.addr, n.there, mesh.Options{})
+	return mesh.DialPinned(n.addr, n.there, mesh.Options{})
 }
 
 // DialAs connects with the certificate of a grant or a renewal.

@@ -18,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -98,7 +98,7 @@ func (c *Cluster) Bring(ctx context.Context, coordinator string, file keyring.Sh
 	if err != nil {
 		return recovery.Progress{}, err
 	}
-	conn, err := pinned.Dial(addr, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		return recovery.Progress{}, err
 	}

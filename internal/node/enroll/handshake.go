@@ -14,9 +14,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -58,7 +58,7 @@ func (h Handshake) Run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 	if done == nil {
 		done = func(StepName, string) {}
 	}
-	conn, err := pinned.Dial(Target(address), pinned.Root(h.Cluster, h.Pin), mesh.Options{
+	conn, err := mesh.DialPinned(Target(address), pinned.Root(h.Cluster, h.Pin), mesh.Options{
 		Now: h.Now, OnFailure: h.Failed,
 		GRPC:   []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxGrantBytes))},
 		Dialer: tellOnce(Dialer(h.Dial), func() { done(StepReach, address) }),

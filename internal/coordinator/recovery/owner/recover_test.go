@@ -24,7 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -619,7 +619,7 @@ func TestSharesInRecovery(t *testing.T) {
 	}
 	made := before.GetTransition()
 	coordinatortest.LoseKeeper(f)
-	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(f.Addr, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

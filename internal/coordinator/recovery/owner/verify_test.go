@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -106,7 +106,7 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conn, err := pinned.Dial(f.Addr, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(f.Addr, pinned.Unproven(), mesh.Options{})
 	coordinatortest.WantOnly(t, "dial", err, "")
 	defer conn.Close()
 	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(),

@@ -33,7 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -458,7 +458,7 @@ type asking struct {
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
 func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
-	return pinned.Dial("passthrough:///"+addr, pinned.Unproven(),
+	return mesh.DialPinned("passthrough:///"+addr, pinned.Unproven(),
 		mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now, GRPC: []grpc.DialOption{
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
 			grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),

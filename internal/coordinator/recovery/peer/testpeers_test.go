@@ -20,7 +20,7 @@ import (
 	recoverypeer "github.com/fealty-io/fealty/internal/coordinator/recovery/peer"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/pinned"
+	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -111,7 +111,7 @@ type peerRelay struct {
 }
 
 func (r *peerRelay) Recover(down fealtyv1.PeerService_RecoverServer) error {
-	conn, err := pinned.Dial(r.to, pinned.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(r.to, pinned.Unproven(), mesh.Options{})
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/meshdoor"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // ErrMismatch is matched by every [*Error].
@@ -36,9 +34,6 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("credential: %s, expected %s: check that the token or pin is of this cluster, and do not "+
 		"go on if it is", e.Detail, e.Pin)
 }
-
-// PinMismatch tells package mesh what it is.
-func (e *Error) PinMismatch() {}
 
 // Is makes every Error match [ErrMismatch].
 func (e *Error) Is(target error) bool { return target == ErrMismatch }
@@ -121,17 +116,6 @@ func (p Pin) ClientTLS(now func() time.Time, opts credential.ClientOptions) (*tl
 		}
 		return nil
 	}), nil
-}
-
-var dial = meshdoor.DialPinned.(func(target string, pin any, opts mesh.Options) *mesh.Conn)
-
-// Dial returns a client of target that trusts nothing but p, and presents no certificate. With [Unproven] the server is
-// nobody until it proves itself over the connection.
-func Dial(target string, p Pin, opts mesh.Options) (*mesh.Conn, error) {
-	if err := p.Validate(); err != nil {
-		return nil, err
-	}
-	return dial(target, p, opts), nil
 }
 
 func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified, error) {
