@@ -82,7 +82,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 						humanize.Relative(at.AsTime(), c.Env.Now()))
 				}
 				if altered := resp.GetAltered(); len(altered) > 0 {
-					c.Say("left out, because their records were altered in the store (%s, see fealty status): %s",
+					c.Say("left out, because their records were altered in the store (%s; fealty status says what to do): %s",
 						errcode.StoreForged, strings.Join(altered, ", "))
 				}
 				var names []string

@@ -209,6 +209,9 @@ func TestStoreAway(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
+	probe("readiness", 200, `"ok":true`)
+	// A call that failed while the server started is told of for a while.
+	ahead.Add(int64(time.Minute))
 	probe("readiness", 200, `"store":"ok"`)
 	if exit, _ := fealty(ctx, "member", "list", "--socket", socket); exit != 0 {
 		t.Errorf("member list ended with %d", exit)

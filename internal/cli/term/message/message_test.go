@@ -86,6 +86,8 @@ live:
   last_refusal: ""
   autonomy_limit: ""
   degraded_periods: []
+  log_problem: ""
+  log_dropped: 0
 drained_by: ""
 drain_reason: ""
 reported_host: ""
