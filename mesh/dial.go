@@ -3,7 +3,8 @@
 // [Dial] opens gRPC connections to an address, and keeps them only if the other
 // end proves the expected identity. [Guard] stands before the calls of a server:
 // it shakes hands, says who is calling, and ends what an expired or banned peer
-// has open. These are its promises:
+// has open. [Gate] bounds what a stranger's handshake costs, before a server sees the
+// connection. These are its promises:
 //
 //   - A connection without an expected identity cannot be made by mistake: who
 //     leaves the proof for later is this module alone, and says so.

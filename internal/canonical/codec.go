@@ -1,5 +1,5 @@
-// Package canonical writes and reads the exact bytes of signed config: canonical JSON, in which
-// each value has one spelling, and parts that are laid end to end.
+// Package canonical writes and reads the exact bytes of signed config: canonical JSON, in which each value has one
+// spelling, and binary fields that follow each other.
 package canonical
 
 import (

@@ -6,7 +6,7 @@
 // number of slots, and when it is full one client in it gives way to a newcomer. A [FrameCounter]
 // counts what a client sends over HTTP/2 as it is read.
 //
-// All that is remembered of clients is bounded. Public package mesh puts the parts together.
+// All that is remembered of clients is bounded. [mesh.Gate] of the public package puts the parts together.
 package mesh
 
 import "time"

@@ -1,5 +1,4 @@
-// Package provider has the limits of what a provider may say and be told, and the name that stands
-// for a holder without an identity.
+// Package provider has the bounds of the protocol of providers, and the name of the sender for a provider without TLS.
 package provider
 
 import "errors"

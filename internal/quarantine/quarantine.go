@@ -1,5 +1,5 @@
-// Package quarantine holds back a full replacement that would drop almost everything, until it is
-// confirmed.
+// Package quarantine does not believe a report that replaces a whole set, and would leave less than a tenth of it, until
+// three in a row say so.
 //
 // A sender whose cache is empty, or that was taken over, says that nothing is wanted any
 // more, in a message that is valid in every other respect. So a replacement that keeps

@@ -1,5 +1,5 @@
-// Package signed signs short statements of an authority and verifies them, and has the limits and
-// words of fenced requests.
+// Package signed makes and verifies short statements that an authority signs. It also has the bounds and header names
+// that the packages of the fence share.
 //
 // Package fence has the statements that any fenced receiver needs, and package order those of a
 // leader to the members of its cluster.

@@ -1,5 +1,5 @@
-// Package snapshot has the bounds of snapshots, the words that they are written with, and the bytes that are
-// signed.
+// Package snapshot has what public package snapshot is made of: bounds, field names, the bytes that are signed, and the
+// search for raw secrets ([FindSecret], [SecretIn]).
 package snapshot
 
 import (

@@ -1,5 +1,5 @@
-// Package sharing gives other members of a cluster what is signed for them as well as for
-// this node, so that they get it while no coordinator can be reached.
+// Package sharing lets members give each other the trust bundle and the snapshots of a common group while no
+// coordinator can be reached.
 //
 // That is the trust bundle, for each member, and what is signed for the group of this node,
 // for a member of the same group. A snapshot of one node is given to nobody. The bytes

@@ -1,4 +1,5 @@
-// Package recovery has the commands that bring a seed back by its shares, and verify who answers.
+// Package recovery has the commands by which owners bring back a lost seed, and by which anybody verifies a cluster's
+// coordinator: fealty recover and fealty verify.
 package recovery
 
 import (

@@ -5,6 +5,7 @@
 // A join is decided by the manifest in force and by what the store holds, in the transaction that
 // records it: nobody is a member by what memory says. The check of the proof comes first, so that a
 // candidate without one learns nothing of what exists. See docs/explanation/threat-model.md.
+// What is decided stands in admit.go, without I/O: also whether a token is spent.
 //
 // A candidate sends a certification request (PKCS #10, RFC 2986), of which its key alone counts,
 // and proves what it is over the TLS connection that it came by (exporter, RFC 8446 §7.5). It gets

@@ -1,4 +1,5 @@
-// Package bundle reads, compiles and signs the trust bundle of a cluster, for a value (I11).
+// Package bundle makes the trust bundle of a cluster: it reads what is stored, compiles it and signs it (I11). Which
+// bundle is in force, package current says.
 //
 // The trust bundle says whom a cluster believes: roots, mesh CA keys and config signing keys,
 // and what is banned and revoked. It is compiled of an [Input], which is the [State] and the

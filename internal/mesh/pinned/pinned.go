@@ -1,5 +1,5 @@
-// Package pinned is how a process knows a server before it has a trust bundle: by a key that it learned on a trusted
-// way.
+// Package pinned verifies a server by a key that was learned on a trusted way, for a process that has no trust bundle
+// yet.
 package pinned
 
 import (

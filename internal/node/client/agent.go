@@ -1,5 +1,5 @@
-// Package client gives a program on a member its identity and trust from the folder of the agent,
-// and calls to coordinators.
+// Package client is for a program on a member: it reads identity and trust from the agent's folder, and calls
+// coordinators with them.
 //
 // The agent joins, renews and verifies; a program on the same machine reads what the agent keeps,
 // and follows it ([Agent]). The last good state stays in use while a newer one cannot be read, or

@@ -1,5 +1,5 @@
-// Package dir defines the folder of a member: how its files are named, and how those are read that
-// need no verification.
+// Package dir defines the folder of a member: the names and forms of its files. It reads the keys and plain files;
+// package state reads what has to be verified.
 //
 // One process owns the folder, by a lock that ends with the process. Directories have
 // mode 0700, files 0600.

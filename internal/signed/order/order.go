@@ -1,5 +1,5 @@
-// Package order has the orders that a coordinator signs for members of its cluster, beside terms,
-// grants and assignments: what a member is to do once, and what a document of a version is.
+// Package order has two statements that a leader signs for members of its cluster: an instruction, to be done once, and
+// a document, of which the newest version counts.
 package order
 
 import (

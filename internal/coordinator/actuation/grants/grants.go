@@ -1,5 +1,4 @@
-// Package grants gives the holder of a fenced service the numbers for its epochs, and each number
-// once (I6).
+// Package grants gives a sender of fenced commands (a holder) a number for each new epoch, and no number twice (I6).
 //
 // An epoch needs a part that a copied disk or a restored image cannot make by itself. A grant is
 // that part: a number that the store counts for one holder, and a statement over it that the

@@ -1,6 +1,6 @@
-// Package keychain keeps the secrets of heads that are not in force: of moves whose outcome is
-// unknown, of a seed that a keeper opened, of mesh CA keys that peers brought, and of seeds that
-// were replaced and that calls may still use.
+// Package keychain keeps in memory the secrets that may be needed though no head in force names them: those of moves
+// whose outcome is unknown, of a seed that a keeper opened, of mesh CA keys that peers brought, and of seeds that were
+// replaced and that calls may still use.
 //
 // It is memory only, and does no I/O under its lock: two coordinators that prepare each other
 // would wait for each other. A secret is wiped as soon as it is known that no head will name it,

@@ -1,5 +1,5 @@
-// Package keepers has the keepers of the seed (files and programs on this machine) encrypt it when
-// the head moves and decrypt it at a start, and checks in between whether they could.
+// Package keepers tells the keepers of the seed (files and programs on this machine) to encrypt it when the head moves
+// and to decrypt it at a start, and checks in between that they can.
 //
 // A copy that was sealed under another key than the one that is here is never overwritten: whoever
 // holds that key may be the last. See docs/explanation/recovery.md.
