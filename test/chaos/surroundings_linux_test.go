@@ -35,13 +35,11 @@ func TestSurroundings(t *testing.T) {
 	stop := f.configure(r)
 	defer stop()
 	for end := time.Now().Add(chaosTime(t)); ; {
-		resume := f.nodes[r.IntN(len(f.nodes))].reader.stop()
 		for _, one := range f.surroundings(r, logins) {
 			began := time.Now()
 			one.do()
 			f.t.Logf("%s: %s, for %v", began.Format("15:04:05.000"), one.name, time.Since(began).Round(time.Millisecond))
 		}
-		resume()
 		if !time.Now().Before(end) {
 			break
 		}
@@ -99,6 +97,11 @@ func (f *fleet) surroundings(r *rand.Rand, l *logins) []surrounding {
 			}
 		}},
 		{"the reader of a coordinator's log stops", func() { f.unread(f.coords[r.IntN(len(f.coords))]) }},
+		{"the reader of an agent's log stops", func() {
+			resume := f.nodes[r.IntN(len(f.nodes))].reader.stop()
+			f.broken(f.coords, "FE-U120") // the agent reports it
+			resume()
+		}},
 	}
 	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	for i, one := range out {
