@@ -51,6 +51,9 @@ var drivers = []struct{ module, engine string }{
 	{"go.etcd.io/etcd", "internal/store/etcd"},
 }
 
+// wiring is who opens a store by its address, or words the errors of each engine.
+var wiring = []string{"internal/cli/settings", "internal/cli/doctor", "internal/cli", "internal/errcode/render", "internal/dev/cluster", "bench"}
+
 // public packages are what programs of other people import. Examples import nothing else.
 var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "provider", "node"}
 
@@ -61,6 +64,19 @@ var testOnly = []string{
 	"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal", "github.com/chromedp",
 	"github.com/coreos/go-oidc",
 }
+
+// pure packages decide and leave acting to others: see "Deciding code does not act" in docs/architecture.md.
+var pure = []string{
+	"fence", "snapshot", "internal/manifest", "internal/document", "internal/store/health", "internal/auditlog",
+	"internal/config", "internal/node/guard", "internal/quarantine", "internal/shard/inventory", "internal/shard/demand",
+	"internal/shard/scheduler", "test/chaos",
+}
+
+// splitsAddresses are those of them that read HOST:PORT, with package net.
+var splitsAddresses = []string{"snapshot", "internal/manifest", "internal/config"}
+
+// accepted is what a member has accepted: it asks nobody and serves nobody.
+var accepted = []string{"internal/node/accept", "internal/node/dir", "internal/node/guard", "internal/node/state"}
 
 // shard is where a shard decides and acts. It goes on with every coordinator gone, so nothing that it is made of
 // dials: not by itself, and not by what it imports. Session speaks the API to operators, and process runs a shard;
@@ -144,17 +160,42 @@ var rules = []rule{
 		}
 		return ""
 	}},
+	{"engines", func(f file, imported string, own bool) string {
+		if !own || f.test() || testPackage(f.dir) || withinAny(f.dir, wiring) {
+			return ""
+		}
+		for _, d := range drivers {
+			if within(imported, d.engine) && !within(f.dir, d.engine) {
+				return "an engine is imported by who opens a store by its address, and by tests"
+			}
+		}
+		return ""
+	}},
 	{"examples", func(f file, imported string, own bool) string {
 		if !own || f.test() || !within(f.dir, "examples") || withinAny(imported, public) {
 			return ""
 		}
 		return "an example is what somebody else can write: it imports public packages alone"
 	}},
-	{"fence", func(f file, imported string, own bool) string {
-		if own || f.test() || f.dir != "fence" || !withinAny(imported, []string{"net", "os", "time"}) {
+	{"no clock", func(f file, imported string, own bool) string {
+		if imported != "time" || f.test() || !within(f.dir, "fence") {
 			return ""
 		}
-		return "whether an attempt is admitted depends on no clock, no disk and no network"
+		return "whether an attempt is admitted depends on no clock"
+	}},
+	{"pure", func(f file, imported string, own bool) string {
+		if own || f.test() || !slices.Contains(pure, f.dir) || !withinAny(imported, []string{"net", "os"}) ||
+			withinAny(imported, []string{"net/netip", "net/url"}) || imported == "net" && slices.Contains(splitsAddresses, f.dir) {
+			return ""
+		}
+		return f.dir + " decides and does no I/O"
+	}},
+	{"node state", func(f file, imported string, own bool) string {
+		if f.test() || !slices.Contains(accepted, f.dir) ||
+			!withinAny(imported, []string{"google.golang.org/grpc", "github.com/prometheus", "net"}) && !(own && within(imported, "mesh")) {
+			return ""
+		}
+		return "what a member accepted is verified and kept without asking or telling anybody"
 	}},
 	{"tests apart", func(f file, imported string, own bool) string {
 		if f.test() || testPackage(f.dir) {
@@ -286,9 +327,18 @@ func TestRules(t *testing.T) {
 		{"drivers", imports("internal/coordinator", "a_test.go", "modernc.org/sqlite"), imports("internal/store/sqlite", "a.go", "modernc.org/sqlite", "modernc.org/sqlite/lib")},
 		{"drivers", imports("internal/store/sqlite", "a.go", "github.com/jackc/pgx/v5"), imports("internal/store/postgres", "a.go", "github.com/jackc/pgx/v5/pgxpool")},
 		{"drivers", imports("internal/store/postgres", "a.go", "go.etcd.io/etcd/api/v3"), imports("internal/store/etcd", "a.go", "go.etcd.io/etcd/api/v3")},
-		{"fence", imports("fence", "a.go", "net/http"), imports("fence", "a_test.go", "os")},
-		{"fence", imports("fence", "a.go", "os"), imports("fence/durable", "a.go", "os")},
-		{"fence", imports("fence", "ledger.go", "time"), imports("fence", "ledger_test.go", "time")},
+		{"engines", imports("internal/coordinator", "a.go", m+"internal/store/sqlite"), imports("internal/cli", "a.go", m+"internal/store/sqlite")},
+		{"engines", imports("internal/store/etcd", "a.go", m+"internal/store/sqlite"), imports("internal/coordinator", "a_test.go", m+"internal/store/sqlite")},
+		{"pure", imports("fence", "a.go", "net/http"), imports("fence", "a_test.go", "os")},
+		{"pure", imports("fence", "a.go", "net"), imports("fence/durable", "a.go", "os")},
+		{"pure", imports("internal/manifest", "a.go", "os/exec"), imports("internal/manifest", "a.go", "net/netip", "net")},
+		{"pure", imports("internal/shard/scheduler", "a.go", "os"), imports("internal/shard/scheduler", "a_test.go", "os")},
+		{"no clock", imports("fence", "ledger.go", "time"), imports("fence", "ledger_test.go", "time")},
+		{"no clock", imports("fence/durable", "a.go", "time"), imports("fence/durable", "a_test.go", "time")},
+		{"node state", imports("internal/node/state", "a.go", m+"mesh"), imports("internal/node/state", "a_test.go", m+"mesh")},
+		{"node state", imports("internal/node/accept", "a.go", "google.golang.org/grpc/codes"),
+			imports("internal/node/accept", "a.go", "google.golang.org/protobuf/types/known/timestamppb", m+"api/fealty/v1")},
+		{"node state", imports("internal/node/state", "a.go", "net/http"), imports("internal/node/client", "a.go", m+"mesh", "google.golang.org/grpc")},
 		{"tests apart", imports("internal/agent", "a.go", "testing"), imports("internal/store/storetest", "a.go", "testing", "github.com/anishathalye/porcupine")},
 		{"tests apart", imports("internal/agent", "a.go", m+"test/testlane"), imports("test/testlane", "a.go", "testing")},
 		{"tests apart", imports("internal/agent", "a.go", m+"internal/pki/pkitest"), imports("internal/agent", "a_test.go", m+"internal/pki/pkitest")},
@@ -377,6 +427,14 @@ func TestHousesAreOnTheMap(t *testing.T) {
 	}
 	for house := range missing {
 		t.Errorf("docs/architecture.md does not show %s: give it a row that says what it does", house)
+	}
+	// The picture of the imports is the table of levels, the highest first.
+	var picture []string
+	for _, row := range slices.Backward(levels) {
+		picture = append(picture, strings.Join(row, " "))
+	}
+	if !strings.Contains(string(text), "```\n"+strings.Join(picture, "\n")+"\n```") {
+		t.Errorf("docs/architecture.md does not show which way imports point as levels has it:\n%s", strings.Join(picture, "\n"))
 	}
 	for _, named := range regexp.MustCompile("`((?:internal|test|cmd|docs|identity|fence|mesh|node)/[^`]*)`").FindAllStringSubmatch(string(text), -1) {
 		if _, err := os.Stat(filepath.Join("../..", named[1])); err != nil {
