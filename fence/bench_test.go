@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,11 +100,12 @@ func (a *admitting) measure(b *testing.B) {
 	const turn = 128 // their names fit into the nearest cache
 	var mu sync.Mutex
 	var admits, misses, looks []time.Duration // of a turn; guarded by mu
+	var goroutines atomic.Uint64
 	b.ReportAllocs()
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		claims, bytes := make([]fence.Claim, turn), 0
-		random := rand.New(rand.NewPCG(rand.Uint64(), 3))
+		random := rand.New(rand.NewPCG(goroutines.Add(1), 3))
 		at := uint32(random.IntN(len(a.lines)))
 		var admit, miss, look []time.Duration
 		for pb.Next() {

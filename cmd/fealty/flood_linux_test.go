@@ -637,7 +637,7 @@ func (f *flooded) reset() (wait func() (stand int64)) {
 // tries again as an agent does, with pauses that grow.
 func TestJoinsAtOnceFromOneAddress(t *testing.T) {
 	testlane.Nightly(t)
-	joins := testlane.Rounds(300, 10_000)
+	joins, seed := testlane.Rounds(300, 10_000), testlane.Seed(t)
 	// Handshakes that are made faster than joins would push one another out.
 	f := startFlooded(t, "--join-rate", "100000", "--join-burst", "100000", "--handshake-rate", "300", "--handshake-burst", "300")
 	for _, what := range []string{"alone", "beside a flood"} {
@@ -648,9 +648,10 @@ func TestJoinsAtOnceFromOneAddress(t *testing.T) {
 		began, ours, theirs := time.Now(), usedCPU(t, os.Getpid()), usedCPU(t, f.cmd.Process.Pid)
 		var all sync.WaitGroup
 		var tries atomic.Int64
-		for range joins {
+		for i := range joins {
 			all.Go(func() {
-				if err := f.joinInTheEnd("127.0.1.1", &tries); err != nil {
+				random := mathrand.New(mathrand.NewPCG(seed, uint64(i)))
+				if err := f.joinInTheEnd("127.0.1.1", &tries, random); err != nil {
 					t.Errorf("a machine is no member, %s: %v", what, err)
 				}
 			})
@@ -666,8 +667,8 @@ func TestJoinsAtOnceFromOneAddress(t *testing.T) {
 	}
 }
 
-// joinInTheEnd has a machine join, which tries until it is a member.
-func (f *flooded) joinInTheEnd(address string, tries *atomic.Int64) error {
+// joinInTheEnd has a machine join, which tries until it is a member, with random pauses.
+func (f *flooded) joinInTheEnd(address string, tries *atomic.Int64, random *mathrand.Rand) error {
 	n, err := cluster.NewCandidate(f.token)
 	if err != nil {
 		return err
@@ -679,7 +680,7 @@ func (f *flooded) joinInTheEnd(address string, tries *atomic.Int64) error {
 			return nil
 		}
 		select {
-		case <-time.After(mathrand.N(pause)):
+		case <-time.After(time.Duration(random.Int64N(int64(pause)))):
 		case <-f.ended:
 			return errors.New("the coordinator died")
 		case <-f.t.Context().Done():

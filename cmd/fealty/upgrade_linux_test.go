@@ -22,12 +22,9 @@ import (
 // and said is understood by this one, and the other way round (docs/how-to/upgrade.md).
 const previousCommit = "09cddb53f378b27e1e4c733a76e7fff838f72db9"
 
-// previous returns the path of the program of previousCommit. FEALTY_TEST_PREVIOUS names one that was built
-// already. A clone that has no such commit has this program alone: then the test is of rolling restarts.
+// previous returns the path of the program of previousCommit. A clone that has no such commit has this program
+// alone: then the test is of rolling restarts.
 var previous = sync.OnceValues(func() (string, error) {
-	if made := os.Getenv("FEALTY_TEST_PREVIOUS"); made != "" {
-		return made, nil
-	}
 	if exec.Command("git", "cat-file", "-e", previousCommit+"^{commit}").Run() != nil {
 		return program()
 	}

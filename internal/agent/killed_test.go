@@ -72,7 +72,7 @@ func TestActivator(t *testing.T) {
 // Killed at any instant of an activation, a node comes back with the old snapshot or the
 // new one of each scope, whole, and with nothing lost that it had activated (I13).
 func TestKilledActivation(t *testing.T) {
-	cycles := testlane.Rounds(10, 1000)
+	cycles, random := testlane.Rounds(10, 1000), rand.New(rand.NewPCG(testlane.Seed(t), 1))
 	f := nodetest.New(t)
 	n, m := companionNode(f)
 	folder := n.realDir()
@@ -138,7 +138,7 @@ func TestKilledActivation(t *testing.T) {
 				plan, after = append(plan, next), next
 			}
 		})
-		done := killDuring(t, folder, batches, cycle)
+		done := killDuring(t, folder, batches, cycle, time.Duration(random.IntN(80_000))*time.Microsecond)
 		activated += done + 1
 		got := look()
 		// Of each scope what the last finished batch left, or what the next one brings.
@@ -180,9 +180,9 @@ func TestKilledActivation(t *testing.T) {
 		cut)
 }
 
-// killDuring runs the process on batches, kills it a random while after the first that
-// it activated, and returns the last that it said it had; -1: none.
-func killDuring(t *testing.T, folder, batches string, cycle int) int {
+// killDuring runs the process on batches, kills it a while after the first that it
+// activated, and returns the last that it said it had; -1: none.
+func killDuring(t *testing.T, folder, batches string, cycle int, after time.Duration) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestActivator$")
 	cmd.Env = append(os.Environ(), activatorDir+"="+folder, activatorBatches+"="+batches)
@@ -206,8 +206,8 @@ func killDuring(t *testing.T, folder, batches string, cycle int) int {
 			continue
 		}
 		if last < 0 {
-			// The moment is random on purpose; nothing is waited for.
-			time.AfterFunc(time.Duration(rand.IntN(80_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+			// The moment may be any; nothing is waited for.
+			time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 		}
 		last = i
 	}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A haunted shard is one of which several processes run: the one in charge, and those whose place
@@ -310,16 +309,17 @@ func (h *haunted) waiting() (out []string) {
 	return out
 }
 
-// haunt runs schedules up to the first that is broken.
-func haunt(t *testing.T, from, n int, blind bool) (broken *haunted, seed int, saw map[string]int) {
+// haunt runs n schedules, the first by first, up to the first that is broken.
+func haunt(t *testing.T, first, n uint64, blind bool) (broken *haunted, seed uint64, saw map[string]int) {
 	t.Helper()
 	saw = make(map[string]int)
 	var d *coordinatortest.Desk
-	for seed := from; seed < from+n; seed++ {
-		if d == nil || seed%25 == 0 {
+	for i := range n {
+		seed := first + i
+		if i%25 == 0 {
 			d = coordinatortest.ReadyDesk(t, "  - {name: shards, kind: shard, match: [\"token:shards\"], max_members: 100}\n")
 		}
-		h := &haunted{t: t, d: d, m: d.Machine(), random: rand.New(rand.NewPCG(uint64(seed), 3)), blind: blind,
+		h := &haunted{t: t, d: d, m: d.Machine(), random: rand.New(rand.NewPCG(seed, 3)), blind: blind,
 			server: coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Rooms().Fencing.Instructions.RegisterServices),
 			does:   make(map[string]int), saw: saw}
 		if err := h.m.Join(identity.Shard, proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: "shards",
@@ -348,26 +348,16 @@ func haunt(t *testing.T, from, n int, blind bool) (broken *haunted, seed int, sa
 // is told anything, or has its word taken (I5). They stand still before a call, or while they carry
 // something out. One that stood still with an answer of when it was in charge would carry out what
 // the answer says, and nobody could keep it from that but the lock of its folder.
-//
-// FEALTY_TEST_ZOMBIE_SCHEDULE runs one schedule again.
 func TestZombiesOfAShard(t *testing.T) {
 	t.Parallel()
-	from, n := 0, 100
-	if text, ok := os.LookupEnv("FEALTY_TEST_ZOMBIE_SCHEDULE"); ok {
-		var err error
-		if from, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-		n = 1
-	}
-	broken, seed, saw := haunt(t, from, n, false)
+	broken, seed, saw := haunt(t, testlane.Seed(t), 100, false)
 	if broken != nil {
-		t.Fatalf("%s\nFEALTY_TEST_ZOMBIE_SCHEDULE=%d runs it again:\n%s", broken.wrong, seed, broken.trace.String())
+		t.Fatalf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", broken.wrong, seed, broken.trace.String())
 	}
 	for _, what := range []string{"carried out", "acknowledged", "zombie", "refused zombie", "pause in a call", "lost answer",
 		"start", "another leader", "outcome unknown"} {
 		t.Logf("%6d %s", saw[what], what)
-		if saw[what] == 0 && n > 1 {
+		if saw[what] == 0 {
 			t.Errorf("no schedule came by: %s", what)
 		}
 	}

@@ -72,22 +72,20 @@ const diskBytes = 24 << 20
 // namespaces here.
 func newMachine(name, disk, folder string) (*machine, error) {
 	m := &machine{name: name, dir: disk}
-	if os.Getenv("CHAOS_NAMESPACES") != "0" {
-		cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-			fmt.Sprintf(`mount -t tmpfs -o size=%d,mode=0700 none "$0" && echo ready && exec cat >/dev/null`, diskBytes), disk)
-		in, err1 := cmd.StdinPipe()
-		out, err2 := cmd.StdoutPipe()
-		if err := errors.Join(err1, err2); err != nil {
-			return nil, err
+	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+		fmt.Sprintf(`mount -t tmpfs -o size=%d,mode=0700 none "$0" && echo ready && exec cat >/dev/null`, diskBytes), disk)
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err == nil {
+		if line, _ := bufio.NewReader(out).ReadString('\n'); line == "ready\n" {
+			m.root, m.holder, m.end = fmt.Sprintf("/proc/%d/root", cmd.Process.Pid), cmd, in
+			return m, nil
 		}
-		if err := cmd.Start(); err == nil {
-			if line, _ := bufio.NewReader(out).ReadString('\n'); line == "ready\n" {
-				m.root, m.holder, m.end = fmt.Sprintf("/proc/%d/root", cmd.Process.Pid), cmd, in
-				return m, nil
-			}
-			in.Close()
-			_ = cmd.Wait() // why it could not be is of no interest
-		}
+		in.Close()
+		_ = cmd.Wait() // why it could not be is of no interest
 	}
 	m.dir = folder
 	return m, os.MkdirAll(folder, 0o700)

@@ -187,10 +187,11 @@ func TestPostgresKilled(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
 	b := keepBusy(t, server.URL(server.Database(t)))
+	random := rand.New(rand.NewPCG(testlane.Seed(t), 1))
 	for range 4 {
 		b.goesOn(t)
 		// The moment is random on purpose; nothing is waited for.
-		time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
 		if err := errors.Join(server.Kill(), server.Start()); err != nil {
 			t.Fatal(err)
 		}

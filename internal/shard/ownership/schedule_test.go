@@ -7,9 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -638,22 +636,22 @@ func (p *play) deliver(i int) {
 	}
 }
 
-// firstBroken runs n schedules, up to the first that is broken. Of three the last may have moves
-// that are forced.
-func firstBroken(t *testing.T, n int, r rules) (seed uint64, broken string, saw map[string]int) {
+// firstBroken runs n schedules, the first by first, up to the first that is broken. Of three one may have
+// moves that are forced.
+func firstBroken(t *testing.T, first, n uint64, r rules) (seed uint64, broken string, saw map[string]int) {
 	t.Helper()
 	saw = make(map[string]int)
 	var d *desk
-	for i := range uint64(n) {
+	for i := range n {
 		if i%50 == 0 {
 			d = newDesk(t) // a coordinator gets slow with all that it was told
 		}
-		p := schedule(t, d, i, r.of(i), nil)
+		p := schedule(t, d, first+i, r.of(first+i), nil)
 		for what, n := range p.saw {
 			saw[what] += n
 		}
 		if p.broken != "" {
-			return i, p.broken, saw
+			return first + i, p.broken, saw
 		}
 	}
 	return 0, "", saw
@@ -670,35 +668,13 @@ func (r rules) of(seed uint64) rules {
 // it was promised that the one before it does not; and nothing is carried out under an ownership
 // that was overtaken, forced or not (I7). A process whose place another one took is told nothing and lets
 // nothing go, and nothing of it is carried out after something of its successor (I6).
-//
-// FEALTY_TEST_OWNER_SCHEDULES says how many schedules; FEALTY_TEST_OWNER_SCHEDULE runs one again
-// and prints what happened.
 func TestOneOwnerWhateverHappens(t *testing.T) {
 	t.Parallel()
-	if text, ok := os.LookupEnv("FEALTY_TEST_OWNER_SCHEDULE"); ok {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var trace strings.Builder
-		p := schedule(t, newDesk(t), seed, sound.of(seed), &trace)
-		if t.Logf("schedule %d:\n%s", seed, trace.String()); p.broken != "" {
-			t.Fatal(p.broken)
-		}
-		return
-	}
-	n := testlane.Rounds(25, 20_000)
-	if text, ok := os.LookupEnv("FEALTY_TEST_OWNER_SCHEDULES"); ok {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	seed, broken, saw := firstBroken(t, n, sound)
+	seed, broken, saw := firstBroken(t, testlane.Seed(t), testlane.Rounds[uint64](25, 20_000), sound)
 	if broken != "" {
 		var trace strings.Builder
 		schedule(t, newDesk(t), seed, sound.of(seed), &trace)
-		t.Fatalf("%s\nFEALTY_TEST_OWNER_SCHEDULE=%d runs it again:\n%s", broken, seed, trace.String())
+		t.Fatalf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", broken, seed, trace.String())
 	}
 	for _, what := range []string{"carried out", "refused", "let go", "lease that was over", "silent owner", "forced move", "pause in a call",
 		"lost answer", "start", "another leader", "zombie", "refused zombie"} {
@@ -727,7 +703,7 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 			t.Parallel()
 			buggy := sound
 			tc.bug(&buggy)
-			seed, broken, _ := firstBroken(t, 600, buggy)
+			seed, broken, _ := firstBroken(t, 0, 600, buggy)
 			if broken == "" {
 				t.Fatal("no schedule noticed")
 			}

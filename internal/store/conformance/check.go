@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -230,6 +231,13 @@ func (p *probe) fail() {
 func (p *probe) Helper()                      {}
 func (p *probe) Log(args ...any)              { p.say(fmt.Sprint(args...)) }
 func (p *probe) Logf(form string, arg ...any) { p.say(fmt.Sprintf(form, arg...)) }
+
+// Seed is another one each time: who asks about a server of his own wants to know more by asking again.
+func (p *probe) Seed() uint64 {
+	seed := rand.Uint64()
+	p.Logf("seed %d", seed)
+	return seed
+}
 
 func (p *probe) Error(args ...any) { p.Log(args...); p.fail() }
 func (p *probe) Errorf(form string, arg ...any) {

@@ -45,7 +45,7 @@ func testCancel(t T, e Engine) {
 
 	// Somewhere in the middle: the answer is right, whatever it is.
 	var unknown, known, applied atomic.Int32
-	rng := Random(t)
+	rng := random(t)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		delays := make([]time.Duration, 60)

@@ -113,7 +113,7 @@ func testNeverBack(t T, e Engine) {
 // testChanges follows with interruptions: each time the reader stops somewhere,
 // and goes on after the last revision it saw.
 func testChanges(t T, e Engine) {
-	rng := Random(t)
+	rng := random(t)
 	db := e.New(t, 0)
 	all := Handles(t, db, 2)
 	s, reader := all[0], all[1]

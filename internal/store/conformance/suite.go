@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// T is what a case needs of what runs it; a *testing.T has all of it, but for the type
+// T is what a case needs of what runs it; a *testing.T has all of it, but for Seed and the type
 // in Run. Fatal and Fatalf do not return.
 type T interface {
 	Helper()
@@ -27,6 +27,7 @@ type T interface {
 	Fatalf(format string, args ...any)
 	Failed() bool
 	Cleanup(func())
+	Seed() uint64 // what a random course begins with; it is logged
 	Run(name string, f func(t T)) bool
 }
 
@@ -159,12 +160,8 @@ func Limited(t T) context.Context {
 	return ctx
 }
 
-// Random returns a generator whose seed is in the test's log.
-func Random(t T) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
+// random returns a generator that begins with the seed of what runs the case.
+func random(t T) *rand.Rand { return rand.New(rand.NewPCG(t.Seed(), 0)) }
 
 // team is goroutines that work beside a test. They end before it does, however
 // it ends: a failing engine must not leave any behind.

@@ -101,7 +101,7 @@ func childWrite(path string) error {
 // TestKill kills a writing process again and again, amid group commits, and
 // looks for every acknowledged transaction.
 func TestKill(t *testing.T) {
-	rounds := testlane.Rounds(3, 100)
+	rounds, random := testlane.Rounds(3, 100), rand.New(rand.NewPCG(testlane.Seed(t), 1))
 	path := filepath.Join(t.TempDir(), "store.db")
 	last := store.Revision(0)
 	total := 0
@@ -118,7 +118,7 @@ func TestKill(t *testing.T) {
 		newest := last
 		killed := false
 		lines := bufio.NewReader(stdout)
-		for enough := 1 + rand.IntN(300); ; {
+		for enough := 1 + random.IntN(300); ; {
 			line, err := lines.ReadString('\n')
 			if err == io.EOF {
 				break // what was said before the kill is read, a torn line is not

@@ -63,6 +63,9 @@ func (t tester) Run(name string, f func(t conformance.T)) bool {
 	return t.T.Run(name, func(t *testing.T) { f(tester{t}) })
 }
 
+// Seed begins the random courses of cases as the lane says.
+func (t tester) Seed() uint64 { return testlane.Seed(t.T) }
+
 // inner returns e as package conformance knows it.
 func (e Engine) inner() conformance.Engine {
 	of := func(t conformance.T) *testing.T { return t.(tester).T }
@@ -151,7 +154,7 @@ func put(key, value string) store.Tx { return conformance.Put(key, value) }
 
 func limited(t *testing.T) context.Context { return conformance.Limited(tester{t}) }
 
-func random(t *testing.T) *rand.Rand { return conformance.Random(tester{t}) }
+func random(t *testing.T) *rand.Rand { return rand.New(rand.NewPCG(testlane.Seed(t), 0)) }
 
 func handles(t *testing.T, e Engine, n int) []store.Store {
 	return conformance.Handles(tester{t}, e.inner().New(tester{t}, 0), n)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -99,11 +98,12 @@ func trio(t *testing.T, extra string) (all []*coordinatortest.Fleet, fell falls)
 func TestSetsAtOnce(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
+	var swaps atomic.Int64
 	for _, r := range all {
-		// A store that takes its time, now and then, so that sets come amid adoptions.
+		// A store that takes its time, for two of three, so that sets come amid adoptions.
 		r.Link.Hold(func(tx store.Tx) error {
 			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == bundle.StateKey }) {
-				time.Sleep(time.Duration(rand.IntN(3)) * 25 * time.Millisecond)
+				time.Sleep(time.Duration(swaps.Add(1)%3) * 25 * time.Millisecond)
 			}
 			return nil
 		})
