@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/logs"
 )
 
 // webSpot is an HTTP server, but for what is wrong with it until it is mended.
@@ -95,8 +97,8 @@ func TestHTTPSkipsAndHeals(t *testing.T) {
 		set = append(set, s.addr)
 	}
 	now := newClock()
-	var told lines
-	tr := transport(t, credential.Static(me), credential.ExactID(c1), mesh.Options{Log: told.log(), Now: now.now,
+	var told logs.Text
+	tr := transport(t, credential.Static(me), credential.ExactID(c1), mesh.Options{Log: told.Logger(slog.LevelInfo), Now: now.now,
 		Lookup: func(_ context.Context, addr string) ([]string, error) {
 			if addr != "shop:443" {
 				return nil, errors.New("asked for " + addr)
@@ -122,8 +124,8 @@ func TestHTTPSkipsAndHeals(t *testing.T) {
 		if n := s.tried.Load(); n != 1 {
 			t.Errorf("%s was tried %d times, while it was to rest", s.name, n)
 		}
-		if got := told.with("rejected", "endpoint="+s.addr, "reason="+string(s.want)); len(got) != 1 || len(told.with(s.addr)) != 1 {
-			t.Errorf("%s has the lines %q", s.name, told.with(s.addr))
+		if got := told.Lines("rejected", "endpoint="+s.addr, "reason="+string(s.want)); len(got) != 1 || len(told.Lines(s.addr)) != 1 {
+			t.Errorf("%s has the lines %q", s.name, told.Lines(s.addr))
 		}
 	}
 	for _, s := range bad {
@@ -143,8 +145,8 @@ func TestHTTPSkipsAndHeals(t *testing.T) {
 		t.Errorf("after they were mended only %v serve", served)
 	}
 	for _, s := range bad {
-		if got := told.with("endpoint healed", "endpoint="+s.addr); len(got) != 1 {
-			t.Errorf("%s has the lines %q after it was mended", s.name, told.with(s.addr))
+		if got := told.Lines("endpoint healed", "endpoint="+s.addr); len(got) != 1 {
+			t.Errorf("%s has the lines %q after it was mended", s.name, told.Lines(s.addr))
 		}
 	}
 
@@ -220,7 +222,7 @@ func TestHandlerAsMiddleware(t *testing.T) {
 
 	expect := credential.AnyOfKind(identity.Coordinator)
 	client := func(m *credential.Material) *mesh.HTTPTransport {
-		return transport(t, credential.Static(m), expect, mesh.Options{Log: new(lines).log()})
+		return transport(t, credential.Static(m), expect, mesh.Options{Log: new(logs.Text).Logger(slog.LevelInfo)})
 	}
 	base := "https://" + ln.Addr().String()
 	n1, short := material(t, a, identity.Data, "n1"), material(t, a, identity.Data, "n2")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -17,7 +18,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/logs"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -48,23 +51,23 @@ func TestSetSkipsAndHeals(t *testing.T) {
 			bad := badSpots(t, a, cfg)
 			good := []*spot{newSpot(t, "good", cfg, "", nil), newSpot(t, "good too", cfg, "", nil)}
 			all := append(slices.Clone(bad), good...)
-			var told lines
-			c := connect(t, static(all...), mesh.Options{Log: told.log()})
+			var told logs.Text
+			c := connect(t, static(all...), mesh.Options{Log: told.Logger(slog.LevelInfo)})
 			call := func() {
 				t.Helper()
 				if id, err := who(t, c); err != nil || id != "spiffe://prod.example/data/n1" {
 					t.Fatalf("a call while two endpoints are good: %q, %v", id, err)
 				}
 			}
-			until(t, "each bad endpoint is tried again", func() bool {
+			wait.Until(t, "each bad endpoint is tried again", func() bool {
 				call()
 				return !slices.ContainsFunc(bad, func(s *spot) bool { return s.shaken.Load() < 3 })
 			})
 			for _, s := range bad {
-				named := told.with("endpoint="+s.addr+" ", "rejected", "reason="+string(s.want),
+				named := told.Lines("endpoint="+s.addr+" ", "rejected", "reason="+string(s.want),
 					"expected=spiffe://prod.example/coordinator/c1")
-				if len(named) != 1 || len(told.with(s.addr)) != 1 {
-					t.Errorf("%s has the lines %q of %q, want one", s.name, named, told.with(s.addr))
+				if len(named) != 1 || len(told.Lines(s.addr)) != 1 {
+					t.Errorf("%s has the lines %q of %q, want one", s.name, named, told.Lines(s.addr))
 				}
 				if s.served.Load() > 0 {
 					t.Errorf("%s was called", s.name)
@@ -74,20 +77,20 @@ func TestSetSkipsAndHeals(t *testing.T) {
 				if s.served.Load() == 0 {
 					t.Errorf("%s was never called", s.name)
 				}
-				if got := told.with(s.addr); len(got) > 0 {
+				if got := told.Lines(s.addr); len(got) > 0 {
 					t.Errorf("%s has the lines %q", s.name, got)
 				}
 			}
 			for _, s := range bad {
 				s.mend()
 			}
-			until(t, "each mended endpoint is called", func() bool {
+			wait.Until(t, "each mended endpoint is called", func() bool {
 				call()
 				return !slices.ContainsFunc(all, func(s *spot) bool { return s.served.Load() == 0 })
 			})
 			for _, s := range bad {
-				if healed := told.with("endpoint healed", "endpoint="+s.addr, "was="+string(s.want)); len(healed) != 1 {
-					t.Errorf("%s has the lines %q after it was mended", s.name, told.with(s.addr))
+				if healed := told.Lines("endpoint healed", "endpoint="+s.addr, "was="+string(s.want)); len(healed) != 1 {
+					t.Errorf("%s has the lines %q after it was mended", s.name, told.Lines(s.addr))
 				}
 			}
 		})
@@ -120,7 +123,7 @@ func TestNoEndpointOfASet(t *testing.T) {
 	gone := loopback(t)
 	gone.Close()
 	// Endpoints are tried again beside a call; here that is to be after the call.
-	opts := mesh.Options{Log: new(lines).log(), GRPC: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+	opts := mesh.Options{Log: new(logs.Text).Logger(slog.LevelInfo), GRPC: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Minute, MaxDelay: time.Minute}, MinConnectTimeout: time.Minute})}}
 	for name, connect := range map[string]func(*testing.T, string) grpc.ClientConnInterface{
 		"pool": func(t *testing.T, target string) grpc.ClientConnInterface {
@@ -177,15 +180,15 @@ func TestDrainedSetHeals(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
 	cfg := mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))}
 	bad := badSpots(t, a, cfg)[:3]
-	var told lines
-	c := pooled(t, newPool(t, mesh.Options{Log: told.log()}), static(bad...),
+	var told logs.Text
+	c := pooled(t, newPool(t, mesh.Options{Log: told.Logger(slog.LevelInfo)}), static(bad...),
 		credential.Static(material(t, a, identity.Data, "n1")), credential.ExactID(a.ID(t, identity.Coordinator, "c1")))
 	if _, err := who(t, c); !errors.As(err, new(*mesh.NoEndpointsError)) {
 		t.Fatalf("with none that is good: %v", err)
 	}
 	for i, s := range bad {
 		s.mend()
-		until(t, s.name+" is called once it is mended", func() bool {
+		wait.Until(t, s.name+" is called once it is mended", func() bool {
 			_, err := who(t, c)
 			if i == 0 && errors.As(err, new(*mesh.NoEndpointsError)) {
 				return false // it was not tried again yet
@@ -195,8 +198,8 @@ func TestDrainedSetHeals(t *testing.T) {
 			}
 			return s.served.Load() > 0
 		})
-		if len(told.with("rejected", s.addr)) != 1 || len(told.with("endpoint healed", s.addr)) != 1 {
-			t.Errorf("of %s the log says %q", s.name, told.with(s.addr))
+		if len(told.Lines("rejected", s.addr)) != 1 || len(told.Lines("endpoint healed", s.addr)) != 1 {
+			t.Errorf("of %s the log says %q", s.name, told.Lines(s.addr))
 		}
 	}
 }
@@ -213,8 +216,8 @@ func TestPlainEndpointsAreLeftOut(t *testing.T) {
 	}
 	found := manual.NewBuilderWithScheme("found")
 	found.InitialState(resolver.State{Endpoints: []resolver.Endpoint{mesh.MarkSecure(at(plain), false)}})
-	var told lines
-	pool := newPool(t, mesh.Options{Log: told.log(), GRPC: []grpc.DialOption{grpc.WithResolvers(found)}})
+	var told logs.Text
+	pool := newPool(t, mesh.Options{Log: told.Logger(slog.LevelInfo), GRPC: []grpc.DialOption{grpc.WithResolvers(found)}})
 	c := pooled(t, pool, "found:///x", credential.Static(material(t, a, identity.Data, "n1")),
 		credential.AnyOfKind(identity.Coordinator))
 	_, err := who(t, c)
@@ -226,7 +229,7 @@ func TestPlainEndpointsAreLeftOut(t *testing.T) {
 		found.UpdateState(resolver.State{Endpoints: []resolver.Endpoint{at(s), mesh.MarkSecure(at(plain), false),
 			mesh.MarkSecure(at(secure), true)}})
 	}
-	until(t, "both others are called", func() bool {
+	wait.Until(t, "both others are called", func() bool {
 		if _, err := who(t, c); err != nil {
 			t.Fatal(err)
 		}
@@ -235,11 +238,11 @@ func TestPlainEndpointsAreLeftOut(t *testing.T) {
 	if plain.shaken.Load() > 0 {
 		t.Error("the plain endpoint was dialed")
 	}
-	if got := told.with("left out", plain.addr); len(got) != 1 {
+	if got := told.Lines("left out", plain.addr); len(got) != 1 {
 		t.Errorf("the lines are %q, want one", got)
 	}
 	found.UpdateState(resolver.State{Endpoints: []resolver.Endpoint{at(plain)}})
-	until(t, "it is used once nothing is said against it", func() bool {
+	wait.Until(t, "it is used once nothing is said against it", func() bool {
 		if _, err := who(t, c); err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +397,7 @@ func TestPoolIsBounded(t *testing.T) {
 	}
 	pooled(t, pool, "passthrough:///0", src, expect) // is there
 	last.Close()
-	until(t, "there is room again", func() bool { return pool.Len() < mesh.MaxPooled })
+	wait.Until(t, "there is room again", func() bool { return pool.Len() < mesh.MaxPooled })
 	pooled(t, pool, "passthrough:///more", src, expect)
 	if err := pool.Close(); err != nil {
 		t.Fatal(err)
@@ -417,10 +420,10 @@ func TestCallsOutliveRotations(t *testing.T) {
 	expect := credential.ExactID(a.ID(t, identity.Coordinator, "c1"))
 	for name, connect := range map[string]func(*testing.T, string) grpc.ClientConnInterface{
 		"pool": func(t *testing.T, target string) grpc.ClientConnInterface {
-			return pooled(t, newPool(t, mesh.Options{Log: new(lines).log()}), target, mine, expect)
+			return pooled(t, newPool(t, mesh.Options{Log: new(logs.Text).Logger(slog.LevelInfo)}), target, mine, expect)
 		},
 		"grpc.NewClient": func(t *testing.T, target string) grpc.ClientConnInterface {
-			return plainClient(t, target, mine, expect, mesh.Options{Log: new(lines).log()})
+			return plainClient(t, target, mine, expect, mesh.Options{Log: new(logs.Text).Logger(slog.LevelInfo)})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -450,7 +453,7 @@ func TestCallsOutliveRotations(t *testing.T) {
 						}
 					})
 				}
-				until(t, "they are in flight", func() bool { return began.Load() == int64((r+1)*each) || len(failures) > 0 })
+				wait.Until(t, "they are in flight", func() bool { return began.Load() == int64((r+1)*each) || len(failures) > 0 })
 				if err := mine.Adopt(material(t, a, identity.Data, "n1")); err != nil {
 					t.Fatal(err)
 				}
@@ -482,7 +485,7 @@ func TestCallsOutliveRotations(t *testing.T) {
 			if last := newest.Load(); *last != m.Pin() {
 				t.Error("the last call did not run on the newest material")
 			}
-			until(t, "one connection to each stands", func() bool { return spots[0].guard.Live() <= 1 && spots[1].guard.Live() <= 1 })
+			wait.Until(t, "one connection to each stands", func() bool { return spots[0].guard.Live() <= 1 && spots[1].guard.Live() <= 1 })
 		})
 	}
 }
@@ -624,7 +627,7 @@ func TestClientOptionsFollowTheSource(t *testing.T) {
 	c1 := material(t, a, identity.Coordinator, "c1")
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(c1)})
 	src := credential.NewIssued(material(t, a, identity.Data, "n1"))
-	c := plainClient(t, s.addr, src, credential.ExactID(c1.ID()), mesh.Options{Log: new(lines).log()})
+	c := plainClient(t, s.addr, src, credential.ExactID(c1.ID()), mesh.Options{Log: new(logs.Text).Logger(slog.LevelInfo)})
 	st, _, err := talk(t, c, talkMethod)
 	if err != nil {
 		t.Fatal(err)
@@ -646,7 +649,7 @@ func TestClientOptionsFollowTheSource(t *testing.T) {
 	if err := echo(st, "still here"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a call runs on the newest", func() bool {
+	wait.Until(t, "a call runs on the newest", func() bool {
 		if _, err := who(t, c); err != nil {
 			t.Fatal(err)
 		}
@@ -660,7 +663,7 @@ func TestClientOptionsFollowTheSource(t *testing.T) {
 	if err := receive(t, ended, "the end of a stream to a server that is banned"); err == nil {
 		t.Error("it said something")
 	}
-	until(t, "calls are refused", func() bool {
+	wait.Until(t, "calls are refused", func() bool {
 		_, err := who(t, c)
 		return rejected(err, mesh.PeerUntrusted)
 	})

@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A process of these tests is this very program with a role in its environment.
@@ -263,7 +264,7 @@ func (r *process) with(texts ...string) (found []string) {
 // says waits for a line with each of these texts.
 func (r *process) says(t *testing.T, texts ...string) {
 	t.Helper()
-	until(t, fmt.Sprintf("%q of %q", texts, r.with("fault")), func() bool {
+	wait.Until(t, fmt.Sprintf("%q of %q", texts, r.with("fault")), func() bool {
 		return len(r.with(texts...)) > 0 || len(r.with("fault ")) > 0
 	})
 	if faults := r.with("fault "); len(faults) > 0 {
@@ -409,7 +410,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 	running.run(t).says(t, "serving")
 	other := elsewhere.run(t)
 	other.says(t, "serving")
-	until(t, "a certificate ended", func() bool { return time.Now().After(ends.Add(time.Second)) })
+	wait.Until(t, "a certificate ended", func() bool { return time.Now().After(ends.Add(time.Second)) })
 	calls := all.run(t)
 
 	// fresh has the client connect anew until calls are answered by each with what is in its folder. A
@@ -418,7 +419,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 		t.Helper()
 		last := time.Time{}
 		for _, f := range of {
-			until(t, "calls to "+f.name, func() bool {
+			wait.Until(t, "calls to "+f.name, func() bool {
 				if time.Since(last) > time.Second {
 					last = time.Now()
 					me.rotate(by, roots...)
@@ -448,7 +449,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 	connected := func() int { return len(calls.with("seen", at[byBytes]+" "+before.String()+" ")) }
 	n := connected()
 	me.rotate(corp, corp)
-	until(t, "a connection while a file is half written", func() bool { return connected() > n })
+	wait.Until(t, "a connection while a file is half written", func() bool { return connected() > n })
 	byBytes.set(whole)
 	fresh(corp, old, byBytes)
 
@@ -461,7 +462,7 @@ func TestFilesChangeUnderProcesses(t *testing.T) {
 	elsewhere.run(t).says(t, "serving")
 	everyone := append(slices.Clone(good), bad...)
 	for _, f := range bad {
-		until(t, "calls to "+f.name+" once it is mended", func() bool {
+		wait.Until(t, "calls to "+f.name+" once it is mended", func() bool {
 			return len(calls.with("seen", at[f]+" "+f.key.String()+" ")) > 0 || len(calls.with("failed")) > 0
 		})
 		calls.says(t, "log", "endpoint healed", "endpoint="+at[f]+" ", "was="+string(reasons[f]))

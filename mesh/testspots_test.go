@@ -1,12 +1,10 @@
 package mesh_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -126,36 +124,6 @@ func static(spots ...*spot) string {
 	return "static:///" + strings.Join(addrs, ",")
 }
 
-// lines keeps what is logged.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-// with returns the lines that have each of these texts.
-func (l *lines) with(texts ...string) (found []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.buf.String()) {
-		all := true
-		for _, text := range texts {
-			all = all && strings.Contains(line, text)
-		}
-		if all {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
 // pooled asks pool for a client until the test ends.
 func pooled(tb testing.TB, pool *mesh.Pool, target string, src credential.Source, expect credential.Expect) *mesh.Conn {
 	tb.Helper()
@@ -177,15 +145,4 @@ func newPool(tb testing.TB, opts mesh.Options) *mesh.Pool {
 		}
 	})
 	return p
-}
-
-// until calls do until it is true, for as long as a loaded machine may need.
-func until(tb testing.TB, what string, do func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(2 * time.Minute); !do(); {
-		if time.Now().After(end) {
-			tb.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(time.Millisecond) // between two looks at what others do
-	}
 }

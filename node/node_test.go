@@ -37,6 +37,7 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -104,7 +105,7 @@ func (m *member) renew(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	coordinatortest.Within(t, "the agent renews", func() bool {
+	wait.Until(t, "the agent renews", func() bool {
 		_, err := fealtyv1.NewNodeServiceClient(conn).RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
 		return err == nil
 	})
@@ -134,7 +135,7 @@ func (m *member) ban(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.Within(t, "the ban is followed", func() bool {
+	wait.Until(t, "the ban is followed", func() bool {
 		m.Look()
 		return m.material(t).Bundle().Banned(banned, identity.KeyID{})
 	})
@@ -323,7 +324,7 @@ func TestConfig(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	a := join(t, f, "node-a")
 	var got node.Content
-	coordinatortest.Within(t, "there is config", func() bool {
+	wait.Until(t, "there is config", func() bool {
 		var err error
 		got, err = a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 		return err == nil
@@ -409,7 +410,7 @@ func TestVerify(t *testing.T) {
 	a, b := join(t, f, "node-a"), join(t, f, "node-b")
 	read := func(m *member) (raw []byte) {
 		t.Helper()
-		coordinatortest.Within(t, "there is config", func() bool {
+		wait.Until(t, "there is config", func() bool {
 			_, err := m.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 			return err == nil
 		})
@@ -514,7 +515,7 @@ func TestTrustDoesNotGoBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.Within(t, "there is config", func() bool {
+	wait.Until(t, "there is config", func() bool {
 		_, err := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 		return err == nil
 	})
@@ -608,7 +609,7 @@ func TestEmergency(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	a := join(t, f, "node-a")
-	coordinatortest.Within(t, "there is config", func() bool {
+	wait.Until(t, "there is config", func() bool {
 		_, err := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 		return err == nil
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // named answers every health check, and counts them.
@@ -83,7 +84,7 @@ func TestPeerDirectory(t *testing.T) {
 	put("b", "node-b", "active", atB)
 	put("lost", "node-c", "active", atB) // somebody else answers there
 	put("spare", "node-c", "bootstrap", atC)
-	coordinatortest.Within(t, "the directory arrives", func() bool {
+	wait.Until(t, "the directory arrives", func() bool {
 		got, err := a.Snapshot(t.Context(), snapshot.ScopePeerDirectory)
 		return err == nil && strings.Contains(string(got.JSON), `"spare"`)
 	})
@@ -134,7 +135,7 @@ func TestPeerDirectory(t *testing.T) {
 	}
 	before := isC.called()
 	put("lost", "node-c", "active", atC)
-	coordinatortest.Within(t, "calls go where the directory says now", func() bool {
+	wait.Until(t, "calls go where the directory says now", func() bool {
 		if err := check(moving); err != nil {
 			t.Fatal(err)
 		}

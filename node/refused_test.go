@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // permits is a member of a fleet with a policy of degraded mode, which has its config, and is asked
@@ -40,7 +41,7 @@ func permitsUnder(t *testing.T, policy string) permits {
 		t.Fatal(err)
 	}
 	a := join(t, f, "node-a")
-	coordinatortest.Within(t, "there is a policy", func() bool {
+	wait.Until(t, "there is a policy", func() bool {
 		_, missing := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 		_, err := a.Snapshot(t.Context(), snapshot.ScopeDegradedModePolicy)
 		return missing == nil && err == nil
@@ -63,7 +64,7 @@ func (p permits) refuses(when string, action guard.Action, code errcode.Code, re
 func (p permits) begin() {
 	p.t.Helper()
 	p.run(p.t)
-	coordinatortest.Within(p.t, "the agent answers", func() bool {
+	wait.Until(p.t, "the agent answers", func() bool {
 		err := p.Permit(p.t.Context(), node.ReconnectPeers)
 		_, ok := errors.AsType[*node.RefusedError](err)
 		return err == nil || ok
@@ -245,7 +246,7 @@ func TestServerRefuses(t *testing.T) {
 		t.Errorf("net/http, on its connection: %q, %v", got, err)
 	}
 	// The connection stands for its grace, and so long says the same.
-	coordinatortest.Within(t, "gRPC makes a new connection", func() bool {
+	wait.Until(t, "gRPC makes a new connection", func() bool {
 		err := call()
 		if said := status.Convert(err); said.Code() == codes.Unavailable && len(said.Details()) == 0 {
 			return false // the connection ended under the call
@@ -256,7 +257,7 @@ func TestServerRefuses(t *testing.T) {
 		}
 		return got == mesh.ClientRejected
 	})
-	coordinatortest.Within(t, "net/http makes a new connection", func() bool {
+	wait.Until(t, "net/http makes a new connection", func() bool {
 		got, err := get()
 		if err == nil && !strings.HasPrefix(got, "401 ") {
 			t.Fatalf("net/http: answered %q", got)

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -17,25 +16,9 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
+	"github.com/fealty-io/fealty/test/logs"
+	"github.com/fealty-io/fealty/test/wait"
 )
-
-// journal is a log that several goroutines write.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
 
 // The source of a node keeps what every source keeps, with a real agent that renews.
 func TestNodeIsASource(t *testing.T) {
@@ -49,15 +32,15 @@ func TestNodeIsASource(t *testing.T) {
 	defer conn.Close()
 	svid := filepath.Join(m.dir, filepath.FromSlash(dir.SVIDName))
 	renew := func(t testing.TB) {
-		coordinatortest.Within(t, "the agent renews", func() bool {
+		wait.Until(t, "the agent renews", func() bool {
 			_, err := fealtyv1.NewNodeServiceClient(conn).RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
 			return err == nil
 		})
 	}
 	pkitest.Run(t, func(t *testing.T) *pkitest.Subject {
 		renew(t) // after what the case before left
-		log := new(journal)
-		n, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: slog.New(slog.NewTextHandler(log, nil))})
+		log := new(logs.Text)
+		n, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: log.Logger(slog.LevelInfo)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // exampleTB lets an example, which has no testing.TB, have a real coordinator and real agents.
@@ -41,7 +42,7 @@ func exampleMembers(names ...string) (folders []string, end func()) {
 	f := coordinatortest.ReadyFleet(tb, nil)
 	for _, name := range names {
 		m := join(tb, f, name)
-		coordinatortest.Within(tb, "there is config", func() bool {
+		wait.Until(tb, "there is config", func() bool {
 			_, err := m.Snapshot(tb.Context(), snapshot.ScopeNodeRuntime)
 			return err == nil
 		})

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A folder that a newer release wrote is refused by name and left as it is.
@@ -252,17 +253,17 @@ func TestHook(t *testing.T) {
 		}
 		return true
 	}
-	nodetest.Eventually(t, "it ran for each scope", all)
+	wait.Until(t, "it ran for each scope", all)
 	var next []*fealtyv1.SignedSnapshot
 	f.Do(func() {
 		next = append(next, f.OfGroup(&m, signedtest.QoS(7)), f.Gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
 	})
 	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...))
-	nodetest.Eventually(t, "it ran for what changed and what was dropped", func() bool {
+	wait.Until(t, "it ran for what changed and what was dropped", func() bool {
 		l := lines(snapshot.ScopeRoutePolicy)
 		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
 	})
-	nodetest.Eventually(t, "what it succeeded with is written down", func() bool {
+	wait.Until(t, "what it succeeded with is written down", func() bool {
 		data, err := os.ReadFile(filepath.Join(folder, dir.StateName))
 		var s state.StateFile
 		if err != nil || dir.Unseal(data, &s) != nil {
@@ -281,7 +282,7 @@ func TestHook(t *testing.T) {
 	stop = n.run(a)
 	f.Do(func() { next = []*fealtyv1.SignedSnapshot{f.OfGroup(&m, signedtest.QoS(8))} })
 	f.Must(a.Contact().Take(t.Context(), state.ByCoordinator, offers(next...)...))
-	nodetest.Eventually(t, "it runs for the next change",
+	wait.Until(t, "it runs for the next change",
 		func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
 	if got := len(lines("")); got != before+1 {
 		t.Errorf("after a restart it ran %d times, want once", got-before)
@@ -305,9 +306,9 @@ func TestHookVerdict(t *testing.T) {
 			w.a.Close()
 			a := hookNode(t, w.n, w.n.realDir(), c.script, c.timeout)
 			w.n.run(a)
-			nodetest.Eventually(t, "the version before is in use",
+			wait.Until(t, "the version before is in use",
 				func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
-			nodetest.Eventually(t, "it ran for that again", func() bool {
+			wait.Until(t, "it ran for that again", func() bool {
 				return testutil.ToFloat64(a.Counters().HookRuns().WithLabelValues("qos_policy", "ok")) >= 1
 			})
 			if got := testutil.ToFloat64(a.Counters().HookRuns().WithLabelValues("qos_policy", "error")); got != 1 {

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // joinedNode returns a node that holds two versions of the trust bundle (10 and 11)
@@ -320,7 +321,7 @@ func TestLostMarksMend(t *testing.T) {
 	f.Must(n.Disk.FS().Remove(n.Path(dir.MarksBName)))
 	a := n.mustOpen()
 	n.run(a)
-	nodetest.Eventually(t, "what holds now is in use", func() bool { return a.Unready() == "" && bootVersion(a) != 0 })
+	wait.Until(t, "what holds now is in use", func() bool { return a.Unready() == "" && bootVersion(a) != 0 })
 }
 
 // The parts of a directory name one node.

@@ -24,6 +24,7 @@ import (
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // routed is a node that holds routes, with all that degraded mode can allow.
@@ -58,7 +59,7 @@ func localConfig(t *testing.T, f *nodetest.Fleet, n *node, a *agent.Agent) fealt
 	t.Helper()
 	a.Serve("", filepath.Join(socketDir(t), agent.ConfigSocketName))
 	n.run(a)
-	nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.ConfigSocket()) })
+	wait.Until(t, "the socket is served", func() bool { return accepts(a.ConfigSocket()) })
 	conn, err := mesh.DialLocal(a.ConfigSocket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -181,7 +182,7 @@ func TestWatchScope(t *testing.T) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
 	state.Notify(a.Node().Trials.Changed)
-	nodetest.Eventually(t, "the file of the routes is gone",
+	wait.Until(t, "the file of the routes is gone",
 		func() bool { return !n.Has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
 	conn, err := mesh.DialLocal(a.ConfigSocket())
@@ -271,7 +272,7 @@ func TestConfigSocket(t *testing.T) {
 		a := c.mustOpen()
 		a.Admit(tc.consumers)
 		localConfig(t, f, c, a)
-		nodetest.Eventually(t, "the mode is set", func() bool {
+		wait.Until(t, "the mode is set", func() bool {
 			info, err := os.Stat(a.ConfigSocket())
 			return err == nil && info.Mode().Perm() == tc.want
 		})

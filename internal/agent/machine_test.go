@@ -1,11 +1,7 @@
 package agent_test
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,12 +10,13 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/logs"
 )
 
 // node is a machine: its disk, and how it joins.
 type node struct {
 	*nodetest.Machine
-	said book // by the log of its agents
+	said logs.Text // by the log of its agents
 }
 
 func newNode(f *nodetest.Fleet) *node { return &node{Machine: nodetest.NewMachine(f)} }
@@ -79,39 +76,3 @@ func take(ctx context.Context, a *agent.Agent, scope string, raw []byte) error {
 
 // freshFor is how long a record of the fleet is fresh.
 const freshFor = 15 * time.Minute
-
-// A book keeps the lines of a log.
-type book struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (b *book) Write(line []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(line)
-}
-
-// forget begins a new page.
-func (b *book) forget() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.text.Reset()
-}
-
-// has reports whether a line has all of these words.
-func (b *book) has(words ...string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for line := range strings.Lines(b.text.String()) {
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
-			return true
-		}
-	}
-	return false
-}
-
-// logger writes into the book of n.
-func (n *node) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(&n.said, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}

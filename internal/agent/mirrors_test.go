@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -30,7 +31,7 @@ import (
 // withMirrors opens the node with mirrors.
 func (n *node) withMirrors(mirrors ...*signedtest.Replica) *agent.Agent {
 	n.Fleet.TB.Helper()
-	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: n.logger(), Dial: n.Fleet.Dial,
+	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: n.Fleet.Clock, Log: n.said.Logger(slog.LevelDebug), Dial: n.Fleet.Dial,
 		Release: "v0.1.0"}
 	for _, r := range mirrors {
 		cfg.Mirrors = append(cfg.Mirrors, r)
@@ -210,7 +211,7 @@ func TestMirrorAttacks(t *testing.T) {
 				if took := time.Since(began); took > fetch.CycleTime {
 					t.Errorf("it took %v", took)
 				}
-				if tc.refused == "signature" && !n.said.has("snapshot refused", "reason="+tc.refused, `source="mirror bad"`) {
+				if tc.refused == "signature" && !n.said.Has("snapshot refused", "reason="+tc.refused, `source="mirror bad"`) {
 					t.Error("no line of the log says which mirror it was")
 				}
 				for _, reason := range []string{"signature", "unavailable", "stale_record", "config_version",

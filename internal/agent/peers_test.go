@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -63,7 +64,7 @@ func (s *neighbours) dial(ctx context.Context, addr string) (net.Conn, error) {
 // open opens the agent of n, which serves peers at address if that is not blank.
 func (s *neighbours) open(n *node, address string) *agent.Agent {
 	s.f.TB.Helper()
-	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: s.f.Clock, Log: n.logger(), Dial: s.dial,
+	cfg := agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: s.f.Clock, Log: n.said.Logger(slog.LevelDebug), Dial: s.dial,
 		Release: "v0.1.0", Mirrors: s.mirrors}
 	if address != "" {
 		l := bufconn.Listen(1 << 16)
@@ -587,9 +588,9 @@ func TestPeerAttacks(t *testing.T) {
 					t.Errorf("in use are %v", inUse(a))
 				}
 				name := `source="peer data/` + liar.Node().Me().ID.Name() + `"`
-				if tc.reason == "" && !n.said.has("no news from a source", name) ||
-					tc.reason != "" && !n.said.has("snapshot refused", "reason="+tc.reason, name) {
-					t.Errorf("nothing says that it was %s, and why: %s", name, n.said.text.String())
+				if tc.reason == "" && !n.said.Has("no news from a source", name) ||
+					tc.reason != "" && !n.said.Has("snapshot refused", "reason="+tc.reason, name) {
+					t.Errorf("nothing says that it was %s, and why: %s", name, n.said.String())
 				}
 				s.at[good] = honest
 				stop := knows.run(peer)
@@ -675,8 +676,8 @@ func TestPeersHeedRevocations(t *testing.T) {
 						t.Errorf("%s came: %v, want %v", scope, all, tc.all)
 					}
 				}
-				if tc.line != nil && !n.said.has(tc.line...) {
-					t.Errorf("no line says %q: %s", tc.line, n.said.text.String())
+				if tc.line != nil && !n.said.Has(tc.line...) {
+					t.Errorf("no line says %q: %s", tc.line, n.said.String())
 				}
 				if served := answers(peer, sharing.Given) + answers(peer, sharing.TrustOnly); (served > 0) != tc.trust {
 					t.Errorf("it was served %v times", served)
@@ -702,7 +703,7 @@ func TestPeersCannotBeHeard(t *testing.T) {
 		n := newNode(f)
 		n.MustJoin()
 		a, err := agent.Open(context.Background(), agent.Config{DataDir: n.Dir, FS: n.Disk.FS(), Now: f.Clock,
-			Log: n.logger(), Dial: f.Dial, Release: "v0.1.0",
+			Log: n.said.Logger(slog.LevelDebug), Dial: f.Dial, Release: "v0.1.0",
 			Sockets: agent.Sockets{Peers: deaf{bufconn.Listen(1 << 10)}}})
 		f.Must(err)
 		a.Serve("", "")
@@ -868,12 +869,12 @@ func TestNoCoordinatorAtItsAddress(t *testing.T) {
 			"news":  func() error { a.Fetcher().Inquire(t.Context()); return nil },
 			"calls": func() error { return a.Renewal().Renew(t.Context()) },
 		} {
-			n.said.forget()
+			n.said.Reset()
 			if err := call(); err == nil && name == "calls" {
 				t.Errorf("%s: a member renewed it", name)
 			}
-			if !n.said.has("endpoint rejected", "endpoint="+signedtest.Coordinator, "reason=IdentityMismatch") {
-				t.Errorf("%s: no line names it: %s", name, n.said.text.String())
+			if !n.said.Has("endpoint rejected", "endpoint="+signedtest.Coordinator, "reason=IdentityMismatch") {
+				t.Errorf("%s: no line names it: %s", name, n.said.String())
 			}
 		}
 	})

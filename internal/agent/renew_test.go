@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 func TestRenew(t *testing.T) {
@@ -244,9 +245,9 @@ func TestRejoinAfterExpiry(t *testing.T) {
 				t.Fatal("an expired identity is presented")
 			}
 			n.run(a)
-			nodetest.Eventually(t, "the node is back", func() bool { return a.Unready() == "" })
+			wait.Until(t, "the node is back", func() bool { return a.Unready() == "" })
 			// A renewal may be under way already: the cluster is then one key ahead.
-			nodetest.Eventually(t, "node and cluster agree on the key", func() bool {
+			wait.Until(t, "node and cluster agree on the key", func() bool {
 				return f.Member(a.Node().Me().ID).Key == a.Node().SVID().Key.ID
 			})
 			if f.Count(&f.Seen.Clones) != 0 {

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/signed/signedtest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // socketDir returns a folder whose path is short enough for a socket.
@@ -46,7 +47,7 @@ func served(t *testing.T, f *nodetest.Fleet, n *node) (*agent.Agent, fealtyv1.No
 	a := n.mustOpen()
 	a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
 	stop := n.run(a)
-	nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+	wait.Until(t, "the socket is served", func() bool { return accepts(a.Socket()) })
 	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -58,7 +59,7 @@ func TestGetNode(t *testing.T) {
 	n := newNode(f)
 	r := n.MustJoin()
 	a, client, _ := served(t, f, n)
-	nodetest.Eventually(t, "it is connected", func() bool {
+	wait.Until(t, "it is connected", func() bool {
 		resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil && resp.GetConnected()
 	})
@@ -130,7 +131,7 @@ func TestLeave(t *testing.T) {
 			a.Serve(filepath.Join(socketDir(t), dir.SocketName), "")
 			done := make(chan error, 1)
 			go func() { done <- a.Run(context.Background()) }()
-			nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+			wait.Until(t, "the socket is served", func() bool { return accepts(a.Socket()) })
 			conn, err := mesh.DialLocal(a.Socket())
 			f.Must(err)
 			defer conn.Close()
@@ -294,7 +295,7 @@ func TestSocketLeftBehind(t *testing.T) {
 	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	defer conn.Close()
-	nodetest.Eventually(t, "it answers", func() bool {
+	wait.Until(t, "it answers", func() bool {
 		_, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 		return err == nil
 	})
@@ -315,7 +316,7 @@ func TestTakenSocketIsTold(t *testing.T) {
 	f.Must(err)
 	a.ServeMetrics(probes)
 	n.run(a)
-	nodetest.Eventually(t, "the socket is served", func() bool { return accepts(a.Socket()) })
+	wait.Until(t, "the socket is served", func() bool { return accepts(a.Socket()) })
 	conn, err := mesh.DialLocal(a.Socket())
 	f.Must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -342,12 +343,12 @@ func TestTakenSocketIsTold(t *testing.T) {
 	other.SetUnlinkOnClose(false)
 	f.Must(os.Rename(aside, a.Socket()))
 	// The connection from before leads to the agent still.
-	nodetest.Eventually(t, "the agent tells of it", func() bool { return len(lost()) == 1 && strings.Contains(lost()[0], a.Socket()) })
+	wait.Until(t, "the agent tells of it", func() bool { return len(lost()) == 1 && strings.Contains(lost()[0], a.Socket()) })
 	if code, body := readiness(); code != 503 || !strings.Contains(body, a.Socket()) {
 		t.Errorf("readiness: %d %s", code, body)
 	}
 	f.Must(other.Close())
-	nodetest.Eventually(t, "it is taken back", func() bool { return len(lost()) == 0 })
+	wait.Until(t, "it is taken back", func() bool { return len(lost()) == 0 })
 	if code, body := readiness(); code != 200 {
 		t.Errorf("readiness after that: %d %s", code, body)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 func TestHealth(t *testing.T) {
@@ -226,7 +227,7 @@ func TestWatchdog(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	for range 2 {
 		before := f.C.SelfChecked().Get()
-		coordinatortest.Within(t, "a self-check comes through", func() bool {
+		wait.Until(t, "a self-check comes through", func() bool {
 			return !f.C.SelfChecked().Get().Equal(before)
 		})
 	}

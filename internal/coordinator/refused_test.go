@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Strangers beyond the room for them give way, and an operator can see it.
@@ -32,7 +33,7 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 			}
 		})
 	}
-	coordinatortest.Within(t, "a refusal is counted", func() bool {
+	wait.Until(t, "a refusal is counted", func() bool {
 		return coordinatortest.CounterOf(f.C.Registry(), "fealty_connections_refused_total") > 0
 	})
 }

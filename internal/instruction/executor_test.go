@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 const (
@@ -138,7 +139,7 @@ func (w *world) of(id string) *fealtyv1.Instruction {
 // signed waits until the leader signed an instruction.
 func (w *world) signed(id string) {
 	w.t.Helper()
-	coordinatortest.Within(w.t, "it is signed", func() bool {
+	wait.Until(w.t, "it is signed", func() bool {
 		term := w.f.C.Rooms().Election.Message().GetTerm()
 		return term != 0 && w.of(id).GetTerm() == term
 	})
@@ -202,7 +203,7 @@ func TestTakenOver(t *testing.T) {
 	before := w.of("one").GetTerm()
 	w.f.Restart()
 	w.admin = fealtyv1.NewInstructionServiceClient(w.f.LocalConn())
-	coordinatortest.Within(t, "the next leader signs it", func() bool { return w.of("one").GetTerm() > before })
+	wait.Until(t, "the next leader signs it", func() bool { return w.of("one").GetTerm() > before })
 
 	// It heard of the next leader, and then what the one before said: the answer of that one
 	// counts for nothing, whatever else is in it.
@@ -254,7 +255,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("it did %q, which was over by its clock", w.does)
 	}
 	w.f.Advance(instruction.Lasts)
-	coordinatortest.Within(t, "it expired", func() bool {
+	wait.Until(t, "it expired", func() bool {
 		return w.of("late").GetOutcome() == fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_EXPIRED
 	})
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/timeout"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestAuditAltered alters the log in the store, where no coordinator sees it: verify finds it at
@@ -466,7 +467,7 @@ func TestAuditOverMoves(t *testing.T) {
 	}
 	// Its own loop vouches under its new keys.
 	var r *auditlog.Report
-	coordinatortest.Within(t, "the log verifies under the new keys", func() bool {
+	wait.Until(t, "the log verifies under the new keys", func() bool {
 		r = coordinatortest.AuditReport(t, f.C, f.Store, f.Clock())
 		return r.Uncovered == 0 && r.Wrong == 0
 	})

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -66,24 +65,6 @@ func FormOf(text, secret []byte) string {
 		}
 	}
 	return ""
-}
-
-// SyncBuffer is a buffer that several goroutines write to.
-type SyncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *SyncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *SyncBuffer) Bytes() []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return bytes.Clone(s.b.Bytes())
 }
 
 // ErrCrash is what a fault point fails with where a test plays a crash.
@@ -297,19 +278,6 @@ func GetStatus(f *Fleet) *fealtyv1.GetStatusResponse {
 		f.T.Fatal(err)
 	}
 	return st
-}
-
-// Within waits until cond holds, for a minute. It looks often at first and then ever more
-// seldom: a look may cost a call, and most of the waiting is for a time that has to pass.
-func Within(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for began := time.Now(); !cond(); {
-		waited := time.Since(began)
-		if waited > time.Minute {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(min(max(waited/8, time.Millisecond), 50*time.Millisecond))
-	}
 }
 
 // KeyNumber is the n-th of keys that nobody has.

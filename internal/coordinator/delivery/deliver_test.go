@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A newer record over the same header goes without the content, and what a member
@@ -150,7 +151,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 		}
 	}
 	// The last one is counted after it was sent.
-	coordinatortest.Within(t, "seven are counted", func() bool { return sent()-was >= 7 })
+	wait.Until(t, "seven are counted", func() bool { return sent()-was >= 7 })
 }
 
 // acting is a member as it takes what it is sent, in any form: it verifies all of it,

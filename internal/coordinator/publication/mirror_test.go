@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // The content that a coordinator publishes is in the publish directory too, and
@@ -34,7 +35,7 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.Within(t, "the member's header is in the directory", func() bool {
+	wait.Until(t, "the member's header is in the directory", func() bool {
 		if tree, err = mirror.Open(f.Context(), source, coordinatortest.Cluster); err != nil {
 			return false
 		}
@@ -83,7 +84,7 @@ func TestPublishDir(t *testing.T) {
 		t.Errorf("the pointer has mode %v, %v: its group may read it, others may not", info.Mode(), err)
 	}
 	// It is counted after it can be seen.
-	coordinatortest.Within(t, "a write is counted",
+	wait.Until(t, "a write is counted",
 		func() bool {
 			return coordinatortest.CounterOf(f.C.Registry(), "fealty_publish_dir_writes_total", "written") >= 1
 		})
@@ -100,7 +101,7 @@ func TestPublishDirFails(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir = dir })
 	joined := f.Member("db-1")
 	publishedFor(f, joined.ID)
-	coordinatortest.Within(t, "the failure is a finding", func() bool {
+	wait.Until(t, "the failure is a finding", func() bool {
 		st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +125,7 @@ func TestPublishDirFails(t *testing.T) {
 func publishedFor(f *coordinatortest.Fleet, id identity.ID) publication.Published {
 	f.T.Helper()
 	var out publication.Published
-	coordinatortest.Within(f.T, "the member's node_runtime is published", func() bool {
+	wait.Until(f.T, "the member's node_runtime is published", func() bool {
 		p := f.C.Rooms().Publication.View()
 		if !p.Serves() {
 			return false

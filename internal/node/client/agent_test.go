@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -107,7 +108,7 @@ func TestBesideAnAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.Within(t, "the ban is believed", func() bool {
+	wait.Until(t, "the ban is believed", func() bool {
 		a.Look()
 		m, err := a.Source().Current(t.Context())
 		return err == nil && m.Bundle().Banned(banned, identity.KeyID{})
@@ -188,7 +189,7 @@ func TestAFolderOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.Within(t, "the agent believes the ban", func() bool { return bans(live) })
+	wait.Until(t, "the agent believes the ban", func() bool { return bans(live) })
 	put(t, folder, seen)
 	if err := os.Remove(filepath.Join(seen, filepath.FromSlash(dir.SVIDName))); err != nil {
 		t.Fatal(err)

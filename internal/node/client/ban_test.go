@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A connection of a banned member ends at every end endWithin after the ban was acknowledged, of
@@ -90,7 +91,7 @@ func TestBanEndsWhatIsOpenInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	banned := stolen.ID
-	coordinatortest.Within(t, "the agent believes the ban", func() bool {
+	wait.Until(t, "the agent believes the ban", func() bool {
 		a.Look()
 		m, err := a.Source().Current(t.Context())
 		return err == nil && m.Bundle().Banned(banned, identity.KeyID{})

@@ -244,19 +244,6 @@ func (f *Fleet) Member(id identity.ID) signedtest.Member {
 	return *m
 }
 
-// Eventually waits until cond holds. It looks again after each short while, because
-// what it waits for is on the other side of a network.
-func Eventually(tb testing.TB, what string, cond func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for !cond() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // Of the nodes in these tests.
 var (
 	AllCompanions = slices.Sorted(slices.Values(state.Scopes[len(state.Foundations):]))

@@ -10,31 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/test/logs"
 )
-
-// logText is a log that is read while it is written.
-type logText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // TestNewcomers: who holds a lock is told of processes that were refused it, by their number, and at most once a minute. Who is
 // refused is still told who holds it.
@@ -63,8 +45,8 @@ func TestNewcomers(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		var log logText
-		go durable.TellNewcomers(ctx, slog.New(slog.NewTextHandler(&log, nil)))
+		var log logs.Text
+		go durable.TellNewcomers(ctx, log.Logger(slog.LevelInfo))
 		told := func(want int, pid int) {
 			t.Helper()
 			synctest.Wait()

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 func listen(t *testing.T, path string) (*localsocket.Listener, error) {
@@ -59,16 +59,6 @@ func hear(path string) string {
 	defer c.Close()
 	word, _ := io.ReadAll(c)
 	return string(word)
-}
-
-// until waits until f holds.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
 }
 
 // A socket of a dead process gives way; somebody's file does not.
@@ -181,7 +171,7 @@ func TestPathIsTakenBack(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a removed socket is served again", func() bool { return hear(path) == "ours" })
+	wait.Until(t, "a removed socket is served again", func() bool { return hear(path) == "ours" })
 
 	other, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + ".other", Net: "unix"})
 	if err != nil {
@@ -192,12 +182,12 @@ func TestPathIsTakenBack(t *testing.T) {
 	if err := os.Rename(path+".other", path); err != nil { // in one step: it is never free
 		t.Fatal(err)
 	}
-	until(t, "a socket that another serves is told", func() bool { return errors.Is(l.Lost(), localsocket.ErrInUse) })
+	wait.Until(t, "a socket that another serves is told", func() bool { return errors.Is(l.Lost(), localsocket.ErrInUse) })
 	if got := hear(path); got != "theirs" {
 		t.Errorf("%q serves there, want who took it", got)
 	}
 	other.Close() // its file stays, and leads to nobody
-	until(t, "the path of one that is gone is taken back", func() bool { return hear(path) == "ours" })
+	wait.Until(t, "the path of one that is gone is taken back", func() bool { return hear(path) == "ours" })
 	if err := l.Lost(); err != nil {
 		t.Errorf("it is told as lost still: %v", err)
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/provider"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 const cluster = "prod.example"
@@ -522,25 +523,15 @@ func TestOutputIsBounded(t *testing.T) {
 	ok(a.Create(t.Context(), o))
 	until(t, a, o.Machine, provider.Idle)
 	ok(a.Configure(t.Context(), o))
-	await(t, "the end of it is put aside", func() bool { return s.cut(o.Machine) })
+	wait.Until(t, "the end of it is put aside", func() bool { return s.cut(o.Machine) })
 	s.put(o.Machine, "on")
-	await(t, "what follows", func() bool {
+	wait.Until(t, "what follows", func() bool {
 		text, err := os.ReadFile(filepath.Join(s.dir, "work", o.Machine, "output"))
 		return err == nil && len(text) < process.MaxOutput/2 && strings.HasSuffix(string(text), "on\n")
 	})
 	until(t, a, o.Machine, provider.Configured)
 	ok(a.Drain(t.Context(), o))
 	until(t, a, o.Machine, provider.Idle)
-}
-
-// await waits for something to be seen.
-func await(t *testing.T, what string, seen func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !seen(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never seen: %s", what)
-		}
-	}
 }
 
 // put puts a file into the folder of a machine.
@@ -590,12 +581,12 @@ func TestOutputWhileTheProviderIsAway(t *testing.T) {
 	s.put("later-2", "end")
 	for _, id := range []string{"later-1", "later-2"} {
 		s.put(id, "on")
-		await(t, id+" wrote all of it", func() bool { return s.size(id, "output") == 20_000_000 })
+		wait.Until(t, id+" wrote all of it", func() bool { return s.size(id, "output") == 20_000_000 })
 	}
-	await(t, "later-2 ended", func() bool { return !runs(pids["later-2"]) })
+	wait.Until(t, "later-2 ended", func() bool { return !runs(pids["later-2"]) })
 	s.start()
 	a = s.shard(identity.Shard, "a", life(2, first), 1)
-	await(t, "the output of later-1 is cut", func() bool { return s.cut("later-1") })
+	wait.Until(t, "the output of later-1 is cut", func() bool { return s.cut("later-1") })
 	until(t, a, "later-2", provider.Failed)
 	if !s.cut("later-2") {
 		t.Errorf("the output of a machine that ended has %d bytes, and %d beside", s.size("later-2", "output"),
@@ -604,10 +595,10 @@ func TestOutputWhileTheProviderIsAway(t *testing.T) {
 	if m := until(t, a, "later-1", provider.Configured); !runs(pids["later-1"]) {
 		t.Errorf("%+v: its process %d does not run", m, pids["later-1"])
 	}
-	await(t, "stubborn-1 listens", func() bool { return s.size("stubborn-1", "output") > 0 })
+	wait.Until(t, "stubborn-1 listens", func() bool { return s.size("stubborn-1", "output") > 0 })
 	ok(a.Drain(t.Context(), at("stubborn-1")))
 	// It may be cut before all is written: what follows then stays, up to the bound.
-	await(t, "the output of stubborn-1 is cut while it is drained", func() bool { return s.size("stubborn-1", "output.1") == process.KeptOutput })
+	wait.Until(t, "the output of stubborn-1 is cut while it is drained", func() bool { return s.size("stubborn-1", "output.1") == process.KeptOutput })
 	if !runs(pids["stubborn-1"]) {
 		t.Error("stubborn-1 ended before it was told to")
 	}
@@ -645,7 +636,7 @@ func TestFilesAreBounded(t *testing.T) {
 	pid := s.pidOf("endless-1")
 	s.stop()
 	s.put("endless-1", "on")
-	await(t, "endless-1 ends", func() bool { return !runs(pid) })
+	wait.Until(t, "endless-1 ends", func() bool { return !runs(pid) })
 	if n := s.size("endless-1", "output"); n != process.LeastFile {
 		t.Errorf("it wrote %d bytes, limit %d", n, process.LeastFile)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/internal/shard/session"
+	"github.com/fealty-io/fealty/test/logs"
 )
 
 const cluster = "test.example"
@@ -91,31 +92,13 @@ func (d *desk) cycle(change func()) {
 	d.changed = make(chan struct{})
 }
 
-// lines are what was logged.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
-
 // serve serves sessions at a desk to whom peer says, with the authorization of the API
 // before them or without.
 type serve struct {
 	t    *testing.T
 	desk *desk
 	room *session.Server
-	log  *lines
+	log  *logs.Text
 	conn *grpc.ClientConn
 
 	mu   sync.Mutex
@@ -136,9 +119,9 @@ func start(t *testing.T, authorized bool) *serve {
 
 func startWith(t *testing.T, authorized bool, cfg session.Config) *serve {
 	t.Helper()
-	s := &serve{t: t, desk: newDesk(), log: &lines{}}
+	s := &serve{t: t, desk: newDesk(), log: new(logs.Text)}
 	s.as(identity.Operator, "red")
-	log := slog.New(slog.NewTextHandler(s.log, nil))
+	log := s.log.Logger(slog.LevelInfo)
 	cfg.Name, cfg.Shard, cfg.Term, cfg.Log = "s1", s.desk, func() int64 { return 7 }, log
 	room, err := session.New(cfg)
 	if err != nil {
@@ -314,8 +297,8 @@ func TestForged(t *testing.T) {
 				l.say(req)
 			}
 			l.ends(name, codes.PermissionDenied)
-			if refused := s.room.Refused(); !authorized && (refused != 1 || !s.log.has("somebody spoke for a tenant")) ||
-				authorized && (refused != 0 || !s.log.has("level=WARN") && !s.log.has("level=ERROR")) {
+			if refused := s.room.Refused(); !authorized && (refused != 1 || !s.log.Has("somebody spoke for a tenant")) ||
+				authorized && (refused != 0 || !s.log.Has("level=WARN") && !s.log.Has("level=ERROR")) {
 				t.Errorf("%s: %d are counted, with authorization: %v", name, refused, authorized)
 			}
 			if rows := s.desk.Rows(); len(rows) != 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // impatient finds out soon that nobody answers.
@@ -117,9 +118,9 @@ func TestNobodyAnswers(t *testing.T) {
 		}
 		p.AloneWhen(0, []byte(mark), fate)
 		c := s.Begin(t.Context(), tx)
-		waitFor(t, "the commit", func() bool { return !p.Pending() })
+		wait.Until(t, "the commit", func() bool { return !p.Pending() })
 		if arrives {
-			waitFor(t, "its arrival", func() bool { e, _ := direct.Get(t.Context(), "k"); return string(e.Value) == mark })
+			wait.Until(t, "its arrival", func() bool { e, _ := direct.Get(t.Context(), "k"); return string(e.Value) == mark })
 		}
 		p.BlackHole()
 		if _, err := c.Wait(); !errors.Is(err, store.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
@@ -134,7 +135,7 @@ func TestNobodyAnswers(t *testing.T) {
 		if (err == nil) != arrives || err != nil && !errors.Is(err, store.ErrNotFound) {
 			t.Fatalf("Outcome: %v; it arrived: %v", err, arrives)
 		}
-		waitFor(t, "the server", func() bool { _, err := s.Get(t.Context(), "warm"); return err == nil })
+		wait.Until(t, "the server", func() bool { _, err := s.Get(t.Context(), "warm"); return err == nil })
 		if _, err := s.Commit(t.Context(), tx); (err == nil) != arrives || err != nil && !errors.Is(err, store.ErrVoided) {
 			t.Fatalf("Commit again: %v; it arrived: %v", err, arrives)
 		}
@@ -216,11 +217,11 @@ func TestSilentMember(t *testing.T) {
 			mustCommit(t, other, put("k", "heard"))
 			hear("heard")
 			// A read of theirs would notice, too.
-			waitFor(t, "them to wait", func() bool { return silence.via[:len(p.Addr())] != p.Addr() || p.Quiet() > 50*time.Millisecond })
+			wait.Until(t, "them to wait", func() bool { return silence.via[:len(p.Addr())] != p.Addr() || p.Quiet() > 50*time.Millisecond })
 			if err := silence.on(); err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, "a commit past the silent member", func() bool { _, err := other.Commit(ctx, put("k", "after")); return err == nil })
+			wait.Until(t, "a commit past the silent member", func() bool { _, err := other.Commit(ctx, put("k", "after")); return err == nil })
 			hear("after") // while the member is silent still
 			if err := silence.over(); err != nil {
 				t.Fatal(err)
@@ -276,7 +277,7 @@ func TestCompacted(t *testing.T) {
 		}
 		listed <- err
 	}()
-	waitFor(t, "the second page", func() bool { return !p.Pending() })
+	wait.Until(t, "the second page", func() bool { return !p.Pending() })
 	now, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte("elsewhere")})
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +320,7 @@ func TestHalfMoved(t *testing.T) {
 	// After some steps: the first is the entry of m/000, which is then read again.
 	p.AloneWhen(0, []byte(prefix+"/e/m/300"+"\x12"), proxytest.CutBefore)
 	c := s.Begin(t.Context(), large)
-	waitFor(t, "the middle of the move", func() bool { return !p.Pending() })
+	wait.Until(t, "the middle of the move", func() bool { return !p.Pending() })
 	r, err := c.Wait()
 	if err != nil {
 		t.Fatalf("Commit: %v, though it was decided", err)
@@ -375,7 +376,7 @@ func TestHalfMoved(t *testing.T) {
 	check(t)
 	p.Heal()
 	mustAgain := func() bool { _, err := s.Commit(t.Context(), put("back", "x")); return err == nil }
-	waitFor(t, "the first writer", mustAgain)
+	wait.Until(t, "the first writer", mustAgain)
 	direct.Get(t.Context(), "back")
 }
 
@@ -392,7 +393,7 @@ func TestHalfMovedLeavesNothing(t *testing.T) {
 	for _, last := range []bool{false, true} {
 		direct := openAt(t, server.URL(prefix), o)
 		old := mustCommit(t, direct, store.Tx{Put: []store.Write{{Key: "x", Value: bytes.Repeat([]byte("o"), 10<<10)}}})
-		waitFor(t, "its log to go", func() bool {
+		wait.Until(t, "its log to go", func() bool {
 			mustCommit(t, direct, put("tick", "tock"))
 			return readAll(t, prefix)[fmt.Sprintf("l/%016x/0000", uint64(old))] == ""
 		})
@@ -413,7 +414,7 @@ func TestHalfMovedLeavesNothing(t *testing.T) {
 		// With a value after it: the follower names this key too, as the end of what it reads.
 		p.AloneWhen(0, fmt.Appendf(nil, "%s/l/%016x/0000\x12", prefix, next), proxytest.CutBefore)
 		c := s.Begin(t.Context(), large)
-		waitFor(t, "the last step", func() bool { return !p.Pending() })
+		wait.Until(t, "the last step", func() bool { return !p.Pending() })
 		if _, err := c.Wait(); err != nil {
 			t.Fatalf("Commit: %v, though it was decided", err)
 		}
@@ -428,7 +429,7 @@ func TestHalfMovedLeavesNothing(t *testing.T) {
 			}
 		}
 		p.Heal()
-		waitFor(t, "the first writer", func() bool { _, err := s.Commit(t.Context(), put("back", "x")); return err == nil })
+		wait.Until(t, "the first writer", func() bool { _, err := s.Commit(t.Context(), put("back", "x")); return err == nil })
 	}
 }
 
@@ -492,7 +493,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 	// Entries take a key each, those that stand apart one more for each 512 KiB:
 	// kept 2, large 4, k0 to k2 one each at most. Of 8 to 16 commits there is log.
-	waitFor(t, "old changes to go", func() bool {
+	wait.Until(t, "old changes to go", func() bool {
 		count := map[string]int{}
 		for k := range readAll(t, prefix) {
 			count[k[:2]]++
@@ -508,7 +509,7 @@ func TestNothingLeft(t *testing.T) {
 		mustCommit(t, s, put("short", "short"))
 	}
 	want["short"] = []byte("short")
-	waitFor(t, "the long values to go", func() bool {
+	wait.Until(t, "the long values to go", func() bool {
 		for k := range readAll(t, prefix) {
 			if strings.HasPrefix(k, "b/") {
 				return false
@@ -563,7 +564,7 @@ func TestFull(t *testing.T) {
 	}
 	check()
 	raiseQuota(t, c)
-	waitFor(t, "space", func() bool {
+	wait.Until(t, "space", func() bool {
 		r, err := s.Commit(t.Context(), put(last, "x"))
 		acked[last] = r
 		return err == nil
@@ -615,9 +616,9 @@ func TestLateRequest(t *testing.T) {
 	// anew, nobody tells anything any more, and so it fails.
 	second.When(0, []byte(prefix+"/e/k"), proxytest.LoseBoth)
 	c := s.Begin(t.Context(), put("k", "late"))
-	waitFor(t, "the request", func() bool { return !first.Pending() })
+	wait.Until(t, "the request", func() bool { return !first.Pending() })
 	first.BlackHole()
-	waitFor(t, "the answer of the second", func() bool { return !second.Pending() })
+	wait.Until(t, "the answer of the second", func() bool { return !second.Pending() })
 	second.BlackHole()
 	_, err := c.Wait()
 	if err == nil || errors.Is(err, store.ErrUnknownOutcome) {

@@ -23,6 +23,8 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
+	"github.com/fealty-io/fealty/test/logs"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // users makes the user fealty, who may do everything under prefix, with a password, and switches authentication on. change
@@ -98,8 +100,8 @@ func TestCredentialsRotate(t *testing.T) {
 		p := proxytest.New(t, m.Addr())
 		between, addrs = append(between, p), append(addrs, p.Addr())
 	}
-	var log logged
-	patient := etcd.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	var log logs.Text
+	patient := etcd.Options{Log: log.Logger(slog.LevelInfo)}
 	s := openAt(t, strings.Replace(url(ca, cert, key, password), c.Addrs(), strings.Join(addrs, ","), 1), patient)
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -181,7 +183,7 @@ func TestCredentialsRotate(t *testing.T) {
 	for _, m := range c.Members {
 		must(errors.Join(m.Stop(), m.Start()))
 	}
-	waitFor(t, "the servers", func() bool { _, err := s.Commit(t.Context(), put("k", "v")); return err == nil })
+	wait.Until(t, "the servers", func() bool { _, err := s.Commit(t.Context(), put("k", "v")); return err == nil })
 	restarting.Store(false)
 	end()
 	refusedWith(t, url(ca, file("old.pem"), file("old.key"), password), wrong) // why may be lost with the connection
@@ -222,23 +224,5 @@ func TestCredentialsRotate(t *testing.T) {
 		t.Errorf("servers of a root that is gone: %v", err)
 	}
 	replace(t, ca, next.Root)
-	waitFor(t, "the servers whose root is back", func() bool { _, err := s.Get(t.Context(), "k"); return err == nil })
-}
-
-// logged is a log that several write.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	wait.Until(t, "the servers whose root is back", func() bool { _, err := s.Get(t.Context(), "k"); return err == nil })
 }

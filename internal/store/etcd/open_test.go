@@ -17,6 +17,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 func refused(t testing.TB, url string) error {
@@ -213,7 +214,7 @@ func TestLogin(t *testing.T) {
 	}
 
 	again(t, c, c.Kill)
-	waitFor(t, "another login", func() bool { _, err := s.Commit(t.Context(), put("k", "2")); return err == nil })
+	wait.Until(t, "another login", func() bool { _, err := s.Commit(t.Context(), put("k", "2")); return err == nil })
 	if e, err := s.Get(t.Context(), "k"); err != nil || string(e.Value) != "2" {
 		t.Fatalf("Get: %q, %v", e.Value, err)
 	}
@@ -234,7 +235,7 @@ func TestInspect(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var problems string
-	waitFor(t, "the report", func() bool { r, err = etcd.Inspect(ctx, c.URL(prefix), impatient); return err == nil })
+	wait.Until(t, "the report", func() bool { r, err = etcd.Inspect(ctx, c.URL(prefix), impatient); return err == nil })
 	for _, p := range r.Problems {
 		problems += p.What + "\n"
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestOutages: why the servers do not do what is asked is told apart, with their own words, and is over by itself.
@@ -50,10 +51,10 @@ func TestOutages(t *testing.T) {
 	change("another one")
 	calls(store.LoginRefused, "authentication failed")
 	do(nil, os.WriteFile(file, []byte("another one"), 0o600))
-	waitFor(t, "another login", func() bool { _, err := s.Commit(t.Context(), put("k", "2")); return err == nil })
+	wait.Until(t, "another login", func() bool { _, err := s.Commit(t.Context(), put("k", "2")); return err == nil })
 
 	do(nil, c.Stop())
 	calls(store.Unreachable, "")
 	do(nil, c.Start())
-	waitFor(t, "the servers", func() bool { _, err := s.Commit(t.Context(), put("k", "3")); return err == nil })
+	wait.Until(t, "the servers", func() bool { _, err := s.Commit(t.Context(), put("k", "3")); return err == nil })
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // relay is a server that hands calls on to a real one, and whose watches say that they
@@ -78,7 +79,7 @@ func TestSilentWatch(t *testing.T) {
 	prefix := server.Prefix()
 	s := openAt(t, server.URLVia(r.serve(t), prefix), impatient)
 	other := openAt(t, server.URL(prefix), etcd.Options{})
-	waitFor(t, "a watch", func() bool { return r.watches.Load() > 0 })
+	wait.Until(t, "a watch", func() bool { return r.watches.Load() > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	began := r.watches.Load()
@@ -92,7 +93,7 @@ func TestSilentWatch(t *testing.T) {
 		}
 		mustCommit(t, other, put("k", string(rune(e.Value[0]+1))))
 	}
-	waitFor(t, "another watch", func() bool { return r.watches.Load() > began })
+	wait.Until(t, "another watch", func() bool { return r.watches.Load() > began })
 }
 
 // TestCompactionOfEverything: with compaction=everything a store gives up what etcd keeps
@@ -134,10 +135,10 @@ func TestCompactionOfEverything(t *testing.T) {
 		made = append(made, mustCommit(t, s, put("k", fmt.Sprint(i))))
 		if i%(kept/4) == 0 {
 			// Further behind than what is kept it would be told so.
-			waitFor(t, "who follows", func() bool { return len(heard) == len(made) || len(following) > 0 })
+			wait.Until(t, "who follows", func() bool { return len(heard) == len(made) || len(following) > 0 })
 		}
 	}
-	waitFor(t, "the compaction", compacted)
+	wait.Until(t, "the compaction", compacted)
 	made = append(made, mustCommit(t, s, put("k", "last")))
 	if err := <-following; err != nil {
 		t.Fatalf("who keeps up was told: %v", err)

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,9 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
+	"github.com/fealty-io/fealty/test/logs"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // impatient is for tests in which answers do not come.
@@ -87,7 +88,7 @@ func TestLostCommit(t *testing.T) {
 				if _, err := direct.Get(t.Context(), c.name); !errors.Is(err, store.ErrNotFound) {
 					t.Fatalf("Get: %v", err)
 				}
-				waitFor(t, "the next commit", func() bool { _, err := s.Commit(t.Context(), tx); return err == nil })
+				wait.Until(t, "the next commit", func() bool { _, err := s.Commit(t.Context(), tx); return err == nil })
 				return
 			}
 			// Every caller gets the same, final answer.
@@ -123,14 +124,14 @@ func TestLostGroup(t *testing.T) {
 	var again store.Revision
 	// One job is waiting for the lock, the others gather behind it.
 	first := s.Begin(t.Context(), put("first", "1"))
-	waitFor(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
+	wait.Until(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
 	wg.Go(func() { _, wrote = s.Commit(t.Context(), put("wrote", "1")) })
 	wg.Go(func() { _, conflict = s.CompareAndSwap(t.Context(), "known", knownAt+1000, nil) })
 	wg.Go(func() { again, repeated = s.Commit(t.Context(), known) })
-	waitFor(t, "the group to gather", func() bool { return s.Queued() == 3 })
+	wait.Until(t, "the group to gather", func() bool { return s.Queued() == 3 })
 	// A conflict with what the group itself writes.
 	wg.Go(func() { _, late = s.CompareAndSwap(t.Context(), "wrote", 1000, nil) })
-	waitFor(t, "the group to gather", func() bool { return s.Queued() == 4 })
+	wait.Until(t, "the group to gather", func() bool { return s.Queued() == 4 })
 	p.WhenAgain(1, "fealty_commit", proxytest.LoseAnswer)
 	release()
 	if _, err := first.Wait(); err != nil {
@@ -334,11 +335,11 @@ func TestNotices(t *testing.T) {
 	release := hold(t, database)
 	var wg sync.WaitGroup
 	first := s.Begin(t.Context(), put("first", ""))
-	waitFor(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
+	wait.Until(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
 	for i := range 20 {
 		wg.Go(func() { mustCommit(t, s, put(fmt.Sprint("group/", i), "x")) })
 	}
-	waitFor(t, "the group to gather", func() bool { return s.Queued() == 20 })
+	wait.Until(t, "the group to gather", func() bool { return s.Queued() == 20 })
 	release()
 	wg.Wait()
 	if _, err := first.Wait(); err != nil {
@@ -397,8 +398,8 @@ func TestCommitRefused(t *testing.T) {
 // TestNoticesRefused: a full queue of notices stops the notices, not the commits.
 func TestNoticesRefused(t *testing.T) {
 	database := server.Database(t)
-	var log safeBuffer
-	s := openAt(t, server.URL(database), postgres.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var log logs.Text
+	s := openAt(t, server.URL(database), postgres.Options{Log: log.Logger(slog.LevelInfo)})
 	other := openAt(t, server.URL(database), postgres.Options{Heartbeat: 50 * time.Millisecond})
 	fail(t, database, "54000", 1)
 	follow(t, other, func(round int) (string, string) {
@@ -411,23 +412,6 @@ func TestNoticesRefused(t *testing.T) {
 	}
 }
 
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer // guarded by mu
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // TestGroupFailsAlone: of a group that the server refuses, what it can store is
 // stored.
 func TestGroupFailsAlone(t *testing.T) {
@@ -437,7 +421,7 @@ func TestGroupFailsAlone(t *testing.T) {
 	server.Exec(t, database, "alter table fealty_kv add constraint no_bad check (key <> 'bad')")
 	release := hold(t, database)
 	first := s.Begin(t.Context(), put("first", ""))
-	waitFor(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
+	wait.Until(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -447,7 +431,7 @@ func TestGroupFailsAlone(t *testing.T) {
 		}
 		wg.Go(func() { _, errs[i] = s.Commit(t.Context(), put(key, "x")) })
 	}
-	waitFor(t, "the group to gather", func() bool { return s.Queued() == len(errs) })
+	wait.Until(t, "the group to gather", func() bool { return s.Queued() == len(errs) })
 	release()
 	wg.Wait()
 	first.Wait()
@@ -485,9 +469,9 @@ func TestCancelAtEachStage(t *testing.T) {
 	}
 	release := hold(t, database)
 	turn := begin("turn")
-	waitFor(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
+	wait.Until(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
 	queued := begin("queued")
-	waitFor(t, "a full queue", func() bool { return s.Queued() == 1 })
+	wait.Until(t, "a full queue", func() bool { return s.Queued() == 1 })
 	outside := begin("outside")
 	for _, c := range []call{outside, queued, turn} {
 		giveUp(c)
@@ -507,7 +491,7 @@ func TestCancelAtEachStage(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := begin("sent")
-	waitFor(t, "the table", func() bool { return waitingForLock(t, database) == 1 })
+	wait.Until(t, "the table", func() bool { return waitingForLock(t, database) == 1 })
 	giveUp(sent)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -538,14 +522,14 @@ func TestTakeover(t *testing.T) {
 		var write, takeover *postgres.Pending
 		if round%2 == 0 {
 			write = old.Begin(t.Context(), tx)
-			waitFor(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
+			wait.Until(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
 			takeover = next.Begin(t.Context(), take)
 		} else {
 			takeover = next.Begin(t.Context(), take)
-			waitFor(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
+			wait.Until(t, "the lock", func() bool { return waitingForLock(t, database) == 1 })
 			write = old.Begin(t.Context(), tx)
 		}
-		waitFor(t, "both", func() bool { return waitingForLock(t, database) == 2 })
+		wait.Until(t, "both", func() bool { return waitingForLock(t, database) == 2 })
 		release()
 		wrote, err := write.Wait()
 		took, takeErr := takeover.Wait()
@@ -652,7 +636,7 @@ func TestSynchronousStandby(t *testing.T) {
 	defer set("")
 	// The server takes a while to hear of the setting.
 	var id string
-	waitFor(t, "a commit that waits", func() bool {
+	wait.Until(t, "a commit that waits", func() bool {
 		id = store.NewTxID()
 		tx := put(id, "1")
 		tx.ID = id
@@ -673,7 +657,7 @@ func TestSynchronousStandby(t *testing.T) {
 	// An operator's cancel cuts the wait short. The one who gave up has to wait for a
 	// standby before they answer with what is visible now.
 	server.Exec(t, "postgres", fmt.Sprintf("select pg_cancel_backend(%d)", pid))
-	waitFor(t, "it to be visible", func() bool { _, err := other.Get(t.Context(), id); return err == nil })
+	wait.Until(t, "it to be visible", func() bool { _, err := other.Get(t.Context(), id); return err == nil })
 	if r, err := s.Outcome(t.Context(), id); err == nil || errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("Outcome of what no standby has: %d, %v", r, err)
 	}
@@ -687,7 +671,7 @@ func TestSynchronousStandby(t *testing.T) {
 	var waiting *postgres.Pending
 	for pid = 0; pid == 0; pid = standbyWaits() {
 		waiting = patient.Begin(t.Context(), put("cut short", "1"))
-		waitFor(t, "the commit", func() bool { return waiting.Ended() || standbyWaits() != 0 })
+		wait.Until(t, "the commit", func() bool { return waiting.Ended() || standbyWaits() != 0 })
 	}
 	server.Exec(t, "postgres", fmt.Sprintf("select pg_cancel_backend(%d)", pid))
 	if _, err := waiting.Wait(); !errors.Is(err, store.ErrUnknownOutcome) {
@@ -700,8 +684,8 @@ func TestAsynchronousReplica(t *testing.T) {
 	testlane.Nightly(t)
 	server := pgtest.New(t) // that of the others does not write to a disk, which is said too
 	database := server.Database(t)
-	var log safeBuffer
-	o := postgres.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	var log logs.Text
+	o := postgres.Options{Log: log.Logger(slog.LevelInfo)}
 	openAt(t, server.URL(database), o)
 	if log.String() != "" {
 		t.Fatalf("log of a server that is in order: %s", log.String())
@@ -711,7 +695,7 @@ func TestAsynchronousReplica(t *testing.T) {
 	replica.Stderr = &log
 	start(t, replica)
 	conn := server.Connect(t, "postgres")
-	waitFor(t, "the replica", func() bool {
+	wait.Until(t, "the replica", func() bool {
 		var n int
 		if err := conn.QueryRow(t.Context(), "select count(*) from pg_stat_replication").Scan(&n); err != nil {
 			t.Fatal(err)
@@ -792,7 +776,7 @@ func TestReadOnly(t *testing.T) {
 		}
 	}
 	set("on")
-	waitFor(t, "the server to be read-only", func() bool {
+	wait.Until(t, "the server to be read-only", func() bool {
 		r, err := s.Commit(t.Context(), put("k", "base"))
 		if err == nil {
 			base = r
@@ -811,7 +795,7 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("Get from one of several: %v, want a ServerError", err)
 	}
 	set("off")
-	waitFor(t, "the server to take writes", func() bool {
+	wait.Until(t, "the server to take writes", func() bool {
 		_, err := s.Commit(t.Context(), put("k", "again"))
 		return err == nil
 	})

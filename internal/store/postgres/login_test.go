@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // rotation is how one credential of a store is replaced while it is open.
@@ -86,7 +87,7 @@ func rotates(t *testing.T, server *pgtest.Server, database string, r rotation, r
 	defer func() { stop(); load.Wait() }()
 	working()
 	replace(working)
-	waitFor(t, "the old credential to be refused", func() bool { return r.old() != nil })
+	wait.Until(t, "the old credential to be refused", func() bool { return r.old() != nil })
 	server.Exec(t, database, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+user+"'")
 	working()
 }
@@ -184,7 +185,7 @@ func TestCertificatesRotate(t *testing.T) {
 		return "postgres://server@" + server.Addr() + "/" + database + "?" +
 			url.Values{"sslmode": {"verify-full"}, "sslcert": {cert}, "sslkey": {key}, "sslrootcert": {root}}.Encode()
 	}
-	waitFor(t, "the server to know the client's root", func() bool { return login(t, at(cert, key, root)) == nil })
+	wait.Until(t, "the server to know the client's root", func() bool { return login(t, at(cert, key, root)) == nil })
 	newCert, newKey := pgtest.Certificate(t)
 	before := filepath.Join(dir, "before.pem")
 	write(t, before, string(oldCert))
@@ -214,7 +215,7 @@ func TestCertificatesRotate(t *testing.T) {
 		server.Exec(t, database, "select pg_reload_conf()")
 		only := filepath.Join(dir, "only.pem")
 		write(t, only, string(old))
-		waitFor(t, "the server to show its new certificate", func() bool { return login(t, at(cert, key, only)) != nil })
+		wait.Until(t, "the server to show its new certificate", func() bool { return login(t, at(cert, key, only)) != nil })
 		write(t, root, string(served))
 		end()
 		working()

@@ -20,6 +20,8 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/logs"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // refused opens what must not open.
@@ -178,8 +180,8 @@ func TestPasswordIsHidden(t *testing.T) {
 		"postgres:u:hunter2@127.0.0.1",
 		"hunter2",
 	} {
-		var log safeBuffer
-		s, err := postgres.Open(t.Context(), raw, postgres.Options{Timeout: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		var log logs.Text
+		s, err := postgres.Open(t.Context(), raw, postgres.Options{Timeout: time.Second, Log: log.Logger(slog.LevelInfo)})
 		if err == nil {
 			s.Close()
 			t.Errorf("%s: opened", raw)
@@ -299,10 +301,10 @@ func TestSchemas(t *testing.T) {
 	if one.Channel() == two.Channel() {
 		t.Error("they share a channel")
 	}
-	var log safeBuffer
+	var log logs.Text
 	server.Exec(t, database, "alter database "+database+" set search_path = nowhere", "alter database "+database+" set synchronous_commit = off",
 		"alter database "+database+" set default_transaction_isolation = serializable")
-	s := openAt(t, server.URL(database)+"&search_path=two", postgres.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := openAt(t, server.URL(database)+"&search_path=two", postgres.Options{Log: log.Logger(slog.LevelInfo)})
 	mustCommit(t, s, put("k", "2"))
 	if e, err := two.Get(t.Context(), "k"); err != nil || string(e.Value) != "2" {
 		t.Fatalf("Get: %+v, %v", e, err)
@@ -474,7 +476,7 @@ func TestRetentionByAge(t *testing.T) {
 		return nil
 	}
 	var compacted *store.CompactedError
-	waitFor(t, "compaction", func() bool {
+	wait.Until(t, "compaction", func() bool {
 		var ok bool
 		compacted, ok = errors.AsType[*store.CompactedError](follow())
 		return ok && compacted.Oldest == last
@@ -516,7 +518,7 @@ func TestPruning(t *testing.T) {
 				}
 				return changes <= 16
 			}
-			waitFor(t, "pruning", count)
+			wait.Until(t, "pruning", count)
 			if changes < 6 || outcomes != changes {
 				t.Fatalf("%d changes and %d outcomes kept", changes, outcomes)
 			}

@@ -59,15 +59,6 @@ func mustCommit(t testing.TB, s store.Store, tx store.Tx) store.Revision {
 	return r
 }
 
-func waitFor(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still waiting for %s", what)
-		}
-	}
-}
-
 // again stops the server in some way, and starts it.
 func again(t testing.TB, stop func() error) {
 	t.Helper()

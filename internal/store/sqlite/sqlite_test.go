@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/store/storetest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 func openAt(t testing.TB, path string, o sqlite.Options) *sqlite.Store {
@@ -378,15 +379,6 @@ func hold(t *testing.T, s *sqlite.Store) (release func()) {
 	}
 }
 
-func waitFor(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still waiting for %s", what)
-		}
-	}
-}
-
 // TestCancelAtEachStage gives up commits that wait outside of the queue, in it,
 // and in the writer's hands.
 func TestCancelAtEachStage(t *testing.T) {
@@ -406,9 +398,9 @@ func TestCancelAtEachStage(t *testing.T) {
 		return call{s.Begin(ctx, tx), tx, id, cancel}
 	}
 	taken := begin("taken")
-	waitFor(t, "the writer", taken.Taken)
+	wait.Until(t, "the writer", taken.Taken)
 	queued := begin("queued")
-	waitFor(t, "a full queue", func() bool { return s.Queued() == 1 })
+	wait.Until(t, "a full queue", func() bool { return s.Queued() == 1 })
 	outside := begin("outside")
 	for _, c := range []call{outside, queued, taken} {
 		c.cancel()
@@ -443,7 +435,7 @@ func TestGroup(t *testing.T) {
 	release := hold(t, s)
 	// It keeps the writer busy until the group has gathered.
 	first := s.Begin(t.Context(), put("first", ""))
-	waitFor(t, "the writer", first.Taken)
+	wait.Until(t, "the writer", first.Taken)
 	var wg sync.WaitGroup
 	before := walCommits(t, s.Path())
 	const n = 60
@@ -463,7 +455,7 @@ func TestGroup(t *testing.T) {
 			revisions[i], errs[i] = s.Commit(t.Context(), tx)
 		})
 	}
-	waitFor(t, "the group to gather", func() bool { return s.Queued() == n })
+	wait.Until(t, "the group to gather", func() bool { return s.Queued() == n })
 	release()
 	wg.Wait()
 	if got := walCommits(t, s.Path()) - before; got != 2 {
@@ -573,7 +565,7 @@ func TestDiskFull(t *testing.T) {
 	// In one group with others, only the one that does not fit fails.
 	release := hold(t, s)
 	first := s.Begin(t.Context(), put("first", ""))
-	waitFor(t, "the writer", first.Taken)
+	wait.Until(t, "the writer", first.Taken)
 	var wg sync.WaitGroup
 	var tooBig error
 	small := make([]error, 8)
@@ -581,7 +573,7 @@ func TestDiskFull(t *testing.T) {
 	for i := range small {
 		wg.Go(func() { _, small[i] = s.Commit(t.Context(), put(fmt.Sprint("small/", i), "x")) })
 	}
-	waitFor(t, "the group to gather", func() bool { return s.Queued() == len(small)+1 })
+	wait.Until(t, "the group to gather", func() bool { return s.Queued() == len(small)+1 })
 	release()
 	wg.Wait()
 	if tooBig == nil || errors.Is(tooBig, store.ErrUnknownOutcome) {
@@ -599,7 +591,7 @@ func TestDiskFull(t *testing.T) {
 		mustCommit(t, s, store.Tx{Delete: []string{fmt.Sprint("big/", i)}})
 	}
 	kept = kept[len(kept)/2:]
-	waitFor(t, "room", func() bool {
+	wait.Until(t, "room", func() bool {
 		r, err := s.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: "big/again", Value: big}}})
 		kept = append(kept, r)
 		if err != nil {
@@ -712,7 +704,7 @@ func TestReadersDoNotWait(t *testing.T) {
 	r := mustCommit(t, s, put("k", "1"))
 	release := hold(t, s)
 	second := s.Begin(t.Context(), put("k", "2"))
-	waitFor(t, "the writer", second.Taken)
+	wait.Until(t, "the writer", second.Taken)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if e, err := s.Get(ctx, "k"); err != nil || e.Version != r {
@@ -741,15 +733,15 @@ func TestCloseWaits(t *testing.T) {
 	release := hold(t, s)
 	begin := func(i int) *sqlite.Pending { return s.Begin(t.Context(), put(fmt.Sprint("k/", i), "x")) }
 	pending := []*sqlite.Pending{begin(0)}
-	waitFor(t, "the writer", pending[0].Taken)
+	wait.Until(t, "the writer", pending[0].Taken)
 	pending = append(pending, begin(1))
-	waitFor(t, "a full queue", func() bool { return s.Queued() == 1 })
+	wait.Until(t, "a full queue", func() bool { return s.Queued() == 1 })
 	for i := range 20 {
 		pending = append(pending, begin(2+i))
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
-	waitFor(t, "the store to be closing", func() bool {
+	wait.Until(t, "the store to be closing", func() bool {
 		_, err := s.Get(t.Context(), "k/0")
 		return errors.Is(err, store.ErrClosed)
 	})

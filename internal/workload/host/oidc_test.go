@@ -29,6 +29,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // issuer is a fleet whose coordinator serves the web, and how outsiders ask it.
@@ -257,7 +258,7 @@ func TestTokensAreVerifiedByOpenIDConnect(t *testing.T) {
 	}
 	// What the stolen key signed counts no more, and the node may have it before what takes its place.
 	var third string
-	coordinatortest.Within(t, "the node has what the key after it signed", func() bool {
+	wait.Until(t, "the node has what the key after it signed", func() bool {
 		svid, err := client.FetchJWTSVID(t.Context(), jwtsvid.Params{Audience: "third"})
 		if err == nil {
 			third = svid.Marshal()

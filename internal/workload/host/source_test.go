@@ -15,8 +15,8 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/credential/workloadapi"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Go programs of two members have their identities from the agents there, know each other by them
@@ -84,7 +84,7 @@ func TestSourceOfAnAgent(t *testing.T) {
 		}
 		return e.Reason
 	}
-	coordinatortest.Within(t, "the source says that the agent is away", func() bool { return reason() == credential.Unreadable })
+	wait.Until(t, "the source says that the agent is away", func() bool { return reason() == credential.Unreadable })
 	speak()
 	kept, err := filepath.Glob(filepath.Join(a.dir, "workloads", "*.pem"))
 	if err != nil || len(kept) != 1 {
@@ -102,12 +102,12 @@ func TestSourceOfAnAgent(t *testing.T) {
 
 	// The process becomes somebody else, then nobody, by a mistake of an operator.
 	put(t, f, service("billing", fmt.Sprintf("workload: {id: reports, uid: %d}\n", os.Getuid())))
-	coordinatortest.Within(t, "the source says that it is another's", func() bool { return reason() == credential.OtherIdentity })
+	wait.Until(t, "the source says that it is another's", func() bool { return reason() == credential.OtherIdentity })
 	put(t, f, service("billing", "workload: {id: reports, uid: 4000000000}\n"))
-	coordinatortest.Within(t, "the source says that it is nobody", func() bool { return reason() == credential.NoIdentity })
+	wait.Until(t, "the source says that it is nobody", func() bool { return reason() == credential.NoIdentity })
 	speak()
 	put(t, f, service("billing", me))
-	coordinatortest.Within(t, "the source has what it had", func() bool { return client.Failure() == nil })
+	wait.Until(t, "the source has what it had", func() bool { return client.Failure() == nil })
 	speak()
 }
 
@@ -151,7 +151,7 @@ func TestWorkloadAPIIsASource(t *testing.T) {
 		t.Cleanup(func() { source.Close() })
 		gone := func(t testing.TB) {
 			put(t, f, nobodys)
-			coordinatortest.Within(t, "the process is another", func() bool { return leaf(t) == nil })
+			wait.Until(t, "the process is another", func() bool { return leaf(t) == nil })
 			kept, err := filepath.Glob(filepath.Join(m.dir, "workloads", "*.pem"))
 			for _, file := range kept { // it may not be swept yet
 				err = errors.Join(err, os.RemoveAll(file))
@@ -167,7 +167,7 @@ func TestWorkloadAPIIsASource(t *testing.T) {
 				gone(t)
 				put(t, f, mine)
 				var now *x509.Certificate
-				coordinatortest.Within(t, "the process is who it was", func() bool { now = leaf(t); return now != nil })
+				wait.Until(t, "the process is who it was", func() bool { now = leaf(t); return now != nil })
 				return now
 			},
 			Bad: []pkitest.Bad{{Name: "another workload's", Reason: credential.OtherIdentity, Put: gone}},

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,32 +19,15 @@ import (
 	secretv3 "github.com/fealty-io/fealty/api/envoy/service/secret/v3"
 	"github.com/fealty-io/fealty/internal/workload/sds"
 	"github.com/fealty-io/fealty/internal/workload/workloadtest"
+	"github.com/fealty-io/fealty/test/logs"
 )
-
-// lines is a log.
-type lines struct {
-	mu  sync.Mutex
-	all bytes.Buffer // guarded by mu
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
 
 // node is a node with a client of its SDS.
 type node struct {
 	*workloadtest.Node
 	t      *testing.T
 	ended  chan struct{}
-	log    lines
+	log    logs.Text
 	client secretv3.SecretDiscoveryServiceClient
 }
 
@@ -53,7 +35,7 @@ func serve(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, ended: make(chan struct{})}
 	n.Node = workloadtest.New(t, slog.New(slog.DiscardHandler))
-	s := sds.New(n.Callers, n.ended, slog.New(slog.NewTextHandler(&n.log, nil)))
+	s := sds.New(n.Callers, n.ended, n.log.Logger(slog.LevelInfo))
 	n.client = secretv3.NewSecretDiscoveryServiceClient(n.Serve(func(to *grpc.Server) { s.Register(to) }))
 	return n
 }

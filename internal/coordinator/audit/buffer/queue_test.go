@@ -1,7 +1,6 @@
 package buffer_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/logs"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -116,29 +115,11 @@ func (l *ledger) told(t *testing.T) (out []*auditlog.Entry) {
 	return out
 }
 
-// lines are what was logged.
-type lines struct {
-	mu  sync.Mutex
-	out bytes.Buffer // guarded by mu
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.out.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.out.String()
-}
-
 // desk is a queue over a ledger.
 type desk struct {
 	t     *testing.T
 	store *ledger
-	log   lines
+	log   logs.Text
 	now   time.Time
 	*buffer.Queue
 }
@@ -149,7 +130,7 @@ func newDesk(t *testing.T) *desk {
 		entries: make(map[string]store.Entry), applied: make(map[string]store.Revision),
 	}}
 	d.Queue = buffer.New(buffer.Config{
-		Store: d.store, Now: func() time.Time { return d.now }, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
+		Store: d.store, Now: func() time.Time { return d.now }, Log: d.log.Logger(slog.LevelInfo),
 	})
 	if err := d.Open("0123456789abcdef"); err != nil {
 		t.Fatal(err)

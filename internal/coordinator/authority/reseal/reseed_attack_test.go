@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A reseed without a keeper that is cut off, wherever, and then the loss of every
@@ -218,7 +219,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 		t.Errorf("the answer to who asked: %v", err)
 	}
 	for kind, conn := range conns {
-		coordinatortest.Within(t, fmt.Sprintf("%s under the old root is not served any more", kind),
+		wait.Until(t, fmt.Sprintf("%s under the old root is not served any more", kind),
 			func() bool { return ask(conn) != nil })
 	}
 }

@@ -39,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/sealed"
 	internaltrust "github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // former is what somebody kept who had the seed before it was changed.
@@ -298,7 +299,7 @@ func TestReseed(t *testing.T) {
 	// The old root leaves the bundle with the last SVID under it.
 	f.Advance(26 * time.Hour)
 	f.C.Rooms().Bundle.LookAgain()
-	coordinatortest.Within(t, "the old roots leave the bundle", func() bool {
+	wait.Until(t, "the old roots leave the bundle", func() bool {
 		return len(f.C.Rooms().Bundle.View().Bundle.RetiredRoots()) == 0
 	})
 }
@@ -825,7 +826,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.Faults.Disarm("adopt.begin")
 			f.C.Rooms().Head.LookAgain()
 			if lost {
-				coordinatortest.Within(t, "the reason names the seed of the head", func() bool {
+				wait.Until(t, "the reason names the seed of the head", func() bool {
 					return strings.Contains(f.C.Rooms().Head.State().Reason, "seed of the head")
 				})
 				return
@@ -1040,7 +1041,7 @@ func TestRecordLockOfOneThatIsGoneEnds(t *testing.T) {
 	if _, err := f.Store.CompareAndSwap(t.Context(), record.LockKey, 0, value); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.Within(t, "the records are not locked", func() bool { return unlocked(f) })
+	wait.Until(t, "the records are not locked", func() bool { return unlocked(f) })
 	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/logging"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // full is a stream that takes nothing while it is full.
@@ -53,7 +54,7 @@ func TestLostLogIsFound(t *testing.T) {
 			_, _ = io.WriteString(output, "a line\n")
 		}
 		for name, at := range map[string]*coordinatortest.Fleet{"itself": r, "the other one": f} {
-			coordinatortest.Within(t, name+" says what is so", func() bool { return found(at) == lost })
+			wait.Until(t, name+" says what is so", func() bool { return found(at) == lost })
 		}
 	}
 }

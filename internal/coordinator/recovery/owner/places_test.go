@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Strangers who verify, and take the history no further than they have to, hold up
@@ -44,6 +45,6 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	_, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "a data owner among strangers", err, "")
 	v := f.C.Rooms().Shown.Verification.Places()
-	coordinatortest.Within(t, fmt.Sprintf("none of %d streams that take nothing holds its place", len(held)),
+	wait.Until(t, fmt.Sprintf("none of %d streams that take nothing holds its place", len(held)),
 		func() bool { return v.InUse() == 0 })
 }

@@ -28,6 +28,8 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/logs"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // thief answers owners in place of a coordinator, and keeps what they send.
@@ -285,7 +287,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	_, err = f.Bring(alice, recovery.Options{})
 	coordinatortest.WantOnly(t, "bring", err, "")
 	// A stream gives its place back a moment after its caller has the answer.
-	coordinatortest.Within(t, "streams that ended are not counted", func() bool { return r.InUse() == 0 })
+	wait.Until(t, "streams that ended are not counted", func() bool { return r.InUse() == 0 })
 	for range 2 * owner.RecoveryBurst { // it refills meanwhile
 		if _, err = f.Bring(alice, recovery.Options{DryRun: true}); err != nil {
 			break
@@ -298,7 +300,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 // errors hold seed, shares, derived keys or mesh CA key in any usual form.
 func TestRecoveryLeaksNothing(t *testing.T) {
 	t.Parallel()
-	var log coordinatortest.SyncBuffer
+	var log logs.Text
 	f, p := coordinatortest.NewOwnedFleet(t, func(c *coordinator.Config) {
 		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
@@ -328,7 +330,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	f.Await(authority.Ready)
 	// The coordinator that brought it back says so once the shares are gone, a moment after
 	// it is ready.
-	coordinatortest.Within(t, "the log tells of the recovery", func() bool {
+	wait.Until(t, "the log tells of the recovery", func() bool {
 		return bytes.Contains(log.Bytes(), []byte("recovered by its owners"))
 	})
 	say(files, nil)

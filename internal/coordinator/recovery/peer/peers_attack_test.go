@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Nothing is adopted, whatever a peer answers, that is not the secrets of the very head;
@@ -397,7 +398,7 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 			t.Errorf("it is %s: %s", phase, why)
 		}
 		// What is wrong is told first, with its own remedy; that the keys are missing follows from it.
-		coordinatortest.Within(t, "status says that the root is another one", func() bool {
+		wait.Until(t, "status says that the root is another one", func() bool {
 			found := coordinatortest.GetStatus(one).GetFindings()
 			return len(found) > 0 && found[0].GetCode() == string(errcode.RootNotPinned)
 		})

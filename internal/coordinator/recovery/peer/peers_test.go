@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/peer"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/logs"
 )
 
 // An empty replica becomes ready from a peer, without a human and without a transition,
@@ -84,7 +85,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	good := laterTo(t, f.Addr, given)
 	bad := coordinatortest.ServePeer(t, &liar{key: rs[1].Key, state: f.C.Rooms().Head.State(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
-	var log coordinatortest.SyncBuffer
+	var log logs.Text
 	rs[0].Link.Lie(coordinatortest.HideReplicas)
 	rs[0].Config = func(c *coordinator.Config) {
 		c.Peers = []string{bad, "dns:peers.example:" + portOf(good)}
@@ -94,7 +95,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 			}
 			return []string{"127.0.0.1", "127.0.0.1"}, nil
 		}
-		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Log = log.Logger(slog.LevelInfo)
 	}
 	rs[0].Start()
 	rs[0].AwaitHead(f)

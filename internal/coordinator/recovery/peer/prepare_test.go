@@ -23,6 +23,8 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/pki"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/test/logs"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A coordinator takes no mesh CA key but that of a transition which would be the next
@@ -141,7 +143,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.AwaitHead(f)
-	coordinatortest.Within(t, "no key is kept after the head", func() bool {
+	wait.Until(t, "no key is kept after the head", func() bool {
 		return len(r.C.Rooms().Secrets.Keys.Brought()) == 0
 	})
 }
@@ -150,9 +152,9 @@ func TestWhatIsNotTaken(t *testing.T) {
 // answered about it, holds a secret in a form that can be read.
 func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	t.Parallel()
-	var log coordinatortest.SyncBuffer
+	var log logs.Text
 	f, rs := coordinatortest.NewPeerFleet(t, 2, func(c *coordinator.Config) {
-		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.Log = log.Logger(slog.LevelDebug)
 	})
 	s := f.C.Rooms().Head.State()
 	var said strings.Builder
