@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // startActuation starts a coordinator, and a provider and two shards with their agents, which
@@ -100,18 +101,18 @@ func TestDomainMove(t *testing.T) {
 		t.Fatalf("before the domain was assigned there are %d machines", n)
 	}
 	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--socket", socket)
-	await(t, "two machines, as the quota says", has(2))
+	wait.Until(t, "two machines, as the quota says", has(2))
 	f.must("quota", "put", "acme/web", "--machines", "6", "--reason", "a test", "--socket", socket)
-	await(t, "three machines", has(3))
+	wait.Until(t, "three machines", has(3))
 	three := a.working()
 
 	f.must("domain", "assign", "eu", "--to", "shard/eu-2", "--reason", "a move", "--socket", socket)
-	await(t, "eu-1 to let go", said("eu-1", `msg="a domain was let go"`))
+	wait.Until(t, "eu-1 to let go", said("eu-1", `msg="a domain was let go"`))
 	f.until("eu-2 owns it", func(out string) bool { return strings.Contains(out, "shard/eu-2") && !strings.Contains(out, "moving") },
 		"domain", "show", "eu", "--socket", socket)
 	second := a.operatorWith(operator.Source(), "shard-eu-2", 2)
 	second.wants(5)
-	await(t, "five machines", has(5))
+	wait.Until(t, "five machines", has(5))
 	five := a.working()
 	for machine, pid := range three {
 		if five[machine] != pid {
@@ -125,13 +126,13 @@ func TestDomainMove(t *testing.T) {
 	}
 	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--force", "--reason", "eu-2 stands still", "--yes", "--socket", socket)
 	first.wants(6)
-	await(t, "six machines", has(6))
+	wait.Until(t, "six machines", has(6))
 	six := a.working()
 	if err := a.runs["shard-eu-2"].Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	// It hears so from the provider or from a coordinator, whichever it asks first.
-	await(t, "eu-2 to notice", func() bool {
+	wait.Until(t, "eu-2 to notice", func() bool {
 		return said("eu-2", "belongs to somebody else")() || said("eu-2", "is not this member's any more")()
 	})
 	if now := a.working(); !maps.Equal(now, six) {
@@ -158,7 +159,7 @@ func TestDomainMove(t *testing.T) {
 	restart()
 	paused := a.operatorWith(operator.Source(), "shard-eu-1", 3)
 	paused.wants(4)
-	await(t, "eu-1 to be paused", func() bool {
+	wait.Until(t, "eu-1 to be paused", func() bool {
 		_, metrics := a.get("shard-eu-1", "/metrics")
 		return strings.Contains(metrics, "\nfealty_shard_paused 1\n")
 	})
@@ -166,7 +167,7 @@ func TestDomainMove(t *testing.T) {
 		t.Errorf("while it is paused machines change: %v, and they were %v", now, six)
 	}
 	tell("resume")
-	await(t, "four machines", has(4))
+	wait.Until(t, "four machines", has(4))
 	if out := f.must("instruction", "list", "--socket", socket, "-o", "wide"); strings.Count(out, " done ") != 2 {
 		t.Errorf("what became of both: %s", out)
 	}
@@ -186,11 +187,11 @@ func TestDomainMove(t *testing.T) {
 	// No coordinator is there any more, and not for the shard's next start either.
 	f.kill("coordinator-1")
 	paused.wants(5)
-	await(t, "five machines without a coordinator", has(5))
+	wait.Until(t, "five machines without a coordinator", has(5))
 	restart()
 	again := a.operatorWith(operator.Source(), "shard-eu-1", 4)
 	again.wants(8)
-	await(t, "six machines after a start without a coordinator", has(6))
+	wait.Until(t, "six machines after a start without a coordinator", has(6))
 	_, metrics := a.get("shard-eu-1", "/metrics")
 	for _, want := range []string{"fealty_shard_quotas 1", "fealty_shard_providers 1", "fealty_shard_plan_age_seconds -1"} {
 		if !strings.Contains(metrics, "\n"+want+"\n") {
@@ -207,7 +208,7 @@ func TestDomainMove(t *testing.T) {
 	begun := func(text string) int { return strings.Count(a.log("shard-eu-1"), text) }
 	lives, asked := begun("the shard begins a life"), begun("the shard asks a coordinator for a grant")
 	restart()
-	await(t, "the shard to ask", func() bool { return begun("the shard asks a coordinator for a grant") > asked })
+	wait.Until(t, "the shard to ask", func() bool { return begun("the shard asks a coordinator for a grant") > asked })
 	if err := a.runs["shard-eu-1"].Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -248,13 +249,13 @@ func TestZombieAndCoordinators(t *testing.T) {
 		return func() bool { return strings.Contains(a.log(name), text) }
 	}
 	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--socket", socket)
-	await(t, "eu-1 to own the domain", said("shard-eu-1", "this member acts there"))
+	wait.Until(t, "eu-1 to own the domain", said("shard-eu-1", "this member acts there"))
 
 	// Nobody refuses the old one at a provider: it has nothing to do there.
 	a.run("shard-eu-1-new", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--enrol", "--cycle",
 		"200ms")
-	await(t, "the new one to own the domain", said("shard-eu-1-new", "this member acts there"))
-	await(t, "the old one to be fenced", said("shard-eu-1", "this shard was fenced"))
+	wait.Until(t, "the new one to own the domain", said("shard-eu-1-new", "this member acts there"))
+	wait.Until(t, "the old one to be fenced", said("shard-eu-1", "this shard was fenced"))
 	f.until("the incident", func(out string) bool { return strings.Contains(out, "FE-P102") }, "status", "--socket", socket)
 
 	kinds := []string{"pause", "resume"}
@@ -292,7 +293,7 @@ func TestZombieAndCoordinators(t *testing.T) {
 		return strings.Contains(out, "shard/eu-2") && !strings.Contains(out, "moving")
 	}, "domain", "show", "eu", "--socket", socket)
 	const letGo = `msg="a domain was let go"`
-	await(t, "the owner to have let go", said("shard-eu-1-new", letGo))
+	wait.Until(t, "the owner to have let go", said("shard-eu-1-new", letGo))
 	if said("shard-eu-1", letGo)() {
 		t.Error("the fenced process let the domain go")
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // The floods: strangers at addresses of their own do to the program, as it is built for
@@ -154,7 +155,7 @@ func (f *flooded) start() {
 	if err := unix.Prlimit(f.cmd.Process.Pid, unix.RLIMIT_DATA, &limit, nil); err != nil {
 		f.t.Fatal(err)
 	}
-	await(f.t, "the coordinator", func() bool {
+	wait.Until(f.t, "the coordinator", func() bool {
 		_, err := f.run("status", "-o", "json")
 		return err == nil
 	})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestFoldersBothWays has programs of an earlier release make the folders of members, in each state in
@@ -74,7 +75,7 @@ func foldersOf(t *testing.T, from, to string) {
 		t.Helper()
 		f.put(record, f.socket(coordinator))
 		for _, s := range states {
-			await(t, s.member+" to use "+record, func() bool { return f.holds(s.member, record) })
+			wait.Until(t, s.member+" to use "+record, func() bool { return f.holds(s.member, record) })
 		}
 	}
 	ids := make(map[string]string)
@@ -95,7 +96,7 @@ func foldersOf(t *testing.T, from, to string) {
 	write([]byte("kind: degraded\nname: trials\ntrials: {qos_policy: 1h}\n"), "trials.yaml")
 	f.must("config", "put", "-f", "trials.yaml", "--socket", f.socket(coordinator))
 	for _, s := range states {
-		await(t, s.member+" to hold the policy", func() bool {
+		wait.Until(t, s.member+" to hold the policy", func() bool {
 			content, err := os.ReadFile(filepath.Join(f.dir, s.member, "current", "degraded_mode_policy.json"))
 			return err == nil && strings.Contains(string(content), "qos_policy")
 		})
@@ -120,7 +121,7 @@ func foldersOf(t *testing.T, from, to string) {
 		f.agent(s.member)
 	}
 	all("there")
-	await(t, "half to use there", func() bool { return f.holds("half", "there") })
+	wait.Until(t, "half to use there", func() bool { return f.holds("half", "there") })
 	for _, s := range states {
 		f.stop(s.member)
 	}
@@ -135,7 +136,7 @@ func foldersOf(t *testing.T, from, to string) {
 	}
 	f.agent("half")
 	all("and-back")
-	await(t, "half to use and-back", func() bool { return f.holds("half", "and-back") })
+	wait.Until(t, "half to use and-back", func() bool { return f.holds("half", "and-back") })
 	for _, s := range states {
 		if id(s.member) != ids[s.member] {
 			t.Errorf("%s has another anchor than before", s.member)

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestKilledCoordinators runs three coordinators as processes on one store, and
@@ -136,16 +137,6 @@ func (f *fleet) ready(name string) {
 		}
 		return json.Unmarshal([]byte(out), &status) == nil && status.Phase == "ready"
 	}, "status", "-o", "json", "--socket", f.socket(name))
-}
-
-// await waits until what is to happen did.
-func await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * patience); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("still waiting for %s", what)
-		}
-	}
 }
 
 // fealty returns the program, to be run with arguments.
@@ -276,16 +267,16 @@ func killCoordinators(t *testing.T, url string, open func(context.Context) (stor
 	var took []time.Duration
 	for range kills {
 		before := progress()
-		await(t, "a join", func() bool { return progress() > before })
+		wait.Until(t, "a join", func() bool { return progress() > before })
 		var leader string
 		var term store.Revision
-		await(t, "a leader", func() bool { leader, term = leads(t, st); return leader != "" })
+		wait.Until(t, "a leader", func() bool { leader, term = leads(t, st); return leader != "" })
 		f.kill(leader)
 		killed := time.Now()
-		await(t, "another leader", func() bool { now, at := leads(t, st); return at > term && now != "" && now != leader })
+		wait.Until(t, "another leader", func() bool { now, at := leads(t, st); return at > term && now != "" && now != leader })
 		took = append(took, time.Since(killed).Round(time.Millisecond))
 		before = progress()
-		await(t, "a join without the killed one", func() bool { return progress() > before })
+		wait.Until(t, "a join without the killed one", func() bool { return progress() > before })
 		f.start(leader)
 		f.ready(leader)
 	}

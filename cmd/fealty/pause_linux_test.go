@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestPausedCoordinator stops the process that leads, of three on one store, with
@@ -65,12 +66,12 @@ func pauseLeader(t *testing.T, st store.Store, url, byWay string, way *proxytest
 	f.until(first+" leads", func(string) bool { name, _ := leads(t, st); return name == first }, "leader", "transfer", "--to", first, "--reason", "test", "--socket", f.socket(first))
 	_, term := leads(t, st)
 	hold()
-	await(t, "a commit of the leader", func() bool { return !way.Pending() })
+	wait.Until(t, "a commit of the leader", func() bool { return !way.Pending() })
 	process := f.runs[first].Process
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "another leader", func() bool { next, at := leads(t, st); return at > term && next != "" && next != first })
+	wait.Until(t, "another leader", func() bool { next, at := leads(t, st); return at > term && next != "" && next != first })
 
 	way.Release()
 	if err := process.Signal(syscall.SIGCONT); err != nil {
@@ -85,7 +86,7 @@ func pauseLeader(t *testing.T, st store.Store, url, byWay string, way *proxytest
 		}
 		return json.Unmarshal([]byte(out), &status) == nil && status.Leader.Name != "" && !status.Leader.Self
 	}, "status", "-o", "json", "--socket", f.socket(first))
-	await(t, "what it says of its end", func() bool {
+	wait.Until(t, "what it says of its end", func() bool {
 		said, err := os.ReadFile(filepath.Join(f.dir, first+".log"))
 		return err == nil && strings.Contains(string(said), "this coordinator leads no more")
 	})

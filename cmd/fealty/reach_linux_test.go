@@ -20,6 +20,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/workload/workloadtest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // BenchmarkOneWorkload measures how long a change of the config takes from the call that makes it to a
@@ -122,7 +123,7 @@ func (f *flooded) agent(name string) (socket string) {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	await(f.t, "the agent's socket", func() bool {
+	wait.Until(f.t, "the agent's socket", func() bool {
 		conn, err := net.Dial("unix", socket)
 		if err == nil {
 			conn.Close()

@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // actuation is a provider of processes and shards before it, as programs, without any
@@ -219,7 +220,7 @@ func (a *actuation) operatorWith(source credential.Source, shard string, run uin
 func (a *actuation) sessionOver(conn grpc.ClientConnInterface, shard string, run uint64) *operator {
 	a.t.Helper()
 	o := &operator{a: a}
-	await(a.t, "a session at "+shard, func() bool {
+	wait.Until(a.t, "a session at "+shard, func() bool {
 		stream, err := fealtyv1.NewShardServiceClient(conn).Session(a.t.Context())
 		if err != nil {
 			return false
@@ -294,7 +295,7 @@ func TestZombieShard(t *testing.T) {
 	run("first", "first.grant")
 	o := a.operator("first", 1)
 	o.wants(3)
-	await(t, "three machines", has(3))
+	wait.Until(t, "three machines", has(3))
 	before := a.working()
 
 	if err := a.runs["first"].Process.Signal(syscall.SIGSTOP); err != nil {
@@ -303,7 +304,7 @@ func TestZombieShard(t *testing.T) {
 	run("second", "second.grant")
 	next := a.operator("second", 2)
 	next.wants(5)
-	await(t, "five machines", has(5))
+	wait.Until(t, "five machines", has(5))
 	five := a.working()
 	for machine, pid := range before {
 		if five[machine] != pid {
@@ -315,7 +316,7 @@ func TestZombieShard(t *testing.T) {
 	if err := a.runs["first"].Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the incident", func() bool { return strings.Contains(a.log("first"), "this shard was fenced") })
+	wait.Until(t, "the incident", func() bool { return strings.Contains(a.log("first"), "this shard was fenced") })
 	if now := a.working(); !maps.Equal(now, five) {
 		t.Errorf("the zombie changed machines: %v, and they were %v", now, five)
 	}
@@ -352,7 +353,7 @@ func TestZombieShard(t *testing.T) {
 
 	// The other one goes on.
 	next.wants(6)
-	await(t, "six machines", has(6))
+	wait.Until(t, "six machines", has(6))
 	if _, metrics := a.get("second", "/metrics"); !strings.Contains(metrics, "\nfealty_shard_fenced 0\n") {
 		t.Errorf("the successor: %s", metrics)
 	}
@@ -378,5 +379,5 @@ func TestInsecureShard(t *testing.T) {
 	}
 	t.Cleanup(func() { conn.Close() })
 	a.sessionOver(conn, "shard", 1).wants(2)
-	await(t, "two machines", func() bool { return len(a.working()) == 2 })
+	wait.Until(t, "two machines", func() bool { return len(a.working()) == 2 })
 }

@@ -8,12 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/dev/cluster"
+	"github.com/fealty-io/fealty/internal/dev/story"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestStoryWithProcesses tells the steps of the story about high availability with
@@ -45,13 +46,13 @@ func TestStoryWithProcesses(t *testing.T) {
 	// succeeds waits until another one than a coordinator leads, in a later term.
 	succeeds := func(before store.Revision, not string) {
 		t.Helper()
-		await(t, "another leader", func() bool { now, at := leads(t, st); return at > before && now != "" && now != not })
+		wait.Until(t, "another leader", func() bool { now, at := leads(t, st); return at > before && now != "" && now != not })
 	}
 	put := func(record, at string) { t.Helper(); f.put(record, f.socket(at)) }
 	holds := func(record string) bool { return f.holds("node-a", record) }
 	uses := func(record string) {
 		t.Helper()
-		await(t, "node-a to use "+record, func() bool { return holds(record) })
+		wait.Until(t, "node-a to use "+record, func() bool { return holds(record) })
 	}
 	lead := func(name string) store.Revision {
 		t.Helper()
@@ -83,7 +84,7 @@ func TestStoryWithProcesses(t *testing.T) {
 	}
 	step := func(id string) {
 		t.Helper()
-		if !slices.Contains(cluster.Steps(), id) {
+		if !slices.Contains(story.Steps(), id) {
 			t.Errorf("the story has no step %s", id)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/client"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A stream is what a process has for standard output and standard error.
@@ -463,7 +464,7 @@ func TestOthersThatGoOn(t *testing.T) {
 			}
 			return string(text)
 		}
-		await(t, row.name+" is up", func() bool { return strings.Contains(log(), row.up) })
+		wait.Until(t, row.name+" is up", func() bool { return strings.Contains(log(), row.up) })
 		for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGTERM} {
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
@@ -498,7 +499,7 @@ func TestReadAgain(t *testing.T) {
 	a.write("fealty.yaml", []byte("log_level: info\n"))
 	a.start("provider", "provider/laptop", "provider", "process", "--profiles", "profiles.yaml", "--config", "fealty.yaml")
 	ready := func() bool { status, _ := a.get("provider", "/probe/readiness"); return status == http.StatusOK }
-	await(t, "the provider", ready)
+	wait.Until(t, "the provider", ready)
 	told := 0
 	// tell returns the line that the provider says of it.
 	tell := func() (line string) {
@@ -507,7 +508,7 @@ func TestReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		told++
-		await(t, "a line of the log", func() bool {
+		wait.Until(t, "a line of the log", func() bool {
 			lines := regexp.MustCompile(`(?m)^.*files were read again.*$`).FindAllString(a.log("provider"), -1)
 			if len(lines) == told {
 				line = lines[told-1]

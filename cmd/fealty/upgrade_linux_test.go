@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // previousCommit is of the release that [TestRollingUpgrade] comes from and goes back to: all that it wrote
@@ -149,21 +150,21 @@ func upgrade(t *testing.T, old, next string, start func() *fleet) {
 		f.exe = roll.to
 		for i, name := range names {
 			before := progress()
-			await(t, "a join", func() bool { return progress() > before })
+			wait.Until(t, "a join", func() bool { return progress() > before })
 			f.stop(name)
 			f.start(name)
 			f.ready(name)
 			before = progress()
-			await(t, "a join after "+name, func() bool { return progress() > before })
+			wait.Until(t, "a join after "+name, func() bool { return progress() > before })
 			record := fmt.Sprintf("%s-%d", roll.what, i)
 			f.put(record, at(i))
-			await(t, "member to use "+record, func() bool { return f.holds("member", record) })
+			wait.Until(t, "member to use "+record, func() bool { return f.holds("member", record) })
 		}
 		people.stop()
 		f.stop("member")
 		f.agent("member")
 		f.put(roll.what+"-over", at(0))
-		await(t, "member to go on", func() bool { return f.holds("member", roll.what+"-over") })
+		wait.Until(t, "member to go on", func() bool { return f.holds("member", roll.what+"-over") })
 		t.Logf("%s: %d tokens, %d members", roll.what, len(people.tokens), len(people.members))
 		for _, name := range names {
 			people.known(name)

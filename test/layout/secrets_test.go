@@ -51,6 +51,7 @@ var secretRooms = []struct {
 	{"internal/keyring/recovery", shares, "it says which of them bring a seed back"},
 	{"internal/dev/cluster", seeds, "it plays a thief"},
 	{"internal/dev/cluster", shares, "it plays the owners"},
+	{"internal/dev/story", shares, "it has an owner bring a wrong one"},
 	{"internal/coordinator/coordinatortest", seeds, "it plays a thief"},
 	{"internal/coordinator/coordinatortest", shares, "it plays the owners"},
 	{"internal/coordinator/authority", seeds, "the one part of a coordinator that holds them"},

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	devcluster "github.com/fealty-io/fealty/internal/dev/cluster"
+	devstory "github.com/fealty-io/fealty/internal/dev/story"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
@@ -239,7 +240,7 @@ func devStory(ctx context.Context, c *program.CLI, exit bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, cluster.Close()) }()
 	failed, told := 0, 0
-	cluster.Story(ctx, func(r devcluster.StepResult) {
+	devstory.Tell(ctx, cluster, func(r devstory.Result) {
 		told++
 		if !r.OK {
 			failed++
@@ -267,7 +268,7 @@ func devStory(ctx context.Context, c *program.CLI, exit bool) (err error) {
 }
 
 // writeStep prints one step: a line of JSON, or lines for a person.
-func writeStep(w io.Writer, r devcluster.StepResult, asLine bool) error {
+func writeStep(w io.Writer, r devstory.Result, asLine bool) error {
 	if asLine {
 		return json.NewEncoder(w).Encode(r)
 	}

@@ -3,13 +3,13 @@ package cluster
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -127,20 +127,24 @@ func (n *Candidate) Join(ctx context.Context, kind identity.Kind, p proof.Prover
 	return n.JoinOver(ctx, conn, kind, p)
 }
 
-// carelessJoin joins at addr, whoever answers there.
-func (n *Candidate) carelessJoin(ctx context.Context, addr string, kind identity.Kind, p proof.Prover) (*fealtyv1.JoinGrant, error) {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(careless()))
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	return n.JoinOver(ctx, conn, kind, p)
+// strangerKey makes a key that no manifest names.
+func strangerKey() (ed25519.PrivateKey, error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	return key, err
 }
 
-// careless are credentials that believe anybody: the part of the attacker, and of
-// a victim that forgot to check.
-func careless() credentials.TransportCredentials {
-	return credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})
+// Stranger tries to join with a key that nobody named, and returns the refusal.
+func (c *Cluster) Stranger(ctx context.Context) error {
+	n, err := c.Candidate(ctx)
+	if err != nil {
+		return err
+	}
+	key, err := strangerKey()
+	if err != nil {
+		return err
+	}
+	_, err = n.Join(ctx, identity.Data, proof.NewKeyProver(key))
+	return err
 }
 
 // JoinOver joins over a connection that is there.
@@ -202,44 +206,4 @@ func tlsState(ctx context.Context) (tls.ConnectionState, error) {
 		}
 	}
 	return tls.ConnectionState{}, errors.New("the stream runs over no TLS connection")
-}
-
-// relay is a man in the middle: it has a session with the candidate and one with
-// the seed, and passes on what they say.
-type relay struct {
-	fealtyv1.UnimplementedAdmissionServiceServer
-	seed      string
-	forwarded atomic.Int64 // proofs passed on
-}
-
-func (r *relay) Join(victim fealtyv1.AdmissionService_JoinServer) error {
-	conn, err := grpc.NewClient("passthrough:///"+r.seed, grpc.WithTransportCredentials(careless()))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	seed, err := fealtyv1.NewAdmissionServiceClient(conn).Join(victim.Context())
-	if err != nil {
-		return err
-	}
-	challenge, err := seed.Recv()
-	if err != nil {
-		return err
-	}
-	if err := victim.Send(challenge); err != nil {
-		return err
-	}
-	req, err := victim.Recv()
-	if err != nil {
-		return err
-	}
-	r.forwarded.Add(1)
-	if err := seed.Send(req); err != nil {
-		return err
-	}
-	grant, err := seed.Recv()
-	if err != nil {
-		return err
-	}
-	return victim.Send(grant)
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// movedClock is the clock of a whole cluster: the machine's, and how far a story
-// moved it on. It only moves on: for all parts alike, time passed.
+// movedClock is the clock of a whole cluster: the machine's, and how far
+// [Cluster.Pass] moved it on. It only moves on: for all parts alike, time passed.
 type movedClock struct{ by atomic.Int64 }
 
 func (m *movedClock) now() time.Time { return time.Now().Add(time.Duration(m.by.Load())) }
@@ -37,8 +37,11 @@ func (c *Cluster) clockOf(name string) *partClock {
 	return p
 }
 
-// pass lets d pass at once, for every part alike.
-func (c *Cluster) pass(d time.Duration) {
+// Now is the time of the cluster.
+func (c *Cluster) Now() time.Time { return c.clock.now() }
+
+// Pass lets d pass at once, for every part alike.
+func (c *Cluster) Pass(d time.Duration) {
 	c.means.Passed(d)
 	c.clock.pass(d)
 }

@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
@@ -54,11 +55,19 @@ const (
 	signerFile   = "signer.key"
 	keeperFile   = "keeper.key"
 	manifestFile = "manifest.yaml"
-	addressFile  = "address"
 
 	defaultCoordinators = 3
 
-	poolEntry = "pool"
+	// PoolEntry is the entry of the manifest that admits data members.
+	PoolEntry = "pool"
+
+	// AddressFile is where a coordinator's folder has the addresses that it served at.
+	AddressFile = "address"
+
+	// RouteTTL and DegradedMax are what the manifest allows members without a coordinator: routes for the one, and
+	// anything at all for the other.
+	RouteTTL    = 3 * time.Hour
+	DegradedMax = 24 * time.Hour
 )
 
 // Options say what cluster to run.
@@ -97,7 +106,12 @@ type Options struct {
 	// Progress is told each thing that happened, for a person. Nil means nobody.
 	Progress func(text string)
 
-	published string // where each coordinator publishes, in a folder of its own; empty outside tests
+	// Published is a folder in which each coordinator publishes, in one of its own. Empty means that none does.
+	Published string
+
+	// MadeToken is told each join token, and Heard what people are told: errors and backups. Nil means nobody.
+	MadeToken func(proof.JoinToken)
+	Heard     func(what string, data []byte)
 }
 
 // Cluster is a running cluster.
@@ -115,8 +129,7 @@ type Cluster struct {
 	ctx       context.Context
 	started   time.Time
 	clock     movedClock
-	means     Means // of the step that the story is at
-	hooks     hooks
+	means     Means
 	shards    *shard.Beside // before the cluster
 
 	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
@@ -126,12 +139,6 @@ type Cluster struct {
 	networks map[string]*network   // of the members; guarded by mu
 	clocks   map[string]*partClock // of all parts; guarded by mu
 	harming  chan struct{}         // held by who does harm; capacity 1
-}
-
-// hooks are for tests: they are nil outside.
-type hooks struct {
-	madeToken func(proof.JoinToken)          // is told each join token
-	heard     func(what string, data []byte) // is told what people are told: errors, backups
 }
 
 // part is one coordinator or member that runs.
@@ -177,7 +184,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 // begin makes a cluster, has up start what runs, and takes harm from then on.
 func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster, error) {
 	if opts.Log == nil {
-		return nil, errors.New("devcluster: Options.Log is missing")
+		return nil, errors.New("cluster: Options.Log is missing")
 	}
 	if opts.Members == nil {
 		opts.Members = []string{"node-a", "node-b", "node-c"}
@@ -207,7 +214,7 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 	if err := c.own(); err != nil {
 		return nil, err
 	}
-	c.shards = shard.New(programsOf(c))
+	c.shards = shard.New(c.Programs())
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	c.group, c.ctx = errgroup.WithContext(runCtx)
@@ -290,6 +297,18 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 
 // Dir is where the cluster keeps its state.
 func (c *Cluster) Dir() string { return c.dir }
+
+// KeeperFile is the file of the keeper, whose key opens the seed.
+func (c *Cluster) KeeperFile() string { return filepath.Join(c.dir, keeperFile) }
+
+// Store is the store that the coordinators share.
+func (c *Cluster) Store() store.Store { return c.store }
+
+// Log is where the parts of the cluster log.
+func (c *Cluster) Log() *slog.Logger { return c.opts.Log }
+
+// Means is what notes what is done in place of what happens to machines.
+func (c *Cluster) Means() *Means { return &c.means }
 
 // ID is the cluster id, once a manifest is set.
 func (c *Cluster) ID() string { return c.id }
@@ -388,7 +407,7 @@ func (c *Cluster) firstSet(ctx context.Context) error {
 		fmt.Fprintf(&admitted, "  - {name: %s, kind: coordinator, match: [\"key:%s\"]}\n", name, st.GetEnrolmentKey())
 	}
 	var people strings.Builder
-	for _, name := range owners() {
+	for _, name := range Owners() {
 		recipient, err := c.ownerRecipient(name)
 		if err != nil {
 			return fmt.Errorf("the key of owner %s: %w", name, err)
@@ -413,11 +432,11 @@ admit:
   - {name: operators, kind: operator, match: ["token:operators"]}
   - {name: hosts, kind: data, match: ["token:hosts"], roles: [egress]}
   - {name: developers, kind: admin, match: ["token:developers"]}
-`, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), devDegradedMax, devRouteTTL, key, admitted.String(), poolEntry, poolEntry)
+`, hex.EncodeToString(b), ownersThreshold, c.KeeperFile(), people.String(), DegradedMax, RouteTTL, key, admitted.String(), PoolEntry, PoolEntry)
 	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
-	return c.withAdmin(func(conn *grpc.ClientConn) error {
+	return c.WithAdmin(func(conn *grpc.ClientConn) error {
 		resp, err := fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, &fealtyv1.SetManifestRequest{Manifest: text, Reason: "first set of a dev cluster"})
 		if err != nil {
 			return err
@@ -480,13 +499,13 @@ func (c *Cluster) signerKey() (ed25519.PrivateKey, error) {
 
 // Token makes a join token.
 func (c *Cluster) Token(ctx context.Context, req *fealtyv1.CreateTokenRequest) (tok proof.JoinToken, err error) {
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+	err = c.WithAdmin(func(conn *grpc.ClientConn) error {
 		resp, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, req)
 		if err != nil {
 			return err
 		}
-		if tok, err = proof.ParseJoinToken(resp.GetLine()); err == nil && c.hooks.madeToken != nil {
-			c.hooks.madeToken(tok)
+		if tok, err = proof.ParseJoinToken(resp.GetLine()); err == nil && c.opts.MadeToken != nil {
+			c.opts.MadeToken(tok)
 		}
 		return err
 	})
@@ -548,7 +567,7 @@ func (c *Cluster) joinBy(ctx context.Context, kind identity.Kind, name string, p
 // entryOf is the entry of the manifest that admits members of a kind.
 func entryOf(kind identity.Kind) string {
 	if kind == identity.Data {
-		return poolEntry
+		return PoolEntry
 	}
 	return string(kind) + "s"
 }
@@ -628,45 +647,75 @@ func (c *Cluster) StopMember(name string) error {
 	return p.stop()
 }
 
+// runningMember returns the part that is a member, which has to run.
+func (c *Cluster) runningMember(name string) (*part, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.members[name]
+	if p == nil {
+		return nil, fmt.Errorf("member %s does not run", name)
+	}
+	return p, nil
+}
+
+// MemberMetrics is where the agent of a member shows its metrics.
+func (c *Cluster) MemberMetrics(name string) (string, error) {
+	p, err := c.runningMember(name)
+	if err != nil {
+		return "", err
+	}
+	return p.metrics, nil
+}
+
+// Material is the identity that a member presents now.
+func (c *Cluster) Material(ctx context.Context, name string) (*credential.Material, error) {
+	p, err := c.runningMember(name)
+	if err != nil {
+		return nil, err
+	}
+	return p.agent.Source().Current(ctx)
+}
+
 // Node asks a member's agent over its own socket.
 func (c *Cluster) Node(ctx context.Context, name string) (n *fealtyv1.GetNodeResponse, err error) {
-	err = c.withNode(name, func(node fealtyv1.NodeServiceClient) error {
+	err = c.WithNode(name, func(node fealtyv1.NodeServiceClient) error {
 		n, err = node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
 		return err
 	})
 	return n, err
 }
 
-func (c *Cluster) withNode(name string, f func(fealtyv1.NodeServiceClient) error) error {
+// WithNode calls f with a connection to the socket of a member's agent.
+func (c *Cluster) WithNode(name string, f func(fealtyv1.NodeServiceClient) error) error {
 	conn, err := mesh.DialLocal(filepath.Join(c.MemberDir(name), "agent.sock"))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	return c.tell(f(fealtyv1.NewNodeServiceClient(conn)))
+	return c.Tell(f(fealtyv1.NewNodeServiceClient(conn)))
 }
 
-// tell makes known what somebody is told, and returns it.
-func (c *Cluster) tell(err error) error {
-	if e := errcode.Of(err); e != nil && c.hooks.heard != nil {
-		c.hooks.heard("error", fmt.Appendf(nil, "%v; %s; %s; %s; %v", err, e.What, e.Why, e.Do, e.Fields))
+// Tell makes known what somebody is told, and returns it.
+func (c *Cluster) Tell(err error) error {
+	if e := errcode.Of(err); e != nil && c.opts.Heard != nil {
+		c.opts.Heard("error", fmt.Appendf(nil, "%v; %s; %s; %s; %v", err, e.What, e.Why, e.Do, e.Fields))
 	}
 	return err
 }
 
 // AwaitConnected waits until some coordinator has a stream of each member.
 func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
-	return c.await(ctx, "members to connect", func(ctx context.Context) (bool, error) {
+	return c.Await(ctx, "members to connect", func(ctx context.Context) (bool, error) {
 		missing, err := c.unconnected(ctx, names)
 		return err == nil && len(missing) == 0, errors.Join(err, notConnected(missing))
 	})
 }
 
-// awaitLimit bounds every wait of a dev cluster.
-const awaitLimit = time.Minute
+// AwaitLimit bounds every wait of a dev cluster.
+const AwaitLimit = time.Minute
 
-// await asks ok until it says yes, a part fails, or the time is over.
-func (c *Cluster) await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
+// Await asks ok until it says yes, a part fails, or the time is over.
+func (c *Cluster) Await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(fmt.Errorf("a part of the cluster ended: %w", context.Cause(c.ctx))) })()
@@ -675,16 +724,16 @@ func (c *Cluster) await(ctx context.Context, what string, ok func(context.Contex
 	return await(ctx, what, ok)
 }
 
-// untilNext is how long who waits for something leaves the cluster alone, after a question
+// UntilNext is how long who waits for something leaves the cluster alone, after a question
 // that began at asked: at least 20 ms, and twice as long as the answer took. Where the
 // machine is busy, most of its time is for what is waited for.
-func untilNext(asked time.Time) time.Duration {
+func UntilNext(asked time.Time) time.Duration {
 	return max(20*time.Millisecond, 2*time.Since(asked))
 }
 
 // await asks ok until it says yes, ctx ends, or the time is over.
 func await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
+	ctx, cancel := context.WithTimeout(ctx, AwaitLimit)
 	defer cancel()
 	var last error
 	for {
@@ -697,7 +746,7 @@ func await(ctx context.Context, what string, ok func(context.Context) (bool, err
 			last = err
 		}
 		select {
-		case <-time.After(untilNext(asked)):
+		case <-time.After(UntilNext(asked)):
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for %s: %w", what, errors.Join(context.Cause(ctx), last))
 		}

@@ -94,7 +94,7 @@ func (c *Cluster) awaitConnected(ctx context.Context, names []string) error {
 // for anything: then it says who is, and that is no error. It is one if nobody could
 // tell, or ctx ended.
 func awaitConnected(ctx context.Context, say func(string), missing func(context.Context) ([]string, error)) error {
-	within, cancel := context.WithTimeout(ctx, awaitLimit)
+	within, cancel := context.WithTimeout(ctx, AwaitLimit)
 	defer cancel()
 	late := time.NewTimer(silence)
 	defer late.Stop()
@@ -116,7 +116,7 @@ func awaitConnected(ctx context.Context, say func(string), missing func(context.
 			}
 			say("waiting for " + who + " …")
 			late.Reset(5 * silence)
-		case <-time.After(untilNext(asked)):
+		case <-time.After(UntilNext(asked)):
 		case <-within.Done():
 			switch {
 			case ctx.Err() != nil:
@@ -125,7 +125,7 @@ func awaitConnected(ctx context.Context, say func(string), missing func(context.
 				return fmt.Errorf("waiting for members to connect: %w", unknown)
 			}
 			say(fmt.Sprintf("warning: not connected after %s: %s; the cluster runs without, and they go on trying. See why: fealty member show data/%s",
-				awaitLimit, strings.Join(last, ", "), last[0]))
+				AwaitLimit, strings.Join(last, ", "), last[0]))
 			return nil
 		}
 	}

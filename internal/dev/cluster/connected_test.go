@@ -65,7 +65,7 @@ func TestStartWithoutWhoIsKeptOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+	err = c.WithAdmin(func(conn *grpc.ClientConn) error {
 		members := fealtyv1.NewMemberServiceClient(conn)
 		_, ban := members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-c", Reason: "trying it out"})
 		_, remove := members.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-b", Force: true, Reason: "trying it out"})

@@ -55,7 +55,7 @@ func (e *noHarmError) Error() string { return e.problem }
 const (
 	controlName     = "dev.sock"
 	maxControlBytes = 16 << 10
-	controlTimeout  = 2 * awaitLimit
+	controlTimeout  = 2 * AwaitLimit
 	maxSetOn        = 48 * time.Hour
 )
 
@@ -145,8 +145,8 @@ func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
 			"fealty status: the others serve, and its members are connected to them",
 			"fealty dev heal: it comes back, and gets its secrets from another one")
 	case BreakNetwork:
-		if !slices.Contains(c.memberNames(), h.Name) {
-			return Harmed{}, &noHarmError{"--member", cmp.Or(h.Name, "left out"), "the members that run are " + cmp.Or(strings.Join(c.memberNames(), ", "), "none")}
+		if !slices.Contains(c.RunningMembers(), h.Name) {
+			return Harmed{}, &noHarmError{"--member", cmp.Or(h.Name, "left out"), "the members that run are " + cmp.Or(strings.Join(c.RunningMembers(), ", "), "none")}
 		}
 		if !h.Dry {
 			c.networkOf(h.Name).setDown(true)
@@ -196,14 +196,14 @@ func (c *Cluster) harmClock(h Harm) (Harmed, error) {
 	if h.By == 0 || h.By.Abs() > maxSetOn {
 		return Harmed{}, &noHarmError{"--by", h.By.String(), fmt.Sprintf("a clock is set by more than nothing and at most %v", maxSetOn)}
 	}
-	if _, err := c.replica(h.Name); err != nil && !slices.Contains(c.memberNames(), h.Name) {
-		return Harmed{}, &noHarmError{"NAME", h.Name, "there are " + strings.Join(slices.Concat(c.CoordinatorNames(), c.memberNames()), ", ")}
+	if _, err := c.replica(h.Name); err != nil && !slices.Contains(c.RunningMembers(), h.Name) {
+		return Harmed{}, &noHarmError{"NAME", h.Name, "there are " + strings.Join(slices.Concat(c.CoordinatorNames(), c.RunningMembers()), ", ")}
 	}
 	if !h.Dry {
 		c.clockOf(h.Name).set(h.By)
 	}
 	watch := "fealty status --data " + c.MemberDir(h.Name) + ": what it holds, and whether that is fresh by its clock"
-	if !slices.Contains(c.memberNames(), h.Name) {
+	if !slices.Contains(c.RunningMembers(), h.Name) {
 		watch = "fealty status: who leads does not change, for no clock decides that; certificates that it issues may not be in date elsewhere"
 	}
 	return Harmed{Did: fmt.Sprintf("set the clock of %s by %v", h.Name, h.By), Watch: []string{watch}}, nil
@@ -259,8 +259,8 @@ func (c *Cluster) heal(ctx context.Context, dry bool) (Harmed, error) {
 	return Harmed{Did: strings.Join(append(done, woken...), "; "), Watch: watch}, nil
 }
 
-// memberNames are the members that run, sorted.
-func (c *Cluster) memberNames() []string {
+// RunningMembers are the members that run, sorted.
+func (c *Cluster) RunningMembers() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.memberNamesLocked()

@@ -44,7 +44,7 @@ func TestJoinThatWasCutOff(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	tok, err := c.Token(t.Context(), &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name})
+	tok, err := c.Token(t.Context(), &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,10 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -49,7 +52,7 @@ func (c *Cluster) firstAt(t *testing.T, name string) []string {
 func TestJoinResumesElsewhere(t *testing.T) {
 	ctx := t.Context()
 	c := started(t, Options{Members: []string{"node-a"}})
-	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry})
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +64,18 @@ func TestJoinResumesElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.run.wire.loseAnswer(writes("member/"))
+	w := r.run.wire
+	// The next commit of a member reaches the store, and its coordinator is cut off before anybody hears of it.
+	w.arm(&trap{
+		func(tx store.Tx) bool {
+			return slices.ContainsFunc(tx.Put, func(p store.Write) bool { return strings.HasPrefix(p.Key, "member/") })
+		},
+		func(ctx context.Context, tx store.Tx) (store.Revision, error) {
+			_, err := w.store.Commit(ctx, tx)
+			w.cut()
+			return 0, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, errors.Join(errKilled, err))
+		},
+	})
 	joined, err := enroll.Join(ctx, enroll.JoinConfig{DataDir: t.TempDir(), Proof: enroll.ByToken(tok), Kind: identity.Data, Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +90,7 @@ func TestJoinResumesElsewhere(t *testing.T) {
 	if joined.Coordinator == tok.Addresses[0] || joined.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Errorf("it joined at %s as %v", joined.Coordinator, joined.Outcome)
 	}
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+	err = c.WithAdmin(func(conn *grpc.ClientConn) error {
 		resp, err := fealtyv1.NewTokenServiceClient(conn).GetToken(ctx, &fealtyv1.GetTokenRequest{Id: tok.ID})
 		if used := resp.GetToken().GetUsed(); err == nil && used != 1 {
 			t.Errorf("the token was used %d times", used)
@@ -103,7 +117,7 @@ func TestJoinResumesElsewhere(t *testing.T) {
 func TestBlackHole(t *testing.T) {
 	ctx := t.Context()
 	c := started(t, Options{Members: []string{"node-a"}})
-	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry})
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +150,7 @@ func TestBlackHole(t *testing.T) {
 		c.networkOf("node-a").setHole(name, true)
 	}
 	renew := func() error {
-		return c.withNode("node-a", func(n fealtyv1.NodeServiceClient) error {
+		return c.WithNode("node-a", func(n fealtyv1.NodeServiceClient) error {
 			_, err := n.RenewIdentity(ctx, &fealtyv1.RenewIdentityRequest{})
 			return err
 		})
@@ -172,7 +186,7 @@ func TestMembersMove(t *testing.T) {
 			if err := end(was); err != nil {
 				t.Fatal(err)
 			}
-			err := c.await(ctx, "node-a to go elsewhere", func(ctx context.Context) (bool, error) {
+			err := c.Await(ctx, "node-a to go elsewhere", func(ctx context.Context) (bool, error) {
 				n, err := c.Node(ctx, "node-a")
 				if err != nil {
 					return false, err

@@ -2,12 +2,11 @@ package cluster
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -16,15 +15,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"crypto/x509"
-
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/grpclog"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -44,35 +39,11 @@ const (
 	addressVariable = "FEALTY_TEST_ADDRESS"
 )
 
-// grpcTo is where gRPC logs to, at the level that its debugging takes.
-var grpcTo atomic.Pointer[lockedBuffer]
-
-type grpcWriter struct{}
-
-func (grpcWriter) Write(p []byte) (int, error) {
-	if b := grpcTo.Load(); b != nil {
-		return b.Write(p)
-	}
-	return len(p), nil
-}
-
-// logGRPC has gRPC log to b, until the function that it returns is called.
-func logGRPC(b *lockedBuffer) (end func()) {
-	grpcTo.Store(b)
-	return func() { grpcTo.Store(nil) }
-}
-
 func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv(roleVariable) {
 	case "":
-		// It has to be said before anything speaks gRPC.
-		grpclog.SetLoggerV2(grpclog.NewLoggerV2WithVerbosity(grpcWriter{}, grpcWriter{}, grpcWriter{}, 2))
-		code := m.Run()
-		if programDir != "" {
-			os.RemoveAll(programDir)
-		}
-		os.Exit(code)
+		os.Exit(m.Run())
 	case "coordinator":
 		err = coordinatorProcess(os.Getenv(dirVariable), os.Getenv(addressVariable))
 	case "member":
@@ -264,7 +235,7 @@ func TestKillLoop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok, err := setup.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Uses: 100_000})
+	tok, err := setup.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Uses: 100_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +248,7 @@ func TestKillLoop(t *testing.T) {
 	for i := range members {
 		name := fmt.Sprintf("member-%d", i)
 		home := filepath.Join(t.TempDir(), name)
-		own, err := setup.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name})
+		own, err := setup.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +349,7 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *Cluster, tok proof.
 	// A join whose candidate went away at the end may be committed a little later.
 	err := await(ctx, "a use of the token for each who came with it", func(ctx context.Context) (bool, error) {
 		used, admitted := uint32(0), uint32(0)
-		err := c.withAdmin(func(conn *grpc.ClientConn) error {
+		err := c.WithAdmin(func(conn *grpc.ClientConn) error {
 			resp, err := fealtyv1.NewTokenServiceClient(conn).GetToken(ctx, &fealtyv1.GetTokenRequest{Id: tok.ID})
 			used = resp.GetToken().GetUsed()
 			return err
@@ -388,7 +359,7 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *Cluster, tok proof.
 		}
 		st, err := c.Status(ctx)
 		for _, m := range st.GetMembers() {
-			if strings.HasPrefix(m.GetName(), poolEntry+"-") { // others have tokens of their own
+			if strings.HasPrefix(m.GetName(), PoolEntry+"-") { // others have tokens of their own
 				admitted++
 			}
 		}
@@ -444,95 +415,6 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 	return len(roots), b
 }
 
-// storyMeans is what steps of the story say of how they show a thing; of the others all
-// is as on machines.
-var storyMeans = map[string]string{
-	"relay": "a relay in this process",
-
-	"zombie-fenced":    "shards and a provider as programs, one stopped with SIGSTOP and woken with SIGCONT",
-	"domain-move":      "shards and a provider as programs, one stopped with SIGSTOP and woken with SIGCONT",
-	"wipe-quarantined": "shards and a provider as programs",
-	"paused":           "shards and a provider as programs",
-	"stale-term":       "an answer of a leader held back",
-
-	"credential-rotation":  "providers as programs, with certificates of an operator's own PKI in files",
-	"bad-endpoint-skipped": "providers as programs, with certificates of an operator's own PKI in files",
-	"workload-svid":        "an agent and two processes of its machine as programs",
-	"revoked-connection":   "a provider as a program beside its agent",
-
-	"stolen-key":     "the key taken from a coordinator's memory",
-	"leader-killed":  "cut in process, its memory dropped",
-	"late-write":     "a commit held back in process",
-	"peer-recovery":  "emptied of its files but its key; the keeper's file moved away",
-	"restore":        "coordinator-1, coordinator-2, coordinator-3 stopped in process; the store given up for an empty one",
-	"restart":        "coordinator-1, coordinator-2, coordinator-3 stopped in process",
-	"owner-recovery": "the keeper's file removed",
-	"degraded":       "clock moved on by 2 h",
-	"expiry-stops":   "clock moved on by 1 h 10 min; clock moved on by 21 h",
-}
-
-// The story is a test too: every step on real listeners.
-func TestStory(t *testing.T) { testStory(t, Options{}, nil) }
-
-// testStory tells the story, and looks for secrets in all that it leaves behind: on
-// the disk of the store's server too, by disk, which is called when the cluster ended.
-func testStory(t *testing.T, opts Options, disk func(see func(where string, data []byte)), engine ...string) {
-	watch := newSecrecy(t)
-	opts.Release, opts.published, opts.Program = watch.release(), t.TempDir(), mustProgram(t)
-	opts.Log = slog.New(slog.NewMultiHandler(
-		slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}),
-		slog.NewTextHandler(&watch.log, &slog.HandlerOptions{Level: slog.LevelDebug}),
-	))
-	defer logGRPC(&watch.log)()
-	c, err := Prepare(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch.c, c.hooks = c, hooks{watch.joinToken, watch.see}
-	watch.look(t.Context())
-	dir := c.Dir()
-	seen := make(map[string]bool)
-	ok := c.Story(t.Context(), func(r StepResult) {
-		seen[r.Step] = true
-		watch.see("step "+r.Step, []byte(r.Seen+r.How))
-		if want := cmp.Or(storyMeans[r.Step], OnWire); !strings.Contains(r.How, want) {
-			t.Errorf("%s says that it was shown by %q, want %q", r.Step, r.How, want)
-		}
-		if r.Step == "first-set" {
-			watch.plant(t.Context())
-		}
-		watch.look(t.Context())
-		t.Logf("%s: %.1f s", r.Step, r.Seconds)
-		if r.Step == "mesh-epoch" { // the last before the restore, which leaves the store behind
-			watch.changes(t.Context())
-			watch.files()
-		}
-		if !r.OK {
-			t.Errorf("%s: expected %s; seen %s", r.Step, r.Expected, r.Seen)
-		}
-	})
-	watch.changes(t.Context())
-	watch.files()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if disk != nil {
-		disk(watch.see)
-	}
-	watch.check(engine...)
-	if !ok {
-		t.Error("the story did not end well")
-	}
-	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "zombie-fenced", "domain-move", "wipe-quarantined", "paused", "stale-term", "credential-rotation", "bad-endpoint-skipped", "workload-svid", "revoked-connection", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restore", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
-		if !seen[id] {
-			t.Errorf("step %s is not in the story", id)
-		}
-	}
-	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the temporary directory is still there: %v", err)
-	}
-}
-
 // A cluster that is started again in the same directory is the same cluster at
 // the same epoch, with the same members.
 func TestStartAgain(t *testing.T) { testStartAgain(t, "") }
@@ -548,7 +430,7 @@ func testStartAgain(t *testing.T, store string) {
 		}
 		var st *fealtyv1.GetStatusResponse
 		// A coordinator that does not answer in time leaves its members unknown for a moment.
-		err = c.await(t.Context(), "the baseline", func(ctx context.Context) (ok bool, err error) {
+		err = c.Await(t.Context(), "the baseline", func(ctx context.Context) (ok bool, err error) {
 			st, err = c.Status(ctx)
 			return err == nil && st.GetBaseline().GetMet(), errors.Join(err, fmt.Errorf("baseline %v", st.GetBaseline()))
 		})

@@ -12,31 +12,35 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/dev/story"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
-// trust sets the manifest anew, with the root of p and an entry for its hosts.
-func (c *Cluster) trust(ctx context.Context, p *story.PKI) error {
-	file := filepath.Join(c.dir, manifestFile)
-	text, err := durable.OS().ReadFile(file, 1<<20)
+// Manifest is the manifest that was set last.
+func (c *Cluster) Manifest() ([]byte, error) {
+	return durable.OS().ReadFile(filepath.Join(c.dir, manifestFile), manifest.MaxBytes)
+}
+
+// TrustRoot sets the manifest anew, with the root of an operator's own PKI and an entry for its hosts.
+func (c *Cluster) TrustRoot(ctx context.Context, rootPEM []byte) error {
+	text, err := c.Manifest()
 	if err != nil {
 		return err
 	}
-	root := strings.TrimSpace(string(p.RootPEM()))
+	root := strings.TrimSpace(string(rootPEM))
 	text = fmt.Appendf(text, `  - {name: racks, kind: data, match: ["x509:dns:*.racks.example"]}
 proofs:
   x509:
     roots_pem: |
       %s
 `, strings.ReplaceAll(root, "\n", "\n      "))
-	return c.setManifest(ctx, text, "machines with certificates of the operator's own PKI")
+	return c.SetManifest(ctx, text, "machines with certificates of the operator's own PKI")
 }
 
-// setManifest signs and sets a manifest, and keeps it.
-func (c *Cluster) setManifest(ctx context.Context, text []byte, reason string) error {
+// SetManifest signs and sets a manifest, and keeps it.
+func (c *Cluster) SetManifest(ctx context.Context, text []byte, reason string) error {
 	st, err := c.Status(ctx)
 	if err != nil {
 		return err
@@ -46,7 +50,7 @@ func (c *Cluster) setManifest(ctx context.Context, text []byte, reason string) e
 		return err
 	}
 	req.Reason = reason
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+	err = c.WithAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, req)
 		return err
 	})
@@ -56,8 +60,8 @@ func (c *Cluster) setManifest(ctx context.Context, text []byte, reason string) e
 	return durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text)
 }
 
-// joinByFiles makes name a member by the certificate in files.
-func (c *Cluster) joinByFiles(ctx context.Context, name string, paths credential.FilePaths) (enroll.Result, error) {
+// JoinByFiles makes name a member by the certificate in files.
+func (c *Cluster) JoinByFiles(ctx context.Context, name string, paths credential.FilePaths) (enroll.Result, error) {
 	st, err := c.Status(ctx)
 	if err != nil {
 		return enroll.Result{}, err

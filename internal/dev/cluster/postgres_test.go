@@ -1,16 +1,12 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -19,67 +15,10 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/testlane"
 )
-
-// TestStoryOnPostgres: whatever a coordinator does works on both engines.
-func TestStoryOnPostgres(t *testing.T) {
-	testlane.Nightly(t)
-	server := pgtest.New(t)
-	databases := []string{server.Database(t), server.Database(t)}
-	for _, name := range databases {
-		// Long values are not to be compressed where the scan looks at every byte.
-		st, err := postgres.Open(t.Context(), server.URL(name), postgres.Options{})
-		if err == nil {
-			err = st.Close()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		server.Exec(t, name, "alter table fealty_kv alter column value set storage external", "alter table fealty_log alter column value set storage external")
-	}
-	testStory(t, Options{Store: server.URL(databases[0]), EmptyStore: server.URL(databases[1])}, func(see func(string, []byte)) {
-		for _, name := range databases {
-			dump, err := server.Command("pg_dump", "--inserts", server.SocketURL(name)).Output()
-			if err != nil {
-				t.Fatal(err, stderrOf(err))
-			}
-			see("dump "+name, dump)
-		}
-		// Tables with the rows that are gone, and the log of writes.
-		if err := server.Stop(); err != nil {
-			t.Fatal(err)
-		}
-		seeDisk(t, server.Data(), see)
-	}, "dump")
-}
-
-// seeDisk has every file of a server seen.
-func seeDisk(t *testing.T, dir string, see func(where string, data []byte)) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		raw, err := os.ReadFile(path)
-		see("disk "+path, bytes.TrimRight(raw, "\x00"))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestRestoreOnPostgres: a restore goes into an empty database.
-func TestRestoreOnPostgres(t *testing.T) {
-	testlane.Nightly(t)
-	t.Parallel()
-	server := pgtest.New(t)
-	testRestore(t, Options{Store: server.URL(server.Database(t)), EmptyStore: server.URL(server.Database(t))})
-}
 
 // TestStartAgainOnPostgres: the cluster is in the database, not in the process.
 func TestStartAgainOnPostgres(t *testing.T) {
@@ -114,7 +53,7 @@ func keepBusy(t *testing.T, store string) *busy {
 			t.Error(err)
 		}
 	})
-	tok, err := c.Token(t.Context(), &fealtyv1.CreateTokenRequest{Entry: poolEntry, Uses: 100_000})
+	tok, err := c.Token(t.Context(), &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Uses: 100_000})
 	if err != nil {
 		t.Fatal(err)
 	}

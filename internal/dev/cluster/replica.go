@@ -81,6 +81,22 @@ func (c *Cluster) running() []*replica {
 	return out
 }
 
+// RunningCoordinators are the names of the coordinators that run, in order.
+func (c *Cluster) RunningCoordinators() (out []string) {
+	for _, r := range c.running() {
+		out = append(out, r.name)
+	}
+	return out
+}
+
+// CoordinatorMetrics are where the coordinators that run show their metrics.
+func (c *Cluster) CoordinatorMetrics() (out []string) {
+	for _, r := range c.running() {
+		out = append(out, r.metrics)
+	}
+	return out
+}
+
 // serving returns the first coordinator that is ready, else the first that runs, else
 // the first.
 func (c *Cluster) serving() *replica {
@@ -128,6 +144,14 @@ func (c *Cluster) addressOf(r *replica) string {
 	return r.addr
 }
 
+// CoordinatorAt names the coordinator that has an address, or had it; "" for none.
+func (c *Cluster) CoordinatorAt(addr string) string {
+	if r := c.at(addr); r != nil {
+		return r.name
+	}
+	return ""
+}
+
 // at returns the coordinator that has an address, or had it.
 func (c *Cluster) at(addr string) *replica {
 	c.mu.Lock()
@@ -145,7 +169,10 @@ func (c *Cluster) at(addr string) *replica {
 	return nil
 }
 
-func (c *Cluster) coordinatorDir(r *replica) string { return filepath.Join(c.dir, r.name) }
+// CoordinatorDir is the folder of the named coordinator.
+func (c *Cluster) CoordinatorDir(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *Cluster) coordinatorDir(r *replica) string { return c.CoordinatorDir(r.name) }
 
 func (c *Cluster) socketOf(r *replica) string {
 	return filepath.Join(c.coordinatorDir(r), "admin.sock")
@@ -185,8 +212,8 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 	}
 	w := newWire(l, c.store)
 	publish := ""
-	if c.opts.published != "" {
-		publish = filepath.Join(c.opts.published, name)
+	if c.opts.Published != "" {
+		publish = filepath.Join(c.opts.Published, name)
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w,
@@ -202,7 +229,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 	c.mu.Lock()
 	r.run, r.metrics = p, metrics.Addr().String()
 	c.mu.Unlock()
-	return c.await(ctx, name+" to serve", func(ctx context.Context) (bool, error) {
+	return c.Await(ctx, name+" to serve", func(ctx context.Context) (bool, error) {
 		_, err := c.StatusOf(ctx, name)
 		return err == nil, err
 	})
@@ -214,7 +241,7 @@ func (c *Cluster) AwaitReady(ctx context.Context, names ...string) error {
 	if len(names) == 0 {
 		names = c.CoordinatorNames()
 	}
-	return c.await(ctx, "coordinators to be ready", func(ctx context.Context) (bool, error) {
+	return c.Await(ctx, "coordinators to be ready", func(ctx context.Context) (bool, error) {
 		for _, name := range names {
 			st, err := c.StatusOf(ctx, name)
 			if err != nil {
@@ -285,7 +312,7 @@ func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
 	if c.opts.Store != "" {
 		if strings.HasPrefix(c.opts.Store, "etcd:") {
 			// There is one server, with no other member to go to, and this machine may be busy.
-			opts := etcd.Options{Log: c.opts.Log.With("part", "store"), Timeout: awaitLimit}
+			opts := etcd.Options{Log: c.opts.Log.With("part", "store"), Timeout: AwaitLimit}
 			st, err := etcd.Open(ctx, c.opts.Store, opts)
 			if err != nil {
 				return nil, "", err
@@ -312,7 +339,7 @@ func (c *Cluster) listen(r *replica) (net.Listener, error) {
 	if err := durable.OS().MkdirAll(c.coordinatorDir(r)); err != nil {
 		return nil, fmt.Errorf("make %s: %w", c.coordinatorDir(r), err)
 	}
-	file := filepath.Join(c.coordinatorDir(r), addressFile)
+	file := filepath.Join(c.coordinatorDir(r), AddressFile)
 	var known []string // the last one first
 	if raw, err := durable.OS().ReadFile(file, 4<<10); err == nil {
 		known = strings.Fields(string(raw))
@@ -353,10 +380,15 @@ func (c *Cluster) oldLayout() error {
 		"problem", "it holds the dev cluster of an older release, which had one coordinator", "want", "another folder, or this one removed: rm -r "+c.dir)
 }
 
-// withAdmin calls f with a connection to the local socket of a coordinator: of one that
+// WithAdmin calls f with a connection to the local socket of a coordinator: of one that
 // is ready, if any is.
-func (c *Cluster) withAdmin(f func(*grpc.ClientConn) error) error {
-	return c.tell(withSocket(c.AdminSocket(), f))
+func (c *Cluster) WithAdmin(f func(*grpc.ClientConn) error) error {
+	return c.Tell(withSocket(c.AdminSocket(), f))
+}
+
+// WithAdminOf is [Cluster.WithAdmin] with the named coordinator.
+func (c *Cluster) WithAdminOf(name string, f func(*grpc.ClientConn) error) error {
+	return withSocket(filepath.Join(c.CoordinatorDir(name), "admin.sock"), f)
 }
 
 func withSocket(path string, f func(*grpc.ClientConn) error) error {
@@ -378,10 +410,30 @@ func (c *Cluster) StatusOf(ctx context.Context, name string) (st *fealtyv1.GetSt
 		st, err = fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 		return err
 	})
-	return st, c.tell(err)
+	return st, c.Tell(err)
 }
 
 // Status is that of a coordinator which is ready, if any is.
 func (c *Cluster) Status(ctx context.Context) (*fealtyv1.GetStatusResponse, error) {
 	return c.StatusOf(ctx, c.serving().name)
+}
+
+// Leader returns the coordinator that leads, and its term.
+func (c *Cluster) Leader(ctx context.Context) (name string, term uint64, err error) {
+	err = c.Await(ctx, "a coordinator to lead", func(context.Context) (bool, error) {
+		name, term = "", 0
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, r := range c.coordinators {
+			if r.run == nil {
+				continue
+			}
+			// Of two that believe so the later one does.
+			if at, ok := r.run.coordinator.Leading(); ok && at > term {
+				name, term = r.name, at
+			}
+		}
+		return name != "", errors.New("none does")
+	})
+	return name, term, err
 }

@@ -19,7 +19,7 @@ import (
 
 // reseed gives the cluster a new seed, and returns the key of its root.
 func (c *Cluster) reseed(ctx context.Context) (root identity.KeyID, err error) {
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+	err = c.WithAdmin(func(conn *grpc.ClientConn) error {
 		client := fealtyv1.NewReseedServiceClient(conn)
 		p, err := client.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 		if err != nil {
@@ -41,7 +41,7 @@ func (c *Cluster) reseed(ctx context.Context) (root identity.KeyID, err error) {
 
 // awaitRoot waits until a member presents a certificate under the root.
 func (c *Cluster) awaitRoot(ctx context.Context, name string, root identity.KeyID) error {
-	return c.await(ctx, name+" to come under the new root", func(ctx context.Context) (bool, error) {
+	return c.Await(ctx, name+" to come under the new root", func(ctx context.Context) (bool, error) {
 		c.mu.Lock()
 		p := c.members[name]
 		c.mu.Unlock()
@@ -132,7 +132,7 @@ func TestReseed(t *testing.T) {
 	}
 
 	// New members join under the new root.
-	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: "node-d"})
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Name: "node-d"})
 	must(err)
 	if tok.Pin != root {
 		t.Errorf("a token pins %s, want %s", tok.Pin, root)

@@ -18,9 +18,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/dev/story"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -119,27 +119,8 @@ func TestRolledBackPostgres(t *testing.T) {
 	database := server.Database(t)
 	testRolledBack(t, rollback{
 		opts: Options{Store: server.URL(database), EmptyStore: server.URL(server.Database(t))},
-		take: func(*Cluster) func() {
-			dump, err := server.Command("pg_dump", "--clean", "--if-exists", server.SocketURL(database)).Output()
-			if err != nil {
-				t.Fatal(err, stderrOf(err))
-			}
-			return func() {
-				cmd := server.Command("psql", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", server.SocketURL(database))
-				cmd.Stdin = bytes.NewReader(dump)
-				if _, err := cmd.Output(); err != nil {
-					t.Fatal(err, stderrOf(err))
-				}
-			}
-		},
+		take: func(*Cluster) func() { return server.Copy(t, database) },
 	})
-}
-
-func stderrOf(err error) string {
-	if e, ok := errors.AsType[*exec.ExitError](err); ok {
-		return string(e.Stderr)
-	}
-	return ""
 }
 
 // The server comes back behind its address with the disk of before.
@@ -218,8 +199,8 @@ func testRolledBack(t *testing.T, r rollback) {
 	back := r.take(c)
 	// The changes newer than the copy: a ban, then another manifest, whose proof roots
 	// move the authority epoch.
-	if err := c.await(ctx, "node-c to be banned", func(ctx context.Context) (bool, error) {
-		err := c.withAdmin(func(conn *grpc.ClientConn) error {
+	if err := c.Await(ctx, "node-c to be banned", func(ctx context.Context) (bool, error) {
+		err := c.WithAdmin(func(conn *grpc.ClientConn) error {
 			_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: string(identity.Data), Name: "node-c", Reason: "after the copy"})
 			return err
 		})
@@ -227,13 +208,10 @@ func testRolledBack(t *testing.T, r rollback) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.awaitBan(ctx, "node-c", stay...); err != nil {
+	if err := c.AwaitBan(ctx, "node-c", stay...); err != nil {
 		t.Fatal(err)
 	}
-	own, err := story.NewPKI("operator root")
-	if err == nil {
-		err = c.trust(ctx, own)
-	}
+	err = c.TrustRoot(ctx, pkitest.PEM(pkitest.NewPKI(t, "operator", time.Now).Root.Cert))
 	if err == nil {
 		err = c.AwaitReady(ctx)
 	}
@@ -281,7 +259,7 @@ func testRolledBack(t *testing.T, r rollback) {
 			if err != nil || n.GetAuthorityEpoch() < before.GetAuthorityEpoch() {
 				t.Errorf("%s, %s is at epoch %d, after %d (%v)", when, name, n.GetAuthorityEpoch(), before.GetAuthorityEpoch(), err)
 			}
-			if err := c.awaitBan(ctx, "node-c", name); err != nil {
+			if err := c.AwaitBan(ctx, "node-c", name); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}
 		}
@@ -290,7 +268,7 @@ func testRolledBack(t *testing.T, r rollback) {
 	wantNamed := func(when string) {
 		t.Helper()
 		for _, name := range c.CoordinatorNames() {
-			if err := c.await(ctx, name+" to say that the store went back, "+when, func(ctx context.Context) (bool, error) {
+			if err := c.Await(ctx, name+" to say that the store went back, "+when, func(ctx context.Context) (bool, error) {
 				st, err := c.StatusOf(ctx, name)
 				if err != nil {
 					return false, err
@@ -311,8 +289,8 @@ func testRolledBack(t *testing.T, r rollback) {
 	wantNamed("while it runs")
 	wantForward("while it runs")
 	// Nothing is decided on what is there.
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
-		_, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Uses: 1})
+	err = c.WithAdmin(func(conn *grpc.ClientConn) error {
+		_, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Uses: 1})
 		return err
 	})
 	if !errors.Is(errcode.Of(err), errcode.HistoryInvalid) {
@@ -338,7 +316,7 @@ func testRolledBack(t *testing.T, r rollback) {
 		t.Errorf("somebody moved the head of the old state: %v", err)
 	}
 	// The way on.
-	if err := c.Restore(ctx, file); err != nil {
+	if err := c.Restore(ctx, file, "the test goes back"); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.AwaitConnected(ctx, stay...); err != nil {
@@ -355,7 +333,7 @@ func testRolledBack(t *testing.T, r rollback) {
 
 // atEpoch waits until members are at an authority epoch.
 func (c *Cluster) atEpoch(ctx context.Context, epoch uint64, names ...string) error {
-	return c.await(ctx, "members to follow the epoch", func(ctx context.Context) (bool, error) {
+	return c.Await(ctx, "members to follow the epoch", func(ctx context.Context) (bool, error) {
 		for _, name := range names {
 			n, err := c.Node(ctx, name)
 			if err != nil || n.GetAuthorityEpoch() != epoch || !n.GetConnected() {

@@ -68,7 +68,7 @@ func TestWholeFleetSleeps(t *testing.T) {
 	}
 	c.clock.pass(last.Sub(c.clock.now()) + 12*time.Hour)
 	now := c.clock.now()
-	err := c.await(ctx, "the fleet to be back", func(ctx context.Context) (bool, error) {
+	err := c.Await(ctx, "the fleet to be back", func(ctx context.Context) (bool, error) {
 		for _, name := range c.CoordinatorNames() {
 			chain, err := c.presented(ctx, name)
 			if err != nil {
@@ -102,7 +102,7 @@ func TestNodeOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	c := started(t, Options{Members: []string{}, Coordinators: 1})
-	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: "full"})
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: PoolEntry, Name: "full"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestNodeOnAFullDisk(t *testing.T) {
 		}
 	}()
 	var conn fealtyv1.NodeServiceClient
-	err = c.await(ctx, "the agent", func(ctx context.Context) (bool, error) {
+	err = c.Await(ctx, "the agent", func(ctx context.Context) (bool, error) {
 		l, err := mesh.DialLocal(socket)
 		if err != nil {
 			return false, err

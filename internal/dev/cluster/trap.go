@@ -2,10 +2,8 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -36,24 +34,26 @@ func (w *wire) trapped(tx store.Tx) *trap {
 	return t
 }
 
-// writes matches commits that put a key with this prefix.
-func writes(prefix string) func(store.Tx) bool {
-	return func(tx store.Tx) bool {
-		return slices.ContainsFunc(tx.Put, func(p store.Write) bool { return strings.HasPrefix(p.Key, prefix) })
+// HoldCommit has the next commit of a coordinator that matches wait outside of the store, for as long as its
+// coordinator lives and then on: as in the buffers of a network after its sender died. The channel has what is held.
+func (c *Cluster) HoldCommit(name string, match func(store.Tx) bool) (<-chan store.Tx, error) {
+	r, err := c.replica(name)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// hold has the next commit that matches wait outside of the store, for as long as its
-// coordinator lives and then on: as in the buffers of a network after its sender died.
-// The channel has what is held.
-func (w *wire) hold(match func(store.Tx) bool) <-chan store.Tx {
+	c.mu.Lock()
+	run := r.run
+	c.mu.Unlock()
+	if run == nil {
+		return nil, fmt.Errorf("%s does not run", name)
+	}
 	held := make(chan store.Tx, 1)
-	w.arm(&trap{match, func(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	run.wire.arm(&trap{match, func(ctx context.Context, tx store.Tx) (store.Revision, error) {
 		held <- cloneTx(tx)
 		<-ctx.Done()
 		return 0, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, context.Cause(ctx))
 	}})
-	return held
+	return held, nil
 }
 
 // cloneTx copies tx, of which its owner may use everything again.
@@ -64,14 +64,4 @@ func cloneTx(tx store.Tx) store.Tx {
 		tx.Put[i].Value = slices.Clone(tx.Put[i].Value)
 	}
 	return tx
-}
-
-// loseAnswer has the next commit that matches reach the store, and its coordinator be
-// cut off before anybody hears of it.
-func (w *wire) loseAnswer(match func(store.Tx) bool) {
-	w.arm(&trap{match, func(ctx context.Context, tx store.Tx) (store.Revision, error) {
-		_, err := w.store.Commit(ctx, tx)
-		w.cut()
-		return 0, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, errors.Join(errKilled, err))
-	}})
 }

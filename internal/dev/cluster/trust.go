@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc"
@@ -30,7 +29,7 @@ func (c *Cluster) Trust(ctx context.Context) (*fealtyv1.Trust, error) {
 }
 
 func (c *Cluster) withTrust(f func(fealtyv1.TrustServiceClient) error) error {
-	return c.withAdmin(func(conn *grpc.ClientConn) error { return f(fealtyv1.NewTrustServiceClient(conn)) })
+	return c.WithAdmin(func(conn *grpc.ClientConn) error { return f(fealtyv1.NewTrustServiceClient(conn)) })
 }
 
 // Rotate replaces the config signing key, and waits until no rotation runs any more.
@@ -43,7 +42,7 @@ func (c *Cluster) Rotate(ctx context.Context, req *fealtyv1.RotateConfigKeyReque
 		return nil, err
 	}
 	var trust *fealtyv1.Trust
-	err = c.await(ctx, "the rotation to end", func(ctx context.Context) (bool, error) {
+	err = c.Await(ctx, "the rotation to end", func(ctx context.Context) (bool, error) {
 		if trust, err = c.Trust(ctx); err != nil {
 			return false, err
 		}
@@ -87,7 +86,7 @@ func (c *Cluster) Emergency(ctx context.Context, number uint64, edit func(*trust
 
 // HandOver gives a statement to the agent of a member.
 func (c *Cluster) HandOver(ctx context.Context, name string, statement []byte) (resp *fealtyv1.ApplyNodeEmergencyResponse, err error) {
-	err = c.withNode(name, func(n fealtyv1.NodeServiceClient) error {
+	err = c.WithNode(name, func(n fealtyv1.NodeServiceClient) error {
 		resp, err = n.ApplyNodeEmergency(ctx, &fealtyv1.ApplyNodeEmergencyRequest{Statement: statement})
 		return err
 	})
@@ -118,7 +117,7 @@ func (c *Cluster) stealKeys(ctx context.Context) (keyring.Keys, error) {
 	if !ok {
 		return keyring.Keys{}, fmt.Errorf("%s names no seed", e.Key)
 	}
-	keeper, err := keyring.KeeperOf(keyring.Owner{Name: sealedBy.Keeper, Keeper: "file:" + filepath.Join(c.dir, keeperFile)}, durable.OS())
+	keeper, err := keyring.KeeperOf(keyring.Owner{Name: sealedBy.Keeper, Keeper: "file:" + c.KeeperFile()}, durable.OS())
 	if err != nil {
 		return keyring.Keys{}, err
 	}

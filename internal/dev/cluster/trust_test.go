@@ -72,7 +72,7 @@ func TestTrust(t *testing.T) {
 	holds := func(key string, names ...string) {
 		t.Helper()
 		for _, name := range names {
-			must(c.await(ctx, name+" to hold what key "+key+" signs", func(ctx context.Context) (bool, error) {
+			must(c.Await(ctx, name+" to hold what key "+key+" signs", func(ctx context.Context) (bool, error) {
 				n, err := c.Node(ctx, name)
 				if err != nil {
 					return false, err
@@ -143,7 +143,7 @@ func TestTrust(t *testing.T) {
 	gone()
 	must(c.StopMember("node-a"))
 	must(c.RunMember(ctx, "node-a"))
-	must(c.await(ctx, "node-a to answer", func(ctx context.Context) (bool, error) {
+	must(c.Await(ctx, "node-a to answer", func(ctx context.Context) (bool, error) {
 		_, err := c.Node(ctx, "node-a")
 		return err == nil, err
 	}))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A database goes back under the same head of the history: nobody set a manifest in
@@ -40,23 +40,7 @@ func TestDumpPutBack(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
 	database := server.Database(t)
-	dump := func() []byte {
-		out, err := server.Command("pg_dump", "--clean", "--if-exists", server.SocketURL(database)).Output()
-		if err != nil {
-			t.Fatal(err, stderrOf(err))
-		}
-		return out
-	}
-	testWentBack(t, server.URL(database), false, func() func() {
-		was := dump()
-		return func() {
-			cmd := server.Command("psql", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", server.SocketURL(database))
-			cmd.Stdin = bytes.NewReader(was)
-			if _, err := cmd.Output(); err != nil {
-				t.Fatal(err, stderrOf(err))
-			}
-		}
-	})
+	testWentBack(t, server.URL(database), false, func() func() { return server.Copy(t, database) })
 }
 
 // The primary dies, and a standby that it did not wait for is promoted behind its address,
@@ -84,13 +68,6 @@ func TestAsynchronousFailover(t *testing.T) {
 			}
 		}
 	})
-}
-
-func stderrOf(err error) string {
-	if e, ok := errors.AsType[*exec.ExitError](err); ok {
-		return string(e.Stderr)
-	}
-	return ""
 }
 
 // remedy is the command that status prints for a store that went back.
@@ -145,7 +122,7 @@ func testWentBack(t *testing.T, url string, running bool, copied func() (back fu
 	wantNamed := func(when string) {
 		t.Helper()
 		for _, name := range c.CoordinatorNames() {
-			await(ctx, t, name+" to say that the store went back, "+when, func() error {
+			wait.UntilNil(t, name+" to say that the store went back, "+when, func() error {
 				st, err := c.StatusOf(ctx, name)
 				if err != nil {
 					return err
@@ -203,7 +180,7 @@ func testWentBack(t *testing.T, url string, running bool, copied func() (back fu
 	if err := c.AwaitConnected(ctx, stay...); err != nil {
 		t.Fatal(err)
 	}
-	await(ctx, t, "the ban to be in force, and all members up to date", func() error {
+	wait.UntilNil(t, "the ban to be in force, and all members up to date", func() error {
 		st, err := c.Status(ctx)
 		if err != nil {
 			return err
@@ -250,7 +227,7 @@ func testWentBack(t *testing.T, url string, running bool, copied func() (back fu
 func awaitBanned(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, name := range stay {
-		await(ctx, t, name+" to know of the ban", func() error {
+		wait.UntilNil(t, name+" to know of the ban", func() error {
 			signed, _, err := c.Active(ctx, name, snapshot.ScopeTrustBundle)
 			if err == nil && !bytes.Contains(signed.Content, []byte("/data/node-c\"")) {
 				err = errors.New("its bundle does not have it")
@@ -265,7 +242,7 @@ func held(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]uint
 	t.Helper()
 	out := make(map[string]uint64)
 	for _, name := range stay {
-		await(ctx, t, name+" to say what it holds", func() error {
+		wait.UntilNil(t, name+" to say what it holds", func() error {
 			_, h, err := c.Active(ctx, name, snapshot.ScopeTrustBundle)
 			out[name] = h.GetConfigVersion()
 			return err
@@ -274,25 +251,10 @@ func held(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]uint
 	return out
 }
 
-func await(ctx context.Context, t *testing.T, what string, ok func() error) {
-	t.Helper()
-	for {
-		err := ok()
-		if err == nil {
-			return
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("waiting for %s: %v", what, err)
-		}
-	}
-}
-
 // onAdmin does f at a coordinator, again while the store is away.
 func onAdmin(ctx context.Context, t *testing.T, c *cluster.Cluster, what string, f func(*grpc.ClientConn) error) {
 	t.Helper()
-	await(ctx, t, what, func() error {
+	wait.UntilNil(t, what, func() error {
 		conn, err := mesh.DialLocal(c.AdminSocket())
 		if err != nil {
 			return err

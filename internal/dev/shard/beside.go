@@ -32,7 +32,7 @@ func (b *Beside) start(ctx context.Context) (err error) {
 		return nil
 	}
 	if b.cfg.Program == "" {
-		return errors.New("devshard: Config.Program is missing, and shards are programs")
+		return errors.New("shard: Config.Program is missing, and shards are programs")
 	}
 	b.fleet, err = Start(ctx, b.cfg)
 	return err
@@ -92,23 +92,4 @@ func (b *Beside) Wake(ctx context.Context, dry bool) (did, watch []string, err e
 		return nil, nil, nil
 	}
 	return b.fleet.wake(ctx, dry)
-}
-
-// Tell has a step shown: it starts the fleet before the first, and ends it, and the agents of its
-// members, after the last and after one that failed.
-func (b *Beside) Tell(ctx context.Context, s Step) (seen string, err error) {
-	if !process.Supported {
-		return "not shown: " + process.Unsupported, nil
-	}
-	if err = b.start(ctx); err == nil {
-		seen, err = s.run(b.fleet, ctx)
-	}
-	if all := Steps(); b.fleet != nil && (err != nil || s.ID == all[len(all)-1].ID) {
-		members := b.fleet.agents
-		err = errors.Join(err, b.Close())
-		for name := range members {
-			err = errors.Join(err, b.cfg.Leave(name))
-		}
-	}
-	return seen, err
 }

@@ -2,10 +2,17 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/dev/process"
 	"github.com/fealty-io/fealty/internal/errcode"
 )
@@ -19,7 +26,7 @@ const (
 
 // work has the tenant want machines, and waits until they work.
 func (f *Fleet) work(ctx context.Context) error {
-	s, err := f.session(ctx, f.shards[First])
+	s, err := f.Session(ctx, f.shards[First])
 	if err != nil {
 		return err
 	}
@@ -27,11 +34,11 @@ func (f *Fleet) work(ctx context.Context) error {
 	if f.wanted == wantsFew {
 		next = wantsMany
 	}
-	if err := s.wants(ctx, f, next); err != nil {
+	if err := s.Wants(ctx, next); err != nil {
 		return err
 	}
 	f.wanted = next
-	_, err = f.has(ctx, next)
+	_, err = f.Has(ctx, next)
 	return err
 }
 
@@ -61,7 +68,7 @@ func (f *Fleet) zombie(ctx context.Context, dry bool) (did string, watch []strin
 		f.stopped[0].End()
 		f.stopped = f.stopped[1:]
 	}
-	if _, err := f.succeed(ctx, First); err != nil {
+	if _, err := f.Succeed(ctx, First); err != nil {
 		return "", nil, err
 	}
 	return did, watch, f.work(ctx)
@@ -74,7 +81,7 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 	if len(asleep) == 0 {
 		return nil, nil, nil
 	}
-	before, err := f.working()
+	before, err := f.Working()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,7 +90,7 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 		if dry {
 			continue
 		}
-		told, _, err := f.incidents(ctx)
+		told, _, err := f.Incidents(ctx)
 		if err == nil {
 			err = p.Wake()
 		}
@@ -95,11 +102,11 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 			if err != nil || m["fealty_shard_fenced"] != 1 {
 				return false, err
 			}
-			now, found, err := f.incidents(ctx)
+			now, found, err := f.Incidents(ctx)
 			return now > told && found, err
 		})
 		if err == nil {
-			err = f.unchanged(before)
+			err = f.Unchanged(before)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -107,7 +114,7 @@ func (f *Fleet) wake(ctx context.Context, dry bool) (did, watch []string, err er
 	}
 	if !dry {
 		did = append(did, fmt.Sprintf("it was refused, and the machines are the same processes %v",
-			pids(before)))
+			before.PIDs()))
 	}
 	return did, []string{
 		fmt.Sprintf("fealty status: %s, the incident", errcode.ShardFenced),
@@ -123,4 +130,32 @@ func (f *Fleet) describe() (lines [][2]string) {
 		{"shard", fmt.Sprintf("%s owns domain %s; the %d machines of tenant %s work in it", First, Domain, f.wanted,
 			tenant)},
 	}
+}
+
+// Incidents counts the entries of the audit log that tell that a process of the first shard was
+// fenced, and reports whether status says so.
+func (f *Fleet) Incidents(ctx context.Context) (entries int, found bool, err error) {
+	path := string(identity.Shard) + "/" + First
+	err = f.cfg.Admin(func(conn *grpc.ClientConn) error {
+		st, err := fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		if err != nil {
+			return err
+		}
+		for _, n := range st.GetFindings() {
+			found = found || n.GetCode() == string(errcode.ShardFenced) && strings.Contains(n.GetSummary(), path)
+		}
+		log, err := fealtyv1.NewAuditServiceClient(conn).GetAudit(ctx, &fealtyv1.GetAuditRequest{Member: path,
+			Action: "shard.fenced"})
+		for err == nil {
+			var part *fealtyv1.GetAuditResponse
+			if part, err = log.Recv(); part.GetEntry() != nil {
+				entries++
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return err
+	})
+	return entries, found, err
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// session is one of the tenant's operator at a shard.
-type session struct {
+// Session is one of the tenant's operator at a shard.
+type Session struct {
+	fleet   *Fleet
 	conn    *mesh.Conn
 	stream  fealtyv1.ShardService_SessionClient
 	answers chan *fealtyv1.RollUpAnswer
@@ -22,8 +23,8 @@ type session struct {
 	number  uint64
 }
 
-// session opens one with a shard, in the place of one before. It ends with the fleet.
-func (f *Fleet) session(ctx context.Context, p *process.Program) (*session, error) {
+// Session opens one with a shard, in the place of one before. It ends with the fleet.
+func (f *Fleet) Session(ctx context.Context, p *process.Program) (*Session, error) {
 	f.operator.Look()
 	conn, err := mesh.Dial("passthrough:///"+p.At, f.operator.Source(), credential.AnyOfKind(identity.Shard),
 		mesh.Options{})
@@ -31,7 +32,7 @@ func (f *Fleet) session(ctx context.Context, p *process.Program) (*session, erro
 		return nil, err
 	}
 	f.runs++
-	s := &session{conn: conn, answers: make(chan *fealtyv1.RollUpAnswer, 1)}
+	s := &Session{fleet: f, conn: conn, answers: make(chan *fealtyv1.RollUpAnswer, 1)}
 	err = f.cfg.Await(ctx, "a session at "+p.Name, func(context.Context) (bool, error) {
 		err := s.hello(context.WithoutCancel(ctx), f.runs)
 		return err == nil, err
@@ -46,7 +47,7 @@ func (f *Fleet) session(ctx context.Context, p *process.Program) (*session, erro
 }
 
 // hello begins the stream.
-func (s *session) hello(ctx context.Context, run uint64) (err error) {
+func (s *Session) hello(ctx context.Context, run uint64) (err error) {
 	ctx, s.over = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {
@@ -65,7 +66,7 @@ func (s *session) hello(ctx context.Context, run uint64) (err error) {
 }
 
 // read takes what the shard says, until the stream ends.
-func (s *session) read() {
+func (s *Session) read() {
 	defer close(s.answers)
 	for {
 		got, err := s.stream.Recv()
@@ -83,17 +84,17 @@ func (s *session) read() {
 }
 
 // close ends the session.
-func (s *session) close() {
+func (s *Session) close() {
 	s.over()
 	s.reading.Wait()
 	s.conn.Close()
 }
 
-// report says what the tenant wants, again while the shard does not know yet what that has, and
+// Report says what the tenant wants, again while the shard does not know yet what that has, and
 // returns what the shard makes of it.
-func (s *session) report(ctx context.Context, f *Fleet, rows ...*fealtyv1.DemandRow) (fealtyv1.RollUpOutcome, error) {
+func (s *Session) Report(ctx context.Context, rows ...*fealtyv1.DemandRow) (fealtyv1.RollUpOutcome, error) {
 	var outcome fealtyv1.RollUpOutcome
-	err := f.cfg.Await(ctx, "the shard to answer a roll-up", func(ctx context.Context) (bool, error) {
+	err := s.fleet.cfg.Await(ctx, "the shard to answer a roll-up", func(ctx context.Context) (bool, error) {
 		s.number++
 		err := s.stream.Send(&fealtyv1.SessionRequest{Tenant: tenant, Message: &fealtyv1.SessionRequest_RollUp{
 			RollUp: &fealtyv1.DemandRollUp{Number: s.number, Rows: rows}}})
@@ -114,17 +115,17 @@ func (s *session) report(ctx context.Context, f *Fleet, rows ...*fealtyv1.Demand
 	return outcome, err
 }
 
-// wants has the tenant want so many machines.
-func (s *session) wants(ctx context.Context, f *Fleet, machines int) error {
-	outcome, err := s.report(ctx, f, rows(1, machines)...)
+// Wants has the tenant want so many machines.
+func (s *Session) Wants(ctx context.Context, machines int) error {
+	outcome, err := s.Report(ctx, Rows(1, machines)...)
 	if err == nil && outcome != fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN {
 		err = fmt.Errorf("a roll-up of %d machines was answered with %v", machines, outcome)
 	}
 	return err
 }
 
-// rows are priorities with so many machines each.
-func rows(priorities, each int) (out []*fealtyv1.DemandRow) {
+// Rows are priorities with so many machines each.
+func Rows(priorities, each int) (out []*fealtyv1.DemandRow) {
 	for p := range priorities {
 		out = append(out, &fealtyv1.DemandRow{Profile: profile, Priority: int32(p + 1), Count: uint32(each)})
 	}

@@ -51,17 +51,13 @@ type Config struct {
 
 	// Join makes a member of a kind, has its agent run, and returns the agent's folder.
 	Join func(ctx context.Context, kind identity.Kind, name string) (dir string, err error)
-	// Leave ends the agent of a member.
-	Leave func(name string) error
 	// Admin calls f with a connection to a coordinator, as an admin.
 	Admin func(f func(*grpc.ClientConn) error) error
 	// Metrics returns where coordinators show theirs.
 	Metrics func() []string
 	// Await asks ok until it says yes, for a bounded time.
 	Await func(ctx context.Context, what string, ok func(context.Context) (bool, error)) error
-	// Note is told by what something is shown.
-	Note func(what string)
-	Log  *slog.Logger
+	Log   *slog.Logger
 }
 
 // Fleet are the programs. It belongs to one goroutine.
@@ -75,7 +71,7 @@ type Fleet struct {
 	lives    map[string]int                 // how many processes each shard had
 	shards   map[string]*devprocess.Program // which process of each is in charge
 	stopped  []*devprocess.Program          // of shards: zombies, in the order in which they were stopped
-	sessions []*session
+	sessions []*Session
 	runs     uint64 // of the operator
 	wanted   int    // machines, of [Beside.Show]
 }
@@ -118,10 +114,10 @@ func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
 	if err := f.serves(ctx, f.provider); err != nil {
 		return nil, err
 	}
-	if err := f.assign(ctx, First, false); err != nil {
+	if err := f.Assign(ctx, First, false); err != nil {
 		return nil, err
 	}
-	_, err = f.succeed(ctx, First)
+	_, err = f.Succeed(ctx, First)
 	return f, err
 }
 
@@ -145,9 +141,9 @@ func (f *Fleet) makeFolder() error {
 
 func (f *Fleet) profiles() string { return filepath.Join(f.cfg.Dir, "profiles.yaml") }
 
-// succeed starts another process of a shard, with a folder of its own: the cluster gives it the
+// Succeed starts another process of a shard, with a folder of its own: the cluster gives it the
 // next grant, and it is in charge.
-func (f *Fleet) succeed(ctx context.Context, shard string, flags ...string) (*devprocess.Program, error) {
+func (f *Fleet) Succeed(ctx context.Context, shard string, flags ...string) (*devprocess.Program, error) {
 	f.lives[shard]++
 	p, err := f.start(shard+"."+strconv.Itoa(f.lives[shard]), append([]string{"shard", "--agent", f.agents[shard],
 		"--provider", laptop + "=" + f.provider.At, "--enrol", "--cycle", cycle}, flags...)...)
@@ -172,8 +168,8 @@ func (f *Fleet) serves(ctx context.Context, p *devprocess.Program) error {
 	return f.cfg.Await(ctx, p.Name+" to serve", p.Serves)
 }
 
-// assign has a shard own the domain.
-func (f *Fleet) assign(ctx context.Context, shard string, force bool) error {
+// Assign has a shard own the domain.
+func (f *Fleet) Assign(ctx context.Context, shard string, force bool) error {
 	return f.cfg.Admin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewDomainServiceClient(conn).AssignDomain(ctx, &fealtyv1.AssignDomainRequest{Name: Domain,
 			To: string(identity.Shard) + "/" + shard, Reason: "shown by fealty dev", Force: force})
@@ -243,14 +239,51 @@ func (f *Fleet) endMachines() error {
 	return errors.Join(err, p.Close())
 }
 
-// working are the processes of the machines that the tenant has, by the machines' names, as the
+// Machines are the processes of machines, by the machines' names.
+type Machines map[string]int
+
+// PIDs are the processes, sorted.
+func (m Machines) PIDs() []int { return slices.Sorted(maps.Values(m)) }
+
+// KeptIn fails unless all machines are the very same processes in now still.
+func (m Machines) KeptIn(now Machines) error {
+	for machine, pid := range m {
+		if now[machine] != pid {
+			return fmt.Errorf("machine %s is process %d, and was %d", machine, now[machine], pid)
+		}
+	}
+	return nil
+}
+
+// Dir is the folder of the fleet: each program has one of its own there, by its name.
+func (f *Fleet) Dir() string { return f.cfg.Dir }
+
+// Provider is the provider.
+func (f *Fleet) Provider() *devprocess.Program { return f.provider }
+
+// InCharge is the process of a shard that was started last.
+func (f *Fleet) InCharge(shard string) *devprocess.Program { return f.shards[shard] }
+
+// Enlist has another shard join, and returns the folder of its agent.
+func (f *Fleet) Enlist(ctx context.Context, shard string) (dir string, err error) {
+	dir, err = f.cfg.Join(ctx, identity.Shard, shard)
+	if err == nil {
+		f.agents[shard] = dir
+	}
+	return dir, err
+}
+
+// Members are the names of the members that the fleet made. Their agents are not its own.
+func (f *Fleet) Members() []string { return slices.Sorted(maps.Keys(f.agents)) }
+
+// Working are the processes of the machines that the tenant has, as the
 // provider has them on disk.
-func (f *Fleet) working() (map[string]int, error) {
+func (f *Fleet) Working() (Machines, error) {
 	files, err := filepath.Glob(filepath.Join(f.cfg.Dir, laptop, "machines", profile+"-*"))
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]int)
+	out := make(Machines)
 	for _, file := range files {
 		var m struct {
 			Machine, State string
@@ -270,11 +303,11 @@ func (f *Fleet) working() (map[string]int, error) {
 	return out, nil
 }
 
-// has waits until so many machines work, and returns their processes.
-func (f *Fleet) has(ctx context.Context, n int) (map[string]int, error) {
-	var now map[string]int
+// Has waits until so many machines work, and returns their processes.
+func (f *Fleet) Has(ctx context.Context, n int) (Machines, error) {
+	var now Machines
 	err := f.cfg.Await(ctx, fmt.Sprintf("%d machines to work", n), func(context.Context) (_ bool, err error) {
-		if now, err = f.working(); err == nil && len(now) != n {
+		if now, err = f.Working(); err == nil && len(now) != n {
 			err = fmt.Errorf("%d do", len(now))
 		}
 		return err == nil, err
@@ -282,23 +315,11 @@ func (f *Fleet) has(ctx context.Context, n int) (map[string]int, error) {
 	return now, err
 }
 
-// unchanged fails unless the very same processes work as before.
-func (f *Fleet) unchanged(before map[string]int) error {
-	now, err := f.working()
+// Unchanged fails unless the very same processes work as before.
+func (f *Fleet) Unchanged(before Machines) error {
+	now, err := f.Working()
 	if err == nil && !maps.Equal(now, before) {
-		err = fmt.Errorf("the machines are processes %v, and were %v", pids(now), pids(before))
+		err = fmt.Errorf("the machines are processes %v, and were %v", now.PIDs(), before.PIDs())
 	}
 	return err
 }
-
-// kept fails unless all machines of before are the very same processes still.
-func kept(before, now map[string]int) error {
-	for machine, pid := range before {
-		if now[machine] != pid {
-			return fmt.Errorf("machine %s is process %d, and was %d", machine, now[machine], pid)
-		}
-	}
-	return nil
-}
-
-func pids(machines map[string]int) []int { return slices.Sorted(maps.Values(machines)) }

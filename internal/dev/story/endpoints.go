@@ -48,12 +48,12 @@ type endpoints struct {
 }
 
 // The identities of an operator's own PKI.
-func (e *Edges) provider() string { return "spiffe://" + e.cfg.Cluster + "/provider/edge" }
-func (e *Edges) other() string    { return "spiffe://" + e.cfg.Cluster + "/provider/another" }
-func (e *Edges) client() string   { return "spiffe://" + e.cfg.Cluster + "/shard/edge" }
+func (e *edges) provider() string { return "spiffe://" + e.c.ID() + "/provider/edge" }
+func (e *edges) other() string    { return "spiffe://" + e.c.ID() + "/provider/another" }
+func (e *edges) client() string   { return "spiffe://" + e.c.ID() + "/shard/edge" }
 
 // serve starts two endpoints that are good, one of a foreign CA, and one with another identity.
-func (e *Edges) serve(ctx context.Context) (*endpoints, error) {
+func (e *edges) serve(ctx context.Context) (*endpoints, error) {
 	if e.endpoints != nil {
 		return e.endpoints, nil
 	}
@@ -65,7 +65,7 @@ func (e *Edges) serve(ctx context.Context) (*endpoints, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := &endpoints{pki: own, mine: filepath.Join(e.cfg.Dir, "client")}
+	all := &endpoints{pki: own, mine: filepath.Join(e.dir, "client")}
 	if err := durable.OS().WriteFile(e.profiles(), []byte(profiles)); err != nil {
 		return nil, err
 	}
@@ -75,13 +75,13 @@ func (e *Edges) serve(ctx context.Context) (*endpoints, error) {
 		to       *[]endpoint
 	}{{"good-1", e.provider(), own, &all.good}, {"good-2", e.provider(), own, &all.good},
 		{"foreign", e.provider(), foreign, &all.others}, {"another", e.other(), own, &all.others}} {
-		p := endpoint{dir: filepath.Join(e.cfg.Dir, at.name+"-tls")}
+		p := endpoint{dir: filepath.Join(e.dir, at.name+"-tls")}
 		if err := issue(at.by, at.id, p.dir, renamed); err != nil {
 			return nil, err
 		}
 		paths := PKIFiles(p.dir)
-		p.Program, err = e.started(process.Serve(process.Config{Dir: e.cfg.Dir, Name: at.name,
-			Program: e.cfg.Program, Args: []string{"provider", "process", "--profiles", e.profiles(),
+		p.Program, err = e.started(process.Serve(process.Config{Dir: e.dir, Name: at.name,
+			Program: e.program, Args: []string{"provider", "process", "--profiles", e.profiles(),
 				"--believe-epochs", "--tls-cert", paths.Cert, "--tls-key", paths.Key, "--tls-ca", paths.CA}}))
 		if err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func (e *Edges) serve(ctx context.Context) (*endpoints, error) {
 		return nil, err
 	}
 	for _, p := range append(all.good, all.others...) {
-		if err := e.cfg.Await(ctx, p.Name+" to serve", p.Serves); err != nil {
+		if err := e.c.Await(ctx, p.Name+" to serve", p.Serves); err != nil {
 			return nil, err
 		}
 	}
@@ -100,7 +100,7 @@ func (e *Edges) serve(ctx context.Context) (*endpoints, error) {
 	return all, nil
 }
 
-func (e *Edges) profiles() string { return filepath.Join(e.cfg.Dir, "profiles.yaml") }
+func (e *edges) profiles() string { return filepath.Join(e.dir, "profiles.yaml") }
 
 // issue has a PKI certify id, and puts the files into dir.
 func issue(by *PKI, id, dir string, put func(dir string, s PKISet) error) error {
@@ -184,7 +184,7 @@ type load struct {
 }
 
 // call begins calls to the provider at several endpoints, with the client's files.
-func (e *Edges) call(ctx context.Context, all []endpoint, log *lines) (*load, error) {
+func (e *edges) call(ctx context.Context, all []endpoint, log *lines) (*load, error) {
 	src, err := credential.NewFiles(credential.FilesConfig{Paths: PKIFiles(e.endpoints.mine),
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -246,14 +246,14 @@ func (l *load) call(ctx context.Context, conn grpc.ClientConnInterface) {
 
 // uses waits until calls were answered by endpoints with the certificates in their folders. While
 // they are not, again is called each second, if it is not nil.
-func (l *load) uses(ctx context.Context, e *Edges, again func() error, all ...endpoint) error {
+func (l *load) uses(ctx context.Context, e *edges, again func() error, all ...endpoint) error {
 	for _, p := range all {
 		key, err := keyIn(p.dir)
 		if err != nil {
 			return err
 		}
 		last := time.Now()
-		err = e.cfg.Await(ctx, "calls to go to "+p.Name+" with its newest certificate",
+		err = e.c.Await(ctx, "calls to go to "+p.Name+" with its newest certificate",
 			func(context.Context) (bool, error) {
 				if again != nil && time.Since(last) > time.Second {
 					last = time.Now()
@@ -319,8 +319,8 @@ func (l *lines) with(texts ...string) (n int) {
 
 const byFiles = "providers as programs, with certificates of an operator's own PKI in files"
 
-func (e *Edges) credentialRotation(ctx context.Context) (string, error) {
-	e.cfg.Note(byFiles)
+func (e *edges) credentialRotation(ctx context.Context) (string, error) {
+	e.c.Means().Note("", byFiles)
 	all, err := e.serve(ctx)
 	if err != nil {
 		return "", err
@@ -359,8 +359,8 @@ func (e *Edges) credentialRotation(ctx context.Context) (string, error) {
 		"the same processes; of %d calls none failed", 3*rotations, calls), nil
 }
 
-func (e *Edges) badEndpointSkipped(ctx context.Context) (string, error) {
-	e.cfg.Note(byFiles)
+func (e *edges) badEndpointSkipped(ctx context.Context) (string, error) {
+	e.c.Means().Note("", byFiles)
 	all, err := e.serve(ctx)
 	if err != nil {
 		return "", err
@@ -376,7 +376,7 @@ func (e *Edges) badEndpointSkipped(ctx context.Context) (string, error) {
 		return "", err
 	}
 	bad := map[string]mesh.Reason{foreign.At: mesh.PeerUntrusted, another.At: mesh.IdentityMismatch}
-	err = e.cfg.Await(ctx, "each bad endpoint to be named", func(context.Context) (bool, error) {
+	err = e.c.Await(ctx, "each bad endpoint to be named", func(context.Context) (bool, error) {
 		for at, reason := range bad {
 			if log.with("endpoint rejected", "endpoint="+at+" ", "reason="+string(reason), e.provider()) == 0 {
 				return false, fmt.Errorf("nothing says %s of %s", reason, at)

@@ -48,7 +48,7 @@ type caller struct {
 }
 
 // newCaller has a member join, and takes its certificate.
-func (e *Edges) newCaller(ctx context.Context, name, target string, expect identity.ID) (*caller, error) {
+func (e *edges) newCaller(ctx context.Context, name, target string, expect identity.ID) (*caller, error) {
 	folder, err := e.join(ctx, identity.Shard, name)
 	if err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func (c *caller) call(ctx context.Context) error {
 
 // revokedConnection has two shards be connected to a provider that believes what its agent
 // believes, and one of them banned.
-func (e *Edges) revokedConnection(ctx context.Context) (string, error) {
-	e.cfg.Note("a provider as a program beside its agent")
+func (e *edges) revokedConnection(ctx context.Context) (string, error) {
+	e.c.Means().Note("", "a provider as a program beside its agent")
 	folder, err := e.join(ctx, identity.Provider, "edge")
 	if err != nil {
 		return "", err
@@ -95,12 +95,12 @@ func (e *Edges) revokedConnection(ctx context.Context) (string, error) {
 	if err := durable.OS().WriteFile(e.profiles(), []byte(profiles)); err != nil {
 		return "", err
 	}
-	p, err := e.started(process.Serve(process.Config{Dir: e.cfg.Dir, Name: "edge", Program: e.cfg.Program,
+	p, err := e.started(process.Serve(process.Config{Dir: e.dir, Name: "edge", Program: e.program,
 		Args: []string{"provider", "process", "--agent", folder, "--profiles", e.profiles(), "--believe-epochs"}}))
 	if err != nil {
 		return "", err
 	}
-	id, err := identity.New(e.cfg.Cluster, identity.Provider, "edge")
+	id, err := identity.New(e.c.ID(), identity.Provider, "edge")
 	if err != nil {
 		return "", err
 	}
@@ -112,7 +112,7 @@ func (e *Edges) revokedConnection(ctx context.Context) (string, error) {
 		}
 		defer callers[i].conn.Close()
 	}
-	if err := e.cfg.Await(ctx, p.Name+" to serve", p.Serves); err != nil {
+	if err := e.c.Await(ctx, p.Name+" to serve", p.Serves); err != nil {
 		return "", err
 	}
 	for i, c := range callers {
@@ -121,7 +121,7 @@ func (e *Edges) revokedConnection(ctx context.Context) (string, error) {
 		}
 		open[i] = <-c.wires
 	}
-	err = e.cfg.Admin(func(conn *grpc.ClientConn) error {
+	err = e.c.WithAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{
 			Kind: string(identity.Shard), Name: "stolen", Reason: "the story says that its key was stolen"})
 		return err
@@ -139,7 +139,7 @@ func (e *Edges) revokedConnection(ctx context.Context) (string, error) {
 	}
 	took := time.Since(acknowledged)
 	let := false
-	err = e.cfg.Await(ctx, "the banned member to be refused when it calls again", func(context.Context) (bool, error) {
+	err = e.c.Await(ctx, "the banned member to be refused when it calls again", func(context.Context) (bool, error) {
 		err := callers[0].call(ctx)
 		let = let || err == nil
 		// Until the client has noted the end of the connection, a call may fail on that.

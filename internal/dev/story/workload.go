@@ -32,10 +32,10 @@ const (
 
 // workloadSVID has an agent run as a program, and two processes ask it: one by the path that is
 // registered, and one by another path.
-func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
-	e.cfg.Note("an agent and two processes of its machine as programs")
-	folder := filepath.Join(e.cfg.Dir, host)
-	socket := filepath.Join(e.cfg.Dir, "workload.sock")
+func (e *edges) workloadSVID(ctx context.Context) (string, error) {
+	e.c.Means().Note("", "an agent and two processes of its machine as programs")
+	folder := filepath.Join(e.dir, host)
+	socket := filepath.Join(e.dir, "workload.sock")
 	if err := localsocket.CheckPath(socket); err != nil {
 		return "", err
 	}
@@ -46,10 +46,10 @@ func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id := "spiffe://" + e.cfg.Cluster + "/" + string(identity.Workload) + "/" + workload
+	id := "spiffe://" + e.c.ID() + "/" + string(identity.Workload) + "/" + workload
 	record := fmt.Sprintf("kind: service\nname: %s\ntype: process\nmembers: [data/%s]\n"+
 		"workload: {id: %s, uid: %d, path: %q}\n", service, host, workload, os.Getuid(), right)
-	err = e.cfg.Admin(func(conn *grpc.ClientConn) error {
+	err = e.c.WithAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewConfigServiceClient(conn).PutConfig(ctx,
 			&fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(record)}})
 		return err
@@ -63,7 +63,7 @@ func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
 	}
 	defer agent.Close()
 	local := fealtyv1.NewLocalWorkloadServiceClient(agent)
-	err = e.cfg.Await(ctx, "the agent to have a certificate of "+id, func(ctx context.Context) (bool, error) {
+	err = e.c.Await(ctx, "the agent to have a certificate of "+id, func(ctx context.Context) (bool, error) {
 		l, err := local.ListWorkloads(ctx, &fealtyv1.ListWorkloadsRequest{})
 		for _, w := range l.GetWorkloads() {
 			if w.GetSpiffeId() == id && w.GetNotAfter() != nil {
@@ -76,22 +76,22 @@ func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
 		return "", err
 	}
 	ask := func(name, program string) (*process.Program, error) {
-		return e.started(process.Start(process.Config{Dir: e.cfg.Dir, Name: name, Program: program,
-			Args: []string{"workload", "write", "--dir", filepath.Join(e.cfg.Dir, name+"-tls"), "--socket",
+		return e.started(process.Start(process.Config{Dir: e.dir, Name: name, Program: program,
+			Args: []string{"workload", "write", "--dir", filepath.Join(e.dir, name+"-tls"), "--socket",
 				"unix:" + socket}}))
 	}
 	assigned, err := ask("assigned", right)
 	if err != nil {
 		return "", err
 	}
-	another, err := ask("unassigned", e.cfg.Program)
+	another, err := ask("unassigned", e.program)
 	if err != nil {
 		return "", err
 	}
 	if err := e.awaitSVID(ctx, assigned, id); err != nil {
 		return "", err
 	}
-	err = e.cfg.Await(ctx, "another process to be refused", func(context.Context) (bool, error) {
+	err = e.c.Await(ctx, "another process to be refused", func(context.Context) (bool, error) {
 		return strings.Contains(another.Said(), "no identity issued"), errors.Join(another.Runs(),
 			fmt.Errorf("it says %q", another.Said()))
 	})
@@ -102,7 +102,7 @@ func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(filepath.Join(e.cfg.Dir, another.Name+"-tls", files.Certificate)); err == nil {
+	if _, err := os.Stat(filepath.Join(e.dir, another.Name+"-tls", files.Certificate)); err == nil {
 		return "", errors.New("the process that was refused has a certificate")
 	}
 	return fmt.Sprintf("process %d has a certificate of %s; process %d, of the same user, is told "+
@@ -110,9 +110,9 @@ func (e *Edges) workloadSVID(ctx context.Context) (string, error) {
 }
 
 // runHost has a machine join whose processes may have identities, with its agent as a program.
-func (e *Edges) runHost(ctx context.Context, folder, socket string) error {
-	token := filepath.Join(e.cfg.Dir, host+".token")
-	err := e.cfg.Admin(func(conn *grpc.ClientConn) error {
+func (e *edges) runHost(ctx context.Context, folder, socket string) error {
+	token := filepath.Join(e.dir, host+".token")
+	err := e.c.WithAdmin(func(conn *grpc.ClientConn) error {
 		resp, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "hosts",
 			Name: host})
 		if err != nil {
@@ -123,12 +123,12 @@ func (e *Edges) runHost(ctx context.Context, folder, socket string) error {
 	if err != nil {
 		return err
 	}
-	p, err := e.started(process.Start(process.Config{Dir: e.cfg.Dir, Name: host, Program: e.cfg.Program,
+	p, err := e.started(process.Start(process.Config{Dir: e.dir, Name: host, Program: e.program,
 		Args: []string{"join", "--run", "--data", folder, "--token-file", token, "--workload-socket", socket}}))
 	if err != nil {
 		return err
 	}
-	err = e.cfg.Await(ctx, host+" to serve its processes", func(context.Context) (bool, error) {
+	err = e.c.Await(ctx, host+" to serve its processes", func(context.Context) (bool, error) {
 		_, err := os.Stat(socket)
 		return err == nil, errors.Join(p.Runs(), err)
 	})
@@ -136,17 +136,17 @@ func (e *Edges) runHost(ctx context.Context, folder, socket string) error {
 }
 
 // copyProgram returns the path of the program under another name, as the kernel says it.
-func (e *Edges) copyProgram(name string) (string, error) {
-	at, err := filepath.EvalSymlinks(e.cfg.Dir)
+func (e *edges) copyProgram(name string) (string, error) {
+	at, err := filepath.EvalSymlinks(e.dir)
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(at, name)
-	if os.Link(e.cfg.Program, path) == nil {
+	if os.Link(e.program, path) == nil {
 		return path, nil
 	}
 	// It is of somebody else, or on another file system.
-	from, err := os.Open(e.cfg.Program)
+	from, err := os.Open(e.program)
 	if err != nil {
 		return "", err
 	}
@@ -160,9 +160,9 @@ func (e *Edges) copyProgram(name string) (string, error) {
 }
 
 // awaitSVID waits until a process has the certificate of id, which leads to the roots beside it.
-func (e *Edges) awaitSVID(ctx context.Context, p *process.Program, id string) error {
-	at := filepath.Join(e.cfg.Dir, p.Name+"-tls")
-	return e.cfg.Await(ctx, "a process to have its certificate", func(context.Context) (bool, error) {
+func (e *edges) awaitSVID(ctx context.Context, p *process.Program, id string) error {
+	at := filepath.Join(e.dir, p.Name+"-tls")
+	return e.c.Await(ctx, "a process to have its certificate", func(context.Context) (bool, error) {
 		if err := p.Runs(); err != nil {
 			return false, err
 		}
@@ -203,7 +203,7 @@ func certificateIn(path string) (*x509.Certificate, error) {
 }
 
 // whyNot returns why a process is not id, as the agent says to who may ask.
-func (e *Edges) whyNot(ctx context.Context, local fealtyv1.LocalWorkloadServiceClient, p *process.Program,
+func (e *edges) whyNot(ctx context.Context, local fealtyv1.LocalWorkloadServiceClient, p *process.Program,
 	id string) (string, error) {
 	resp, err := local.CheckWorkload(ctx, &fealtyv1.CheckWorkloadRequest{Pid: int32(p.PID())})
 	if err != nil {

@@ -16,6 +16,7 @@
 package pgtest
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -283,6 +284,38 @@ func (s *Server) Command(name string, args ...string) *exec.Cmd {
 	attr := *s.as
 	cmd.SysProcAttr = &attr
 	return cmd
+}
+
+// Dump is a database as pg_dump writes it: statements that make it again. Flags say in which form.
+func (s *Server) Dump(tb testing.TB, database string, flags ...string) []byte {
+	tb.Helper()
+	dump, err := s.Command("pg_dump", append(flags, s.SocketURL(database))...).Output()
+	if err != nil {
+		tb.Fatal(err, stderrOf(err))
+	}
+	return dump
+}
+
+// Copy takes a dump of a database, and returns a function that puts it back in one transaction, as the manual of
+// PostgreSQL says.
+func (s *Server) Copy(tb testing.TB, database string) (back func()) {
+	tb.Helper()
+	dump := s.Dump(tb, database, "--clean", "--if-exists")
+	return func() {
+		tb.Helper()
+		cmd := s.Command("psql", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", s.SocketURL(database))
+		cmd.Stdin = bytes.NewReader(dump)
+		if _, err := cmd.Output(); err != nil {
+			tb.Fatal(err, stderrOf(err))
+		}
+	}
+}
+
+func stderrOf(err error) string {
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		return string(e.Stderr)
+	}
+	return ""
 }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {

@@ -1,21 +1,23 @@
-package cluster
+package story
 
 import (
 	"context"
 	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 )
 
-// A restore of an old backup under a running fleet: see storyRestore. Then the fleet
+// A restore of an old backup under a running fleet: see restore. Then the fleet
 // goes on: another start, another set of tokens.
-func TestRestore(t *testing.T) { testRestore(t, Options{}) }
+func TestRestore(t *testing.T) { testRestore(t, cluster.Options{}) }
 
-func testRestore(t *testing.T, opts Options) {
+func testRestore(t *testing.T, opts cluster.Options) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	opts.Release, opts.Log = "test", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	c, err := Start(ctx, opts)
+	c, err := cluster.Start(ctx, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +29,7 @@ func testRestore(t *testing.T, opts Options) {
 	if err := c.AwaitConnected(ctx, "node-a", "node-b", "node-c"); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := storyRestore(ctx, c)
+	seen, err := restore(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}

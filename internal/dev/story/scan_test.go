@@ -1,4 +1,4 @@
-package cluster
+package story
 
 import (
 	"bytes"
@@ -405,8 +405,8 @@ func latin1(b []byte) string {
 // its place as well, with the same size and times: of what is left out nothing has changed.
 func TestChangedFilesAreSeen(t *testing.T) {
 	s := newSecrecy(t)
-	s.c = &Cluster{dir: t.TempDir(), opts: Options{published: t.TempDir(), Program: os.Args[0]}}
-	file, other := filepath.Join(s.c.dir, "file"), filepath.Join(t.TempDir(), "other")
+	s.dir, s.published, s.program = t.TempDir(), t.TempDir(), os.Args[0]
+	file, other := filepath.Join(s.dir, "file"), filepath.Join(t.TempDir(), "other")
 	long, now := time.Now().Add(-time.Hour), time.Now().Add(time.Minute) // a minute, so that this may take one
 	must := func(err error) {
 		t.Helper()

@@ -1,4 +1,4 @@
-package cluster
+package story
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/mesh"
@@ -23,28 +24,26 @@ import (
 // and an hour after that a node is degraded; the manifest bounds what it does then.
 const (
 	outageDegraded = 2 * time.Hour
-	devRouteTTL    = 3 * time.Hour
-	devDegradedMax = 24 * time.Hour
-	outageOver     = devDegradedMax + 10*time.Minute
+	outageOver     = cluster.DegradedMax + 10*time.Minute
 )
 
 // outageMembers are those that the story watches.
 var outageMembers = [...]string{"node-a", "node-b", "node-c"}
 
 // local calls f with a connection to what a member serves to local services.
-func (c *Cluster) local(member string, f func(fealtyv1.LocalConfigServiceClient) error) error {
+func local(c *cluster.Cluster, member string, f func(fealtyv1.LocalConfigServiceClient) error) error {
 	conn, err := mesh.DialLocal(filepath.Join(c.MemberDir(member), agent.ConfigSocketName))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	return c.tell(f(fealtyv1.NewLocalConfigServiceClient(conn)))
+	return c.Tell(f(fealtyv1.NewLocalConfigServiceClient(conn)))
 }
 
 // permit asks a member's guard as a local service does, and returns the code of its
 // refusal; "" if it permits.
-func (c *Cluster) permit(ctx context.Context, member string, action guard.Action) (errcode.Code, error) {
-	err := c.local(member, func(l fealtyv1.LocalConfigServiceClient) error {
+func permit(ctx context.Context, c *cluster.Cluster, member string, action guard.Action) (errcode.Code, error) {
+	err := local(c, member, func(l fealtyv1.LocalConfigServiceClient) error {
 		_, err := l.PermitAction(ctx, &fealtyv1.PermitActionRequest{Action: string(action)})
 		return err
 	})
@@ -59,10 +58,10 @@ func (c *Cluster) permit(ctx context.Context, member string, action guard.Action
 }
 
 // wantPermits asks each member's guard for each action, and compares.
-func (c *Cluster) wantPermits(ctx context.Context, want map[guard.Action]errcode.Code) error {
+func wantPermits(ctx context.Context, c *cluster.Cluster, want map[guard.Action]errcode.Code) error {
 	for _, name := range outageMembers {
 		for action, code := range want {
-			got, err := c.permit(ctx, name, action)
+			got, err := permit(ctx, c, name, action)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -74,8 +73,8 @@ func (c *Cluster) wantPermits(ctx context.Context, want map[guard.Action]errcode
 	return nil
 }
 
-func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
-	err := c.await(ctx, "members to be fresh", func(ctx context.Context) (bool, error) { return c.allAre(ctx, snapshot.Fresh) })
+func degraded(ctx context.Context, c *cluster.Cluster) (string, error) {
+	err := c.Await(ctx, "members to be fresh", func(ctx context.Context) (bool, error) { return allAre(ctx, c, snapshot.Fresh) })
 	if err != nil {
 		return "", err
 	}
@@ -84,9 +83,9 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	}
 	// Forbidden actions are forbidden from the moment that nobody can be asked, and all
 	// else goes on.
-	err = c.await(ctx, "members to notice", func(ctx context.Context) (bool, error) {
+	err = c.Await(ctx, "members to notice", func(ctx context.Context) (bool, error) {
 		for _, name := range outageMembers {
-			if code, err := c.permit(ctx, name, guard.PromotePartition); err != nil || code != errcode.ActionNeedsContact {
+			if code, err := permit(ctx, c, name, guard.PromotePartition); err != nil || code != errcode.ActionNeedsContact {
 				return false, fmt.Errorf("%s: %q, %w", name, code, err)
 			}
 		}
@@ -95,18 +94,18 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.wantPermits(ctx, map[guard.Action]errcode.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.AdmitSessions: ""}); err != nil {
+	if err := wantPermits(ctx, c, map[guard.Action]errcode.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.AdmitSessions: ""}); err != nil {
 		return "", fmt.Errorf("at the begin of the outage: %w", err)
 	}
-	c.pass(outageDegraded)
-	if ok, err := c.allAre(ctx, snapshot.Degraded); !ok {
+	c.Pass(outageDegraded)
+	if ok, err := allAre(ctx, c, snapshot.Degraded); !ok {
 		return "", fmt.Errorf("after %v without a coordinator: %w", outageDegraded, err)
 	}
-	if err := c.wantPermits(ctx, map[guard.Action]errcode.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.ReportLater: ""}); err != nil {
+	if err := wantPermits(ctx, c, map[guard.Action]errcode.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.ReportLater: ""}); err != nil {
 		return "", fmt.Errorf("after %v: %w", outageDegraded, err)
 	}
 	for _, name := range outageMembers {
-		if err := c.gives(ctx, name, snapshot.ScopeRoutePolicy); err != nil {
+		if err := gives(ctx, c, name, snapshot.ScopeRoutePolicy); err != nil {
 			return "", err
 		}
 	}
@@ -114,7 +113,7 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 }
 
 // allAre reports whether each member of the story is in a state.
-func (c *Cluster) allAre(ctx context.Context, state snapshot.Freshness) (bool, error) {
+func allAre(ctx context.Context, c *cluster.Cluster, state snapshot.Freshness) (bool, error) {
 	for _, name := range outageMembers {
 		n, err := c.Node(ctx, name)
 		if err != nil {
@@ -132,8 +131,8 @@ func (c *Cluster) allAre(ctx context.Context, state snapshot.Freshness) (bool, e
 }
 
 // gives fails unless a member gives local services what it has of a scope.
-func (c *Cluster) gives(ctx context.Context, member string, scope snapshot.Scope) error {
-	return c.local(member, func(l fealtyv1.LocalConfigServiceClient) error {
+func gives(ctx context.Context, c *cluster.Cluster, member string, scope snapshot.Scope) error {
+	return local(c, member, func(l fealtyv1.LocalConfigServiceClient) error {
 		resp, err := l.GetScope(ctx, &fealtyv1.GetScopeRequest{Scope: string(scope)})
 		if err == nil && len(resp.GetContent().GetContent()) == 0 {
 			err = errors.New("nothing is in it")
@@ -145,7 +144,7 @@ func (c *Cluster) gives(ctx context.Context, member string, scope snapshot.Scope
 	})
 }
 
-func storyForbidden(ctx context.Context, c *Cluster) (string, error) {
+func forbidden(ctx context.Context, c *cluster.Cluster) (string, error) {
 	forbidden := []guard.Action{
 		guard.ApproveEnrollment, guard.IssueCertificates, guard.AssignRoles, guard.ChangeClusterPolicy, guard.ChangeOrganizationPolicy,
 		guard.RotateTrustRoots, guard.PromotePartition, guard.FetchUnrelatedSecrets, guard.CreateServiceAuthority,
@@ -158,53 +157,53 @@ func storyForbidden(ctx context.Context, c *Cluster) (string, error) {
 		want[a] = errcode.ActionNeedsContact
 	}
 	want["something_unheard_of"] = errcode.ActionUnknown // in contact too: a name with a slip in it is never permitted
-	if err := c.wantPermits(ctx, want); err != nil {
+	if err := wantPermits(ctx, c, want); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d actions are refused by name with %s, and one that nobody knows with %s", len(want)-1, errcode.ActionNeedsContact,
 		errcode.ActionUnknown), nil
 }
 
-func storyExpiryStops(ctx context.Context, c *Cluster) (string, error) {
-	c.pass(devRouteTTL + 10*time.Minute - outageDegraded)
-	err := c.wantPermits(ctx, map[guard.Action]errcode.Code{guard.PreserveRoutes: errcode.ActionBoundOver, guard.ContinueServices: ""})
+func expiryStops(ctx context.Context, c *cluster.Cluster) (string, error) {
+	c.Pass(cluster.RouteTTL + 10*time.Minute - outageDegraded)
+	err := wantPermits(ctx, c, map[guard.Action]errcode.Code{guard.PreserveRoutes: errcode.ActionBoundOver, guard.ContinueServices: ""})
 	if err != nil {
-		return "", fmt.Errorf("after %v: %w", devRouteTTL, err)
+		return "", fmt.Errorf("after %v: %w", cluster.RouteTTL, err)
 	}
 	for _, name := range outageMembers {
-		if err := c.gives(ctx, name, snapshot.ScopeRoutePolicy); err == nil {
+		if err := gives(ctx, c, name, snapshot.ScopeRoutePolicy); err == nil {
 			return "", fmt.Errorf("%s gives its routes out after their time", name)
 		}
 	}
-	c.pass(outageOver - devRouteTTL - 10*time.Minute)
-	err = c.wantPermits(ctx, map[guard.Action]errcode.Code{
+	c.Pass(outageOver - cluster.RouteTTL - 10*time.Minute)
+	err = wantPermits(ctx, c, map[guard.Action]errcode.Code{
 		guard.ContinueServices: errcode.ActionBoundOver, guard.PreserveRoutes: errcode.ActionBoundOver, guard.ReconnectPeers: "", guard.ReportLater: "",
 	})
 	if err != nil {
 		return "", fmt.Errorf("after %v: %w", outageOver, err)
 	}
-	return fmt.Sprintf("routes end after %v and services after %v; the ways back stay open", devRouteTTL, devDegradedMax), nil
+	return fmt.Sprintf("routes end after %v and services after %v; the ways back stay open", cluster.RouteTTL, cluster.DegradedMax), nil
 }
 
-func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
+func reconnect(ctx context.Context, c *cluster.Cluster) (string, error) {
 	if err := c.StartCoordinators(ctx); err != nil {
 		return "", err
 	}
 	if err := c.AwaitConnected(ctx, outageMembers[:]...); err != nil {
 		return "", err
 	}
-	err := c.await(ctx, "members to be fresh again", func(ctx context.Context) (bool, error) { return c.allAre(ctx, snapshot.Fresh) })
+	err := c.Await(ctx, "members to be fresh again", func(ctx context.Context) (bool, error) { return allAre(ctx, c, snapshot.Fresh) })
 	if err != nil {
 		return "", err
 	}
-	if err := c.wantPermits(ctx, map[guard.Action]errcode.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.AdmitSessions: ""}); err != nil {
+	if err := wantPermits(ctx, c, map[guard.Action]errcode.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.AdmitSessions: ""}); err != nil {
 		return "", err
 	}
 	var told *fealtyv1.DegradedPeriod
 	for _, name := range outageMembers {
-		err := c.await(ctx, name+" to report its time alone", func(ctx context.Context) (bool, error) {
+		err := c.Await(ctx, name+" to report its time alone", func(ctx context.Context) (bool, error) {
 			var live *fealtyv1.Live
-			err := c.withAdmin(func(conn *grpc.ClientConn) error {
+			err := c.WithAdmin(func(conn *grpc.ClientConn) error {
 				resp, err := fealtyv1.NewMemberServiceClient(conn).GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: "data", Name: name})
 				live = resp.GetMember().GetLive()
 				return err
@@ -215,7 +214,7 @@ func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
 			// A node that was told of a stolen key had nothing to act on for a moment, too.
 			periods := live.GetDegradedPeriods()
 			i := slices.IndexFunc(periods, func(p *fealtyv1.DegradedPeriod) bool {
-				return p.GetUntil().IsValid() && p.GetOverAt().IsValid() && timeAlone(p) >= devDegradedMax-outageDegraded
+				return p.GetUntil().IsValid() && p.GetOverAt().IsValid() && timeAlone(p) >= cluster.DegradedMax-outageDegraded
 			})
 			if i < 0 {
 				return false, fmt.Errorf("it told of %v, and not of the outage, with the time alone over and then at its end", periods)

@@ -1,4 +1,4 @@
-package cluster
+package story
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,18 +15,18 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// storyConfig is the config of the story: two organizations, each with routes of its
+// configText is the config of the story: two organizations, each with routes of its
 // own. acmeRoutes is how many acme has beside the one that changes.
 const acmeRoutes = 40
 
-func storyConfig() string {
+func configText() string {
 	var b strings.Builder
 	b.WriteString(`kind: organization
 name: acme
@@ -58,57 +57,17 @@ to: [store-c]
 	for i := range acmeRoutes {
 		fmt.Fprintf(&b, "---\nkind: route\nname: acme-%02d\norganization: acme\nmatch: host=shop-%02d.acme.example\nto: [store-a]\npriority: %d\n", i, i, i)
 	}
-	return b.String() + storyRoute(100)
+	return b.String() + routeText(100)
 }
 
-// storyRoute is the route that changes.
-func storyRoute(priority int) string {
+// routeText is the route that changes.
+func routeText(priority int) string {
 	return fmt.Sprintf("---\nkind: route\nname: acme-shop\norganization: acme\nmatch: host=shop.acme.example\nto: [store-a]\npriority: %d\n", priority)
 }
 
-// PutConfig puts every record of a YAML text.
-func (c *Cluster) PutConfig(ctx context.Context, text string) error {
-	docs, err := config.Decode([]byte(text))
-	if err != nil {
-		return err
-	}
-	req := &fealtyv1.PutConfigRequest{}
-	for _, d := range docs {
-		req.Records = append(req.Records, config.Encode(d.Record))
-	}
-	return c.withAdmin(func(conn *grpc.ClientConn) error {
-		_, err := fealtyv1.NewConfigServiceClient(conn).PutConfig(ctx, req)
-		return err
-	})
-}
-
-// Active returns the snapshot of scope that a member uses, as it is on its disk, and
-// what the member says of it.
-func (c *Cluster) Active(ctx context.Context, name string, scope snapshot.Scope) (*snapshot.Signed, *fealtyv1.HeldSnapshot, error) {
-	n, err := c.Node(ctx, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, h := range n.GetHeld() {
-		if h.GetScope() != string(scope) {
-			continue
-		}
-		raw, err := durable.OS().ReadFile(filepath.Join(c.MemberDir(name), "snapshots", string(scope)+".active"), internalsnapshot.MaxSigned)
-		if err != nil {
-			return nil, nil, err
-		}
-		s, err := snapshot.Unmarshal(raw)
-		if err == nil && snapshot.DigestOf(s.Content) != snapshot.Digest(h.GetContentHash()) {
-			err = errors.New("the file on disk is on its way to another one")
-		}
-		return s, h, err
-	}
-	return nil, nil, fmt.Errorf("%s holds no %s", name, scope)
-}
-
 // awaitContent waits until each member uses a content of scope that holds text.
-func (c *Cluster) awaitContent(ctx context.Context, scope snapshot.Scope, text string, names ...string) error {
-	return c.await(ctx, fmt.Sprintf("%s of %s to be in use", scope, strings.Join(names, ", ")), func(ctx context.Context) (bool, error) {
+func awaitContent(ctx context.Context, c *cluster.Cluster, scope snapshot.Scope, text string, names ...string) error {
+	return c.Await(ctx, fmt.Sprintf("%s of %s to be in use", scope, strings.Join(names, ", ")), func(ctx context.Context) (bool, error) {
 		for _, name := range names {
 			s, _, err := c.Active(ctx, name, scope)
 			if err != nil {
@@ -124,14 +83,12 @@ func (c *Cluster) awaitContent(ctx context.Context, scope snapshot.Scope, text s
 
 // metric returns the value of a member's metric, which is named with its labels; 0
 // if it is not there yet.
-func (c *Cluster) metric(ctx context.Context, member, name string) (float64, error) {
-	c.mu.Lock()
-	p := c.members[member]
-	c.mu.Unlock()
-	if p == nil {
-		return 0, fmt.Errorf("member %s does not run", member)
+func metric(ctx context.Context, c *cluster.Cluster, member, name string) (float64, error) {
+	at, err := c.MemberMetrics(member)
+	if err != nil {
+		return 0, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.metrics+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/metrics", nil)
 	if err != nil {
 		return 0, err
 	}
@@ -154,24 +111,24 @@ func (c *Cluster) metric(ctx context.Context, member, name string) (float64, err
 	return 0, nil
 }
 
-func storyRouteChange(ctx context.Context, c *Cluster) (string, error) {
-	if err := c.PutConfig(ctx, storyConfig()); err != nil {
+func routeChange(ctx context.Context, c *cluster.Cluster) (string, error) {
+	if err := c.PutConfig(ctx, configText()); err != nil {
 		return "", err
 	}
-	if err := c.awaitContent(ctx, snapshot.ScopeRoutePolicy, `"priority":100`, "node-a", "node-b"); err != nil {
+	if err := awaitContent(ctx, c, snapshot.ScopeRoutePolicy, `"priority":100`, "node-a", "node-b"); err != nil {
 		return "", err
 	}
-	if err := c.awaitContent(ctx, snapshot.ScopeRoutePolicy, "globex-orders", "node-c"); err != nil {
+	if err := awaitContent(ctx, c, snapshot.ScopeRoutePolicy, "globex-orders", "node-c"); err != nil {
 		return "", err
 	}
 	_, before, err := c.Active(ctx, "node-c", snapshot.ScopeRoutePolicy)
 	if err != nil {
 		return "", err
 	}
-	if err := c.PutConfig(ctx, storyRoute(101)); err != nil {
+	if err := c.PutConfig(ctx, routeText(101)); err != nil {
 		return "", err
 	}
-	if err := c.awaitContent(ctx, snapshot.ScopeRoutePolicy, `"priority":101`, "node-a", "node-b"); err != nil {
+	if err := awaitContent(ctx, c, snapshot.ScopeRoutePolicy, `"priority":101`, "node-a", "node-b"); err != nil {
 		return "", err
 	}
 	_, a, err := c.Active(ctx, "node-a", snapshot.ScopeRoutePolicy)
@@ -191,19 +148,19 @@ func storyRouteChange(ctx context.Context, c *Cluster) (string, error) {
 	return fmt.Sprintf("node-a and node-b use routes of version %d; node-c stays at %d and has nothing of acme", a.GetConfigVersion(), after.GetConfigVersion()), nil
 }
 
-func storyIncrement(ctx context.Context, c *Cluster) (string, error) {
+func increment(ctx context.Context, c *cluster.Cluster) (string, error) {
 	const count = `fealty_snapshot_received_total{form="patch",scope="route_policy"}`
-	before, err := c.metric(ctx, "node-a", count)
+	before, err := metric(ctx, c, "node-a", count)
 	if err != nil {
 		return "", err
 	}
-	if err := c.PutConfig(ctx, storyRoute(102)); err != nil {
+	if err := c.PutConfig(ctx, routeText(102)); err != nil {
 		return "", err
 	}
-	if err := c.awaitContent(ctx, snapshot.ScopeRoutePolicy, `"priority":102`, "node-a", "node-b"); err != nil {
+	if err := awaitContent(ctx, c, snapshot.ScopeRoutePolicy, `"priority":102`, "node-a", "node-b"); err != nil {
 		return "", err
 	}
-	after, err := c.metric(ctx, "node-a", count)
+	after, err := metric(ctx, c, "node-a", count)
 	if err != nil {
 		return "", err
 	}
@@ -215,9 +172,9 @@ func storyIncrement(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	// Another coordinator than the one that sent it may see it a moment later.
-	err = c.await(ctx, "what node-a made of the patch to be what each coordinator has", func(ctx context.Context) (bool, error) {
-		for _, r := range c.running() {
-			err := withSocket(c.socketOf(r), func(conn *grpc.ClientConn) error {
+	err = c.Await(ctx, "what node-a made of the patch to be what each coordinator has", func(ctx context.Context) (bool, error) {
+		for _, name := range c.RunningCoordinators() {
+			err := c.WithAdminOf(name, func(conn *grpc.ClientConn) error {
 				resp, err := fealtyv1.NewSnapshotServiceClient(conn).GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-a", Scope: string(snapshot.ScopeRoutePolicy)})
 				if err != nil {
 					return err
@@ -229,7 +186,7 @@ func storyIncrement(ctx context.Context, c *Cluster) (string, error) {
 				return err
 			})
 			if err != nil {
-				return false, fmt.Errorf("%s: %w", r.name, err)
+				return false, fmt.Errorf("%s: %w", name, err)
 			}
 		}
 		return true, nil
@@ -240,9 +197,9 @@ func storyIncrement(ctx context.Context, c *Cluster) (string, error) {
 	return fmt.Sprintf("one of %d routes came as a patch; the %d bytes that it led to are those of the whole", acmeRoutes+1, len(a.Content)), nil
 }
 
-// storyScopes is how many scopes a member of the story uses: the trust bundle, what it
+// scopesInUse is how many scopes a member of the story uses: the trust bundle, what it
 // is, and the five of its group.
-const storyScopes = 7
+const scopesInUse = 7
 
 // inUse returns what a member holds, but for what something else took the place of.
 func inUse(n *fealtyv1.GetNodeResponse) []*fealtyv1.HeldSnapshot {
@@ -250,8 +207,8 @@ func inUse(n *fealtyv1.GetNodeResponse) []*fealtyv1.HeldSnapshot {
 }
 
 // awaitSigner waits until all that the members use is signed by the key alone.
-func (c *Cluster) awaitSigner(ctx context.Context, key string, names ...string) error {
-	return c.await(ctx, "all config to be signed by key "+key, func(ctx context.Context) (bool, error) {
+func awaitSigner(ctx context.Context, c *cluster.Cluster, key string, names ...string) error {
+	return c.Await(ctx, "all config to be signed by key "+key, func(ctx context.Context) (bool, error) {
 		for _, name := range names {
 			n, err := c.Node(ctx, name)
 			if err != nil {
@@ -265,7 +222,7 @@ func (c *Cluster) awaitSigner(ctx context.Context, key string, names ...string) 
 				}
 				counted++
 			}
-			if counted < storyScopes {
+			if counted < scopesInUse {
 				return false, fmt.Errorf("%s holds %d scopes", name, counted)
 			}
 		}
@@ -273,24 +230,24 @@ func (c *Cluster) awaitSigner(ctx context.Context, key string, names ...string) 
 	})
 }
 
-func storyConfigKeyRotation(ctx context.Context, c *Cluster) (string, error) {
+func configKeyRotation(ctx context.Context, c *cluster.Cluster) (string, error) {
 	old, err := c.SigningKey(ctx)
 	if err != nil {
 		return "", err
 	}
 	// Candidates that joined and run nowhere would never confirm.
-	if err := c.removeIdle(ctx); err != nil {
+	if err := removeIdle(ctx, c); err != nil {
 		return "", err
 	}
 	// The members are watched from before the rotation until after it.
 	watched := make(chan error, 1)
 	watch, stop := context.WithCancel(ctx)
-	go func() { watched <- c.watchHeld(watch, "node-a", "node-b", "node-c") }()
+	go func() { watched <- watchHeld(watch, c, "node-a", "node-b", "node-c") }()
 	trust, err := c.Rotate(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "the story rotates it"})
 	var now *fealtyv1.TrustConfigKey
 	if err == nil {
 		if now, err = c.SigningKey(ctx); err == nil {
-			err = c.awaitSigner(ctx, now.GetKeyId(), "node-a", "node-b", "node-c")
+			err = awaitSigner(ctx, c, now.GetKeyId(), "node-a", "node-b", "node-c")
 		}
 	}
 	stop()
@@ -308,19 +265,17 @@ func storyConfigKeyRotation(ctx context.Context, c *Cluster) (string, error) {
 }
 
 // removeIdle removes the members that joined and do not run.
-func (c *Cluster) removeIdle(ctx context.Context) error {
+func removeIdle(ctx context.Context, c *cluster.Cluster) error {
 	st, err := c.Status(ctx)
 	if err != nil {
 		return err
 	}
+	running := c.RunningMembers()
 	for _, m := range st.GetMembers() {
-		c.mu.Lock()
-		runs := c.members[m.GetName()] != nil
-		c.mu.Unlock()
-		if runs {
+		if slices.Contains(running, m.GetName()) {
 			continue
 		}
-		if err := c.remove(ctx, m.GetName()); err != nil {
+		if err := remove(ctx, c, m.GetName()); err != nil {
 			return fmt.Errorf("remove %s: %w", m.GetName(), err)
 		}
 	}
@@ -329,7 +284,7 @@ func (c *Cluster) removeIdle(ctx context.Context) error {
 
 // watchHeld looks at members until ctx ends, and returns an error if one lost a scope
 // that it had, or refused what it was sent.
-func (c *Cluster) watchHeld(ctx context.Context, names ...string) error {
+func watchHeld(ctx context.Context, c *cluster.Cluster, names ...string) error {
 	had := make(map[string]int)
 	for {
 		asked := time.Now()
@@ -346,7 +301,7 @@ func (c *Cluster) watchHeld(ctx context.Context, names ...string) error {
 			had[name] = len(inUse(n))
 		}
 		select {
-		case <-time.After(untilNext(asked)):
+		case <-time.After(cluster.UntilNext(asked)):
 		case <-ctx.Done():
 			return nil
 		}
@@ -354,7 +309,7 @@ func (c *Cluster) watchHeld(ctx context.Context, names ...string) error {
 }
 
 // forgeRoute signs a newer version of the routes of a member, with one of the thief's.
-func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Signer) (*snapshot.Signed, error) {
+func forgeRoute(ctx context.Context, c *cluster.Cluster, member string, key crypto.Signer) (*snapshot.Signed, error) {
 	s, _, err := c.Active(ctx, member, snapshot.ScopeRoutePolicy)
 	if err != nil {
 		return nil, err
@@ -365,7 +320,7 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	}
 	h, r := claims.Header, *claims.Record
 	h.Base, h.ConfigVersion, r.Generation = nil, h.ConfigVersion+1000, r.Generation+1000
-	h.IssuedAt = c.clock.now().UTC().Truncate(time.Second)
+	h.IssuedAt = c.Now().UTC().Truncate(time.Second)
 	r.IssuedAt, r.FreshUntil = h.IssuedAt, h.IssuedAt.Add(time.Hour)
 	draft, err := snapshot.Compose(h, &snapshot.RoutePolicy{Routes: []snapshot.Route{{
 		Name: "all-to-the-thief", To: []string{"thief"}, Priority: 1 << 20}}})
@@ -375,7 +330,7 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	return draft.Publish(r, key)
 }
 
-func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
+func stolenKey(ctx context.Context, c *cluster.Cluster) (string, error) {
 	stolen, err := c.SigningKey(ctx)
 	if err != nil {
 		return "", err
@@ -384,13 +339,13 @@ func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("steal the key: %w", err)
 	}
-	c.means.Note("", "the key taken from a coordinator's memory; what it signs, verified with a node's files")
-	forged, err := c.forgeRoute(ctx, "node-a", key)
+	c.Means().Note("", "the key taken from a coordinator's memory; what it signs, verified with a node's files")
+	forged, err := forgeRoute(ctx, c, "node-a", key)
 	if err != nil {
 		return "", fmt.Errorf("forge a snapshot: %w", err)
 	}
 	verify := func() error {
-		now := c.clock.now()
+		now := c.Now()
 		look, err := state.ReadTrustView(durable.OS(), c.MemberDir("node-a"), now)
 		if err != nil {
 			return err
@@ -408,7 +363,7 @@ func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.awaitSigner(ctx, now.GetKeyId(), "node-a", "node-b", "node-c"); err != nil {
+	if err := awaitSigner(ctx, c, now.GetKeyId(), "node-a", "node-b", "node-c"); err != nil {
 		return "", err
 	}
 	err = verify()

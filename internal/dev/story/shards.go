@@ -1,11 +1,10 @@
-package shard
+package story
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -17,7 +16,9 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	terms "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/dev/process"
+	"github.com/fealty-io/fealty/internal/dev/shard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/node/client"
@@ -28,26 +29,38 @@ import (
 	signedorder "github.com/fealty-io/fealty/internal/signed/order"
 )
 
-// Step is one thing that a fleet shows. Each goes on where the one before it ended.
-type Step struct {
-	ID       string
-	Expected string
-	run      func(*Fleet, context.Context) (seen string, err error) // as expected without an error
+// shards are the programs of the steps that shards show. Each step goes on where the one before it ended.
+type shards struct {
+	*shard.Fleet
+	c      *cluster.Cluster
+	second string // the folder of the agent of [shard.Second]
 }
 
-// Steps are all of them, in order.
-func Steps() []Step {
-	return []Step{
-		{"zombie-fenced", "a shard is stopped, a successor works, and the stopped one is woken: it changes nothing, " +
-			"and status, audit and metrics tell of it", (*Fleet).zombieFenced},
-		{"domain-move", "a domain moves while its machines work; one whose owner stands still is taken by force, and " +
-			"that changes nothing in it any more", (*Fleet).domainMove},
-		{"wipe-quarantined", "a tenant's empty roll-up takes nothing until the third in a row, and then at most 5% " +
-			"of its machines in a cycle, or one", (*Fleet).wipeQuarantined},
-		{"paused", "with --actuation-paused everything is decided and nothing done", (*Fleet).paused},
-		{"stale-term", "an order of a leader that was deposed is refused, and the next leader's is carried out once",
-			(*Fleet).staleTerm},
+func startShards(ctx context.Context, c *cluster.Cluster) (*shards, error) {
+	f, err := shard.Start(ctx, c.Programs())
+	return &shards{Fleet: f, c: c}, err
+}
+
+func (f *shards) close() error {
+	err := f.Close()
+	for _, name := range f.Members() {
+		err = errors.Join(err, f.c.StopMember(name))
 	}
+	return err
+}
+
+func shardSteps() []step {
+	return byPrograms(startShards, []programStep[*shards]{
+		{"zombie-fenced", "a shard is stopped, a successor works, and the stopped one is woken: it changes nothing, " +
+			"and status, audit and metrics tell of it", (*shards).zombieFenced},
+		{"domain-move", "a domain moves while its machines work; one whose owner stands still is taken by force, and " +
+			"that changes nothing in it any more", (*shards).domainMove},
+		{"wipe-quarantined", "a tenant's empty roll-up takes nothing until the third in a row, and then at most 5% " +
+			"of its machines in a cycle, or one", (*shards).wipeQuarantined},
+		{"paused", "with --actuation-paused everything is decided and nothing done", (*shards).paused},
+		{"stale-term", "an order of a leader that was deposed is refused, and the next leader's is carried out once",
+			(*shards).staleTerm},
+	})
 }
 
 const asPrograms = "shards and a provider as programs"
@@ -55,37 +68,37 @@ const asPrograms = "shards and a provider as programs"
 // holdFor is for how long something must not happen: several cycles.
 const holdFor = time.Second
 
-func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
-	f.cfg.Note(asPrograms + ", one stopped with SIGSTOP and woken with SIGCONT")
-	zombie := f.shards[First]
-	first, err := f.session(ctx, zombie)
+func (f *shards) zombieFenced(ctx context.Context) (string, error) {
+	f.c.Means().Note("", asPrograms+", one stopped with SIGSTOP and woken with SIGCONT")
+	zombie := f.InCharge(shard.First)
+	first, err := f.Session(ctx, zombie)
 	if err != nil {
 		return "", err
 	}
-	if err := first.wants(ctx, f, 3); err != nil {
+	if err := first.Wants(ctx, 3); err != nil {
 		return "", err
 	}
-	before, err := f.has(ctx, 3)
+	before, err := f.Has(ctx, 3)
 	if err != nil {
 		return "", err
 	}
 	if err := zombie.Pause(); err != nil {
 		return "", err
 	}
-	next, err := f.succeed(ctx, First)
+	next, err := f.Succeed(ctx, shard.First)
 	if err != nil {
 		return "", err
 	}
-	second, err := f.session(ctx, next)
+	second, err := f.Session(ctx, next)
 	if err != nil {
 		return "", err
 	}
-	if err := second.wants(ctx, f, 5); err != nil {
+	if err := second.Wants(ctx, 5); err != nil {
 		return "", err
 	}
-	five, err := f.has(ctx, 5)
+	five, err := f.Has(ctx, 5)
 	if err == nil {
-		err = kept(before, five)
+		err = before.KeptIn(five)
 	}
 	if err != nil {
 		return "", err
@@ -98,15 +111,15 @@ func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := f.unchanged(five); err != nil {
+	if err := f.Unchanged(five); err != nil {
 		return "", fmt.Errorf("the zombie changed machines: %w", err)
 	}
-	if err := second.wants(ctx, f, 6); err != nil {
+	if err := second.Wants(ctx, 6); err != nil {
 		return "", err
 	}
-	six, err := f.has(ctx, 6)
+	six, err := f.Has(ctx, 6)
 	if err == nil {
-		err = kept(five, six)
+		err = five.KeptIn(six)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the successor, after the zombie came: %w", err)
@@ -117,24 +130,24 @@ func (f *Fleet) zombieFenced(ctx context.Context) (string, error) {
 	}
 	return fmt.Sprintf("%s woke and was refused %.0f times as stale; the 5 machines are the same processes %v, and "+
 		"its successor made a sixth; %s, audit shard.fenced, fealty_shard_fenced 1 and fealty_incidents_fenced_total 1",
-		zombie.Name, refused, pids(five), errcode.ShardFenced), nil
+		zombie.Name, refused, five.PIDs(), errcode.ShardFenced), nil
 }
 
 // incident waits until a zombie was refused, and until status, audit and metrics tell of it. It
 // returns how often it was refused as stale, by the provider or by coordinators: it asks as it happens.
-func (f *Fleet) incident(ctx context.Context, zombie *process.Program) (refused float64, err error) {
-	err = f.cfg.Await(ctx, zombie.Name+" to be fenced, and told of", func(ctx context.Context) (bool, error) {
+func (f *shards) incident(ctx context.Context, zombie *process.Program) (refused float64, err error) {
+	err = f.c.Await(ctx, zombie.Name+" to be fenced, and told of", func(ctx context.Context) (bool, error) {
 		own, err := process.Scrape(ctx, zombie.Metrics)
 		if err != nil {
 			return false, err
 		}
-		provider, err := process.Scrape(ctx, f.provider.Metrics)
+		provider, err := process.Scrape(ctx, f.Provider().Metrics)
 		if err != nil {
 			return false, err
 		}
 		refused = provider[`fealty_provider_refused_total{reason="stale"}`]
 		told := 0.0
-		for _, at := range f.cfg.Metrics() {
+		for _, at := range f.c.CoordinatorMetrics() {
 			coordinator, err := process.Scrape(ctx, at)
 			if err != nil {
 				return false, err
@@ -146,7 +159,7 @@ func (f *Fleet) incident(ctx context.Context, zombie *process.Program) (refused 
 			return false, fmt.Errorf("its metric says %v, it was refused %v times, coordinators counted %v",
 				own["fealty_shard_fenced"], refused, told)
 		}
-		entries, found, err := f.incidents(ctx)
+		entries, found, err := f.Incidents(ctx)
 		if err == nil && (entries != 1 || !found) {
 			err = fmt.Errorf("the audit log has %d incidents, and status says so: %v", entries, found)
 		}
@@ -155,60 +168,32 @@ func (f *Fleet) incident(ctx context.Context, zombie *process.Program) (refused 
 	return refused, err
 }
 
-// incidents counts the entries of the audit log that tell that a process of the first shard was
-// fenced, and reports whether status says so.
-func (f *Fleet) incidents(ctx context.Context) (entries int, found bool, err error) {
-	path := string(identity.Shard) + "/" + First
-	err = f.cfg.Admin(func(conn *grpc.ClientConn) error {
-		st, err := fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
-		if err != nil {
-			return err
-		}
-		for _, n := range st.GetFindings() {
-			found = found || n.GetCode() == string(errcode.ShardFenced) && strings.Contains(n.GetSummary(), path)
-		}
-		log, err := fealtyv1.NewAuditServiceClient(conn).GetAudit(ctx, &fealtyv1.GetAuditRequest{Member: path,
-			Action: "shard.fenced"})
-		for err == nil {
-			var part *fealtyv1.GetAuditResponse
-			if part, err = log.Recv(); part.GetEntry() != nil {
-				entries++
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
-		return err
-	})
-	return entries, found, err
-}
-
-func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
-	f.cfg.Note(asPrograms + ", one stopped with SIGSTOP and woken with SIGCONT")
-	if f.agents[Second], err = f.cfg.Join(ctx, identity.Shard, Second); err != nil {
+func (f *shards) domainMove(ctx context.Context) (_ string, err error) {
+	f.c.Means().Note("", asPrograms+", one stopped with SIGSTOP and woken with SIGCONT")
+	if f.second, err = f.Enlist(ctx, shard.Second); err != nil {
 		return "", err
 	}
-	other, err := f.succeed(ctx, Second)
+	other, err := f.Succeed(ctx, shard.Second)
 	if err != nil {
 		return "", err
 	}
-	before, err := f.working()
+	before, err := f.Working()
 	if err != nil {
 		return "", err
 	}
-	if err := f.assign(ctx, Second, false); err != nil {
+	if err := f.Assign(ctx, shard.Second, false); err != nil {
 		return "", err
 	}
-	second, err := f.session(ctx, other)
+	second, err := f.Session(ctx, other)
 	if err != nil {
 		return "", err
 	}
-	if err := second.wants(ctx, f, 7); err != nil {
+	if err := second.Wants(ctx, 7); err != nil {
 		return "", err
 	}
-	seven, err := f.has(ctx, 7)
+	seven, err := f.Has(ctx, 7)
 	if err == nil {
-		err = kept(before, seven)
+		err = before.KeptIn(seven)
 	}
 	if err != nil {
 		return "", err
@@ -217,25 +202,25 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 	if err := other.Pause(); err != nil {
 		return "", err
 	}
-	if err := f.assign(ctx, First, true); err != nil {
+	if err := f.Assign(ctx, shard.First, true); err != nil {
 		return "", err
 	}
-	first, err := f.session(ctx, f.shards[First])
+	first, err := f.Session(ctx, f.InCharge(shard.First))
 	if err != nil {
 		return "", err
 	}
-	if err := first.wants(ctx, f, 8); err != nil {
+	if err := first.Wants(ctx, 8); err != nil {
 		return "", err
 	}
-	eight, err := f.has(ctx, 8)
+	eight, err := f.Has(ctx, 8)
 	if err == nil {
-		err = kept(seven, eight)
+		err = seven.KeptIn(eight)
 	}
 	if err != nil {
 		return "", err
 	}
 	const moved = `fealty_provider_refused_total{reason="moved"}`
-	counted, err := process.Scrape(ctx, f.provider.Metrics)
+	counted, err := process.Scrape(ctx, f.Provider().Metrics)
 	if err == nil {
 		err = other.Wake()
 	}
@@ -244,8 +229,8 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 	}
 	// It asks the provider or a coordinator first, as it happens.
 	heard := ""
-	err = f.cfg.Await(ctx, other.Name+" to hear that it was passed over", func(ctx context.Context) (bool, error) {
-		provider, err := process.Scrape(ctx, f.provider.Metrics)
+	err = f.c.Await(ctx, other.Name+" to hear that it was passed over", func(ctx context.Context) (bool, error) {
+		provider, err := process.Scrape(ctx, f.Provider().Metrics)
 		switch said := other.Said(); {
 		case err != nil:
 			return false, err
@@ -259,7 +244,7 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 		return true, nil
 	})
 	if err == nil {
-		err = f.unchanged(eight)
+		err = f.Unchanged(eight)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the owner of before: %w", err)
@@ -268,29 +253,29 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 		return "", fmt.Errorf("the owner of before ended with status %d: %s", status, other.Said())
 	}
 	return fmt.Sprintf("%s went from %s to %s, and by force back while %s stood still; %s; the machines are the same "+
-		"processes %v", Domain, First, Second, Second, heard, pids(eight)), nil
+		"processes %v", shard.Domain, shard.First, shard.Second, shard.Second, heard, eight.PIDs()), nil
 }
 
-func (f *Fleet) wipeQuarantined(ctx context.Context) (string, error) {
-	f.cfg.Note(asPrograms)
+func (f *shards) wipeQuarantined(ctx context.Context) (string, error) {
+	f.c.Means().Note("", asPrograms)
 	const machines = 10
-	p := f.shards[First]
-	s, err := f.session(ctx, p)
+	p := f.InCharge(shard.First)
+	s, err := f.Session(ctx, p)
 	if err != nil {
 		return "", err
 	}
 	say := func(want fealtyv1.RollUpOutcome, rows ...*fealtyv1.DemandRow) error {
-		got, err := s.report(ctx, f, rows...)
+		got, err := s.Report(ctx, rows...)
 		if err == nil && got != want {
 			err = fmt.Errorf("a roll-up of %d rows was answered with %v, want %v", len(rows), got, want)
 		}
 		return err
 	}
 	const taken, held = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN, fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_HELD
-	if err := say(taken, rows(machines, 1)...); err != nil {
+	if err := say(taken, shard.Rows(machines, 1)...); err != nil {
 		return "", err
 	}
-	ten, err := f.has(ctx, machines)
+	ten, err := f.Has(ctx, machines)
 	if err != nil {
 		return "", err
 	}
@@ -302,7 +287,7 @@ func (f *Fleet) wipeQuarantined(ctx context.Context) (string, error) {
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if err := f.unchanged(ten); err != nil {
+	if err := f.Unchanged(ten); err != nil {
 		return "", fmt.Errorf("after two empty roll-ups: %w", err)
 	}
 	if err := say(taken); err != nil {
@@ -310,18 +295,18 @@ func (f *Fleet) wipeQuarantined(ctx context.Context) (string, error) {
 	}
 	// It noticed, and says what it means.
 	left := 0
-	err = f.cfg.Await(ctx, "machines to be taken back", func(context.Context) (bool, error) {
-		now, err := f.working()
+	err = f.c.Await(ctx, "machines to be taken back", func(context.Context) (bool, error) {
+		now, err := f.Working()
 		left = len(now)
 		return err == nil && left <= machines-2, err
 	})
 	if err == nil {
-		err = say(taken, rows(machines, 1)...)
+		err = say(taken, shard.Rows(machines, 1)...)
 	}
 	if err != nil {
 		return "", err
 	}
-	if _, err := f.has(ctx, machines); err != nil {
+	if _, err := f.Has(ctx, machines); err != nil {
 		return "", err
 	}
 	most, err := f.reclaimedAtOnce(p)
@@ -337,7 +322,7 @@ func (f *Fleet) wipeQuarantined(ctx context.Context) (string, error) {
 
 // reclaimedAtOnce is how many machines a process took back in one cycle at most, by its journal:
 // it writes down what it begins, and then what became of all of that.
-func (f *Fleet) reclaimedAtOnce(p *process.Program) (most int, err error) {
+func (f *shards) reclaimedAtOnce(p *process.Program) (most int, err error) {
 	begun := 0
 	for said, err := range f.journal(p) {
 		switch {
@@ -353,32 +338,32 @@ func (f *Fleet) reclaimedAtOnce(p *process.Program) (most int, err error) {
 	return most, nil
 }
 
-func (f *Fleet) journal(p *process.Program) func(func(journal.Said, error) bool) {
-	return journal.Replay(journal.Export(durable.OS(), filepath.Join(f.cfg.Dir, p.Name, "journal")))
+func (f *shards) journal(p *process.Program) func(func(journal.Said, error) bool) {
+	return journal.Replay(journal.Export(durable.OS(), filepath.Join(f.Dir(), p.Name, "journal")))
 }
 
-func (f *Fleet) paused(ctx context.Context) (string, error) {
-	f.cfg.Note(asPrograms)
-	if status := f.shards[First].End(); status != 0 {
-		return "", fmt.Errorf("%s ended with status %d", f.shards[First].Name, status)
+func (f *shards) paused(ctx context.Context) (string, error) {
+	f.c.Means().Note("", asPrograms)
+	if status := f.InCharge(shard.First).End(); status != 0 {
+		return "", fmt.Errorf("%s ended with status %d", f.InCharge(shard.First).Name, status)
 	}
-	before, err := f.working()
+	before, err := f.Working()
 	if err != nil {
 		return "", err
 	}
-	p, err := f.succeed(ctx, First, "--actuation-paused")
+	p, err := f.Succeed(ctx, shard.First, "--actuation-paused")
 	if err != nil {
 		return "", err
 	}
-	s, err := f.session(ctx, p)
+	s, err := f.Session(ctx, p)
 	if err != nil {
 		return "", err
 	}
-	if err := s.wants(ctx, f, 4); err != nil {
+	if err := s.Wants(ctx, 4); err != nil {
 		return "", err
 	}
 	decided := 0
-	err = f.cfg.Await(ctx, p.Name+" to decide", func(context.Context) (bool, error) {
+	err = f.c.Await(ctx, p.Name+" to decide", func(context.Context) (bool, error) {
 		decided = 0
 		for said, err := range f.journal(p) {
 			switch {
@@ -400,7 +385,7 @@ func (f *Fleet) paused(ctx context.Context) (string, error) {
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if err := f.unchanged(before); err != nil {
+	if err := f.Unchanged(before); err != nil {
 		return "", fmt.Errorf("while it is paused: %w", err)
 	}
 	m, err := process.Scrape(ctx, p.Metrics)
@@ -411,16 +396,16 @@ func (f *Fleet) paused(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("its metric says %v that it is paused, want 1", m["fealty_shard_paused"])
 	}
 	p.End()
-	if p, err = f.succeed(ctx, First); err != nil {
+	if p, err = f.Succeed(ctx, shard.First); err != nil {
 		return "", err
 	}
-	if s, err = f.session(ctx, p); err != nil {
+	if s, err = f.Session(ctx, p); err != nil {
 		return "", err
 	}
-	if err := s.wants(ctx, f, len(before)+1); err != nil {
+	if err := s.Wants(ctx, len(before)+1); err != nil {
 		return "", err
 	}
-	if _, err := f.has(ctx, len(before)+1); err != nil {
+	if _, err := f.Has(ctx, len(before)+1); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("it decided %d actions and wrote them down as suppressed; the %d machines are the same "+
@@ -459,15 +444,15 @@ func (l *lastError) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
-	f.cfg.Note("an answer of a leader held back, and handed to a member in this process later")
-	who, err := client.Open(client.Config{Dir: f.agents[Second], Log: f.cfg.Log})
+func (f *shards) staleTerm(ctx context.Context) (_ string, err error) {
+	f.c.Means().Note("", "an answer of a leader held back, and handed to a member in this process later")
+	who, err := client.Open(client.Config{Dir: f.second, Log: f.c.Log()})
 	if err != nil {
 		return "", err
 	}
-	link := client.New(client.LinkConfig{Source: who.Source(), Addresses: who.Coordinators, Log: f.cfg.Log})
+	link := client.New(client.LinkConfig{Source: who.Source(), Addresses: who.Coordinators, Log: f.c.Log()})
 	defer link.Close()
-	dir := filepath.Join(f.cfg.Dir, "stale-term")
+	dir := filepath.Join(f.Dir(), "stale-term")
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return "", err
 	}
@@ -499,8 +484,8 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 			instruction.Pause: func(context.Context) error { done++; return nil }}})
 
 	// One leader gives an order, which stays on its way, and another one leads.
-	path := string(identity.Shard) + "/" + Second
-	err = f.cfg.Admin(func(conn *grpc.ClientConn) error {
+	path := string(identity.Shard) + "/" + shard.Second
+	err = f.c.WithAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewInstructionServiceClient(conn).Instruct(ctx, &fealtyv1.InstructRequest{Id: "held-back",
 			Member: path, Kind: instruction.Pause, Reason: "shown by fealty dev"})
 		return err
@@ -512,7 +497,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	err = f.cfg.Admin(func(conn *grpc.ClientConn) error {
+	err = f.c.WithAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewLeaderServiceClient(conn).TransferLeader(ctx,
 			&fealtyv1.TransferLeaderRequest{Reason: "shown by fealty dev"})
 		return err
@@ -544,7 +529,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 		return "", fmt.Errorf("the order of term %d was carried out %d times, and is told as %v", before, done, refused)
 	}
 	way.answer = nil
-	err = f.cfg.Await(ctx, "the next leader's order to be carried out", func(ctx context.Context) (bool, error) {
+	err = f.c.Await(ctx, "the next leader's order to be carried out", func(ctx context.Context) (bool, error) {
 		member.Step(ctx)
 		ended, err := f.instruction(ctx, path)
 		return ended.GetOutcome() == fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_DONE, cmp.Or(err, said.err)
@@ -563,9 +548,9 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 }
 
 // ordered waits for an answer with an order, of a leader whose term is above one.
-func (f *Fleet) ordered(ctx context.Context, who *client.Agent, conn grpc.ClientConnInterface, above int64) (
+func (f *shards) ordered(ctx context.Context, who *client.Agent, conn grpc.ClientConnInterface, above int64) (
 	answer *fealtyv1.PollInstructionsResponse, term int64, err error) {
-	err = f.cfg.Await(ctx, "a leader's order", func(ctx context.Context) (bool, error) {
+	err = f.c.Await(ctx, "a leader's order", func(ctx context.Context) (bool, error) {
 		answer, err = fealtyv1.NewInstructionServiceClient(conn).PollInstructions(ctx,
 			&fealtyv1.PollInstructionsRequest{Name: who.ID().Name()})
 		if err != nil || answer.GetTerm() == "" || len(answer.GetInstructions()) == 0 {
@@ -587,8 +572,8 @@ func (f *Fleet) ordered(ctx context.Context, who *client.Agent, conn grpc.Client
 }
 
 // instruction is the only one that a member was given.
-func (f *Fleet) instruction(ctx context.Context, member string) (out *fealtyv1.Instruction, err error) {
-	err = f.cfg.Admin(func(conn *grpc.ClientConn) error {
+func (f *shards) instruction(ctx context.Context, member string) (out *fealtyv1.Instruction, err error) {
+	err = f.c.WithAdmin(func(conn *grpc.ClientConn) error {
 		all, err := fealtyv1.NewInstructionServiceClient(conn).ListInstructions(ctx,
 			&fealtyv1.ListInstructionsRequest{Member: member})
 		if err == nil && len(all.GetInstructions()) != 1 {

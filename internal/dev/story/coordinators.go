@@ -1,4 +1,4 @@
-package cluster
+package story
 
 import (
 	"bytes"
@@ -11,11 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -24,41 +25,7 @@ import (
 // on it, and its version is the term.
 const leaderKey = "leader/term"
 
-// Leader returns the coordinator that leads, and its term.
-func (c *Cluster) Leader(ctx context.Context) (name string, term uint64, err error) {
-	err = c.await(ctx, "a coordinator to lead", func(context.Context) (bool, error) {
-		name, term = "", 0
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for _, r := range c.coordinators {
-			if r.run == nil {
-				continue
-			}
-			// Of two that believe so the later one does.
-			if at, ok := r.run.coordinator.Leading(); ok && at > term {
-				name, term = r.name, at
-			}
-		}
-		return name != "", errors.New("none does")
-	})
-	return name, term, err
-}
-
-// wireOf is what lies between a coordinator that runs and all else.
-func (c *Cluster) wireOf(name string) (*wire, error) {
-	r, err := c.replica(name)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r.run == nil {
-		return nil, fmt.Errorf("%s does not run", name)
-	}
-	return r.run.wire, nil
-}
-
-func storyLeaderKilled(ctx context.Context, c *Cluster) (string, error) {
+func leaderKilled(ctx context.Context, c *cluster.Cluster) (string, error) {
 	old, term, err := c.Leader(ctx)
 	if err != nil {
 		return "", err
@@ -76,10 +43,10 @@ func storyLeaderKilled(ctx context.Context, c *Cluster) (string, error) {
 		return "", fmt.Errorf("%s leads under term %d, after %s under term %d", next, nextTerm, old, term)
 	}
 	// It leads: what only a leader writes is written.
-	if err := c.PutConfig(ctx, storyRoute(103)); err != nil {
+	if err := c.PutConfig(ctx, routeText(103)); err != nil {
 		return "", err
 	}
-	if err := c.awaitContent(ctx, snapshot.ScopeRoutePolicy, `"priority":103`, "node-a", "node-b"); err != nil {
+	if err := awaitContent(ctx, c, snapshot.ScopeRoutePolicy, `"priority":103`, "node-a", "node-b"); err != nil {
 		return "", err
 	}
 	wrote := time.Since(began)
@@ -96,25 +63,25 @@ func storyLeaderKilled(ctx context.Context, c *Cluster) (string, error) {
 		old, term, next, nextTerm, took.Milliseconds(), wrote.Milliseconds(), old), nil
 }
 
-func storyLateWrite(ctx context.Context, c *Cluster) (string, error) {
+func lateWrite(ctx context.Context, c *cluster.Cluster) (string, error) {
 	old, term, err := c.Leader(ctx)
 	if err != nil {
 		return "", err
 	}
-	w, err := c.wireOf(old)
+	// The leader's next publication is held back on its way to the store.
+	c.Means().Note("", "a commit held back in process, and handed to the store later")
+	held, err := c.HoldCommit(old, func(tx store.Tx) bool {
+		return slices.ContainsFunc(tx.Put, func(p store.Write) bool { return strings.HasPrefix(p.Key, "publication/") }) &&
+			slices.ContainsFunc(tx.If, func(i store.Condition) bool { return i.Key == leaderKey })
+	})
 	if err != nil {
 		return "", err
 	}
-	// The leader's next publication is held back on its way to the store.
-	c.means.Note("", "a commit held back in process, and handed to the store later")
-	held := w.hold(func(tx store.Tx) bool {
-		return writes("publication/")(tx) && slices.ContainsFunc(tx.If, func(i store.Condition) bool { return i.Key == leaderKey })
-	})
-	if err := c.PutConfig(ctx, storyRoute(104)); err != nil {
+	if err := c.PutConfig(ctx, routeText(104)); err != nil {
 		return "", err
 	}
 	var late store.Tx
-	waiting, cancel := context.WithTimeout(ctx, awaitLimit)
+	waiting, cancel := context.WithTimeout(ctx, cluster.AwaitLimit)
 	defer cancel()
 	select {
 	case late = <-held:
@@ -129,19 +96,19 @@ func storyLateWrite(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	// The change is published: by the successor.
-	if err := c.awaitContent(ctx, snapshot.ScopeRoutePolicy, `"priority":104`, "node-a", "node-b"); err != nil {
+	if err := awaitContent(ctx, c, snapshot.ScopeRoutePolicy, `"priority":104`, "node-a", "node-b"); err != nil {
 		return "", err
 	}
-	before, err := c.store.List(ctx, "publication/")
+	before, err := c.Store().List(ctx, "publication/")
 	if err != nil {
 		return "", err
 	}
 	// Now what was held back arrives: as it was sent, and as one that depends on nothing
 	// but that its sender leads.
-	alone := cloneTx(late)
+	alone := late
 	alone.ID, alone.If = "", slices.DeleteFunc(slices.Clone(late.If), func(i store.Condition) bool { return i.Key != leaderKey })
 	for _, tx := range []store.Tx{late, alone} {
-		_, err := c.store.Commit(ctx, tx)
+		_, err := c.Store().Commit(ctx, tx)
 		conflict, ok := errors.AsType[*store.ConflictError](err)
 		if !ok {
 			return "", fmt.Errorf("the write of %s, which led in term %d, arrived in term %d: %v", old, term, nextTerm, err)
@@ -150,7 +117,7 @@ func storyLateWrite(ctx context.Context, c *Cluster) (string, error) {
 			return "", fmt.Errorf("it failed for %s at %d", conflict.Key, conflict.Want)
 		}
 	}
-	after, err := c.store.List(ctx, "publication/")
+	after, err := c.Store().List(ctx, "publication/")
 	if err != nil {
 		return "", err
 	}
@@ -166,7 +133,7 @@ func storyLateWrite(ctx context.Context, c *Cluster) (string, error) {
 	return fmt.Sprintf("%s was killed with a write under way; %s leads in term %d, and published it; the late one fails in the store: %s is not at %d any more", old, next, nextTerm, leaderKey, term), nil
 }
 
-func storyPeerRecovery(ctx context.Context, c *Cluster) (string, error) {
+func peerRecovery(ctx context.Context, c *cluster.Cluster) (string, error) {
 	names := c.CoordinatorNames()
 	name := names[len(names)-1]
 	before, err := c.StatusOf(ctx, name)
@@ -178,15 +145,15 @@ func storyPeerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	}
 	// Nothing is left of it but the key that the manifest admits, and the keeper is out
 	// of its reach.
-	if err := c.emptyReplica(name); err != nil {
+	if err := emptyReplica(c, name); err != nil {
 		return "", err
 	}
-	keeper := filepath.Join(c.dir, keeperFile)
-	c.means.Note("", "the keeper's file moved away")
+	keeper := c.KeeperFile()
+	c.Means().Note("", "the keeper's file moved away")
 	if err := os.Rename(keeper, keeper+".away"); err != nil {
 		return "", err
 	}
-	last, err := c.store.List(ctx, "audit/")
+	last, err := c.Store().List(ctx, "audit/")
 	if err != nil {
 		return "", err
 	}
@@ -207,10 +174,10 @@ func storyPeerRecovery(ctx context.Context, c *Cluster) (string, error) {
 		return "", fmt.Errorf("the head or the mesh CA key is another one: epoch %d, was %d", after.GetAuthorityEpoch(), before.GetAuthorityEpoch())
 	}
 	// The giver wrote that down before it gave, and the taker after.
-	id := "spiffe://" + c.id + "/coordinator/" + name
+	id := "spiffe://" + c.ID() + "/coordinator/" + name
 	var given, received *auditEntry
-	err = c.await(ctx, "the hand-over to be in the audit log", func(ctx context.Context) (bool, error) {
-		l, err := c.store.List(ctx, "audit/")
+	err = c.Await(ctx, "the hand-over to be in the audit log", func(ctx context.Context) (bool, error) {
+		l, err := c.Store().List(ctx, "audit/")
 		if err != nil {
 			return false, err
 		}
@@ -247,21 +214,18 @@ type auditEntry struct {
 
 // emptyReplica removes everything from the folder of a coordinator that does not run,
 // but its enrolment key and its address.
-func (c *Cluster) emptyReplica(name string) error {
-	r, err := c.replica(name)
+func emptyReplica(c *cluster.Cluster, name string) error {
+	folder := c.CoordinatorDir(name)
+	l, err := os.ReadDir(folder)
 	if err != nil {
 		return err
 	}
-	l, err := os.ReadDir(c.coordinatorDir(r))
-	if err != nil {
-		return err
-	}
-	c.means.Note(name, "emptied of its files but its key")
+	c.Means().Note(name, "emptied of its files but its key")
 	for _, e := range l {
-		if e.Name() == "enrolment.key" || e.Name() == addressFile {
+		if e.Name() == "enrolment.key" || e.Name() == cluster.AddressFile {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(c.coordinatorDir(r), e.Name())); err != nil {
+		if err := os.RemoveAll(filepath.Join(folder, e.Name())); err != nil {
 			return err
 		}
 	}
@@ -276,25 +240,23 @@ type meshWatch struct {
 
 // look connects to every coordinator that runs as a stranger would, and asks every
 // member for the certificate that it presents.
-func (w *meshWatch) look(ctx context.Context, c *Cluster, members []string) error {
+func (w *meshWatch) look(ctx context.Context, c *cluster.Cluster, members []string) error {
 	w.looks++
-	for _, r := range c.running() {
-		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}}
-		conn, err := d.DialContext(ctx, "tcp", c.addressOf(r))
+	for _, name := range c.RunningCoordinators() {
+		addr, err := c.AddressOf(name)
 		if err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
+			return err
+		}
+		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}}
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		w.note(conn.(*tls.Conn).ConnectionState().PeerCertificates)
 		conn.Close()
 	}
 	for _, name := range members {
-		c.mu.Lock()
-		p := c.members[name]
-		c.mu.Unlock()
-		if p == nil {
-			return fmt.Errorf("member %s does not run", name)
-		}
-		m, err := p.agent.Source().Current(ctx)
+		m, err := c.Material(ctx, name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -315,7 +277,7 @@ func (w *meshWatch) note(chain []*x509.Certificate) {
 	w.keys[name][identity.KeyOf(chain[1])] = true
 }
 
-func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
+func meshEpoch(ctx context.Context, c *cluster.Cluster) (string, error) {
 	members := []string{"node-a", "node-b", "node-c"}
 	before, err := c.Status(ctx)
 	if err != nil {
@@ -331,7 +293,7 @@ func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
 				return
 			}
 			select {
-			case <-time.After(max(50*time.Millisecond, untilNext(asked))):
+			case <-time.After(max(50*time.Millisecond, cluster.UntilNext(asked))):
 			case <-watch:
 				watched <- nil
 				return
@@ -339,9 +301,9 @@ func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
 		}
 	}()
 	// The second set is of the very same manifest.
-	err = c.setTrustMesh(ctx)
+	err = setTrustMesh(ctx, c)
 	if err == nil {
-		err = c.setTrustMesh(ctx)
+		err = setTrustMesh(ctx, c)
 	}
 	var now *fealtyv1.GetStatusResponse
 	if err == nil {
@@ -351,7 +313,7 @@ func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
 		now, err = c.Status(ctx)
 	}
 	if err == nil {
-		err = c.await(ctx, "every coordinator and member to present the newest mesh CA", func(ctx context.Context) (bool, error) {
+		err = c.Await(ctx, "every coordinator and member to present the newest mesh CA", func(ctx context.Context) (bool, error) {
 			for _, name := range c.CoordinatorNames() {
 				st, err := c.StatusOf(ctx, name)
 				if err != nil || st.GetPhase() != "ready" || !bytes.Equal(st.GetMeshCaKey(), now.GetMeshCaKey()) || st.GetAuthorityEpoch() != now.GetAuthorityEpoch() {
@@ -359,10 +321,7 @@ func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
 				}
 			}
 			for _, name := range members {
-				c.mu.Lock()
-				p := c.members[name]
-				c.mu.Unlock()
-				m, err := p.agent.Source().Current(ctx)
+				m, err := c.Material(ctx, name)
 				if err != nil {
 					return false, err
 				}
@@ -396,14 +355,47 @@ func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
 }
 
 // setTrustMesh sets the manifest as it is, with a new mesh CA key at every set.
-func (c *Cluster) setTrustMesh(ctx context.Context) error {
-	file := filepath.Join(c.dir, manifestFile)
-	text, err := durable.OS().ReadFile(file, 1<<20)
+func setTrustMesh(ctx context.Context, c *cluster.Cluster) error {
+	text, err := c.Manifest()
 	if err != nil {
 		return err
 	}
 	if trust := []byte("\ntrust: mesh\n"); !bytes.Contains(text, trust) {
 		text = append(text, trust...)
 	}
-	return c.setManifest(ctx, text, "a new mesh CA key for every manifest")
+	return c.SetManifest(ctx, text, "a new mesh CA key for every manifest")
+}
+
+func restart(ctx context.Context, c *cluster.Cluster) (string, error) {
+	before, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := c.StopCoordinators(); err != nil {
+		return "", err
+	}
+	if err := c.StartCoordinators(ctx); err != nil {
+		return "", err
+	}
+	if err := c.AwaitReady(ctx); err != nil {
+		return "", err
+	}
+	after, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case after.GetPhase() != "ready":
+		return "", fmt.Errorf("the coordinator is %s: %s", after.GetPhase(), after.GetPhaseReason())
+	case after.GetClusterId() != before.GetClusterId() || !bytes.Equal(after.GetRootPin(), before.GetRootPin()):
+		return "", fmt.Errorf("it is another cluster: %s", after.GetClusterId())
+	case after.GetAuthorityEpoch() != before.GetAuthorityEpoch() || !bytes.Equal(after.GetHead(), before.GetHead()):
+		return "", fmt.Errorf("the epoch moved from %d to %d", before.GetAuthorityEpoch(), after.GetAuthorityEpoch())
+	case len(after.GetMembers()) != len(before.GetMembers()):
+		return "", fmt.Errorf("%d members, before %d", len(after.GetMembers()), len(before.GetMembers()))
+	}
+	if err := c.AwaitConnected(ctx, "node-a", "node-b", "node-c"); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("cluster %s, epoch %d, same root and head; three members are back", after.GetClusterId(), after.GetAuthorityEpoch()), nil
 }

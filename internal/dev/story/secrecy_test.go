@@ -1,4 +1,4 @@
-package cluster
+package story
 
 import (
 	"bytes"
@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/http"
 	"os"
 	"path"
@@ -36,13 +35,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
-	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/logs"
 )
 
 // secrecy watches a story (I8): after each step it collects the secrets that exist, and
@@ -69,9 +69,13 @@ import (
 // That all of this looks somewhere is shown by a canary: it is no secret, was put where
 // everybody sees it, and has to be found in each place.
 type secrecy struct {
-	t       *testing.T
-	c       *Cluster
-	log     lockedBuffer
+	t *testing.T
+	c *cluster.Cluster
+
+	dir, published string // the cluster's folder, and that in which it publishes
+	program        string // the path of fealty
+
+	log     logs.Text
 	canary  []byte
 	secrets map[string][]byte // by what they are and where they were found
 	homes   map[string]string // by secret: the one folder whose files may hold it
@@ -117,29 +121,6 @@ func mayHold() map[string]*regexp.Regexp {
 		"member's key":   of(`members/[a-z0-9-]+/identity/(svid\.pem|next\.key)`),
 		"operator's key": of(`pki/[a-z-]+/tls\.key`),
 	}
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer // guarded by mu
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) len() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Len()
-}
-
-func (b *lockedBuffer) bytes() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return bytes.Clone(b.buf.Bytes())
 }
 
 func newSecrecy(t *testing.T) *secrecy {
@@ -285,41 +266,42 @@ func (s *secrecy) seed(seed, salt []byte) {
 func (s *secrecy) look(ctx context.Context) {
 	c := s.c
 	// Secrets that only some may know.
-	if raw, err := os.ReadFile(filepath.Join(c.dir, keeperFile)); err == nil {
+	if raw, err := os.ReadFile(c.KeeperFile()); err == nil {
 		s.keepers[string(raw)] = true
 		key, err := base64.StdEncoding.DecodeString(string(bytes.Fields(raw)[1]))
 		if err != nil {
 			s.t.Error(err)
 		}
-		s.homes[s.secret("keeper's key", key)] = c.dir
+		s.homes[s.secret("keeper's key", key)] = s.dir
 	}
-	s.keyFile("signer", filepath.Join(c.dir, signerFile))
-	for _, name := range owners() {
+	s.keyFile("signer", filepath.Join(s.dir, "signer.key"))
+	for _, name := range cluster.Owners() {
 		s.identity("owner's key", c.OwnerKey(name))
 		if f, err := c.OpenShare(name); err == nil {
 			s.secret("share", f.Share.Reveal())
 		}
 	}
-	for _, r := range c.coordinators {
-		s.keyFile("enrolment", filepath.Join(c.coordinatorDir(r), "enrolment.key"))
-		if raw, err := os.ReadFile(filepath.Join(c.coordinatorDir(r), "setup-token")); err == nil {
+	for _, name := range c.CoordinatorNames() {
+		folder := c.CoordinatorDir(name)
+		s.keyFile("enrolment", filepath.Join(folder, "enrolment.key"))
+		if raw, err := os.ReadFile(filepath.Join(folder, "setup-token")); err == nil {
 			if tok, err := proof.ParseSetupToken(string(raw)); err != nil {
 				s.t.Error(err)
 			} else {
-				s.homes[s.tokenLine("setup secret", string(raw), "fealty-setup-token-v1/"+tok.KeyHash.String())] = c.coordinatorDir(r)
+				s.homes[s.tokenLine("setup secret", string(raw), "fealty-setup-token-v1/"+tok.KeyHash.String())] = folder
 			}
 		}
 	}
-	members, _ := filepath.Glob(filepath.Join(c.dir, membersDir, "*", "identity", "*"))
+	members, _ := filepath.Glob(filepath.Join(s.dir, "members", "*", "identity", "*"))
 	for _, file := range members {
 		s.keyFile("member's key", file)
 	}
-	hosts, _ := filepath.Glob(filepath.Join(c.dir, "pki", "*", "tls.key"))
+	hosts, _ := filepath.Glob(filepath.Join(s.dir, "pki", "*", "tls.key"))
 	for _, file := range hosts {
 		s.keyFile("operator's key", file)
 	}
 	// Everything that a reader can see of the store, the metrics, or an answer.
-	l, err := c.store.List(ctx, "")
+	l, err := c.Store().List(ctx, "")
 	if err != nil {
 		s.t.Errorf("list the store: %v", err)
 	}
@@ -329,7 +311,7 @@ func (s *secrecy) look(ctx context.Context) {
 	}
 	s.folder()
 	s.agents(ctx)
-	for _, addr := range c.metricsAddresses() {
+	for _, addr := range s.metrics() {
 		for _, path := range []string{"/metrics", "/probe/startup", "/probe/readiness", "/probe/liveness"} {
 			s.get(addr, path)
 		}
@@ -345,26 +327,22 @@ func (s *secrecy) look(ctx context.Context) {
 			}
 		}
 	}
-	for _, r := range c.running() {
-		conn, err := mesh.DialLocal(filepath.Join(c.coordinatorDir(r), "admin.sock"))
-		if err != nil {
-			continue
-		}
-		s.answers(ctx, r.name, conn)
-		conn.Close()
+	for _, name := range c.RunningCoordinators() {
+		// One that was killed meanwhile has nothing to say.
+		_ = c.WithAdminOf(name, func(conn *grpc.ClientConn) error {
+			s.answers(ctx, name, conn)
+			return nil
+		})
 	}
 }
 
-// metricsAddresses returns where what runs shows its metrics.
-func (c *Cluster) metricsAddresses() []string {
-	var out []string
-	for _, r := range c.running() {
-		out = append(out, r.metrics)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.members {
-		out = append(out, m.metrics)
+// metrics returns where what runs shows its metrics.
+func (s *secrecy) metrics() []string {
+	out := s.c.CoordinatorMetrics()
+	for _, name := range s.c.RunningMembers() {
+		if at, err := s.c.MemberMetrics(name); err == nil {
+			out = append(out, at)
+		}
 	}
 	return out
 }
@@ -454,7 +432,7 @@ func (s *secrecy) unseal(ctx context.Context, key string, value []byte) {
 // folder collects every file of the cluster's folder but the store's. Most are as they were
 // after the step before, and what is in them was seen then.
 func (s *secrecy) folder() {
-	for dir, place := range map[string]string{s.c.dir: "file", s.c.opts.published: "published"} {
+	for dir, place := range map[string]string{s.dir: "file", s.published: "published"} {
 		s.walk(dir, func(rel string, info fs.FileInfo) bool {
 			path := filepath.Join(dir, filepath.FromSlash(rel))
 			if rel == "store" || !info.IsDir() && s.read[path].same(info) {
@@ -473,11 +451,11 @@ func (s *secrecy) folder() {
 // isProgram reports whether a file is a copy of the program, which is larger than all else
 // together: it was built before there was a secret.
 func (s *secrecy) isProgram(raw []byte) bool {
-	info, err := os.Stat(s.c.opts.Program)
+	info, err := os.Stat(s.program)
 	if err != nil || info.Size() != int64(len(raw)) {
 		return false
 	}
-	program, err := os.ReadFile(s.c.opts.Program)
+	program, err := os.ReadFile(s.program)
 	return err == nil && bytes.Equal(program, raw)
 }
 
@@ -527,18 +505,15 @@ func (s *secrecy) walk(dir string, toRead func(rel string, info fs.FileInfo) boo
 
 // agents collects what agents tell people and services of their machine.
 func (s *secrecy) agents(ctx context.Context) {
-	s.c.mu.Lock()
-	names := slices.Collect(maps.Keys(s.c.members))
-	s.c.mu.Unlock()
-	for _, name := range names {
+	for _, name := range s.c.RunningMembers() {
 		if n, err := s.c.Node(ctx, name); err == nil {
 			s.see("node "+name, []byte(n.String()))
 		}
 		// A call that is refused, or not answered, is heard as an error.
-		_ = s.c.local(name, func(l fealtyv1.LocalConfigServiceClient) error {
+		_ = local(s.c, name, func(l fealtyv1.LocalConfigServiceClient) error {
 			for _, scope := range snapshot.Scopes() {
 				got, err := l.GetScope(ctx, &fealtyv1.GetScopeRequest{Scope: string(scope)})
-				if s.c.tell(err) == nil {
+				if s.c.Tell(err) == nil {
 					s.see("local "+name+" "+string(scope), fmt.Appendf(nil, "%v %s", got, got.GetContent()))
 				}
 			}
@@ -549,15 +524,15 @@ func (s *secrecy) agents(ctx context.Context) {
 
 // plant puts the canary where nothing shows the release.
 func (s *secrecy) plant(ctx context.Context) {
-	for _, file := range []string{filepath.Join(s.c.dir, "coordinator-1", "canary"), filepath.Join(s.c.opts.published, "canary")} {
+	for _, file := range []string{filepath.Join(s.dir, "coordinator-1", "canary"), filepath.Join(s.published, "canary")} {
 		if err := os.WriteFile(file, fmt.Appendf(nil, "%v", s.canary), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
 	}
 	// A value that was replaced is in the files and among the changes alone.
-	version, err := s.c.store.CompareAndSwap(ctx, "audit/canary", 0, s.canary)
+	version, err := s.c.Store().CompareAndSwap(ctx, "audit/canary", 0, s.canary)
 	if err == nil {
-		_, err = s.c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: "audit/canary", Version: version}}, Delete: []string{"audit/canary"}})
+		_, err = s.c.Store().Commit(ctx, store.Tx{If: []store.Condition{{Key: "audit/canary", Version: version}}, Delete: []string{"audit/canary"}})
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -570,19 +545,19 @@ func (s *secrecy) plant(ctx context.Context) {
 
 // files adds the files of an embedded store, its log of writes included.
 func (s *secrecy) files() {
-	s.walk(filepath.Join(s.c.dir, "store"), func(string, fs.FileInfo) bool { return true }, func(rel string, raw []byte) { s.see("disk "+rel, raw) })
+	s.walk(filepath.Join(s.dir, "store"), func(string, fs.FileInfo) bool { return true }, func(rel string, raw []byte) { s.see("disk "+rel, raw) })
 }
 
 // changes adds every commit that the store still tells of: values that were replaced.
 func (s *secrecy) changes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	l, err := s.c.store.List(ctx, "")
+	l, err := s.c.Store().List(ctx, "")
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
-	for ch, err := range s.c.store.Changes(ctx, "", 0) {
+	for ch, err := range s.c.Store().Changes(ctx, "", 0) {
 		if errors.Is(err, store.ErrCompacted) {
 			return // what is there still was listed after each step
 		}
@@ -607,7 +582,7 @@ func (s *secrecy) joinToken(tok proof.JoinToken) {
 // check fails for every secret that is in something that was seen.
 func (s *secrecy) check(engine ...string) {
 	s.t.Helper()
-	s.see("log", s.log.bytes())
+	s.see("log", s.log.Bytes())
 	kinds := make(map[string]int)
 	for what := range s.secrets {
 		kinds[kindOf(what)]++
@@ -639,7 +614,7 @@ func (s *secrecy) check(engine ...string) {
 				sung[place] = true
 				continue
 			}
-			if file := allowed[kindOf(what)]; place == "file" && file != nil && file.MatchString(rest) && s.homes[what] == filepath.Dir(filepath.Join(s.c.dir, rest)) {
+			if file := allowed[kindOf(what)]; place == "file" && file != nil && file.MatchString(rest) && s.homes[what] == filepath.Dir(filepath.Join(s.dir, rest)) {
 				held[kindOf(what)] = true
 				continue
 			}
@@ -678,9 +653,9 @@ func (s *secrecy) check(engine ...string) {
 			s.t.Errorf("nothing was seen of %s", place)
 		}
 	}
-	s.t.Logf("looked for %d secrets in %d things of %d MiB in all, %d of them the log, in %v", len(s.secrets), len(s.seen), size>>20, s.log.len()>>20, time.Since(began))
-	if len(s.seen) < 100 || s.log.len() < 10_000 {
-		s.t.Errorf("%d things were seen, and %d bytes of the log: this looks at nothing", len(s.seen), s.log.len())
+	s.t.Logf("looked for %d secrets in %d things of %d MiB in all, %d of them the log, in %v", len(s.secrets), len(s.seen), size>>20, s.log.Len()>>20, time.Since(began))
+	if len(s.seen) < 100 || s.log.Len() < 10_000 {
+		s.t.Errorf("%d things were seen, and %d bytes of the log: this looks at nothing", len(s.seen), s.log.Len())
 	}
 }
 
