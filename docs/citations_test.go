@@ -75,12 +75,12 @@ func TestCitations(t *testing.T) {
 		for name, f := range files {
 			path := dir + "/" + name
 			for _, of := range src.commentParagraphs(f) {
-				look(path, of.line, of.text, "")
+				look(path, of.line, of.text, dir) // a page may stand beside the code
 			}
 			if strings.HasSuffix(name, "_test.go") {
 				continue
 			}
-			folder := ""
+			folder := dir
 			if strings.HasPrefix(dir, "internal/cli") || dir == "internal/cli/reference" || dir == "internal/cli/settings" {
 				folder = "docs/reference" // of the pages that are made of its strings
 			}

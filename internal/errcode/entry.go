@@ -109,25 +109,6 @@ type Entry struct {
 	Page string
 }
 
-// Codes returns all codes, sorted.
-func Codes() []Code {
-	out := make([]Code, 0, len(registry))
-	for _, e := range registry {
-		out = append(out, e.Code)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// Lookup returns the entry of a code.
-func Lookup(code Code) (Entry, bool) {
-	i := slices.IndexFunc(registry, func(e Entry) bool { return e.Code == code })
-	if i < 0 {
-		return Entry{}, false
-	}
-	return registry[i], true
-}
-
 // Text returns the whole page of a code, as Markdown.
 func (e Entry) Text() string {
 	// A placeholder reads as its name, so that the page shows which values a
@@ -145,7 +126,7 @@ func (e Entry) Text() string {
 	lines := (&Error{Code: e.Code, What: Fill(e.What, shown), Why: Fill(e.Why, shown),
 		Do: Fill(e.Do, shown)}).Lines()
 	return fmt.Sprintf("# %s: %s\n\n```\n%s\n```\n\n%s\n\nExit status of a command: %d (%s). Status of an RPC: %s.\n",
-		e.Code, e.Title, strings.Join(lines[:], "\n"), strings.TrimSpace(e.Page), int(e.Exit), e.Exit, e.GRPC)
+		e.Code, e.Title, strings.Join(lines[:], "\n"), e.Page, int(e.Exit), e.Exit, e.GRPC)
 }
 
 // unknown stands for a code that this release does not know: one of a newer

@@ -1,9 +1,9 @@
 // Package errcode turns failures into three lines that a person can act on.
 //
-// Every failure that a user can meet has a stable [Code], such as FE-J106, and one entry in the
-// registry (registry.go): what happened, why, what to do, the exit status of a command, the status
-// of an RPC, and a page. Messages, JSON, gRPC details, `fealty explain` and the reference in the
-// docs all come from that one entry, so that they cannot say different things.
+// Every failure that a user can meet has a stable [Code], such as FE-J106 (codes.go), and one section
+// of codes.md: what happened, why, what to do, the exit status of a command, the status of an RPC, and
+// a page. Messages, JSON, gRPC details, `fealty explain` and the reference in the
+// docs all come from that section, so that they cannot say different things.
 //
 // An [Error] is a code with the values of one case, which [Fill] puts into the templates of its
 // entry. Matching is by code:

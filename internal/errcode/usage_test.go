@@ -65,10 +65,10 @@ func usageOf(filename string, src any) (usage, error) {
 	return u, nil
 }
 
-// constants returns the names of the Code constants of the registry.
+// constants returns the Code constants of codes.go by their names.
 func constants(t *testing.T) map[string]Code {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "registry.go", nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
