@@ -75,6 +75,9 @@ type Config struct {
 
 	// FS holds the state. Nil means the operating system's.
 	FS durable.FS
+
+	// Locks are those of the process, of the folder and the sockets. Nil: nobody looks after them.
+	Locks *durable.Locks
 	// Now is the machine's clock. Nil means time.Now. Dates are compared with it, and
 	// with the time that was signed if that is later.
 	Now func() time.Time
@@ -119,6 +122,7 @@ type Agent struct {
 	consumers    consumers
 	listeners    listeners
 	sockets      sockets
+	locks        *durable.Locks
 	operator     *credential.Files // of an operator's PKI; nil: there are none
 	metrics      *metrics
 
@@ -141,13 +145,13 @@ type listeners struct {
 // Open reads and verifies the state in cfg.DataDir and holds its lock until
 // [Agent.Run] returns, or [Agent.Close]. It starts nothing.
 //
-// Errors carry a code: those of [TLSFiles]; NodeNotJoined without an identity;
+// Errors carry a code: those of the files of TLS; NodeNotJoined without an identity;
 // NodeStateCorrupt or NodeWrong for one that is of no use; NodeLocked. An identity
 // that expired is no error: Run gets it back. Snapshots that are damaged or out of date are none
 // either: they are not used, and fetched anew.
 func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	if cfg.FS == nil {
-		cfg.FS = durable.OS()
+		cfg.FS = cfg.Locks.OS()
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -222,7 +226,7 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 		operator: operator, output: cfg.Output, release: cfg.Release, socket: cfg.Socket,
 		listeners: listeners{metrics: cfg.Metrics, local: cfg.Local, localConfig: cfg.LocalConfig,
 			peers: cfg.Sockets.Peers},
-		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
+		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}), locks: cfg.Locks,
 		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout),
 	}
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers

@@ -184,7 +184,7 @@ func (a *Agent) listenUnix(path, flag string, mode fs.FileMode) (net.Listener, e
 		return nil, errcode.Wrap(err, errcode.BadValue, "name", "the path of the local socket", "value", path,
 			"problem", err.Error(), "want", "a shorter data directory")
 	}
-	l, err := localsocket.Listen(path, mode, a.log)
+	l, err := localsocket.Listen(path, mode, a.locks, a.log)
 	if err != nil {
 		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", path, "flag", flag, "problem", err.Error())
 	}

@@ -15,7 +15,7 @@ import (
 // hostOf returns what gives the processes of the node their identities.
 func hostOf(a *Agent, cfg Config) (*host.Host, error) {
 	return host.New(host.Config{
-		Me: a.node.Me().ID, FS: cfg.FS, Dir: cfg.DataDir, Socket: cfg.Sockets.Workloads,
+		Me: a.node.Me().ID, FS: cfg.FS, Dir: cfg.DataDir, Socket: cfg.Sockets.Workloads, Locks: cfg.Locks,
 		Registry: a.metrics.registry, Now: a.node.Now, Log: a.log,
 		Node: host.Node{
 			Services: func() ([]snapshot.Service, error) {

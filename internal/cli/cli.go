@@ -117,7 +117,7 @@ node may do, and what happens when the control plane is gone.`,
 					return r.Run(ctx, world)
 				}
 				return server.Serve(ctx, c, cfg, func(ctx context.Context, p server.Running) error {
-					world.Log, world.Output, world.Reload = p.Log, p.Output, p.Reload
+					world.Log, world.Output, world.Reload, world.Locks = p.Log, p.Output, p.Reload, p.Locks
 					return r.Run(ctx, world)
 				})
 			}})

@@ -207,6 +207,9 @@ type Machine struct {
 	// FS is its file system. Nil means the operating system's.
 	FS durable.FS
 
+	// Locks are those of the process, of the folder and the socket. Nil: nobody looks after them.
+	Locks *durable.Locks
+
 	// LookupHost resolves the names of [Config.Peers]. Nil means net.DefaultResolver.
 	LookupHost func(ctx context.Context, name string) ([]string, error)
 
@@ -362,7 +365,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.Machine.Elapsed = sinceNow()
 	}
 	if cfg.Machine.FS == nil {
-		cfg.Machine.FS = durable.OS()
+		cfg.Machine.FS = cfg.Machine.Locks.OS()
 	}
 	if cfg.Timing.Lease == 0 && cfg.Timing.Beat == 0 {
 		cfg.Timing.Lease, cfg.Timing.Beat = election.DefaultLease, election.DefaultBeat

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mesh"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
 	"github.com/fealty-io/fealty/internal/store/timeout"
@@ -42,7 +43,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	}
 	local := c.cfg.Local
 	if local == nil {
-		if local, err = listenUnix(c.AdminSocket(), c.log); err != nil {
+		if local, err = listenUnix(c.AdminSocket(), c.cfg.Machine.Locks, c.log); err != nil {
 			return err
 		}
 	}
@@ -119,8 +120,8 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 }
 
 // listenUnix listens for this machine's operator.
-func listenUnix(path string, log *slog.Logger) (net.Listener, error) {
-	l, err := localsocket.Listen(path, 0o600, log)
+func listenUnix(path string, locks *durable.Locks, log *slog.Logger) (net.Listener, error) {
+	l, err := localsocket.Listen(path, 0o600, locks, log)
 	if err != nil {
 		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", path, "flag", "--admin-socket", "problem", err.Error())
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/logging"
 	"github.com/fealty-io/fealty/internal/platform/reload"
 )
@@ -46,11 +47,12 @@ type World struct {
 	Now     func() time.Time
 	Metrics func() (net.Listener, error) // of a command that serves; nil without --metrics
 
-	// Of a command that serves: its log, the stream that this goes to, if that is watched, and what takes what is
-	// to be read again when somebody says so.
+	// Of a command that serves: its log, the stream that this goes to, if that is watched, what takes what is
+	// to be read again when somebody says so, and what the process has locked.
 	Log    *slog.Logger
 	Output *logging.Writer
 	Reload *reload.Parts
+	Locks  *durable.Locks
 }
 
 // identityFlags are who this end of a provider is.

@@ -101,12 +101,17 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 			errcode.Network(err))
 	}
 	defer listener.Close()
+	lock, err := process.Lock(w.Within(f.data), w.Locks)
+	if err != nil {
+		return f.worded(err)
+	}
+	defer lock.Close() // of a provider that is not opened
 	marks, err := f.marks(w, authority, profiles)
 	if err != nil {
 		return f.worded(err)
 	}
 	defer func() { err = errors.Join(err, marks.Close()) }()
-	p, err := process.Open(process.Config{Dir: w.Within(f.data), Profiles: profiles, Grace: f.grace, Log: w.Log})
+	p, err := process.Open(process.Config{Dir: w.Within(f.data), Profiles: profiles, Grace: f.grace, Lock: lock, Log: w.Log})
 	if err != nil {
 		return f.worded(err)
 	}

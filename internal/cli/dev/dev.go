@@ -100,6 +100,7 @@ func dev(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) 
 	}
 	opts := devcluster.Options{
 		DataDir: cfg.Path("data"), Release: c.Env.Release, Log: slog.New(slog.DiscardHandler), Program: binary,
+		Locks:    new(durable.Locks),
 		Progress: func(text string) { c.Say("%s", text) },
 	}
 	logFile := ""
@@ -120,7 +121,7 @@ func dev(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) 
 	server.Harden(opts.Log)
 	telling, told := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { durable.TellNewcomers(telling, opts.Log) })
+	running.Go(func() { opts.Locks.TellNewcomers(telling, opts.Log) })
 	defer running.Wait()
 	defer told()
 	cluster, err := devcluster.Start(ctx, opts)

@@ -126,7 +126,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 			panic("process: root_pin was not checked: " + err.Error())
 		}
 	}
-	st, name, err := OpenStore(ctx, c, cfg, log)
+	st, name, err := OpenStore(ctx, c, cfg, r.Locks, log)
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,8 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
 		Gate: mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"),
 			HandshakeBurst: cfg.Number("handshake_burst")},
-		TLS: TLSPaths(cfg), Log: log, Reload: r.Reload, Machine: coordinator.Machine{Now: c.Env.Now}, Release: c.Env.Release,
+		TLS: TLSPaths(cfg), Log: log, Reload: r.Reload, Machine: coordinator.Machine{Now: c.Env.Now, Locks: r.Locks},
+		Release: c.Env.Release,
 	})
 	if err != nil {
 		return err
@@ -365,7 +366,7 @@ func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 		Consumers: consumers, Mirrors: mirrors, OpenMirror: open,
 		MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: TLSPaths(cfg),
 		OnChange: strings.Fields(cfg.Text("on_change")), Release: c.Env.Release, Now: c.Env.Now, Log: r.Log,
-		Output: r.Output, Reload: r.Reload,
+		Output: r.Output, Reload: r.Reload, Locks: r.Locks,
 	})
 	if err != nil {
 		return err

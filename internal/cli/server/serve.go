@@ -24,6 +24,9 @@ type Running struct {
 
 	// Reload takes what has to be read again when the process gets SIGHUP.
 	Reload *reload.Parts
+
+	// Locks are what the process has locked: who else wants one of them is told of in the log.
+	Locks *durable.Locks
 }
 
 // Serve runs a command that goes on. While it runs, what it adds to [Running.Reload] is read again when the
@@ -31,13 +34,13 @@ type Running struct {
 func Serve(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	do func(ctx context.Context, r Running) error) error {
 	handler := LogHandler(c, c.Env.Stderr, cfg.Text("log_format"), logLevel(cfg))
-	r := Running{Log: slog.New(handler), Reload: new(reload.Parts)}
+	r := Running{Log: slog.New(handler), Reload: new(reload.Parts), Locks: new(durable.Locks)}
 	r.Output, _ = c.Env.Stderr.(*logging.Writer)
 	r.Reload.Add(settingsPart(cfg, handler))
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { r.Reload.Run(ctx, c.Env.Hangups, r.Log) })
-	reading.Go(func() { durable.TellNewcomers(ctx, r.Log) })
+	reading.Go(func() { r.Locks.TellNewcomers(ctx, r.Log) })
 	defer reading.Wait()
 	defer cancel()
 	return do(ctx, r)

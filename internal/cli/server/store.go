@@ -12,20 +12,22 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
-// OpenStore opens the store that is configured, and returns its name for people.
-func OpenStore(ctx context.Context, c *program.CLI, cfg *settings.Values, log *slog.Logger) (store.Store, string,
-	error) {
+// OpenStore opens the store that is configured, and returns its name for people. The lock of a database that lies on this
+// machine is among locks, which may be nil.
+func OpenStore(ctx context.Context, c *program.CLI, cfg *settings.Values, locks *durable.Locks, log *slog.Logger) (store.Store,
+	string, error) {
 	v := cfg.Find("store")
 	if v.Text == "" {
 		v.Text = settings.SqliteScheme + filepath.Join(cfg.Path("data"), "store", "fealty.db")
 	}
-	return OpenStoreAt(ctx, c, cfg, v, log, 0)
+	return OpenStoreAt(ctx, c, cfg, v, locks, log, 0)
 }
 
 // OpenStoreThere is openStore if there is a store, and makes none: where there is
@@ -39,7 +41,7 @@ func OpenStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, l
 		case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular() && info.Size() == 0:
 			return nil, settings.SqliteScheme + file, nil
 		}
-		return OpenStore(ctx, c, cfg, log) // which says what is wrong with it
+		return OpenStore(ctx, c, cfg, nil, log) // which says what is wrong with it
 	}
 	r, err := doctor.InspectServer(ctx, v.Text, c.Getenv(etcd.PasswordVariable), 0)
 	if err != nil {
@@ -48,16 +50,16 @@ func OpenStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, l
 	if r.Schema == "" {
 		return nil, r.Name, nil
 	}
-	return OpenStore(ctx, c, cfg, log)
+	return OpenStore(ctx, c, cfg, nil, log)
 }
 
-// OpenStoreAt opens the store at v. It keeps the changes of about retain commits; 0
+// OpenStoreAt opens the store at v, as OpenStore does. It keeps the changes of about retain commits; 0
 // means the engine's default.
-func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v settings.Value, log *slog.Logger,
-	retain int) (store.Store, string, error) {
+func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v settings.Value, locks *durable.Locks,
+	log *slog.Logger, retain int) (store.Store, string, error) {
 	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
 		file := cfg.Within(text)
-		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})
+		st, err := sqlite.Open(ctx, file, sqlite.Options{Locks: locks, Log: log, RetainCommits: retain})
 		if err != nil {
 			v.Text = settings.SqliteScheme + file
 			return nil, "", doctor.StoreError(v, err)

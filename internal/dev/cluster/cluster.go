@@ -100,6 +100,9 @@ type Options struct {
 	// Release is what the parts report.
 	Release string
 
+	// Locks are those of the process. Nil: nobody looks after those of the cluster.
+	Locks *durable.Locks
+
 	// Log is where the parts say what happens. Required.
 	Log *slog.Logger
 
@@ -236,7 +239,7 @@ func (c *Cluster) own() (err error) {
 	if err := durable.OS().MkdirAll(c.dir); err != nil {
 		return fmt.Errorf("make %s: %w", c.dir, err)
 	}
-	c.lock, err = durable.OS().Lock(filepath.Join(c.dir, "dev.lock"))
+	c.lock, err = c.opts.Locks.OS().Lock(filepath.Join(c.dir, "dev.lock"))
 	if held, ok := errors.AsType[*durable.LockedError](err); ok {
 		return errcode.Wrap(err, errcode.NodeLocked, "dir", c.dir, "pid", held.PID)
 	}
@@ -621,7 +624,7 @@ func (c *Cluster) RunMember(ctx context.Context, name string) error {
 		return fmt.Errorf("listen on loopback: %w", err)
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: c.MemberDir(name), Dial: c.networkOf(name).dial, Metrics: l,
+		DataDir: c.MemberDir(name), Locks: c.opts.Locks, Dial: c.networkOf(name).dial, Metrics: l,
 		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clockOf(name).now,
 	})
 	if err != nil {

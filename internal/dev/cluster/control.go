@@ -81,7 +81,7 @@ func Ask(ctx context.Context, socket string, h Harm) (Harmed, error) {
 // control serves the control socket until the cluster ends. It has mode 0600: only the
 // user who runs the cluster gets at it.
 func (c *Cluster) control() error {
-	l, err := localsocket.Listen(ControlSocket(c.dir), 0o600, c.opts.Log)
+	l, err := localsocket.Listen(ControlSocket(c.dir), 0o600, c.opts.Locks, c.opts.Log)
 	if err != nil {
 		return err
 	}

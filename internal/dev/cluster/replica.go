@@ -217,7 +217,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w,
-		Monitoring: coordinator.Monitoring{Listener: metrics}, Machine: coordinator.Machine{Now: c.clockOf(name).now},
+		Monitoring: coordinator.Monitoring{Listener: metrics}, Machine: coordinator.Machine{Now: c.clockOf(name).now, Locks: c.opts.Locks},
 		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates,
 		Publishing: coordinator.Publishing{Dir: publish},
 	})
@@ -326,7 +326,7 @@ func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
 		return st, st.Name(), nil
 	}
 	file := filepath.Join(c.dir, storeFile)
-	st, err := sqlite.Open(ctx, file, sqlite.Options{})
+	st, err := sqlite.Open(ctx, file, sqlite.Options{Locks: c.opts.Locks})
 	if err != nil {
 		return nil, "", err
 	}

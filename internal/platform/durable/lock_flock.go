@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// lockFile takes the flock(2) of name. The descriptor is a bare one: an os.File
+// lockFile takes the flock(2) of name, which is among locks until it is closed. The descriptor is a bare one: an os.File
 // has a finalizer, and a caller who drops the Closer would lose the lock at some
 // garbage collection.
-func lockFile(name string) (io.Closer, error) {
+func lockFile(name string, locks *Locks) (io.Closer, error) {
 	for {
 		// The locked file is also written to: a link in its place, in a directory
 		// that others write to, must not choose the file.
@@ -30,7 +30,7 @@ func lockFile(name string) (io.Closer, error) {
 		_, err = retry(func() (int, error) { return 0, syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) })
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			locked := &LockedError{Name: name, PID: holder(fd)}
-			// The holder looks there, and says that somebody came: see TellNewcomers. A disk that is full keeps it from that.
+			// The holder looks there, and says that somebody came: see [Locks.TellNewcomers]. A disk that is full keeps it from that.
 			_, _ = syscall.Pwrite(fd, line(syscall.Getpid()), lineBytes)
 			syscall.Close(fd)
 			return nil, locked
@@ -57,7 +57,7 @@ func lockFile(name string) (io.Closer, error) {
 		if err := syscall.Ftruncate(fd, 0); err == nil {
 			syscall.Pwrite(fd, line(syscall.Getpid()), 0)
 		}
-		return hold(&flock{fd: fd, name: name, since: time.Now()}), nil
+		return locks.hold(&flock{fd: fd, name: name, since: time.Now(), locks: locks}), nil
 	}
 }
 
@@ -69,6 +69,7 @@ func line(pid int) []byte { return fmt.Appendf(nil, "%-*d\n", lineBytes-1, pid) 
 type flock struct {
 	name  string
 	since time.Time
+	locks *Locks // that it is among; nil: none
 
 	mu     sync.Mutex
 	closed bool // guarded by mu
@@ -84,7 +85,7 @@ func (l *flock) Close() error {
 		return nil
 	}
 	l.closed = true
-	letGo(l)
+	l.locks.letGo(l)
 	return unlock(l.fd)
 }
 

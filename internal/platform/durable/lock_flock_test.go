@@ -12,7 +12,8 @@ import (
 // released is free all the same.
 func TestReleasedWhileAProcessIsStarted(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
-	lock, err := lockFile(name)
+	var locks Locks
+	lock, err := lockFile(name, &locks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +25,10 @@ func TestReleasedWhileAProcessIsStarted(t *testing.T) {
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := lockFile(name)
+	if len(locks.all) != 0 {
+		t.Error("it is looked after still")
+	}
+	again, err := lockFile(name, nil)
 	if err != nil {
 		t.Fatalf("after it was released: %v", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func lockFile(name string) (io.Closer, error) {
+func lockFile(name string, _ *Locks) (io.Closer, error) {
 	return nil, &fs.PathError{Op: "lock", Path: name, Err: errors.ErrUnsupported}
 }
 

@@ -13,29 +13,40 @@ const (
 	tellEvery = time.Minute // a service manager may start the same process again every second
 )
 
-// held are the locks of this process, so that one loop looks after all of them: those of folders, of sockets, of a database.
-var held struct {
+// Locks are the locks that a process holds, so that one loop looks after all of them: those of folders, of sockets, of a
+// database. Who starts a process makes them, and hands them to the parts that take a lock. The zero Locks has none; of a
+// nil one nobody looks after the locks.
+type Locks struct {
 	mu  sync.Mutex
 	all []*flock // guarded by mu
 }
 
-func hold(l *flock) *flock {
-	held.mu.Lock()
-	defer held.mu.Unlock()
-	held.all = append(held.all, l)
-	return l
+// OS is the function [OS], of files whose locks are among these.
+func (l *Locks) OS() FS { return &protocol{osDisk{file: 0o600, dir: 0o700, locks: l}, ofProcess} }
+
+func (l *Locks) hold(lock *flock) *flock {
+	if l == nil {
+		return lock
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, lock)
+	return lock
 }
 
-func letGo(l *flock) {
-	held.mu.Lock()
-	defer held.mu.Unlock()
-	held.all = slices.DeleteFunc(held.all, func(o *flock) bool { return o == l })
+func (l *Locks) letGo(lock *flock) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = slices.DeleteFunc(l.all, func(o *flock) bool { return o == lock })
 }
 
-// TellNewcomers says in the log, until ctx ends, that another process was refused a lock that this one holds. Whoever is refused
+// TellNewcomers says in the log, until ctx ends, that another process was refused one of the locks. Whoever is refused
 // says so as well, and ends; but two of them mean a mistake in somebody's settings, and people look at the one that works. Of
 // one lock it is said once a minute at most. What is held for a moment alone, as in turns, is nobody's claim.
-func TellNewcomers(ctx context.Context, log *slog.Logger) {
+func (l *Locks) TellNewcomers(ctx context.Context, log *slog.Logger) {
 	told := map[*flock]time.Time{}
 	waiting := map[*flock]int{} // pids that were not told yet
 	tick := time.NewTicker(lookEvery)
@@ -46,29 +57,29 @@ func TellNewcomers(ctx context.Context, log *slog.Logger) {
 			return
 		case <-tick.C:
 		}
-		held.mu.Lock()
-		all := slices.Clone(held.all)
-		held.mu.Unlock()
-		for _, l := range all {
-			if time.Since(l.since) < lookEvery {
+		l.mu.Lock()
+		all := slices.Clone(l.all)
+		l.mu.Unlock()
+		for _, lock := range all {
+			if time.Since(lock.since) < lookEvery {
 				continue
 			}
-			if pid := l.refused(); pid != 0 {
-				waiting[l] = pid
+			if pid := lock.refused(); pid != 0 {
+				waiting[lock] = pid
 			}
-			pid := waiting[l]
-			if at, before := told[l]; pid == 0 || before && time.Since(at) < tellEvery {
+			pid := waiting[lock]
+			if at, before := told[lock]; pid == 0 || before && time.Since(at) < tellEvery {
 				continue
 			}
 			log.LogAttrs(ctx, slog.LevelWarn, "another process wanted what this one uses, and was refused",
-				slog.String("lock", l.name), slog.Int("pid", pid))
-			told[l] = time.Now()
-			delete(waiting, l)
+				slog.String("lock", lock.name), slog.Int("pid", pid))
+			told[lock] = time.Now()
+			delete(waiting, lock)
 		}
-		for l := range told {
-			if !slices.Contains(all, l) {
-				delete(told, l)
-				delete(waiting, l)
+		for lock := range told {
+			if !slices.Contains(all, lock) {
+				delete(told, lock)
+				delete(waiting, lock)
 			}
 		}
 	}

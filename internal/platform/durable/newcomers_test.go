@@ -39,14 +39,15 @@ func TestNewcomers(t *testing.T) {
 		return other.Process.Pid, err == nil
 	}
 	synctest.Test(t, func(t *testing.T) {
-		lock, err := durable.OS().Lock(at)
+		var locks durable.Locks
+		lock, err := locks.OS().Lock(at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var log logs.Text
-		go durable.TellNewcomers(ctx, log.Logger(slog.LevelInfo))
+		go locks.TellNewcomers(ctx, log.Logger(slog.LevelInfo))
 		told := func(want int, pid int) {
 			t.Helper()
 			synctest.Wait()
@@ -82,11 +83,11 @@ func TestNewcomers(t *testing.T) {
 		}
 		// Locks that are taken in turns are nobody's claim.
 		for range 20 {
-			lock, err := durable.OS().Lock(at)
+			lock, err := locks.OS().Lock(at)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := durable.OS().Lock(at); err == nil {
+			if _, err := locks.OS().Lock(at); err == nil {
 				t.Fatal("two have it")
 			}
 			time.Sleep(900 * time.Millisecond)

@@ -11,7 +11,7 @@ import (
 )
 
 // OS returns the file system of the operating system.
-func OS() FS { return &protocol{osDisk{file: 0o600, dir: 0o700}, ofProcess} }
+func OS() FS { return (*Locks)(nil).OS() }
 
 // Shared is OS for files that others serve: the group may read what is made, mode 0640
 // for files and 0750 for directories.
@@ -25,7 +25,10 @@ func Public() FS { return &protocol{osDisk{file: 0o644, dir: 0o755}, ofProcess} 
 // the other is writing.
 var ofProcess = newTemporaries()
 
-type osDisk struct{ file, dir fs.FileMode } // modes of what is made
+type osDisk struct {
+	file, dir fs.FileMode // modes of what is made
+	locks     *Locks      // among which those are that it takes
+}
 
 func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
 	f, info, err := openRegular(name)
@@ -114,10 +117,10 @@ func (d osDisk) Create(name string) (File, error) {
 	return f, nil
 }
 
-func (osDisk) Rename(from, to string) error        { return os.Rename(from, to) }
-func (osDisk) Remove(name string) error            { return os.Remove(name) }
-func (d osDisk) Mkdir(dir string) error            { return os.Mkdir(dir, d.dir) }
-func (osDisk) Lock(name string) (io.Closer, error) { return lockFile(name) }
+func (osDisk) Rename(from, to string) error          { return os.Rename(from, to) }
+func (osDisk) Remove(name string) error              { return os.Remove(name) }
+func (d osDisk) Mkdir(dir string) error              { return os.Mkdir(dir, d.dir) }
+func (d osDisk) Lock(name string) (io.Closer, error) { return lockFile(name, d.locks) }
 
 func (osDisk) SyncDir(dir string) error {
 	f, err := os.Open(dir)

@@ -68,15 +68,15 @@ type Listener struct {
 // So does a file that is no socket.
 //
 // Two processes of Fealty exclude each other by a lock on the file beside the socket, see [LockSuffix], and anybody else is
-// noticed by that it answers. log nil: nothing is logged.
-func Listen(path string, mode fs.FileMode, log *slog.Logger) (*Listener, error) {
+// noticed by that it answers. The lock is among locks. log nil: nothing is logged.
+func Listen(path string, mode fs.FileMode, locks *durable.Locks, log *slog.Logger) (*Listener, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	lock, err := durable.OS().Lock(path + LockSuffix)
+	lock, err := locks.OS().Lock(path + LockSuffix)
 	if locked, ok := errors.AsType[*durable.LockedError](err); ok {
 		return nil, &InUseError{Path: path, PID: locked.PID}
 	}

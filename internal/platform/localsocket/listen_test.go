@@ -19,7 +19,7 @@ import (
 
 func listen(t *testing.T, path string) (*localsocket.Listener, error) {
 	t.Helper()
-	return localsocket.Listen(path, 0o600, nil)
+	return localsocket.Listen(path, 0o600, nil, nil)
 }
 
 // leave leaves the socket of a process that died at path.
@@ -96,7 +96,7 @@ func TestListenRemovesSocketsAlone(t *testing.T) {
 func TestLiveSocketIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(path string) (net.Listener, error){
-		"ours":       func(path string) (net.Listener, error) { return localsocket.Listen(path, 0o600, nil) },
+		"ours":       func(path string) (net.Listener, error) { return localsocket.Listen(path, 0o600, nil, nil) },
 		"a stranger": func(path string) (net.Listener, error) { return net.Listen("unix", path) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestOneOfManyGetsThePath(t *testing.T) {
 	got := make(chan *localsocket.Listener, 32)
 	for range cap(got) {
 		all.Go(func() {
-			l, err := localsocket.Listen(path, 0o600, nil)
+			l, err := localsocket.Listen(path, 0o600, nil, nil)
 			switch {
 			case err == nil:
 				got <- l
@@ -160,7 +160,7 @@ func TestPathIsTakenBack(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s")
 	var log strings.Builder
-	l, err := localsocket.Listen(path, 0o600, slog.New(slog.NewTextHandler(&log, nil)))
+	l, err := localsocket.Listen(path, 0o600, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,6 +86,10 @@ type Config struct {
 	// [DefaultGrace].
 	Grace time.Duration
 
+	// Lock is that of Dir, taken with [Lock] before something else is opened in it. It is released by [Provider.Close],
+	// and if Open fails. Nil: Open takes it.
+	Lock io.Closer
+
 	// Log is told what processes and the disk do. Nil: slog.Default().
 	Log *slog.Logger
 
@@ -151,6 +155,16 @@ func (c Config) check() error {
 	return nil
 }
 
+// Lock takes the folder of a provider, among locks, which may be nil. An error that matches durable.ErrLocked says
+// that another process has it.
+func Lock(dir string, locks *durable.Locks) (io.Closer, error) {
+	files := locks.OS()
+	if err := files.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("process: make %s: %w", dir, err)
+	}
+	return files.Lock(filepath.Join(dir, "provider.lock"))
+}
+
 // Open takes the folder, finds the machines of before in it, and goes on with what was under
 // way. The folder is held until [Provider.Close].
 //
@@ -171,20 +185,22 @@ func Open(cfg Config) (_ *Provider, err error) {
 	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("process: %w", err)
 	}
-	p := &Provider{cfg: cfg, disk: durable.OS(), machines: make(map[string]*machine)}
+	if cfg.Lock == nil {
+		if cfg.Lock, err = Lock(cfg.Dir, nil); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cfg.Lock.Close())
+		}
+	}()
+	p := &Provider{cfg: cfg, disk: durable.OS(), lock: cfg.Lock, machines: make(map[string]*machine)}
 	for _, dir := range []string{p.dir("machines"), p.dir("work")} {
 		if err := p.disk.MkdirAll(dir); err != nil {
 			return nil, fmt.Errorf("process: make %s: %w", dir, err)
 		}
 	}
-	if p.lock, err = p.disk.Lock(p.dir("provider.lock")); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.lock.Close())
-		}
-	}()
 	if err := p.load(); err != nil {
 		return nil, err
 	}

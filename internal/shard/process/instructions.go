@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/instruction"
-	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // errPausedHere is why a shard is not resumed from afar.
@@ -24,7 +23,7 @@ func (r *running) openInstructions() (paused bool, err error) {
 	if r.domains == nil {
 		return r.cfg.Paused, nil
 	}
-	files, dir := durable.OS(), filepath.Join(r.cfg.Dir, "instructions")
+	files, dir := r.cfg.Locks.OS(), filepath.Join(r.cfg.Dir, "instructions")
 	if err := files.MkdirAll(dir); err != nil {
 		return false, fmt.Errorf("make the shard's folder: %w", err)
 	}

@@ -110,6 +110,9 @@ type Config struct {
 	// Metrics serves metrics and probes over plain HTTP. Nil: nobody does.
 	Metrics net.Listener
 
+	// Locks are those of the process, of which that of Dir is one. Nil: nobody looks after it.
+	Locks *durable.Locks
+
 	Log *slog.Logger // required
 
 	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
@@ -210,7 +213,7 @@ func (r *running) open(ctx context.Context) error {
 		(err != nil || !addr.Addr().Unmap().IsLoopback()) {
 		return fmt.Errorf("serve operators on %s: %w", cfg.Listener.Addr(), internalprovider.ErrNotLoopback)
 	}
-	j, err := journal.Open(journal.Options{Files: durable.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
+	j, err := journal.Open(journal.Options{Files: cfg.Locks.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
 		Actor: cfg.ID.String(), Writer: auditlog.WriterOf(cfg.ID.String())})
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)

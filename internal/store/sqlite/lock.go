@@ -38,8 +38,8 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 // lockFile takes the lock of the database at path until the returned Closer is
 // closed or the process ends, however it ends. It syncs the directory, so that
 // the database's own name lasts too.
-func lockFile(path string) (io.Closer, error) {
-	lock, err := durable.OS().Lock(path + ".lock")
+func lockFile(path string, locks *durable.Locks) (io.Closer, error) {
+	lock, err := locks.OS().Lock(path + ".lock")
 	if held, ok := errors.AsType[*durable.LockedError](err); ok {
 		return nil, &LockedError{Path: path, PID: held.PID}
 	}

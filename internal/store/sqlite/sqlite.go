@@ -73,6 +73,9 @@ type Options struct {
 	// grow it further fails as on a full disk. Zero means no bound but SQLite's.
 	MaxBytes int64
 
+	// Locks are those of the process, of which the database's is one. Nil: nobody looks after it.
+	Locks *durable.Locks
+
 	// Log gets failures of background work. Nil means slog.Default().
 	Log *slog.Logger
 }
@@ -172,7 +175,7 @@ func prepare(ctx context.Context, path string, opts Options) (_ *prepared, err e
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockFile(path)
+	lock, err := lockFile(path, opts.Locks)
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,8 @@ type Config struct {
 	Socket string
 	// Listener serves it in place of a socket there; nil: that is made. Run closes it.
 	Listener net.Listener
+	// Locks are those of the process. Nil: nobody looks after that of the socket.
+	Locks    *durable.Locks
 	Registry prometheus.Registerer
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -245,7 +247,7 @@ func (h *Host) listen() (net.Listener, error) {
 	if err := localsocket.CheckPath(h.cfg.Socket); err != nil {
 		return nil, err
 	}
-	l, err := localsocket.Listen(h.cfg.Socket, 0o666, h.cfg.Log)
+	l, err := localsocket.Listen(h.cfg.Socket, 0o666, h.cfg.Locks, h.cfg.Log)
 	if err != nil {
 		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", h.cfg.Socket, "flag", "--workload-socket",
 			"problem", err.Error())
