@@ -34,7 +34,7 @@ func (e *UnauthorizedError) Error() string {
 func (e *UnauthorizedError) Is(target error) bool { return target == ErrUnauthorized }
 
 // SetStatement returns the bytes that signers sign to set the manifest next
-// after the transition current; see [Statement].
+// after the transition current; see [Transition.Statement].
 func SetStatement(next manifest.Hash, current Hash) []byte {
 	return StatementOf(KindSet, next, current)
 }

@@ -127,7 +127,7 @@ type ShareCommitment struct {
 	Hash  Hash   // SHA-256 over context, seed epoch, index and share; see keyring
 }
 
-// A Signature is a signer's, over a [Statement].
+// A Signature is a signer's, over a [Transition.Statement].
 type Signature struct {
 	Key       manifest.Key
 	Signature [64]byte

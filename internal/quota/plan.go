@@ -28,7 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/document"
 )
 
-// Kind is that of a plan as a signed document: see orders.Document.
+// Kind is that of a plan as a signed document: see package order.
 const Kind = "shard-plan"
 
 // Limits of a plan.
@@ -239,5 +239,5 @@ func DecodePlan(text []byte) (Plan, error) {
 	return p, nil
 }
 
-// DigestOf is what a orders.Document says of a plan as it travels.
+// DigestOf is the digest by which a signed document names a plan as it travels.
 func DigestOf(text []byte) [sha256.Size]byte { return sha256.Sum256(text) }

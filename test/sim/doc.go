@@ -6,6 +6,6 @@
 // number decides. After it the test compares what the coordinators show with what they
 // acknowledged.
 //
-// Code that only decides is driven by the million in packages replica and regress; the code
-// that acts on those decisions runs here.
+// Code that only decides is driven by the million in its own package (internal/coordinator/authority/decide,
+// internal/store/health); the code that acts on those decisions runs here.
 package sim

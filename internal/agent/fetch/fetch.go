@@ -72,7 +72,7 @@ type FetchReason string
 const (
 	FetchTruncated   FetchReason = "truncated"   // it ended before its size
 	FetchOversized   FetchReason = "oversized"   // it went on after its size
-	FetchSlow        FetchReason = "slow"        // see package pace
+	FetchSlow        FetchReason = "slow"        // see package ratelimit
 	FetchAltered     FetchReason = "altered"     // it is not of the hash
 	FetchUnavailable FetchReason = "unavailable" // nobody had it
 )

@@ -45,7 +45,7 @@ const (
 )
 
 // newJoinsWaiting bounds the candidates that were challenged. The rate at which
-// they come has its own settings: see [Rates].
+// they come has its own settings: see Rates of package coordinator.
 func newJoinsWaiting(pending, perSource int) *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "joins", Most: cmp.Or(pending, joinsPending),
 		PerSource: cmp.Or(perSource, joinsPerSource), Patience: flowcontrol.AnswerTimeout})

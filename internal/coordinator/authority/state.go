@@ -122,8 +122,8 @@ func (s *State) Issue(publicKey any, id identity.ID, entry *manifest.Entry, notA
 	}, now)
 }
 
-// IssueWorkload is Issue for a workload that voucher vouches for, as identityform.VoucherName
-// has it.
+// IssueWorkload is Issue for a workload that voucher vouches for, as the common name
+// that package internal/identity makes of it says.
 func (s *State) IssueWorkload(publicKey any, id identity.ID, voucher string, notAfter, now time.Time) ([][]byte,
 	error) {
 	return s.issue(pki.Request{PublicKey: publicKey, ID: id, Voucher: voucher, TTL: notAfter.Sub(now)}, now)
