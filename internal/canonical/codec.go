@@ -47,23 +47,23 @@ type Codec struct {
 // NewReader returns a codec that reads in. Strings that are read share its memory.
 func NewReader(in string) *Codec { return &Codec{reading: true, in: in} }
 
-// rooms are buffers that are written to before their content has memory of its own: one that grew to it
+// buffers are that are written to before their content has memory of its own: one that grew to it
 // step by step would have taken five times as much, which a process that waits has given back by the next.
-var rooms = sync.Pool{New: func() any { return new([]byte) }}
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxRoom bounds a buffer that is kept, in bytes.
 const maxRoom = 4 << 20
 
 // Write returns what walk writes, and the codec, for its error and for secrets that it noticed.
 func Write(walk func(*Codec)) (out []byte, c *Codec) {
-	room := rooms.Get().(*[]byte)
-	c = &Codec{out: (*room)[:0]}
+	buffer := buffers.Get().(*[]byte)
+	c = &Codec{out: (*buffer)[:0]}
 	walk(c)
 	out = bytes.Clone(c.out)
 	if cap(c.out) <= maxRoom {
-		*room = c.out
+		*buffer = c.out
 	}
-	rooms.Put(room)
+	buffers.Put(buffer)
 	c.out = out
 	return out, c
 }

@@ -105,7 +105,7 @@ node may do, and what happens when the control plane is gone.`,
 			root.AddCommand(cmd)
 		}
 	}
-	room := func(r actuation.Command) *cobra.Command { // one of a package of its own
+	own := func(r actuation.Command) *cobra.Command { // one of a package of its own
 		cmd := c.Command(program.Command{Use: r.Use, Short: r.Short, Long: r.Long, Sample: r.Sample,
 			Groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
 			GoesOn: func() bool { return r.Serves },
@@ -125,10 +125,10 @@ node may do, and what happens when the control plane is gone.`,
 		return cmd
 	}
 	conformance := conformanceCommand(c)
-	conformance.AddCommand(room(actuation.Conformance()))
-	add("processes", dev.Command(c), server.Coordinator(c), server.Agent(c), room(actuation.Shard()),
+	conformance.AddCommand(own(actuation.Conformance()))
+	add("processes", dev.Command(c), server.Coordinator(c), server.Agent(c), own(actuation.Shard()),
 		program.Group("provider", actuation.Short, append(program.Below(c, actuation.Providers()),
-			room(actuation.Process()))...))
+			own(actuation.Process()))...))
 	add("node", identity.Command(c), identity.Leave(c), identity.Login(c), identity.Whoami(c), identity.Contexts(c),
 		workload.Command(c))
 	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), member.TokenCommand(c),

@@ -134,7 +134,7 @@ func TestAdmissionCases(t *testing.T) {
 			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
 			coordinatortest.RemoveAt(d, t, identity.Data, m.ID.Name())
 			d.Advance(10 * 24 * time.Hour)
-			coordinatortest.WantOnly(t, "prune", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+			coordinatortest.WantOnly(t, "prune", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
 			coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 			if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
@@ -149,7 +149,7 @@ func TestAdmissionCases(t *testing.T) {
 			m := d.Machine()
 			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
 			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-				d.C.Rooms().Admission.RegisterServices).RevokeToken(
+				d.C.Parts().Admission.RegisterServices).RevokeToken(
 				t.Context(),
 				&fealtyv1.RevokeTokenRequest{Id: tok.ID})
 			coordinatortest.WantOnly(t, "revoke", err, "")
@@ -354,7 +354,7 @@ func TestAdmissionCases(t *testing.T) {
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.ID, Leaf: leaf, Key: identity.KeyOf(leaf)})
 				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
-					d.C.Rooms().Admission.RegisterServices).Leave(ctx,
+					d.C.Parts().Admission.RegisterServices).Leave(ctx,
 					&fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
@@ -362,7 +362,7 @@ func TestAdmissionCases(t *testing.T) {
 		{"token with the name of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-					d.C.Rooms().Admission.RegisterServices).CreateToken(
+					d.C.Parts().Admission.RegisterServices).CreateToken(
 					t.Context(),
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
@@ -415,7 +415,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 				record.Ban{Reason: "filler", Until: d.Clock().Add(1000 * time.Hour),
 					CertEnd: d.Clock().Add(20 * time.Hour)})
 		}
-		if err := d.C.Rooms().Bundle.Touch(t.Context(), d.State(), ch, delta, bundle.ForBans); err != nil {
+		if err := d.C.Parts().Bundle.Touch(t.Context(), d.State(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -427,16 +427,16 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	coordinatortest.WantOnly(t, "a removal without room", err, errcode.RateLimited)
 	fill(100)
 	coordinatortest.BanAt(d, t, identity.Data, "victim")
-	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
+	if !d.C.Parts().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
 	coordinatortest.WantOnly(t, "lifting a ban whose keys have no room", err, errcode.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.Advance(21 * time.Hour)
-	coordinatortest.WantOnly(t, "refresh", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "refresh", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
 	coordinatortest.UnbanAt(d, t, identity.Data, "victim")
-	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
+	if !d.C.Parts().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
 	coordinatortest.RemoveAt(d, t, identity.Data, spare.ID.Name())
@@ -449,7 +449,7 @@ func TestBundleVersions(t *testing.T) {
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {
 		t.Helper()
-		in, err := d.C.Rooms().Bundle.Ensure(t.Context(), d.State())
+		in, err := d.C.Parts().Bundle.Ensure(t.Context(), d.State())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.Start()
 	r.AwaitHead(f)
-	if a, b := f.C.Rooms().Head.State(), r.C.Rooms().Head.State(); !a.Secrets.Same(b.Secrets) ||
+	if a, b := f.C.Parts().Head.State(), r.C.Parts().Head.State(); !a.Secrets.Same(b.Secrets) ||
 		a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
@@ -42,7 +42,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" })
-	all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(f.Context(), f.C.Rooms().Head.State().Manifest)
+	all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(f.Context(), f.C.Parts().Head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -60,7 +60,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.Stop()
 	f.Start()
 	f.AwaitHead(r)
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
@@ -119,7 +119,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.C.Rooms().Self.Certificate().Certificates("")[0]) }
+	shown := func() string { return string(r.C.Parts().Self.Certificate().Certificates("")[0]) }
 	before := shown()
 	own.Write(pki, "coordinator-z")
 	says("ready", string(errcode.CoordinatorCertificateRenames))

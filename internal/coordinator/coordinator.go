@@ -12,7 +12,7 @@
 //     and nowhere else, except encrypted by the manifest's keepers (I8).
 //   - A refusal changes nothing, is logged, counted, and worded.
 //
-// Its rooms, packages below it, each keep one promise (docs/architecture.md): they are wired and
+// Its parts, packages below it, each keep one promise (docs/architecture.md): they are wired and
 // served here. State is one immutable value behind an atomic pointer: a call works on the value that
 // it started with.
 package coordinator
@@ -254,9 +254,9 @@ type Coordinator struct {
 	readers     *flowcontrol.Readers
 	lock        io.Closer     // of the data directory
 	stopping    chan struct{} // closed when Run's context ended
-	alive       []func()      // each returns once locks that calls of one room take were free
+	alive       []func()      // each returns once locks that calls of one part take were free
 
-	rooms Rooms
+	parts Parts
 }
 
 // New prepares a coordinator: it takes the data directory, makes or reads the
@@ -351,7 +351,7 @@ func CheckPeer(text string) string { return peer.CheckPeer(text) }
 // withDefaults returns it with what it leaves open; the file system of what others read is
 // [own.outside].
 func (cfg Config) withDefaults() Config {
-	cfg.Advertise = slices.Clone(cfg.Advertise) // rooms share it
+	cfg.Advertise = slices.Clone(cfg.Advertise) // parts share it
 	if cfg.Machine.LookupHost == nil {
 		cfg.Machine.LookupHost = net.DefaultResolver.LookupHost
 	}
@@ -385,7 +385,7 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// assemble makes a coordinator with its rooms, and opens nothing.
+// assemble makes a coordinator with its parts, and opens nothing.
 func assemble(cfg Config, o own) (*Coordinator, error) {
 	c := &Coordinator{
 		cfg: cfg, log: cfg.Log, now: cfg.Machine.Now, fs: cfg.Machine.FS,
@@ -424,22 +424,22 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 		return nil, err
 	}
 	public := identity.KeyID(sha256.Sum256(o.key.Public().(ed25519.PublicKey)))
-	if err = c.rooms.Auditing.Open(public.String()[:16]); err != nil {
+	if err = c.parts.Auditing.Open(public.String()[:16]); err != nil {
 		return nil, err
 	}
 	c.selfChecked.Set(cfg.Machine.Now())
 	c.registerMetrics(cfg.Monitoring.Registry, reloads)
-	c.rooms.StoreGuard.Load()
-	s, err := c.rooms.Moves.Succession.Load(ctx)
+	c.parts.StoreGuard.Load()
+	s, err := c.parts.Moves.Succession.Load(ctx)
 	if err != nil {
 		return nil, unreadable(ctx, err)
 	}
 	if s.Phase == authority.Uninitialized {
-		if err := c.rooms.Self.OfferSetup(ephemeral.Pin()); err != nil {
+		if err := c.parts.Self.OfferSetup(ephemeral.Pin()); err != nil {
 			return nil, err
 		}
 	}
-	_ = c.rooms.Moves.Succession.Adopt(ctx, s) // a failure is logged, and is the state then
+	_ = c.parts.Moves.Succession.Adopt(ctx, s) // a failure is logged, and is the state then
 	return c, ctx.Err()
 }
 
@@ -461,8 +461,8 @@ func unreadable(ctx context.Context, err error) error {
 		"do", errcode.StartWhenStoreAnswers)
 }
 
-// Rooms are its parts, for tests of them.
-func (c *Coordinator) Rooms() *Rooms { return &c.rooms }
+// Parts are what it is made of, for tests of them.
+func (c *Coordinator) Parts() *Parts { return &c.parts }
 
 // Registry takes its metrics: [Monitoring.Registry], or its own.
 func (c *Coordinator) Registry() *prometheus.Registry { return c.registry }
@@ -472,17 +472,17 @@ func (c *Coordinator) Serves() bool { return c.serving.Load() }
 
 // Close gives back what [New] took, for a coordinator that was never run.
 func (c *Coordinator) Close() error {
-	c.rooms.StoreGuard.Keep(context.Background())
+	c.parts.StoreGuard.Keep(context.Background())
 	c.wipe()
 	return c.lock.Close()
 }
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
-	c.rooms.Secrets.OwnerRecovery.End()
-	c.rooms.Moves.Manifests.Wipe()
-	c.rooms.Secrets.Keys.Wipe(c.rooms.Head.State())
-	if s := c.rooms.Head.State().Ready(); s != nil {
+	c.parts.Secrets.OwnerRecovery.End()
+	c.parts.Moves.Manifests.Wipe()
+	c.parts.Secrets.Keys.Wipe(c.parts.Head.State())
+	if s := c.parts.Head.State().Ready(); s != nil {
 		s.Secrets.Wipe()
 	}
 }
@@ -504,51 +504,51 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
 	g.Go(func() error {
-		return watch.Forever(ctx, c.log, "head", func() error { return c.rooms.Moves.Succession.Follow(ctx) })
+		return watch.Forever(ctx, c.log, "head", func() error { return c.parts.Moves.Succession.Follow(ctx) })
 	})
-	if files := c.rooms.Self.Certificate().Files(); files != nil {
+	if files := c.parts.Self.Certificate().Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
-		g.Go(func() error { return c.rooms.Moves.Succession.FollowCertificate(ctx) })
+		g.Go(func() error { return c.parts.Moves.Succession.FollowCertificate(ctx) })
 	}
-	g.Go(func() error { return c.rooms.Election.Run(ctx) })
+	g.Go(func() error { return c.parts.Election.Run(ctx) })
 	g.Go(func() error {
-		return watch.Forever(ctx, c.log, "replica", func() error { return c.rooms.Announcement.Follow(ctx, stop) })
+		return watch.Forever(ctx, c.log, "replica", func() error { return c.parts.Announcement.Follow(ctx, stop) })
 	})
 	g.Go(func() error {
-		return watch.Forever(ctx, c.log, "keepers", func() error { return c.rooms.Secrets.Keepers.Follow(ctx) })
+		return watch.Forever(ctx, c.log, "keepers", func() error { return c.parts.Secrets.Keepers.Follow(ctx) })
 	})
 	g.Go(func() error { return c.watchdog(ctx) })
 	g.Go(func() error { return c.followVerdict(ctx) })
-	g.Go(func() error { return c.rooms.Auditing.Run(ctx) })
-	g.Go(func() error { return c.rooms.Admission.FollowRecalls(ctx) })
-	g.Go(func() error { return c.rooms.Membership.FollowOpenings(ctx) })
-	g.Go(func() error { return c.rooms.StoreGuard.Run(ctx) })
+	g.Go(func() error { return c.parts.Auditing.Run(ctx) })
+	g.Go(func() error { return c.parts.Admission.FollowRecalls(ctx) })
+	g.Go(func() error { return c.parts.Membership.FollowOpenings(ctx) })
+	g.Go(func() error { return c.parts.StoreGuard.Run(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}
 	err := g.Wait()
 	c.readers.Wait()
-	c.rooms.Peers.Close()
+	c.parts.Peers.Close()
 	c.wipe()
 	return err
 }
 
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
-	s := c.rooms.Head.State()
+	s := c.parts.Head.State()
 	return s.Phase.String(), s.Reason
 }
 
 // Leading returns the term under which it leads, and false if it does not. It is what
 // it believes; the store decides on its writes.
 func (c *Coordinator) Leading() (term uint64, ok bool) {
-	term, _, ok = c.rooms.Election.Leading()
+	term, _, ok = c.parts.Election.Leading()
 	return term, ok
 }
 
 // EnrolmentKey is the public key that a manifest names to admit this
 // coordinator, as "ed25519:<base64>".
-func (c *Coordinator) EnrolmentKey() string { return c.rooms.Self.EnrolmentKey() }
+func (c *Coordinator) EnrolmentKey() string { return c.parts.Self.EnrolmentKey() }
 
 // Addr is the address of its listener.
 func (c *Coordinator) Addr() string {
@@ -563,10 +563,10 @@ func (c *Coordinator) AdminSocket() string {
 	if c.cfg.AdminSocket != "" {
 		return c.cfg.AdminSocket
 	}
-	return c.rooms.Self.Path(adminSocketDefault)
+	return c.parts.Self.Path(adminSocketDefault)
 }
 
-// addresses are where it tells others that it is. Its rooms share them: none may change
+// addresses are where it tells others that it is. Its parts share them: none may change
 // what it was given.
 func (c *Coordinator) addresses() []string {
 	if len(c.cfg.Advertise) > 0 {
@@ -592,7 +592,7 @@ func (c *Coordinator) connectionRefused(err error) {
 // connectionCut counts a connection that ended because its peer's certificate
 // expired or was banned.
 func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
-	c.rooms.Membership.Cut(p.ID, err.Reason == mesh.PeerBanned)
+	c.parts.Membership.Cut(p.ID, err.Reason == mesh.PeerBanned)
 	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
 }
@@ -600,32 +600,32 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 // followState runs what belongs to one state for as long as it is the state.
 func (c *Coordinator) followState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := c.rooms.Head.Changed()
-		s := c.rooms.Head.State()
+		changed := c.parts.Head.Changed()
+		s := c.parts.Head.State()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
 		loop := func(what string, f func() error) {
 			g.Go(func() error { return watch.Forever(run, c.log, what, f) })
 		}
 		if s.Phase == authority.Ready {
-			loop("members", func() error { return c.rooms.Membership.FollowMembers(run, s) })
-			loop("config", func() error { return c.rooms.Desired.Run(run, s) })
-			loop("trust", func() error { return c.rooms.Trust.Follow(run, s) })
-			loop("publication", func() error { return c.rooms.Publication.Follow(run, s) })
-			loop("identity", func() error { return c.rooms.Bundle.KeepIdentity(run, s) })
+			loop("members", func() error { return c.parts.Membership.FollowMembers(run, s) })
+			loop("config", func() error { return c.parts.Desired.Run(run, s) })
+			loop("trust", func() error { return c.parts.Trust.Follow(run, s) })
+			loop("publication", func() error { return c.parts.Publication.Follow(run, s) })
+			loop("identity", func() error { return c.parts.Bundle.KeepIdentity(run, s) })
 			loop("pruning", func() error { return c.prune(run, s) })
-			loop("leases of domains", func() error { return c.rooms.Fencing.Domains.FollowLeases(run, s) })
-			loop("instructions", func() error { return c.rooms.Fencing.Instructions.Follow(run, s) })
-			loop("other coordinators", func() error { return c.rooms.Peers.Follow(run, s) })
-			loop("audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
+			loop("leases of domains", func() error { return c.parts.Fencing.Domains.FollowLeases(run, s) })
+			loop("instructions", func() error { return c.parts.Fencing.Instructions.Follow(run, s) })
+			loop("other coordinators", func() error { return c.parts.Peers.Follow(run, s) })
+			loop("audit checkpoints", func() error { return c.parts.Audit.Run(run, s) })
 			if c.cfg.Publishing.Dir != "" {
-				g.Go(func() error { return c.rooms.Publication.FollowMirror(run, s) })
+				g.Go(func() error { return c.parts.Publication.FollowMirror(run, s) })
 			}
 		}
 		if s.Phase == authority.Recovery {
-			loop("peers", func() error { return c.rooms.Moves.Succession.WatchPeers(run) })
-			loop("recovery", func() error { return c.rooms.Secrets.OwnerRecovery.Follow(run) })
-			loop("gathered shares", func() error { return c.rooms.Secrets.OwnerRecovery.Watch(run) })
+			loop("peers", func() error { return c.parts.Moves.Succession.WatchPeers(run) })
+			loop("recovery", func() error { return c.parts.Secrets.OwnerRecovery.Follow(run) })
+			loop("gathered shares", func() error { return c.parts.Secrets.OwnerRecovery.Watch(run) })
 		}
 		select {
 		case <-changed:

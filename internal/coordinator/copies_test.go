@@ -48,7 +48,7 @@ func process(ctx context.Context, d *coordinatortest.Desk, m *coordinatortest.Ma
 
 func (p *processOf) connect(streams *sync.WaitGroup, at *coordinator.Coordinator) *processOf {
 	streams.Go(func() {
-		p.ended <- coordinatortest.Served[fealtyv1.AgentServiceServer](at.Rooms().Delivery.RegisterServices).Connect(
+		p.ended <- coordinatortest.Served[fealtyv1.AgentServiceServer](at.Parts().Delivery.RegisterServices).Connect(
 			p.listen)
 	})
 	return p
@@ -68,7 +68,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *coordinatortest.Desk, ctx c
 		d.Now = time.Time{}
 		d.Mu.Unlock()
 		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
-		d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
+		d.C.Parts().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 		stop := runs(d, t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -154,7 +154,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				coordinatortest.WantOnlyNil(t, a.Renew())
 			case n%11 == 6: // what another coordinator tells of it
 				_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](
-					d.C.Rooms().Membership.RegisterServices).NoteStreams(
+					d.C.Parts().Membership.RegisterServices).NoteStreams(
 					ctx,
 					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
 						Run: fmt.Sprintf("%032x", run)}}})
@@ -181,7 +181,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *coordinatortest.Desk, ctx context.Context, streams *sync.WaitGroup,
 		a *coordinatortest.Machine) {
 		presents := func(m *coordinatortest.Machine) error {
-			return d.C.Rooms().Membership.Presents(ctx,
+			return d.C.Parts().Membership.Presents(ctx,
 				identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
 		}
 		first := *a
@@ -205,7 +205,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
 		coordinatortest.WantOnlyNil(t, a.Renew())
-		d.C.Rooms().Membership.Live().Forget(a.ID)
+		d.C.Parts().Membership.Live().Forget(a.ID)
 		if err := presents(&first); !errors.Is(err, errcode.RenewOlderKey) || alarms(d) != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, alarms(d))
 		}
@@ -214,9 +214,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		stranger := *a
 		stranger.Leaf = first.Leaf
 		d.Store.SetDown(coordinatortest.ErrDown)
-		rec, _ := d.C.Rooms().Membership.Roster().Find("data/a")
+		rec, _ := d.C.Parts().Membership.Roster().Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.C.Rooms().Membership.Roster().Put(rec, 1<<40)
+		d.C.Parts().Membership.Roster().Put(rec, 1<<40)
 		coordinatortest.WantOnlyNil(t, presents(&stranger))
 		d.Store.SetDown(nil)
 	})
@@ -230,7 +230,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		note := func(member, run string) {
 			t.Helper()
 			_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](
-				d.C.Rooms().Membership.RegisterServices).NoteStreams(
+				d.C.Parts().Membership.RegisterServices).NoteStreams(
 				ctx,
 				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
 			coordinatortest.WantOnlyNil(t, err)
@@ -251,7 +251,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 		if _, err := (coordinatortest.Served[fealtyv1.LiveServiceServer](
-			d.C.Rooms().Membership.RegisterServices)).NoteStreams(ctx,
+			d.C.Parts().Membership.RegisterServices)).NoteStreams(ctx,
 			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream,
 				member.OpeningsPage+1)}); !errors.Is(err,
 			errcode.RequestField) {

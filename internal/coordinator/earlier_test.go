@@ -28,7 +28,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" })
 	with := f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.C.Rooms().Head.State().Head.Hash
+	before := f.C.Parts().Head.State().Head.Hash
 	err := f.Set(with)
 	e := errcode.Of(err)
 	if e == nil || e.Code != errcode.ManifestFieldUnread {
@@ -40,7 +40,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.C.Rooms().Head.State().Head.Hash != before {
+	if f.C.Parts().Head.State().Head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.
@@ -89,16 +89,16 @@ func TestLongSetWaitsForEarlierReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	entries := fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())
+	entries := fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Parts().Self.EnrolmentKey())
 	long := func(c byte) string { return entries + "#" + strings.Repeat(string(c), manifest.LongBytes) + "\n" }
 	coordinatortest.WantOnly(t, "a long one", d.Set(long('x')), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
-	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), false))
+	other.Parts().Moves.Succession.Look(t.Context())
+	coordinatortest.WantOnlyNil(t, other.Parts().Announcement.Announce(t.Context(), false))
 	coordinatortest.WantCode(t, d.Set(long('y')), errcode.ManifestFieldUnread)
 	coordinatortest.WantOnly(t, "the same again", d.Set(long('x')), "")
 	coordinatortest.WantOnly(t, "a short one", d.Set(entries), "")
 	coordinatortest.WantCode(t, d.Set(long('y')), errcode.ManifestFieldUnread)
-	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), true))
+	coordinatortest.WantOnlyNil(t, other.Parts().Announcement.Announce(t.Context(), true))
 	coordinatortest.WantOnly(t, "after it stopped", d.Set(long('y')), "")
 }
 
@@ -113,8 +113,8 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	}
 	defer other.Close()
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.TenantEntries+fmt.Sprintf(
-		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.LongPeers(d, "zig")
 	b := publication.NewPublisher()
 	inParts := func(when string, want bool) {
@@ -124,14 +124,14 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 		if got := len(d.Store.Keys(publication.IndexPrefix)) > 0; got != want {
 			t.Errorf("%s, and contents are in parts: %v", when, got)
 		}
-		again, err := other.Rooms().Publication.Load(t.Context(), other.Rooms().Head.State())
+		again, err := other.Parts().Publication.Load(t.Context(), other.Parts().Head.State())
 		if err != nil || !again.Serves() || again.Tree.Root() != p.Tree.Root() {
 			t.Errorf("%s, and another coordinator reads something else (%v)", when, err)
 		}
 	}
 	announce := func(stopped bool) {
 		t.Helper()
-		if err := other.Rooms().Announcement.Announce(t.Context(), stopped); err != nil {
+		if err := other.Parts().Announcement.Announce(t.Context(), stopped); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -163,23 +163,23 @@ func TestContentsThatWereStoredAnew(t *testing.T) {
 	}
 	defer other.Close()
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.TenantEntries+fmt.Sprintf(
-		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
 	coordinatortest.LongPeers(d, "zig", "zag") // too long to go with the commit, whole or not
 	b := publication.NewPublisher()
 	version := coordinatortest.MustPublish(d, b).State.Version
 	// It begins to store them whole, and does not come to the end.
-	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), false))
+	coordinatortest.WantOnlyNil(t, other.Parts().Announcement.Announce(t.Context(), false))
 	killed := errors.New("killed")
 	d.Faults.Fail("publish.before-commit", killed)
 	if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
 		t.Fatal(err)
 	}
 	d.Faults.Disarm("publish.before-commit")
-	coordinatortest.WantOnlyNil(t, other.Rooms().Announcement.Announce(t.Context(), true))
+	coordinatortest.WantOnlyNil(t, other.Parts().Announcement.Announce(t.Context(), true))
 	// The other one finds them whole, and sweeps the parts.
-	if _, err := other.Rooms().Desired.Read(t.Context(), other.Rooms().Head.State(), false); err != nil {
+	if _, err := other.Parts().Desired.Read(t.Context(), other.Parts().Head.State(), false); err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
@@ -190,7 +190,7 @@ func TestContentsThatWereStoredAnew(t *testing.T) {
 	coordinatortest.MustPut(d, "kind: peer\nname: zig-9\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
 	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	coordinatortest.WantWholeAt(d, t, p)
-	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	got, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 	if err != nil || !got.Serves() || got.Tree.Root() != p.Tree.Root() {
 		t.Errorf("something else is read (%v)", err)
 	}

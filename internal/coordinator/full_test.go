@@ -32,7 +32,7 @@ func TestFullStoreLasts(t *testing.T) {
 	d.Store.SetFull(true)
 	for d.Clock().Before(end.Add(record.Stretch - time.Minute)) {
 		d.Advance(30 * time.Minute)
-		d.C.Rooms().Moves.Succession.Look(t.Context())
+		d.C.Parts().Moves.Succession.Look(t.Context())
 		if !d.Clock().Before(end.Add(record.Stretch)) {
 			break
 		}
@@ -50,7 +50,7 @@ func TestFullStoreLasts(t *testing.T) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.Leaf.NotAfter, end)
 	}
 	d.Advance(end.Add(record.Stretch - time.Second/2).Sub(d.Clock()))
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnly(t, "for longer than that", coordinatortest.RenewPastGuard(d, m), errcode.StoreFull)
 }
 
@@ -86,7 +86,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	coordinatortest.WantOnly(t, "a new key", m.Renew(), errcode.StoreFull)
 	told("after a write", true)
 	d.Advance(time.Hour)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.Store.SetFull(false)
 	coordinatortest.WantOnlyNil(t, m.Renew())
@@ -99,7 +99,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
 	d.Advance(health.WriteSettles + time.Second)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	told("when none was refused for long", false)
 }
 
@@ -111,7 +111,7 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	before, head := d.Store.Snapshot(), d.State().Head.Hash
 	d.Store.SetFull(true)
 	_, put := coordinatortest.PutAt(d, coordinatortest.QosRecord)
-	_, token := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+	_, token := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Parts().Admission.RegisterServices).CreateToken(
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	_, rotate := coordinatortest.TrustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
@@ -181,7 +181,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	end := recordedEnd(d, m)
 	for d.Clock().Before(end.Add(time.Hour)) {
 		d.Advance(20 * time.Minute)
-		d.C.Rooms().Moves.Succession.Look(t.Context())
+		d.C.Parts().Moves.Succession.Look(t.Context())
 		coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(m)) // for longer than in an outage: what is read is so
 	}
 	if m.Leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
@@ -216,8 +216,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	d.Store.SetDown(nil)
 	d.Lapse()
 	d.Pass(election.NobodyAfter)
-	d.C.Rooms().Election.Step(t.Context())
-	if got := d.C.Rooms().Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
+	d.C.Parts().Election.Step(t.Context())
+	if got := d.C.Parts().Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
 		reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
 		t.Errorf("nobody leads: %v", got)
 	}
@@ -231,6 +231,6 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
 	d.Advance(health.WriteSettles + time.Second)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	told("when none was refused for long", "ok", "")
 }

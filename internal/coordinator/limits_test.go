@@ -87,11 +87,11 @@ func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
 	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	reg := prometheus.NewRegistry()
-	c.Rooms().Membership.RegisterMetrics(reg)
+	c.Parts().Membership.RegisterMetrics(reg)
 	const each = 2 * ratelimit.LogBurst
 	for range each {
 		c.Word(t.Context(), "/method", errors.New("broken"))
-		c.Rooms().Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
+		c.Parts().Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
 	}
 	if n := strings.Count(b.String(), "\n"); n < ratelimit.LogBurst || n > 3*ratelimit.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, ratelimit.LogBurst)

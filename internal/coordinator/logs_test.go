@@ -46,7 +46,7 @@ func TestLogMessages(t *testing.T) {
 		}
 		return nil
 	}
-	// Its rooms, and what words their panics and failures.
+	// Its parts, and what words their panics and failures.
 	for _, dir := range []string{".", "../platform/flowcontrol/panicked.go", "../platform/watch/forever.go"} {
 		if err := filepath.WalkDir(dir, look); err != nil {
 			t.Fatal(err)

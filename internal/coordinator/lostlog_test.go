@@ -22,10 +22,10 @@ func TestLostLogOfAMemberIsFound(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
-	live := d.C.Rooms().Membership.Live()
+	live := d.C.Parts().Membership.Live()
 	want := func(what, problem string) {
 		t.Helper()
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
 )
 
-// metrics are what a coordinator counts that is none of its rooms'. Names begin with fealty_.
+// metrics are what a coordinator counts that is none of its parts'. Names begin with fealty_.
 type metrics struct {
 	handshakes *prometheus.CounterVec
 	cuts       *prometheus.CounterVec
@@ -60,45 +60,45 @@ func Metrics() (prometheus.Collector, error) {
 	return c.registry, err
 }
 
-// registerMetrics registers what it and its rooms count. Reloads counts what failed of the
+// registerMetrics registers what it and its parts count. Reloads counts what failed of the
 // files of the operator's certificate.
 func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometheus.Collector) {
 	c.metrics = newMetrics(reg)
-	if c.rooms.Self.Certificate() != nil || c.cfg.Publishing.Web != nil {
+	if c.parts.Self.Certificate() != nil || c.cfg.Publishing.Web != nil {
 		reg.MustRegister(reloads)
 	}
-	if c.rooms.Self.Certificate() != nil {
+	if c.parts.Self.Certificate() != nil {
 		reg.MustRegister(platformmetrics.GaugeOf("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
-			func() float64 { return enterprise.NotAfter(c.rooms.Self.Certificate().Files()) }))
+			func() float64 { return enterprise.NotAfter(c.parts.Self.Certificate().Files()) }))
 	}
 	reg.MustRegister(platformmetrics.GaugeOf("fealty_operator_roots_not_after_seconds",
 		"When the root of the operator's PKI that lasts longest ends, of those in the manifest in force, in seconds since "+
 			"1970; 0 if it names none.",
 		func() float64 {
-			if last := lastOperatorRoot(c.rooms.Head.State()); last != nil {
+			if last := lastOperatorRoot(c.parts.Head.State()); last != nil {
 				return float64(last.NotAfter.Unix())
 			}
 			return 0
 		}))
 	reg.MustRegister(c.cfg.Monitoring.Output.Collectors()...)
-	c.rooms.StoreGuard.RegisterMetrics(reg)
-	c.rooms.Head.RegisterMetrics(reg)
-	c.rooms.Bundle.RegisterMetrics(reg)
-	c.rooms.Election.RegisterMetrics(reg)
-	c.rooms.Audit.RegisterMetrics(reg)
-	c.rooms.Shown.Backups.RegisterMetrics(reg)
-	c.rooms.Secrets.PeerRecovery.RegisterMetrics(reg)
-	c.rooms.Secrets.OwnerRecovery.RegisterMetrics(reg)
-	c.rooms.Peers.RegisterMetrics(reg)
-	c.rooms.Membership.RegisterMetrics(reg)
-	c.rooms.Admission.RegisterMetrics(reg)
-	c.rooms.Publication.RegisterMetrics(reg)
-	c.rooms.Delivery.RegisterMetrics(reg)
-	c.rooms.Workloads.RegisterMetrics(reg)
-	c.rooms.Shown.Web.RegisterMetrics(reg)
-	c.rooms.Fencing.Journals.RegisterMetrics(reg)
-	c.rooms.Fencing.Grants.RegisterMetrics(reg)
-	c.rooms.Fencing.Domains.RegisterMetrics(reg)
-	c.rooms.Fencing.Incidents.RegisterMetrics(reg)
+	c.parts.StoreGuard.RegisterMetrics(reg)
+	c.parts.Head.RegisterMetrics(reg)
+	c.parts.Bundle.RegisterMetrics(reg)
+	c.parts.Election.RegisterMetrics(reg)
+	c.parts.Audit.RegisterMetrics(reg)
+	c.parts.Shown.Backups.RegisterMetrics(reg)
+	c.parts.Secrets.PeerRecovery.RegisterMetrics(reg)
+	c.parts.Secrets.OwnerRecovery.RegisterMetrics(reg)
+	c.parts.Peers.RegisterMetrics(reg)
+	c.parts.Membership.RegisterMetrics(reg)
+	c.parts.Admission.RegisterMetrics(reg)
+	c.parts.Publication.RegisterMetrics(reg)
+	c.parts.Delivery.RegisterMetrics(reg)
+	c.parts.Workloads.RegisterMetrics(reg)
+	c.parts.Shown.Web.RegisterMetrics(reg)
+	c.parts.Fencing.Journals.RegisterMetrics(reg)
+	c.parts.Fencing.Grants.RegisterMetrics(reg)
+	c.parts.Fencing.Domains.RegisterMetrics(reg)
+	c.parts.Fencing.Incidents.RegisterMetrics(reg)
 }

@@ -84,8 +84,8 @@ func TestAdmissionModel(t *testing.T) {
 			"wait": func(r *rapid.T) {
 				w.Advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour,
 					9 * 24 * time.Hour}).Draw(r, "for"))
-				w.ok(w.C.Rooms().Bundle.Refresh(context.Background(), w.State(), true))
-				w.ok(w.C.Rooms().Bundle.RenewIdentity(context.Background(), w.State()))
+				w.ok(w.C.Parts().Bundle.Refresh(context.Background(), w.State(), true))
+				w.ok(w.C.Parts().Bundle.RenewIdentity(context.Background(), w.State()))
 			},
 			"prune":   func(*rapid.T) { w.ok(w.C.PruneOnce(context.Background(), w.State(), w.Clock())) },
 			"restart": func(*rapid.T) { w.Restart(); clear(w.contact) },
@@ -125,7 +125,7 @@ func (w *world) makeToken(r *rapid.T) {
 	}
 	if req.Entry == "pool" && !w.withPool {
 		if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
-			w.C.Rooms().Admission.RegisterServices)).CreateToken(
+			w.C.Parts().Admission.RegisterServices)).CreateToken(
 			context.Background(), req); !errors.Is(err,
 			errcode.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
@@ -380,7 +380,7 @@ func (w *world) stolenKey(r *rapid.T) {
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
 	if _, err := (coordinatortest.Served[fealtyv1.AdmissionServiceServer](
-		w.C.Rooms().Admission.RegisterServices)).Leave(
+		w.C.Parts().Admission.RegisterServices)).Leave(
 		ctx,
 		&fealtyv1.LeaveRequest{Name: m.ID.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
@@ -431,7 +431,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.C.Rooms().Bundle.View().Bundle.Banned(id, coordinatortest.KeyNumber(0)) {
+	if !w.C.Parts().Bundle.View().Bundle.Banned(id, coordinatortest.KeyNumber(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -556,9 +556,9 @@ func (w *world) stream(r *rapid.T) {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.C.Rooms().Membership.Live().Opened(m.ID, "")
+		w.C.Parts().Membership.Live().Opened(m.ID, "")
 	} else {
-		w.C.Rooms().Membership.Live().Closed(m.ID, nil, true)
+		w.C.Parts().Membership.Live().Closed(m.ID, nil, true)
 	}
 }
 
@@ -569,10 +569,10 @@ func (w *world) leave(r *rapid.T) {
 		return
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](w.C.Rooms().Admission.RegisterServices).Leave(ctx,
+	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](w.C.Parts().Admission.RegisterServices).Leave(ctx,
 		&fealtyv1.LeaveRequest{Name: m.ID.Name()})
 	w.ok(err)
-	w.ok(w.C.Rooms().Bundle.Refresh(context.Background(), w.State(), false))
+	w.ok(w.C.Parts().Bundle.Refresh(context.Background(), w.State(), false))
 	w.kill(m)
 	w.gone(path)
 }
@@ -586,7 +586,7 @@ func (w *world) gone(path string) {
 		kind, name := coordinatortest.SplitPath(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.C.Rooms().Membership.Live().Closed(id, nil, false)
+		w.C.Parts().Membership.Live().Closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }
@@ -597,7 +597,7 @@ func (w *world) revoke(r *rapid.T) {
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
 	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
-		w.C.Rooms().Admission.RegisterServices)).RevokeToken(
+		w.C.Parts().Admission.RegisterServices)).RevokeToken(
 		context.Background(),
 		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
@@ -665,7 +665,7 @@ func (w *world) check(r *rapid.T) {
 		}
 	}
 	// A banned key is in the bundle for as long as a certificate can be valid.
-	bundle := w.C.Rooms().Bundle.View().Bundle
+	bundle := w.C.Parts().Bundle.View().Bundle
 	for path := range w.banned {
 		kind, name := coordinatortest.SplitPath(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)

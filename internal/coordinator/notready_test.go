@@ -157,7 +157,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			if cl.kind == "" {
 				continue
 			}
-			chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(),
+			chain, key := coordinatortest.Certified(f.T, f.C.Parts().Head.State(),
 				"spiffe://"+coordinatortest.Cluster+"/"+string(cl.kind)+"/"+cl.bound)
 			cert := tls.Certificate{PrivateKey: key}
 			for _, c := range chain {
@@ -179,13 +179,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			return e
 		}
 		f.Link.Lie(spoilt)
-		f.C.Rooms().Head.LookAgain()
+		f.C.Parts().Head.LookAgain()
 		f.Await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// Everything it held is served again when the store is mended.
 		f.Link.Lie(nil)
-		f.C.Rooms().Head.LookAgain()
+		f.C.Parts().Head.LookAgain()
 		f.Await(authority.Ready)
 	})
 }

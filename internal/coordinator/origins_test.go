@@ -50,16 +50,16 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.C.Rooms().Head.State().MeshKey
+	before := f.C.Parts().Head.State().MeshKey
 	if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](
-		f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
+		f.C.Parts().Trust.RegisterServices)).RotateMeshKey(
 		f.Context(),
 		&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.AwaitHead(f)
 	coordinatortest.WantOrigins(t, f, names...)
-	if f.C.Rooms().Head.State().MeshKey == before {
+	if f.C.Parts().Head.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
@@ -108,7 +108,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.Store.Lose()
 			d.LookAgain()
 			coordinatortest.WantPhase(d, "ready", "")
-			coordinatortest.WantOnly(t, "write what waits", d.C.Rooms().Auditing.Write(t.Context()), "")
+			coordinatortest.WantOnly(t, "write what waits", d.C.Parts().Auditing.Write(t.Context()), "")
 			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
 				if found, _ := coordinatortest.Audits(d, action); len(found) != 1 ||
 					found[0].Fields["head"] != d.State().Head.Hash.String() || found[0].Actor == "" ||

@@ -29,8 +29,8 @@ import (
 func runs(d *coordinatortest.Desk, t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Rooms().Moves.Succession.Follow,
-		d.C.Rooms().Auditing.Run, d.C.Watchdog} {
+	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Parts().Moves.Succession.Follow,
+		d.C.Parts().Auditing.Run, d.C.Watchdog} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)
@@ -95,7 +95,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
+	d.C.Parts().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 	stop := runs(d, t)
 	defer func() { stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 	known := []*coordinatortest.Machine{d.Joined("a"), d.Joined("b"), d.Joined("c")}
@@ -105,7 +105,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	coordinatortest.WantOnlyNil(t, clone.Renew())
 	coordinatortest.BanAt(d, t, identity.Data, "banned")
 	coordinatortest.RemoveAt(d, t, identity.Data, "removed")
-	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(),
+	coordinatortest.WantOnlyNil(t, d.C.Parts().Bundle.Refresh(t.Context(), d.State(),
 		false)) // as the trust loop goes on trying
 	spare := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
@@ -175,7 +175,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if !o.read {
 		coordinatortest.WantOutage(t, "a member that is not known", err, o.code)
 	}
-	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+	st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read ||
 		!slices.ContainsFunc(st.GetFindings(),
@@ -191,7 +191,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if a := d.C.Health().Readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)
 	}
-	if n := d.C.Rooms().Auditing.Waiting(); n != 0 {
+	if n := d.C.Parts().Auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
 	if entries, _ := coordinatortest.Audits(d, "member.renew.outage"); len(entries) < 9 ||
@@ -209,7 +209,7 @@ func testOutage(t *testing.T, o storeOutage) {
 
 // recordedEnd is until when the member is certified as its record says.
 func recordedEnd(d *coordinatortest.Desk, m *coordinatortest.Machine) time.Time {
-	rec, ok := d.C.Rooms().Membership.Roster().Find("data/" + m.ID.Name())
+	rec, ok := d.C.Parts().Membership.Roster().Find("data/" + m.ID.Name())
 	if !ok {
 		d.T.Fatalf("%s is not known", m.ID.Name())
 	}
@@ -231,13 +231,13 @@ func TestOutageEnds(t *testing.T) {
 	coordinatortest.WantOnly(t, "a member, too late", err, errcode.StoreUnreachable)
 	_, err = coordinatortest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	coordinatortest.WantOnly(t, "config, too late", err, errcode.StoreUnreachable)
-	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+	st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.Store.SetDown(nil)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, a.Renew())
 }
 
@@ -247,14 +247,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
 	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	d.Store.SetDown(coordinatortest.ErrDown)
 	coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(a))
 	d.Advance(coordinator.DefaultMaxHeadAge)
 	coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(a))
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.RemoveAt(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t,
 		a.Key)))
@@ -271,7 +271,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	d := coordinatortest.ReadyDesk(
 		t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
 	a := d.Joined("a")
-	stale, ok := d.C.Rooms().Membership.Roster().Find("data/a")
+	stale, ok := d.C.Parts().Membership.Roster().Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
@@ -318,7 +318,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		}},
 		{"token", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
 			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-				d.C.Rooms().Admission.RegisterServices).CreateToken(
+				d.C.Parts().Admission.RegisterServices).CreateToken(
 				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
@@ -341,7 +341,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		{"leave", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
 			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
 			_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
-				d.C.Rooms().Admission.RegisterServices).Leave(ctx,
+				d.C.Parts().Admission.RegisterServices).Leave(ctx,
 				&fealtyv1.LeaveRequest{Name: m.ID.Name()})
 			return err
 		}},
@@ -376,7 +376,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.Store.SetDown(nil)
-				d.C.Rooms().Moves.Succession.Look(t.Context())
+				d.C.Parts().Moves.Succession.Look(t.Context())
 				if phase := d.State().Phase; phase != authority.Ready {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.State().Reason)
 				}

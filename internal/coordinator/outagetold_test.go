@@ -39,7 +39,7 @@ func TestWhyTheStoreDoesNotAnswer(t *testing.T) {
 			const words = "no entry for user fealty at 10.9.8.7"
 			d.Store.SetDown(store.NewOutage(o, words, errors.New("engine: "+words)))
 
-			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Parts().Admission.RegisterServices).
 				CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			told := errcode.Of(errcode.Of(err).GRPCStatus().Err())
 			if told.Code != want.code || !errors.Is(told, errcode.StoreUnreachable) || !strings.Contains(told.Why, words) ||
@@ -71,7 +71,7 @@ func TestWhyTheStoreDoesNotAnswer(t *testing.T) {
 			coordinatortest.WantOnlyNil(t, m.Renew())
 			d.Advance(health.WriteSettles + time.Second)
 			coordinatortest.WantOnlyNil(t, m.Renew())
-			d.C.Rooms().Moves.Succession.Look(t.Context())
+			d.C.Parts().Moves.Succession.Look(t.Context())
 			d.C.SelfChecked().Set(d.Clock())
 			if a := d.C.Health().Readiness(); a.Store != "ok" || a.Failure != "" || a.Reason != "" || len(coordinatortest.FindingsAt(d, t, want.code)) != 0 {
 				t.Errorf("when it is over: %+v, %v", a, coordinatortest.FindingsAt(d, t, want.code))

@@ -95,7 +95,7 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 
 			again := d.Request(d.Manifest(pool + "  # another\n" + entry))
-			if _, err := d.C.Rooms().Moves.Manifests.Set(context.Background(), again, false); !errors.Is(err,
+			if _, err := d.C.Parts().Moves.Manifests.Set(context.Background(), again, false); !errors.Is(err,
 				errcode.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, errcode.ManifestInvalid)
 			}

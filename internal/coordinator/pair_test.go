@@ -20,9 +20,9 @@ func TestTwoReplicas(t *testing.T) {
 	defer other.Close()
 	entries := coordinatortest.PoolEntries + fmt.Sprintf(
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-		other.Rooms().Self.EnrolmentKey())
+		other.Parts().Self.EnrolmentKey())
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+	other.Parts().Moves.Succession.Look(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
@@ -39,11 +39,11 @@ func TestTwoReplicas(t *testing.T) {
 	// first, and then refuses.
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
 	coordinatortest.WantOnly(t, "renew at the one that lags", at(other, m.Renew), errcode.RenewEntryGone)
-	if other.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
+	if other.Parts().Head.State().Head.Hash != d.State().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+	other.Parts().Moves.Succession.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	coordinatortest.BanAt(d, t, identity.Data, "a")
@@ -52,14 +52,14 @@ func TestTwoReplicas(t *testing.T) {
 		m.Key)},
 		coordinatortest.MustCSR(t, next))
 	coordinatortest.WantOnly(t, "renew at the other after a ban here", err, errcode.JoinBanned)
-	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
+	if err := other.Parts().Bundle.Refresh(t.Context(), other.Parts().Head.State(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.Rooms().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
+	if !other.Parts().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
-	a, b := d.C.Rooms().Bundle.View(), other.Rooms().Bundle.View()
+	a, b := d.C.Parts().Bundle.View(), other.Parts().Bundle.View()
 	if a.Version != b.Version || a.ContentHash != b.ContentHash {
 		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}

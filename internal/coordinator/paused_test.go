@@ -26,7 +26,7 @@ func TestShardPausedIsFound(t *testing.T) {
 	}
 	says := func(life fence.Life, paused *bool) error {
 		_, err := coordinatortest.Served[fealtyv1.InstructionServiceServer](
-			d.C.Rooms().Fencing.Instructions.RegisterServices).PollInstructions(coordinatortest.Calls(m, life),
+			d.C.Parts().Fencing.Instructions.RegisterServices).PollInstructions(coordinatortest.Calls(m, life),
 			&fealtyv1.PollInstructionsRequest{Name: "eu-1", Paused: paused})
 		return err
 	}
@@ -38,7 +38,7 @@ func TestShardPausedIsFound(t *testing.T) {
 	}
 	finds := func() (found string) {
 		t.Helper()
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -130,17 +130,17 @@ func (h health) liveness() probeAnswer {
 }
 
 func (c *Coordinator) health() health {
-	s, now := c.rooms.Head.State(), c.now()
-	word, refuses := c.rooms.StoreGuard.Refusing()
-	outage := c.rooms.StoreGuard.Outage()
+	s, now := c.parts.Head.State(), c.now()
+	word, refuses := c.parts.StoreGuard.Refusing()
+	outage := c.parts.StoreGuard.Outage()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
-		reason = c.rooms.Secrets.OwnerRecovery.Text(s)
+		reason = c.parts.Secrets.OwnerRecovery.Text(s)
 	}
 	return health{
-		Serving: c.serving.Load(), Tried: c.rooms.Moves.Succession.Tried(), Phase: s.Phase, Reason: reason,
-		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
-		Store: word, Refuses: refuses, Blocks: c.rooms.StoreGuard.Writes().Blocks(), Lost: c.rooms.StoreGuard.LostReason(),
+		Serving: c.serving.Load(), Tried: c.parts.Moves.Succession.Tried(), Phase: s.Phase, Reason: reason,
+		HeadAge: c.parts.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
+		Store: word, Refuses: refuses, Blocks: c.parts.StoreGuard.Writes().Blocks(), Lost: c.parts.StoreGuard.LostReason(),
 		Outage: storeguard.OutageWord(outage.Outage), Unanswered: outage.Text(now),
 		WatchdogAge: c.selfChecked.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
 		Log: c.cfg.Monitoring.Output.Detail(),

@@ -161,7 +161,7 @@ func TestProbes(t *testing.T) {
 	d.Store.SetDown(errors.New("down"))
 	d.Advance(coordinator.DefaultMaxHeadAge)
 	d.C.SelfChecked().Set(d.Clock())
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
@@ -172,10 +172,10 @@ func TestProbes(t *testing.T) {
 	d.Advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.Store.SetDown(nil)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	want("after the outage", 200, 200, 200, 0)
 	d.Advance(coordinator.StuckAfter + time.Second)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -185,14 +185,14 @@ func TestProbes(t *testing.T) {
 	d.Restart()
 	d.C.Serving().Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)
 	}
 }
 
-// Liveness fails while a lock that calls need is held, and only then. Each room has a test of the locks that
+// Liveness fails while a lock that calls need is held, and only then. Each part has a test of the locks that
 // it looks at.
 func TestStuck(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, "")
@@ -270,8 +270,8 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.Stop()
 	f.Start()
-	for what, text := range map[string]string{"status": f.C.Rooms().Secrets.OwnerRecovery.Text(
-		f.C.Rooms().Head.State()),
+	for what, text := range map[string]string{"status": f.C.Parts().Secrets.OwnerRecovery.Text(
+		f.C.Parts().Head.State()),
 		"readiness": f.C.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
 			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
@@ -281,7 +281,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.C.Rooms().Secrets.OwnerRecovery.Text(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
+	if text := f.C.Parts().Secrets.OwnerRecovery.Text(f.C.Parts().Head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

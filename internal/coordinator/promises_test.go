@@ -35,7 +35,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	r.Start()
 	r.AwaitHead(f)
-	before := r.C.Rooms().Head.State()
+	before := r.C.Parts().Head.State()
 	seen, err := coordinatortest.VerifyAt(t, r.Addr, recovery.Expected{Manifest: before.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
@@ -49,16 +49,16 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
-	release, err := r.C.Rooms().Moves.Turn.Take(r.Context())
+	release, err := r.C.Parts().Moves.Turn.Take(r.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
-	if s := r.C.Rooms().Head.State(); s != before {
+	if s := r.C.Parts().Head.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest, Seen: seen.Mark()}
 	_, err = coordinatortest.VerifyAt(t, r.Addr, want)
 	coordinatortest.WantCode(t, err, errcode.RecoveryMode)
-	if claim, _, err := r.C.Rooms().Shown.Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
+	if claim, _, err := r.C.Parts().Shown.Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
 		32)); err != nil ||
 		claim.GetReady() || len(claim.GetMeshCa()) > 0 {
 		t.Errorf("behind the head it claims %v, %v", claim, err)
@@ -66,18 +66,18 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release()
 
 	<-asked
-	if s := r.C.Rooms().Head.State(); s != before {
+	if s := r.C.Parts().Head.State(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	short, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
 	defer cancel()
-	if s, err := r.C.Rooms().Head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
+	if s, err := r.C.Parts().Head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call is decided on %v, %v", s, err)
 	}
 	later.Store(int64(authority.FollowPatience))
 	goOn()
 	r.Await(authority.Recovery)
-	if _, err := r.C.Rooms().Head.Ready(); !errors.Is(err, errcode.RecoveryMode) {
+	if _, err := r.C.Parts().Head.Ready(); !errors.Is(err, errcode.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
 	if ok, phase := r.C.Health().Readiness().OK, r.C.Health().Phase; ok || phase != authority.Recovery {

@@ -27,8 +27,8 @@ const (
 // Sealed copies of the seed that are for nobody go at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 	for {
-		led := c.rooms.Election.Changed()
-		if _, _, ok := c.rooms.Election.Leading(); ok {
+		led := c.parts.Election.Changed()
+		if _, _, ok := c.parts.Election.Leading(); ok {
 			if err := c.pruneWhileLeading(ctx, s, led); err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 
 // pruneWhileLeading prunes until ended is closed.
 func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
-	if err := c.rooms.Secrets.Shares.Drop(ctx, s); err != nil {
+	if err := c.parts.Secrets.Shares.Drop(ctx, s); err != nil {
 		return err
 	}
 	for {
@@ -71,20 +71,20 @@ func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State,
 
 // pruneOnce removes what is over at now.
 func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now time.Time) error {
-	if err := c.rooms.Admission.Prune(ctx, s, now); err != nil {
+	if err := c.parts.Admission.Prune(ctx, s, now); err != nil {
 		return err
 	}
-	if err := c.rooms.Membership.Prune(ctx, s, now); err != nil {
+	if err := c.parts.Membership.Prune(ctx, s, now); err != nil {
 		return err
 	}
-	lead := func() *record.Change { return c.rooms.Election.NewChange(s) }
-	if err := c.rooms.Bundle.Prune(ctx, s, now, lead); err != nil {
+	lead := func() *record.Change { return c.parts.Election.NewChange(s) }
+	if err := c.parts.Bundle.Prune(ctx, s, now, lead); err != nil {
 		return err
 	}
-	if err := c.rooms.Secrets.OwnerRecovery.Drop(ctx, s); err != nil {
+	if err := c.parts.Secrets.OwnerRecovery.Drop(ctx, s); err != nil {
 		return err
 	}
-	if err := c.rooms.Announcement.Drop(ctx, s, now); err != nil {
+	if err := c.parts.Announcement.Drop(ctx, s, now); err != nil {
 		return err
 	}
 	return c.dropAudit(ctx, s, now)
@@ -95,9 +95,9 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now tim
 func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now time.Time) error {
 	before := now.Add(-auditRetention)
 	err := auditlogstore.Old(ctx, c.store, before,
-		func(over []store.Entry) error { return c.rooms.Election.Drop(ctx, s, over) })
+		func(over []store.Entry) error { return c.parts.Election.Drop(ctx, s, over) })
 	if err != nil {
 		return err
 	}
-	return record.IgnoreConflict(c.rooms.Audit.Drop(ctx, s, before))
+	return record.IgnoreConflict(c.parts.Audit.Drop(ctx, s, before))
 }

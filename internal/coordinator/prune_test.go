@@ -96,8 +96,8 @@ func TestPruning(t *testing.T) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-	term, condition, ok := d.C.Rooms().Election.Leading()
+	coordinatortest.WantOnly(t, "bundle", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
+	term, condition, ok := d.C.Parts().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
@@ -107,7 +107,7 @@ func TestPruning(t *testing.T) {
 	d.Store.Write(election.TermKey, e.Value)
 	coordinatortest.WantOnly(t, "prune when deposed", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	// One that knows does not ask the store.
-	d.C.Rooms().Election.Deposed(store.Revision(term))
+	d.C.Parts().Election.Deposed(store.Revision(term))
 	d.Store.Intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
 	coordinatortest.WantOnly(t, "prune when not leading", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	d.Store.Intercept(nil)
@@ -118,7 +118,7 @@ func TestPruning(t *testing.T) {
 	}
 
 	d.Lead(d.C)
-	if _, condition, ok = d.C.Rooms().Election.Leading(); !ok {
+	if _, condition, ok = d.C.Parts().Election.Leading(); !ok {
 		t.Fatal("it does not lead again")
 	}
 	d.Store.Intercept(func(tx store.Tx) {

@@ -78,7 +78,7 @@ func listens(ctx context.Context, d *coordinatortest.Desk, streams *sync.WaitGro
 		}},
 	}
 	streams.Go(func() {
-		err := coordinatortest.Served[fealtyv1.AgentServiceServer](d.C.Rooms().Delivery.RegisterServices).Connect(l)
+		err := coordinatortest.Served[fealtyv1.AgentServiceServer](d.C.Parts().Delivery.RegisterServices).Connect(l)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.ended = err
@@ -108,11 +108,11 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.Now = time.Time{} // the bubble's
 				d.Mu.Unlock()
 				coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
-				d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
+				d.C.Parts().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 				stop := runs(d, t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
-				streams.Go(func() { _ = d.C.Rooms().Admission.FollowRecalls(ctx) })
+				streams.Go(func() { _ = d.C.Parts().Admission.FollowRecalls(ctx) })
 				defer func() { cancel(); streams.Wait(); stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 				var waiting []*coordinatortest.Machine
 				for _, name := range []string{"a", "b", "c"} {
@@ -167,7 +167,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.Now = time.Time{}
 		d.Mu.Unlock()
 		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
-		d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
+		d.C.Parts().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 		stop := runs(d, t)
 		defer func() { stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 		m := d.Joined("a")
@@ -187,7 +187,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.Store.SetHanging(false)
 		d.Store.SetDown(nil)
 		time.Sleep(authority.StorePatience + 2*succession.PollPause)
-		if !d.C.Rooms().Head.StoreAnswers() {
+		if !d.C.Parts().Head.StoreAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

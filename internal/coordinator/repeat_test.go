@@ -42,7 +42,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const providers = "asked of a provider: each attempt has a token of its own, and the same target the same operation"
 	prepared := func(d *coordinatortest.Desk) *fealtyv1.CommitReseedRequest {
 		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
+			d.C.Parts().Moves.Manifests.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		coordinatortest.WantOnly(t, "prepare", err, "")
@@ -63,7 +63,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ManifestService.SetManifest", "refused: it names the head that it follows",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := d.C.Rooms().Moves.Manifests.Set(ctx,
+					_, err := d.C.Parts().Moves.Manifests.Set(ctx,
 						d.Request(d.Manifest(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2))),
 						true)
 					return err
@@ -75,7 +75,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
 					_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-						d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(ctx,
+						d.C.Parts().Moves.Manifests.RegisterServices).PrepareReseed(ctx,
 						&fealtyv1.PrepareReseedRequest{})
 					return err
 				}
@@ -85,7 +85,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 				req := prepared(d)
 				return func() error {
 					_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-						d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(ctx, req)
+						d.C.Parts().Moves.Manifests.RegisterServices).CommitReseed(ctx, req)
 					return err
 				}
 			}},
@@ -121,7 +121,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 					soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
 					defer cancel()
 					_, err := coordinatortest.Served[fealtyv1.LeaderServiceServer](
-						d.C.Rooms().Election.RegisterServices).TransferLeader(soon,
+						d.C.Parts().Election.RegisterServices).TransferLeader(soon,
 						&fealtyv1.TransferLeaderRequest{})
 					return err
 				}
@@ -130,7 +130,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
 					_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-						d.C.Rooms().Admission.RegisterServices).CreateToken(
+						d.C.Parts().Admission.RegisterServices).CreateToken(
 						ctx,
 						&fealtyv1.CreateTokenRequest{Entry: "pool"})
 					return err
@@ -140,7 +140,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			id := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
 				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-					d.C.Rooms().Admission.RegisterServices).RevokeToken(
+					d.C.Parts().Admission.RegisterServices).RevokeToken(
 					ctx,
 					&fealtyv1.RevokeTokenRequest{Id: id})
 				return err
@@ -225,7 +225,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
 			return func() error {
 				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
-					d.C.Rooms().Admission.RegisterServices).Leave(
+					d.C.Parts().Admission.RegisterServices).Leave(
 					identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
 				return err
@@ -296,7 +296,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 					m.ID.String())
 				return func() error {
 					_, err := coordinatortest.Served[fealtyv1.JournalServiceServer](
-						d.C.Rooms().Fencing.Journals.RegisterServices).KeepJournal(identity.NewContext(ctx, peer),
+						d.C.Parts().Fencing.Journals.RegisterServices).KeepJournal(identity.NewContext(ctx, peer),
 						&fealtyv1.KeepJournalRequest{Chain: chain, First: 1, Entries: [][]byte{entry}})
 					return err
 				}
@@ -311,7 +311,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			m := d.Joined("a")
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
 			return func() error {
-				_, err := coordinatortest.Served[fealtyv1.GrantServiceServer](d.C.Rooms().Fencing.Grants.RegisterServices).Grant(
+				_, err := coordinatortest.Served[fealtyv1.GrantServiceServer](d.C.Parts().Fencing.Grants.RegisterServices).Grant(
 					identity.NewContext(ctx, peer),
 					&fealtyv1.GrantRequest{Name: "a", Incarnation: fence.NewIncarnation().String()})
 				return err
@@ -322,7 +322,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
 			return func() error {
 				_, err := coordinatortest.Served[fealtyv1.IncidentServiceServer](
-					d.C.Rooms().Fencing.Incidents.RegisterServices).ReportFenced(identity.NewContext(ctx, peer),
+					d.C.Parts().Fencing.Incidents.RegisterServices).ReportFenced(identity.NewContext(ctx, peer),
 					&fealtyv1.ReportFencedRequest{Name: "a", Incarnation: fence.NewIncarnation().String(), Epoch: 1})
 				return err
 			}
@@ -407,7 +407,7 @@ func loseAfterChange(d *coordinatortest.Desk) *bool {
 		}
 		*lost = true
 		d.Faults.Fail("adopt.begin", coordinatortest.ErrCrash)
-		d.C.Rooms().Head.Put(authority.Recovering(d.State(), coordinatortest.ErrCrash), time.Time{})
+		d.C.Parts().Head.Put(authority.Recovering(d.State(), coordinatortest.ErrCrash), time.Time{})
 	})
 	return lost
 }
@@ -421,15 +421,15 @@ func ledByAnother(d *coordinatortest.Desk) {
 		d.T.Fatal(err)
 	}
 	d.Store.Write(election.TermKey, w.Value)
-	if err := d.C.Rooms().Announcement.Announce(context.Background(), false); err != nil {
+	if err := d.C.Parts().Announcement.Announce(context.Background(), false); err != nil {
 		d.T.Fatal(err)
 	}
 }
 
 func registryService(d *coordinatortest.Desk) fealtyv1.RegistryServiceServer {
-	return coordinatortest.Served[fealtyv1.RegistryServiceServer](d.C.Rooms().Fencing.Registry.RegisterServices)
+	return coordinatortest.Served[fealtyv1.RegistryServiceServer](d.C.Parts().Fencing.Registry.RegisterServices)
 }
 
 func domainService(d *coordinatortest.Desk) fealtyv1.DomainServiceServer {
-	return coordinatortest.Served[fealtyv1.DomainServiceServer](d.C.Rooms().Fencing.Domains.RegisterServices)
+	return coordinatortest.Served[fealtyv1.DomainServiceServer](d.C.Parts().Fencing.Domains.RegisterServices)
 }

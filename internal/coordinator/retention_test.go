@@ -27,7 +27,7 @@ func TestAuditNotesForgotten(t *testing.T) {
 		d.Advance(14 * time.Hour)
 		d.Restart()
 		d.Lead(d.C)
-		coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+		coordinatortest.WantOnly(t, "bundle", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
 		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 		coordinatortest.WantOnly(t, "drop what is over", d.C.DropAudit(t.Context(), d.State(), d.Clock()), "")
@@ -65,10 +65,10 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		d, _ := coordinatortest.AuditDesk(t)
 		coordinatortest.WantOnlyNil(t, coordinatortest.ReseedAt(d, nil))
 		s := d.State()
-		late := &lateTrust{d.C.Rooms().Bundle, false, make(chan struct{})}
+		late := &lateTrust{d.C.Parts().Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{
-			Store: d.C.Store(), Losses: d.C.Rooms().StoreGuard, Authority: d.C.Rooms().Head, Trust: late,
-			Lead:     d.C.Rooms().Election,
+			Store: d.C.Store(), Losses: d.C.Parts().StoreGuard, Authority: d.C.Parts().Head, Trust: late,
+			Lead:     d.C.Parts().Election,
 			Stopping: d.C.Stopping(), Now: d.Clock, Log: d.C.Log(), Failures: d.C.Failures(),
 		})
 		d.Lapse()
@@ -118,11 +118,11 @@ func TestAuditRetention(t *testing.T) {
 	d.Advance(coordinator.AuditRetention - time.Hour)
 	d.Restart() // as the certificates and keys are over, and chains begin anew
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
 	d.Advance(2 * time.Hour)
-	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Lead(d.C)
 	for n := 1; ; n++ {
 		d.Store.FailAfter(n)

@@ -97,8 +97,8 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.Rooms().Head.Changed()
-			if s := c.Rooms().Head.State(); s.Phase == authority.Ready {
+			changed := c.Parts().Head.Changed()
+			if s := c.Parts().Head.State(); s.Phase == authority.Ready {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.Head, s.Head.Previous, s.MeshCA().KeyID()})
 				x.mu.Unlock()
@@ -123,7 +123,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].C.Rooms().Head.State().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].C.Parts().Head.State().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -186,16 +186,16 @@ func (x *replicaSchedule) rekey(i int) error {
 	c := x.all[i].C
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	release, err := c.Rooms().Moves.Turn.Take(ctx)
+	release, err := c.Parts().Moves.Turn.Take(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	s, err := c.Rooms().Head.Ready()
+	s, err := c.Parts().Head.Ready()
 	if err != nil {
 		return err
 	}
-	_, err = c.Rooms().Moves.Succession.Rekey(ctx, s, "test", "test", nil)
+	_, err = c.Parts().Moves.Succession.Rekey(ctx, s, "test", "test", nil)
 	return err
 }
 
@@ -225,13 +225,13 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].C.Rooms().Head.History().Head(context.Background())
+		head, _, err := x.all[0].C.Parts().Head.History().Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.C.Rooms().Head.State()
+			s := r.C.Parts().Head.State()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -241,7 +241,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.C.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.C.Rooms().Head.State().Head.Index, head.Index, why)
+					r.C.Parts().Head.State().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -280,7 +280,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.C.Rooms().Self.EnrolmentKey()] = true
+		admitted[r.C.Parts().Self.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range coordinatortest.Audited(x.all[0], "seed.given") {

@@ -104,7 +104,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		})
 	}
 	if c.cfg.Publishing.Web != nil {
-		g.Go(func() error { return c.rooms.Shown.Web.Serve(ctx) })
+		g.Go(func() error { return c.parts.Shown.Web.Serve(ctx) })
 	}
 	c.serving.Store(true)
 	g.Go(func() error {
@@ -114,8 +114,8 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	})
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()),
 		slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.rooms.Head.State().Phase.String()), slog.String("enrolment_key",
-			c.rooms.Self.EnrolmentKey()))
+		slog.String("phase", c.parts.Head.State().Phase.String()), slog.String("enrolment_key",
+			c.parts.Self.EnrolmentKey()))
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.rooms.Head.State(); s.Phase == authority.Ready {
+		if s := c.parts.Head.State(); s.Phase == authority.Ready {
 			return s.Manifest.Cluster
 		}
 		return ""
@@ -218,27 +218,27 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 // registerServices registers all services, as a server has them behind its gate: by themselves they
 // let everybody in.
 func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
-	c.rooms.Moves.Manifests.RegisterServices(to)
-	c.rooms.Election.RegisterServices(to)
-	c.rooms.Audit.RegisterServices(to)
-	c.rooms.Secrets.PeerRecovery.RegisterServices(to)
-	c.rooms.Secrets.OwnerRecovery.RegisterServices(to)
-	c.rooms.Peers.RegisterServices(to)
-	c.rooms.Membership.RegisterServices(to)
-	c.rooms.Trust.RegisterServices(to)
-	c.rooms.Desired.RegisterServices(to)
-	c.rooms.Admission.RegisterServices(to)
-	c.rooms.Delivery.RegisterServices(to)
-	c.rooms.Shown.Backups.RegisterServices(to)
-	c.rooms.Shown.Verification.RegisterServices(to)
-	c.rooms.Fencing.Grants.RegisterServices(to)
-	c.rooms.Workloads.RegisterServices(to)
-	c.rooms.Fencing.Domains.RegisterServices(to)
-	c.rooms.Fencing.Registry.RegisterServices(to)
-	c.rooms.Fencing.Instructions.RegisterServices(to)
-	c.rooms.Fencing.Journals.RegisterServices(to)
-	c.rooms.Fencing.Incidents.RegisterServices(to)
-	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Shown.Status)
+	c.parts.Moves.Manifests.RegisterServices(to)
+	c.parts.Election.RegisterServices(to)
+	c.parts.Audit.RegisterServices(to)
+	c.parts.Secrets.PeerRecovery.RegisterServices(to)
+	c.parts.Secrets.OwnerRecovery.RegisterServices(to)
+	c.parts.Peers.RegisterServices(to)
+	c.parts.Membership.RegisterServices(to)
+	c.parts.Trust.RegisterServices(to)
+	c.parts.Desired.RegisterServices(to)
+	c.parts.Admission.RegisterServices(to)
+	c.parts.Delivery.RegisterServices(to)
+	c.parts.Shown.Backups.RegisterServices(to)
+	c.parts.Shown.Verification.RegisterServices(to)
+	c.parts.Fencing.Grants.RegisterServices(to)
+	c.parts.Workloads.RegisterServices(to)
+	c.parts.Fencing.Domains.RegisterServices(to)
+	c.parts.Fencing.Registry.RegisterServices(to)
+	c.parts.Fencing.Instructions.RegisterServices(to)
+	c.parts.Fencing.Journals.RegisterServices(to)
+	c.parts.Fencing.Incidents.RegisterServices(to)
+	fealtyv1.RegisterStatusServiceServer(to, c.parts.Shown.Status)
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.
@@ -341,7 +341,7 @@ func forCaller(ctx context.Context, err error) error {
 // because this coordinator serves no cluster now: then nothing was found out about the
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
-	if _, not := c.rooms.Head.Ready(); not != nil && errors.Is(err,
+	if _, not := c.parts.Head.Ready(); not != nil && errors.Is(err,
 		errcode.Denied) && identity.FromContext(ctx).Identified() {
 		return not
 	}
@@ -402,7 +402,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case ended != nil:
 		return status.FromContextError(ended).Err()
 	case errors.Is(err, timeout.ErrOver):
-		return storeguard.ForStrangers(c.rooms.Head.StoreError("the call", err)) // the caller is not known here
+		return storeguard.ForStrangers(c.parts.Head.StoreError("the call", err)) // the caller is not known here
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

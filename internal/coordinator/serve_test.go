@@ -541,7 +541,7 @@ func TestSecretsStayInside(t *testing.T) {
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.C.Rooms().Head.State()
+		s := f.C.Parts().Head.State()
 		thief := coordinatortest.Steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.Keys.RecordMAC()
@@ -557,8 +557,8 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.C.Rooms().Head.State().Secrets, *f.C.Rooms().Head.State().Secrets,
-		f.C.Rooms().Head.State(), f.C.Rooms().Head.State().MeshCA()} {
+	for _, v := range []any{f.C.Parts().Head.State().Secrets, *f.C.Parts().Head.State().Secrets,
+		f.C.Parts().Head.State(), f.C.Parts().Head.State().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
 		f.C.Log().Info("printed", "value", v)
 	}

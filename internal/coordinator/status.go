@@ -47,19 +47,19 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	if req.GetPageToken() == "" && c.rooms.Head.State().Phase == authority.Ready {
+	if req.GetPageToken() == "" && c.parts.Head.State().Phase == authority.Ready {
 		// A setter of a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		if !c.rooms.Head.HeadHolds(reading) {
-			c.rooms.Moves.Succession.Leave(reading)
+		if !c.parts.Head.HeadHolds(reading) {
+			c.parts.Moves.Succession.Leave(reading)
 		}
 		cancel()
 	}
-	s := c.rooms.Head.State()
+	s := c.parts.Head.State()
 	if !from.First() && s.Phase == authority.Ready {
 		out := c.introduction(ctx, s)
 		out.ClusterId = s.Manifest.Cluster
-		out.Members, out.NextPageToken, _, err = c.rooms.Membership.List(ctx, s, "", from, nil)
+		out.Members, out.NextPageToken, _, err = c.parts.Membership.List(ctx, s, "", from, nil)
 		return out, err
 	}
 	out, all, at, err := c.look(ctx, s)
@@ -76,8 +76,8 @@ func (c *Coordinator) introduction(ctx context.Context, s *authority.State) *fea
 	return &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
-		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.rooms.Self.EnrolmentKey(),
-		OperatorCertificate: enterprise.Tell(ctx, c.rooms.Self.Certificate().Files()),
+		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.parts.Self.EnrolmentKey(),
+		OperatorCertificate: enterprise.Tell(ctx, c.parts.Self.Certificate().Files()),
 	}
 }
 
@@ -95,7 +95,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	}()
 	if s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		out.Replicas = c.rooms.Announcement.Messages(reading, s)
+		out.Replicas = c.parts.Announcement.Messages(reading, s)
 		cancel()
 	}
 	first := c.headFindings(s) // said whatever else is found
@@ -104,33 +104,33 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		if s.Phase == authority.Uninitialized {
 			out.Findings = append(out.Findings, finding.New(errcode.HistoryUninitialized))
 		} else {
-			out.Findings = append(out.Findings, recoveryFindings(s, c.rooms.Secrets.OwnerRecovery.Text(s))...)
+			out.Findings = append(out.Findings, recoveryFindings(s, c.parts.Secrets.OwnerRecovery.Text(s))...)
 		}
-		out.Findings = slices.Concat(out.Findings, c.rooms.StoreGuard.RefusingFindings(),
-			c.rooms.StoreGuard.OutageFindings(calls), c.logFindings(s))
+		out.Findings = slices.Concat(out.Findings, c.parts.StoreGuard.RefusingFindings(),
+			c.parts.StoreGuard.OutageFindings(calls), c.logFindings(s))
 		return out, nil, 0, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
-	out.Leader = c.rooms.Election.Message()
+	out.Leader = c.parts.Election.Message()
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
 	out.Head = s.Head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(c.rooms.Head.Confirmed())
+	out.HeadConfirmedAt = timestamppb.New(c.parts.Head.Confirmed())
 	out.RootPin = s.RootPin[:]
 	out.SeedEpoch = s.Head.SeedEpoch
 	out.MeshCaKey = s.MeshKey[:]
 	out.MeshCaNotAfter = timestamppb.New(s.MeshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.Root.NotAfter)
-	c.rooms.Peers.Hear(ctx, s)
+	c.parts.Peers.Hear(ctx, s)
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, at, err = c.rooms.Membership.Recorded(reading, s)
+	all, at, err = c.parts.Membership.Recorded(reading, s)
 	var trust record.Versioned[bundle.State]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
 		if trust, err = record.Get[bundle.State](reading, s.Records, bundle.StateKey); err != nil {
-			err = c.rooms.Head.StoreError("read the trust state", err)
+			err = c.parts.Head.StoreError("read the trust state", err)
 		}
 	}
 	switch {
@@ -138,45 +138,45 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		// Why it takes no writes may be why it is not read: a file that is gone is told first.
-		out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
-			c.rooms.Secrets.Keepers.Findings(reading, s)...)
-		if outage := c.rooms.StoreGuard.OutageFindings(calls); outage != nil {
+		out.Findings = append(append(first, c.parts.StoreGuard.RefusingFindings()...),
+			c.parts.Secrets.Keepers.Findings(reading, s)...)
+		if outage := c.parts.StoreGuard.OutageFindings(calls); outage != nil {
 			out.Findings = append(out.Findings, outage...)
 		} else {
 			out.Findings = append(out.Findings, finding.NewCritical(errcode.StoreUnreachable, "what", "read the members",
 				"cause", "the coordinator's log says how"))
 		}
-		out.Findings = append(append(out.Findings, c.rooms.Peers.MissedFindings()...), c.logFindings(s)...)
-		out.Findings = c.rooms.Peers.AddTold(out.Findings)
-		if _, err := c.rooms.Head.DegradedState("read the members", err); err != nil {
+		out.Findings = append(append(out.Findings, c.parts.Peers.MissedFindings()...), c.logFindings(s)...)
+		out.Findings = c.parts.Peers.AddTold(out.Findings)
+		if _, err := c.parts.Head.DegradedState("read the members", err); err != nil {
 			return out, nil, at, nil
 		}
-		out.Findings = append(out.Findings, c.rooms.Membership.ForgedFindings()...)
-		known := c.rooms.Membership.Known(s, record.MemberPrefix)
-		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.rooms.Membership.Contacts(known)
+		out.Findings = append(out.Findings, c.parts.Membership.ForgedFindings()...)
+		known := c.parts.Membership.Known(s, record.MemberPrefix)
+		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.parts.Membership.Contacts(known)
 		return out, known, at, nil
 	case err != nil:
 		return nil, nil, 0, err
 	}
-	out.Upkeep = c.rooms.Shown.Backups.Upkeep(reading, s)
-	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.rooms.Bundle.MaxListed())
-	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
-	out.Findings = slices.Concat(first, c.rooms.StoreGuard.RefusingFindings(), c.rooms.StoreGuard.OutageFindings(calls),
-		c.rooms.Secrets.Keepers.Findings(reading, s))
+	out.Upkeep = c.parts.Shown.Backups.Upkeep(reading, s)
+	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.parts.Bundle.MaxListed())
+	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.parts.Membership.Contacts(all)
+	out.Findings = slices.Concat(first, c.parts.StoreGuard.RefusingFindings(), c.parts.StoreGuard.OutageFindings(calls),
+		c.parts.Secrets.Keepers.Findings(reading, s))
 	out.Findings = append(out.Findings, findings(out, all, c.joinBy(s.Manifest), c.now(),
-		c.rooms.Membership.ListensSince())...)
-	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)
-	out.Findings = append(out.Findings, c.rooms.Fencing.Incidents.Findings(reading, s)...)
-	out.Findings = append(out.Findings, c.rooms.Fencing.Domains.Findings(reading, s)...)
-	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
-	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
+		c.parts.Membership.ListensSince())...)
+	out.Findings = append(out.Findings, c.parts.Membership.Claims(reading, s, all)...)
+	out.Findings = append(out.Findings, c.parts.Fencing.Incidents.Findings(reading, s)...)
+	out.Findings = append(out.Findings, c.parts.Fencing.Domains.Findings(reading, s)...)
+	out.Findings = append(out.Findings, c.parts.Election.Findings()...)
+	out.Findings = append(out.Findings, c.parts.Publication.Findings()...)
 	out.Findings = append(append(out.Findings, manifestFindings(s.Manifest)...), operatorRootFindings(s, c.now())...)
-	out.Findings = append(out.Findings, c.rooms.Desired.Findings()...)
-	out.Findings = slices.Concat(out.Findings, c.rooms.Membership.ForgedFindings(),
-		c.rooms.Membership.CopyFindings(), c.rooms.Membership.OlderKeyFindings())
-	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)
-	out.Findings = append(append(out.Findings, c.rooms.Audit.Findings()...), c.logFindings(s)...)
-	out.Findings = c.rooms.Peers.AddTold(out.Findings)
+	out.Findings = append(out.Findings, c.parts.Desired.Findings()...)
+	out.Findings = slices.Concat(out.Findings, c.parts.Membership.ForgedFindings(),
+		c.parts.Membership.CopyFindings(), c.parts.Membership.OlderKeyFindings())
+	out.Findings = append(out.Findings, c.parts.Peers.MissedFindings()...)
+	out.Findings = append(append(out.Findings, c.parts.Audit.Findings()...), c.logFindings(s)...)
+	out.Findings = c.parts.Peers.AddTold(out.Findings)
 	return out, all, at, nil
 }
 
@@ -208,24 +208,24 @@ func recoveryFindings(s *authority.State, why string) (out []*fealtyv1.Finding) 
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
-	if older := c.rooms.Head.OlderHeadError(); older != nil {
+	if older := c.parts.Head.OlderHeadError(); older != nil {
 		e := errcode.Of(older)
 		out = append(out, finding.NewCritical(errcode.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	since := c.rooms.Head.BehindSince()
-	if !c.rooms.Head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
+	since := c.parts.Head.BehindSince()
+	if !c.parts.Head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
 		out = append(out, finding.New(errcode.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return slices.Concat(out, c.rooms.StoreGuard.LostFindings(), c.rooms.StoreGuard.UnkeptFindings(),
-		c.rooms.Self.CertificateFindings())
+	return slices.Concat(out, c.parts.StoreGuard.LostFindings(), c.parts.StoreGuard.UnkeptFindings(),
+		c.parts.Self.CertificateFindings())
 }
 
 // logFindings says that this coordinator's log is lost, while it is.
 func (c *Coordinator) logFindings(s *authority.State) []*fealtyv1.Finding {
 	who := "this coordinator"
 	if s.Manifest != nil {
-		who = "coordinator " + c.rooms.Self.NameIn(s.Manifest)
+		who = "coordinator " + c.parts.Self.NameIn(s.Manifest)
 	}
 	e := c.cfg.Monitoring.Output.Finding(who)
 	if e == nil {
@@ -387,7 +387,7 @@ func lostLogs(members []*fealtyv1.Member) (out []*fealtyv1.Finding) {
 // joinBy is the entry that a data member joins by; "" while nobody can join, because the store went
 // back or takes no writes.
 func (c *Coordinator) joinBy(m *manifest.Manifest) string {
-	if c.rooms.StoreGuard.Lost() != nil || len(c.rooms.StoreGuard.RefusingFindings()) > 0 {
+	if c.parts.StoreGuard.Lost() != nil || len(c.parts.StoreGuard.RefusingFindings()) > 0 {
 		return ""
 	}
 	return dataEntry(m)

@@ -56,11 +56,11 @@ func TestFindingsFold(t *testing.T) {
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
-	s := d.C.Rooms().Membership.Live().Opened(a.ID, "")
+	s := d.C.Parts().Membership.Live().Opened(a.ID, "")
 	found := func(want ...errcode.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.Clock().Add(time.Hour)), Live: d.C.Rooms().Membership.Live().Message(a.ID)}
+			SvidNotAfter: timestamppb.New(d.Clock().Add(time.Hour)), Live: d.C.Parts().Membership.Live().Message(a.ID)}
 		var got []errcode.Code
 		for _, f := range coordinator.Findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.Clock(),
 			d.Clock()) {
@@ -76,7 +76,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.C.Rooms().Membership.Live().Reported(a.ID, r, d.Clock())
+		d.C.Parts().Membership.Live().Reported(a.ID, r, d.Clock())
 	}
 	says("fresh", 0)
 	found()
@@ -96,7 +96,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("stale", 3*time.Minute)
 	d.Advance(coordinator.StaleAfter)
 	found(errcode.MemberStale, errcode.MemberClock)
-	d.C.Rooms().Membership.Live().Closed(a.ID, s, true)
+	d.C.Parts().Membership.Live().Closed(a.ID, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
@@ -106,7 +106,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -114,17 +114,17 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.C.Rooms().Head.Put(d.State(), long)
-	if !d.C.Rooms().Head.HeadHolds(t.Context()) {
+	d.C.Parts().Head.Put(d.State(), long)
+	if !d.C.Parts().Head.HeadHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.C.Now()()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.C.Now()(), at)
 	}
-	d.C.Rooms().Head.Put(d.State(), long)
+	d.C.Parts().Head.Put(d.State(), long)
 	d.Store.SetDown(errors.New("down"))
-	d.C.Rooms().Head.HeadHolds(t.Context())
+	d.C.Parts().Head.HeadHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)

@@ -21,7 +21,7 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 	addr := identity.FromContext(ctx).Addr
 	switch method {
 	case fealtyv1.VerifyService_Verify_FullMethodName:
-		return c.rooms.Shown.Verification.Enter(ctx, addr)
+		return c.parts.Shown.Verification.Enter(ctx, addr)
 	case fealtyv1.RestoreService_GetLinks_FullMethodName:
 		if err := c.limiter.Admit("calls", addr, c.now()); err != nil {
 			return nil, nil, err

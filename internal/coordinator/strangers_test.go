@@ -97,7 +97,7 @@ func TestFirstSetInParts(t *testing.T) {
 	if phase, reason := f.C.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if got := len(f.C.Rooms().Head.State().Manifest.Bytes()); got != len(m) {
+	if got := len(f.C.Parts().Head.State().Manifest.Bytes()); got != len(m) {
 		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
 	}
 }

@@ -174,9 +174,9 @@ func (tr *tracing) follow(c *coordinator.Coordinator) {
 // showsLocked says what others see of a coordinator: its state, and which of the trust
 // bundles that were met it believes.
 func (tr *tracing) showsLocked(c *coordinator.Coordinator) string {
-	s := c.Rooms().Head.State()
+	s := c.Parts().Head.State()
 	bundle := "no bundle"
-	if t := c.Rooms().Bundle.View(); t != nil {
+	if t := c.Parts().Bundle.View(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
 			tr.bundles = append(tr.bundles, t.Version)
 		}
@@ -364,7 +364,7 @@ func (tr *tracing) opens(d *coordinatortest.Desk, what string) {
 
 func (tr *tracing) wantPhase(c *coordinator.Coordinator, want authority.Phase) {
 	tr.Helper()
-	if s := c.Rooms().Head.State(); s.Phase != want {
+	if s := c.Parts().Head.State(); s.Phase != want {
 		tr.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 	}
 }
@@ -454,7 +454,7 @@ func traceReseed(tr *tracing) {
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
 		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
+			d.C.Parts().Moves.Manifests.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
@@ -463,7 +463,7 @@ func traceReseed(tr *tracing) {
 	req.Signatures = coordinatortest.SignChangeAt(d, req.Change)
 	tr.during("commit", func() error {
 		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
+			d.C.Parts().Moves.Manifests.RegisterServices).CommitReseed(
 			ctx, req)
 		return err
 	})
@@ -506,13 +506,13 @@ func (tr *tracing) pair() *coordinatortest.Desk {
 		second, err := d.Another("second")
 		coordinatortest.WantOnly(tr.T, "make the keys of the second", err, "")
 		coordinatortest.WantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey),
-			second.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)
+		first, other := d.C.Parts().Self.PrivateKey().Public().(ed25519.PublicKey),
+			second.Parts().Self.PrivateKey().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
-		entry := fmt.Sprintf(admits, second.Rooms().Self.EnrolmentKey())
+		entry := fmt.Sprintf(admits, second.Parts().Self.EnrolmentKey())
 		coordinatortest.WantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries+entry), "")
 		tr.follow(d.C)
 		return d
@@ -538,7 +538,7 @@ func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordina
 	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.Rooms().Moves.Succession.Look(context.Background())
+		second.Parts().Moves.Succession.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, authority.Ready)
@@ -548,8 +548,8 @@ func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordina
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, coordinatortest.ServePeer(tr.T,
-		coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().Secrets.PeerRecovery.RegisterServices)), "")
-	if second.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
+		coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Parts().Secrets.PeerRecovery.RegisterServices)), "")
+	if second.Parts().Head.State().Head.Hash != d.State().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -562,7 +562,7 @@ type lateServer struct {
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 	return coordinatortest.Served[fealtyv1.PeerServiceServer](
-		l.c.Rooms().Secrets.PeerRecovery.RegisterServices).Prepare(stream)
+		l.c.Parts().Secrets.PeerRecovery.RegisterServices).Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
@@ -571,20 +571,20 @@ func traceSetWithPeer(tr *tracing) {
 	own := coordinatortest.ServePeer(tr.T, peer)
 	peer.c = tr.recovers(d,
 		coordinatortest.ServePeer(tr.T, coordinatortest.Served[fealtyv1.PeerServiceServer](
-			d.C.Rooms().Secrets.PeerRecovery.RegisterServices)), own)
+			d.C.Parts().Secrets.PeerRecovery.RegisterServices)), own)
 	tr.during("it says where it is",
-		func() error { return peer.c.Rooms().Announcement.Announce(context.Background(), false) })
+		func() error { return peer.c.Parts().Announcement.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
 		_, err := coordinatortest.TrustService(d).RotateMeshKey(context.Background(),
 			&fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.Rooms().Moves.Succession.Look(context.Background())
+		peer.c.Parts().Moves.Succession.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
-	if peer.c.Rooms().Head.State().MeshKey != d.State().MeshKey {
+	if peer.c.Parts().Head.State().MeshKey != d.State().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }
@@ -611,7 +611,7 @@ func traceRestore(tr *tracing) {
 	var saved backupStream
 	tr.during("back up", func() error {
 		return coordinatortest.Served[fealtyv1.BackupServiceServer](
-			d.C.Rooms().Shown.Backups.RegisterServices).CreateBackup(
+			d.C.Parts().Shown.Backups.RegisterServices).CreateBackup(
 			&fealtyv1.CreateBackupRequest{}, &saved)
 	})
 	coordinatortest.WantOnly(tr.T, "set", d.Set(

@@ -102,8 +102,8 @@ func (c *Coordinator) unknown(s *authority.State, st *fealtyv1.GetStatusResponse
 		return doubt{}
 	}
 	var away []string
-	away, out.settles = c.rooms.Peers.NotHeard()
-	if _, lost := c.rooms.Peers.Unanswered(); lost {
+	away, out.settles = c.parts.Peers.NotHeard()
+	if _, lost := c.parts.Peers.Unanswered(); lost {
 		out.clauses = append(out.clauses, "which other coordinators there are")
 	}
 	if len(away) > 0 {
@@ -116,7 +116,7 @@ func (c *Coordinator) unknown(s *authority.State, st *fealtyv1.GetStatusResponse
 	}
 	if n := x.GetNotHeard(); n > 0 {
 		out.clauses = append(out.clauses, "whether "+humanize.Plural(n, "node", "nodes")+" away will be back")
-		out.settles = max(out.settles, peer.SilentAfter-c.now().Sub(c.rooms.Membership.ListensSince()))
+		out.settles = max(out.settles, peer.SilentAfter-c.now().Sub(c.parts.Membership.ListensSince()))
 	}
 	return out
 }
@@ -132,7 +132,7 @@ func more(n int) string {
 // as it is was seen, and not guessed when somebody asks.
 func (c *Coordinator) followVerdict(ctx context.Context) error {
 	for {
-		_, _, _, _ = c.look(ctx, c.rooms.Head.State()) // who asks is told what fails
+		_, _, _, _ = c.look(ctx, c.parts.Head.State()) // who asks is told what fails
 		if err := watch.Sleep(ctx, lookPause); err != nil {
 			return err
 		}

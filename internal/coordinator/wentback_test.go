@@ -34,7 +34,7 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	if s := d.State(); s.Phase != authority.Ready {
 		d.T.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
-	st, err := c.Rooms().Shown.Status.GetStatus(context.Background(),
+	st, err := c.Parts().Shown.Status.GetStatus(context.Background(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil {
 		d.T.Fatalf("%s: status: %v", when, err)
@@ -62,10 +62,10 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 		!strings.Contains(a.Reason, "the store went back") {
 		d.T.Errorf("%s: readiness says %s", when, answered.Body)
 	}
-	if _, _, leads := c.Rooms().Election.Leading(); leads {
+	if _, _, leads := c.Parts().Election.Leading(); leads {
 		d.T.Errorf("%s: it leads", when)
 	}
-	_, err = coordinatortest.Served[fealtyv1.TokenServiceServer](c.Rooms().Admission.RegisterServices).CreateToken(
+	_, err = coordinatortest.Served[fealtyv1.TokenServiceServer](c.Parts().Admission.RegisterServices).CreateToken(
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	if !errors.Is(err, errcode.StoreWentBack) {
@@ -87,13 +87,13 @@ func TestStoreWentBack(t *testing.T) {
 	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	banned := d.C.Rooms().Bundle.View()
+	banned := d.C.Parts().Bundle.View()
 	key := identity.KeyOf(gone.Leaf)
-	d.C.Rooms().StoreGuard.Keep(t.Context())
+	d.C.Parts().StoreGuard.Keep(t.Context())
 	back()
 
 	// While it runs.
-	if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, errcode.StoreWentBack) {
+	if err := d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, errcode.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	wantWentBack(d, "while it runs")
@@ -102,8 +102,8 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	was := d.Store.Snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.C.Rooms().Bundle.Bans(gone.ID, key) || d.C.Rooms().Bundle.View().Version != banned.Version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.C.Rooms().Bundle.View().Version,
+		if !d.C.Parts().Bundle.Bans(gone.ID, key) || d.C.Parts().Bundle.View().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.C.Parts().Bundle.View().Version,
 				banned.Version)
 		}
 		if chain, err := recertify(stays); err != nil || len(chain) == 0 {
@@ -137,13 +137,13 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
-	if d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.View().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.C.Rooms().StoreGuard.Lost(), d.C.Rooms().Bundle.View().Version)
+	if d.C.Parts().StoreGuard.Lost() != nil || d.C.Parts().Bundle.View().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.C.Parts().StoreGuard.Lost(), d.C.Parts().Bundle.View().Version)
 	}
-	if n, err := d.C.Rooms().Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
+	if n, err := d.C.Parts().Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
-	if err := d.C.Rooms().Bundle.Apply(t.Context()); err != nil || !d.C.Rooms().Bundle.Bans(gone.ID, key) {
+	if err := d.C.Parts().Bundle.Apply(t.Context()); err != nil || !d.C.Parts().Bundle.Bans(gone.ID, key) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.Joined("c")
@@ -151,10 +151,10 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.Restart()
-	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
-		!d.C.Rooms().Bundle.Bans(gone.ID,
-			key) || !d.C.Rooms().Bundle.Bans(stays.ID, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.Phase, d.C.Rooms().StoreGuard.Lost())
+	if s := d.State(); s.Phase != authority.Ready || d.C.Parts().StoreGuard.Lost() != nil ||
+		!d.C.Parts().Bundle.Bans(gone.ID,
+			key) || !d.C.Parts().Bundle.Bans(stays.ID, identity.KeyID{}) {
+		t.Errorf("another start: %v, %v", s.Phase, d.C.Parts().StoreGuard.Lost())
 	}
 }
 
@@ -172,8 +172,8 @@ func TestTrustPutBack(t *testing.T) {
 	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	d.C.Rooms().StoreGuard.Keep(t.Context())
-	version := d.C.Rooms().Bundle.View().Version
+	d.C.Parts().StoreGuard.Keep(t.Context())
+	version := d.C.Parts().Bundle.View().Version
 	for key := range d.Store.Snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
@@ -185,10 +185,10 @@ func TestTrustPutBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_ = d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true)
+		_ = d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true)
 		wantWentBack(d, "with trust/* put back")
-		if !d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyOf(gone.Leaf)) ||
-			d.C.Rooms().Bundle.View().Version != version {
+		if !d.C.Parts().Bundle.Bans(gone.ID, identity.KeyOf(gone.Leaf)) ||
+			d.C.Parts().Bundle.View().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.Restart()
@@ -209,15 +209,15 @@ func TestBanWithoutUnban(t *testing.T) {
 				&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Rooms().StoreGuard.Lost() != nil {
-				t.Fatalf("a ban that a person lifted: %v", d.C.Rooms().StoreGuard.Lost())
+			if d.C.Parts().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Parts().StoreGuard.Lost() != nil {
+				t.Fatalf("a ban that a person lifted: %v", d.C.Parts().StoreGuard.Lost())
 			}
 			if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
 			s := d.State()
-			in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
+			in, err := d.C.Parts().Bundle.Read(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,9 +238,9 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.C.Rooms().Bundle.Refresh(t.Context(), s, true)
+			_ = d.C.Parts().Bundle.Refresh(t.Context(), s, true)
 			wantWentBack(d, "after a ban went without an unban")
-			if !d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
+			if !d.C.Parts().Bundle.Bans(gone.ID, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 		})
@@ -257,7 +257,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.State()
-	in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
+	in, err := d.C.Parts().Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,20 +275,20 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	}
 	coordinatortest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	back := coordinatortest.CopyOf(d.Store)
-	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
-		!d.C.Rooms().Bundle.Bans(gone.ID,
+	if s := d.State(); s.Phase != authority.Ready || d.C.Parts().StoreGuard.Lost() != nil ||
+		!d.C.Parts().Bundle.Bans(gone.ID,
 			identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.Phase, d.C.Rooms().StoreGuard.Lost())
+		t.Fatalf("it is %v, %v", s.Phase, d.C.Parts().StoreGuard.Lost())
 	}
 	if _, err := d.Members().UnbanMember(t.Context(),
 		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Rooms().StoreGuard.Lost() != nil {
-		t.Errorf("its ban cannot be lifted: %v", d.C.Rooms().StoreGuard.Lost())
+	if d.C.Parts().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Parts().StoreGuard.Lost() != nil {
+		t.Errorf("its ban cannot be lifted: %v", d.C.Parts().StoreGuard.Lost())
 	}
 	back()
-	_ = d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true)
+	_ = d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true)
 	wantWentBack(d, "after it was taken over")
 }
 
@@ -302,11 +302,11 @@ func TestPeersProve(t *testing.T) {
 	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	proof := d.C.Rooms().Bundle.View()
+	proof := d.C.Parts().Bundle.View()
 	back()
 	coordinatortest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	if d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", d.C.Rooms().StoreGuard.Lost())
+	if d.C.Parts().StoreGuard.Lost() != nil || d.C.Parts().Bundle.Bans(gone.ID, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", d.C.Parts().StoreGuard.Lost())
 	}
 	s := d.State()
 	other := *proof
@@ -322,25 +322,25 @@ func TestPeersProve(t *testing.T) {
 			"forged": {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil),
 			other.Signed[:len(other.Signed)-2]...)}}, ""},
 	} {
-		claim, err := d.C.Rooms().Peers.Compare(t.Context(), s, "x", c.seen)
+		claim, err := d.C.Parts().Peers.Compare(t.Context(), s, "x", c.seen)
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
 			t.Errorf("who says %s: %q, %v", name, claim, err)
 		}
-		if loss := d.C.Rooms().StoreGuard.Lost(); loss != nil {
+		if loss := d.C.Parts().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
 	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
-		d.C.Rooms().Admission.RegisterServices)).CreateToken(t.Context(),
+		d.C.Parts().Admission.RegisterServices)).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}
-	if claim, err := d.C.Rooms().Peers.Compare(t.Context(), s, "x",
+	if claim, err := d.C.Parts().Peers.Compare(t.Context(), s, "x",
 		&fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
 	wantWentBack(d, "after another one proved it")
-	if loss := d.C.Rooms().StoreGuard.Lost(); loss.From != "coordinator x" {
+	if loss := d.C.Parts().StoreGuard.Lost(); loss.From != "coordinator x" {
 		t.Errorf("nobody is named: %+v", loss)
 	}
 }
@@ -356,13 +356,13 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d.Store.Write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.Store.Remove("member/data/b")
 	d.Open()
-	if loss := d.C.Rooms().StoreGuard.Lost(); d.State().Phase != authority.Ready || loss != nil {
+	if loss := d.C.Parts().StoreGuard.Lost(); d.State().Phase != authority.Ready || loss != nil {
 		t.Fatalf("it is %v, and %v is lost", d.State().Phase, loss)
 	}
 	back()
 	_, err := d.C.Store().List(t.Context(), record.MemberPrefix)
 	coordinatortest.WantOnlyNil(t, err)
-	if d.C.Rooms().StoreGuard.Lost() == nil {
+	if d.C.Parts().StoreGuard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}
 }
@@ -374,7 +374,7 @@ func TestUnwrittenSeenIsTold(t *testing.T) {
 	keep := func() int {
 		t.Helper()
 		d.Joined(fmt.Sprint("m", d.Store.Calls()))
-		d.C.Rooms().StoreGuard.Keep(t.Context())
+		d.C.Parts().StoreGuard.Keep(t.Context())
 		return len(coordinatortest.FindingsAt(d, t, errcode.StoreUnrecorded))
 	}
 	if n := keep(); n != 0 {

@@ -86,7 +86,7 @@ func newWorld(t *testing.T) *world {
 // begin starts the shard's process.
 func (w *world) begin(open func(durable.FS, string) (*instruction.Book, error)) {
 	w.t.Helper()
-	bundle, _, err := w.f.C.Rooms().Head.State().Bundle.Open(w.f.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := w.f.C.Parts().Head.State().Bundle.Open(w.f.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func (w *world) of(id string) *fealtyv1.Instruction {
 func (w *world) signed(id string) {
 	w.t.Helper()
 	wait.Until(w.t, "it is signed", func() bool {
-		term := w.f.C.Rooms().Election.Message().GetTerm()
+		term := w.f.C.Parts().Election.Message().GetTerm()
 		return term != 0 && w.of(id).GetTerm() == term
 	})
 }

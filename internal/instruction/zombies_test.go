@@ -80,7 +80,7 @@ func (h *haunted) begin(life fence.Life, disk *durabletest.Disk, first bool) *pr
 	if first {
 		open = instruction.EnrolBook
 	}
-	bundle, _, err := h.d.State().Bundle.Open(h.d.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := h.d.State().Bundle.Open(h.d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func (p *process) asks() {
 
 func (h *haunted) lead() {
 	h.d.Lead(h.d.C)
-	if err := h.d.C.Rooms().Fencing.Instructions.TakeOver(context.Background(), h.d.State()); err != nil {
+	if err := h.d.C.Parts().Fencing.Instructions.TakeOver(context.Background(), h.d.State()); err != nil {
 		h.breaks("the leader takes over: %v", err)
 	}
 }
@@ -320,7 +320,7 @@ func haunt(t *testing.T, first, n uint64, blind bool) (broken *haunted, seed uin
 			d = coordinatortest.ReadyDesk(t, "  - {name: shards, kind: shard, match: [\"token:shards\"], max_members: 100}\n")
 		}
 		h := &haunted{t: t, d: d, m: d.Machine(), random: rand.New(rand.NewPCG(seed, 3)), blind: blind,
-			server: coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Rooms().Fencing.Instructions.RegisterServices),
+			server: coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Parts().Fencing.Instructions.RegisterServices),
 			does:   make(map[string]int), saw: saw}
 		if err := h.m.Join(identity.Shard, proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: "shards",
 			Name: fmt.Sprintf("eu-%d", seed)}))); err != nil {

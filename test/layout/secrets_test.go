@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// A kind of secret says which rooms may handle it.
+// A kind of secret says which packages may handle it.
 type kind string
 
 const (
@@ -39,8 +39,8 @@ var secretNames = map[string]kind{
 	"internal/keyring.EphemeralRecipient": shares,
 }
 
-// secretRooms may handle secrets, each for its promise.
-var secretRooms = []struct {
+// secretPackages may handle secrets, each for its promise.
+var secretPackages = []struct {
 	path string
 	kind kind
 	why  string
@@ -255,12 +255,12 @@ func TestSecretsStayInTheirRooms(t *testing.T) {
 	}
 	for _, s := range all {
 		for _, k := range []kind{seeds, shares} {
-			room := false
-			for _, row := range secretRooms {
-				room = room || row.kind == k && within(s.path, row.path)
+			own := false
+			for _, row := range secretPackages {
+				own = own || row.kind == k && within(s.path, row.path)
 			}
 			listed := secretReaches[s.path][k]
-			if room {
+			if own {
 				if len(listed) > 0 {
 					t.Errorf("%s may handle %s: take its rows out of secretReaches", s.path, k)
 				}
@@ -288,13 +288,13 @@ func TestSecretsStayInTheirRooms(t *testing.T) {
 			t.Errorf("secretReaches: there is no package %s", path)
 		}
 	}
-	for _, row := range secretRooms {
+	for _, row := range secretPackages {
 		i := slices.IndexFunc(all, func(s *source) bool { return s.path == row.path })
 		switch {
 		case i < 0:
-			t.Errorf("secretRooms: there is no package %s", row.path)
+			t.Errorf("secretPackages: there is no package %s", row.path)
 		case len(reachesOf(all[i], row.kind)) == 0:
-			t.Errorf("secretRooms: %s reaches no secret of this kind: %s", row.path, row.kind)
+			t.Errorf("secretPackages: %s reaches no secret of this kind: %s", row.path, row.kind)
 		}
 	}
 	// A name that is misspelt would guard nothing.
@@ -408,23 +408,23 @@ func (m *MeshCA) Cert() []byte { return nil }
 // The parts of a coordinator are for tests: whoever else took one would go past what the
 // coordinator says of itself, and past its order of starting and ending.
 func TestRoomsAreForTests(t *testing.T) {
-	const rooms = "(*" + module + "/internal/coordinator.Coordinator).Rooms"
+	const parts = "(*" + module + "/internal/coordinator.Coordinator).Parts"
 	there := false
 	for _, s := range allSources(t) {
 		for _, o := range s.info.Defs {
 			f, ok := o.(*types.Func)
-			there = there || ok && f.FullName() == rooms
+			there = there || ok && f.FullName() == parts
 		}
 		if testPackage(s.path) {
 			continue
 		}
 		for id, o := range s.info.Uses {
-			if f, ok := o.(*types.Func); ok && f.FullName() == rooms {
+			if f, ok := o.(*types.Func); ok && f.FullName() == parts {
 				t.Errorf("%s: only tests reach into a coordinator: let it say what is asked of it", s.fset.Position(id.Pos()))
 			}
 		}
 	}
 	if !there {
-		t.Errorf("there is no %s: this test looks for nothing", rooms)
+		t.Errorf("there is no %s: this test looks for nothing", parts)
 	}
 }

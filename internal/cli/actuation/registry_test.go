@@ -78,7 +78,7 @@ func newShell(t *testing.T) *shell {
 	d := coordinatortest.PoolDesk(t)
 	l := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
-	d.C.Rooms().Fencing.Registry.RegisterServices(server)
+	d.C.Parts().Fencing.Registry.RegisterServices(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:///registry",

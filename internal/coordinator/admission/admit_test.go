@@ -39,7 +39,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := d.C.Rooms().Admission.Join(t.Context(), ch, req)
+	_, err := d.C.Parts().Admission.Join(t.Context(), ch, req)
 	coordinatortest.WantOnly(t, "the proof of before", err, errcode.JoinClone)
 	if proven != 1 {
 		t.Errorf("it was decided %d times", proven)
@@ -59,7 +59,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m, other := d.Joined("a"), d.Joined("b")
 			coordinatortest.BanAt(d, t, identity.Data, "a")
-			version := d.C.Rooms().Bundle.View().Version
+			version := d.C.Parts().Bundle.View().Version
 			for _, key := range d.Store.Keys(prefix) {
 				d.Store.Alter(key, func([]byte) []byte { return nil })
 			}
@@ -70,10 +70,10 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 				coordinatortest.MustCSR(t, next))
 			coordinatortest.WantOnly(t, "renew", err, errcode.JoinBanned)
 			coordinatortest.WantOnly(t, "renewal of another member", other.Renew(), "")
-			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
+			if err := d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.C.Rooms().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.ID, coordinatortest.KeyOf(t,
+			if v := d.C.Parts().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.ID, coordinatortest.KeyOf(t,
 				m.Key)) {
 				t.Error("the bundle in force changed")
 			}
@@ -208,7 +208,7 @@ func TestStoreOutage(t *testing.T) {
 		},
 		"token": func() error {
 			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-				d.C.Rooms().Admission.RegisterServices).CreateToken(
+				d.C.Parts().Admission.RegisterServices).CreateToken(
 				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
@@ -235,7 +235,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.C.Rooms().Moves.Succession.Look(context.Background())
+	d.C.Parts().Moves.Succession.Look(context.Background())
 	if phase, _ := d.C.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

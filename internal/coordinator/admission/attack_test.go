@@ -212,7 +212,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	if admitted != 10 || spent != 40 {
 		t.Fatalf("%d admitted and %d spent, want 10 and 40", admitted, spent)
 	}
-	if n := f.C.Rooms().Membership.Roster().Count(identity.Data); n != 10 {
+	if n := f.C.Parts().Membership.Roster().Count(identity.Data); n != 10 {
 		t.Fatalf("%d members, want 10", n)
 	}
 }
@@ -235,7 +235,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	if got := n.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if c := f.C.Rooms().Membership.Roster().Count(identity.Data); c != 1 {
+	if c := f.C.Parts().Membership.Roster().Count(identity.Data); c != 1 {
 		t.Fatalf("%d members, want 1", c)
 	}
 }

@@ -27,9 +27,9 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
 	f.Advance(26 * time.Hour)
-	s := f.C.Rooms().Head.State()
-	if err := errors.Join(f.C.Rooms().Bundle.RenewIdentity(f.Context(), s),
-		f.C.Rooms().Bundle.Refresh(f.Context(), s, true)); err != nil {
+	s := f.C.Parts().Head.State()
+	if err := errors.Join(f.C.Parts().Bundle.RenewIdentity(f.Context(), s),
+		f.C.Parts().Bundle.Refresh(f.Context(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	// Its own material is refused before it is dialed with, so ask as a thief would.
@@ -48,8 +48,8 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("after the rejoin: %v", err)
 	}
 	f.Advance(8 * 24 * time.Hour)
-	if err := errors.Join(f.C.Rooms().Bundle.RenewIdentity(f.Context(), s),
-		f.C.Rooms().Bundle.Refresh(f.Context(), s, true)); err != nil {
+	if err := errors.Join(f.C.Parts().Bundle.RenewIdentity(f.Context(), s),
+		f.C.Parts().Bundle.Refresh(f.Context(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.WantCode(t, late.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.Key)),

@@ -116,7 +116,7 @@ func TestRejoinIsIdempotent(t *testing.T) {
 	if got := n.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if n := f.C.Rooms().Membership.Roster().Count(identity.Data); n != 1 {
+	if n := f.C.Parts().Membership.Roster().Count(identity.Data); n != 1 {
 		t.Fatalf("%d members, want 1", n)
 	}
 }
@@ -154,9 +154,9 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.Renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.C.Rooms().Head.State().Head.AuthorityEpoch
+	epoch := f.C.Parts().Head.State().Head.AuthorityEpoch
 	f.Restart()
-	if got := f.C.Rooms().Head.State().Head.AuthorityEpoch; got != epoch {
+	if got := f.C.Parts().Head.State().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.Renew(true); err != nil {
@@ -184,7 +184,7 @@ func TestRenewBanAndRestart(t *testing.T) {
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
 	d := coordinatortest.Tenants(t)
-	_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+	_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Parts().Admission.RegisterServices).CreateToken(
 		t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
 	coordinatortest.WantOnly(t, "token", err, errcode.TokenRequest)

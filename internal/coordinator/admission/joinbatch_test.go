@@ -36,7 +36,7 @@ func banKey(d *coordinatortest.Desk, t *testing.T, key identity.KeyID) {
 		ch := s.Records.NewChange(s.HeadVersion)
 		end := d.Clock().Add(time.Hour)
 		ch.Put(record.BanKeyKey(key), 0, record.Ban{Reason: "test", At: d.Clock(), Until: end, CertEnd: end})
-		if err := d.C.Rooms().Bundle.Touch(t.Context(), s, ch,
+		if err := d.C.Parts().Bundle.Touch(t.Context(), s, ch,
 			bundle.Delta{Keys: []bundle.KeyBan{{Key: key, CertEnd: end}}},
 			bundle.ForOthers); err != nil {
 			t.Error(err)
@@ -124,7 +124,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	for range 7 {
 		a := coordinatortest.AttemptAt(d, d.C, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := d.C.Rooms().Admission.Join(ctx, a.Challenge, a.Request)
+		_, err := d.C.Parts().Admission.Join(ctx, a.Challenge, a.Request)
 		cancel()
 		coordinatortest.WantOnly(t, "a join beside one that is certified", err, "")
 	}
@@ -154,7 +154,7 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	banKey(d, t, banned.Key)
 	gone := add(coordinatortest.AttemptAt(d, d.C, d.Token(&fealtyv1.CreateTokenRequest{Entry: "large"})), errcode.TokenRevoked)
 	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
-		d.C.Rooms().Admission.RegisterServices)).RevokeToken(t.Context(),
+		d.C.Parts().Admission.RegisterServices)).RevokeToken(t.Context(),
 		&fealtyv1.RevokeTokenRequest{Id: gone.Token.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -285,11 +285,11 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		defer c.Close()
 		replicas = append(replicas, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.Rooms().Self.EnrolmentKey())
+			c.Parts().Self.EnrolmentKey())
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range replicas {
-		c.Rooms().Moves.Succession.Look(t.Context())
+		c.Parts().Moves.Succession.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -338,7 +338,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	}
 	all.Go(func() {
 		_, err := coordinatortest.Served[fealtyv1.MemberServiceServer](
-			replicas[1].Rooms().Membership.RegisterServices).BanMember(t.Context(),
+			replicas[1].Parts().Membership.RegisterServices).BanMember(t.Context(),
 			&fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
 		if err != nil {
 			t.Error(err)

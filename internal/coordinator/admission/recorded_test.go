@@ -22,7 +22,7 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	removed, other := d.Joined("removed"), d.Joined("other")
 	coordinatortest.RemoveAt(d, t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
-		d.C.Rooms().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
+		d.C.Parts().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
 	coordinatortest.WantOnly(t, "a removed member", coordinatortest.RenewPastGuard(d, removed), errcode.JoinBanned)
@@ -87,7 +87,7 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Fatal("the bundle was made without a store")
 		}
 		d.Store.Intercept(nil)
-		if rec, ok := d.C.Rooms().Membership.Roster().Find("data/a"); !ok || d.C.Rooms().Bundle.Bans(a.ID, rec.Key) {
+		if rec, ok := d.C.Parts().Membership.Roster().Find("data/a"); !ok || d.C.Parts().Bundle.Bans(a.ID, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
 		if err := coordinatortest.RenewPastGuard(d, a); !errors.Is(err, errcode.StoreUnreachable) {
@@ -96,8 +96,8 @@ func TestOutageBehindABan(t *testing.T) {
 		coordinatortest.WantOutage(t, "a ban in the outage", withdraw("b"), errcode.StoreUnreachable)
 		coordinatortest.WantOnlyNil(t, coordinatortest.RenewRecorded(b))
 		d.Store.SetDown(nil)
-		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
-		if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
+		coordinatortest.WantOnlyNil(t, d.C.Parts().Bundle.Refresh(t.Context(), d.State(), false))
+		if d.C.Parts().Bundle.Withdrawn("data/a") || !d.C.Parts().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
 	}
@@ -110,7 +110,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	a := d.Joined("a")
 	d.Store.Intercept(func(store.Tx) {
 		d.Store.Intercept(nil)
-		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+		coordinatortest.WantOnlyNil(t, d.C.Parts().Bundle.Refresh(t.Context(), d.State(), false))
 		d.Store.FailAfter(1) // the commit is the last answer
 	})
 	if _, err := d.Members().BanMember(t.Context(),
@@ -121,8 +121,8 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.Store.SetDown(nil)
-	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
-	if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
+	coordinatortest.WantOnlyNil(t, d.C.Parts().Bundle.Refresh(t.Context(), d.State(), false))
+	if d.C.Parts().Bundle.Withdrawn("data/a") || !d.C.Parts().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 		t.Error("after the outage it is not in the bundle")
 	}
 }

@@ -50,7 +50,7 @@ func as(m *coordinatortest.Machine) context.Context {
 }
 
 func server(d *coordinatortest.Desk) fealtyv1.WorkloadServiceServer {
-	return coordinatortest.Served[fealtyv1.WorkloadServiceServer](d.C.Rooms().Workloads.RegisterServices)
+	return coordinatortest.Served[fealtyv1.WorkloadServiceServer](d.C.Parts().Workloads.RegisterServices)
 }
 
 func certify(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, names ...string) (
@@ -140,7 +140,7 @@ func TestCertificate(t *testing.T) {
 			}
 			chain = append(chain, c)
 		}
-		v, err := d.C.Rooms().Bundle.View().Bundle.Verify(chain, d.Clock())
+		v, err := d.C.Parts().Bundle.View().Bundle.Verify(chain, d.Clock())
 		if err != nil || v.ID.Kind() != identity.Workload {
 			t.Fatalf("%v, %v", v.ID, err)
 		}
@@ -308,7 +308,7 @@ func TestTokensNameTheirIssuer(t *testing.T) {
 // configKeys are those that the trust bundle in force lists.
 func configKeys(t *testing.T, d *coordinatortest.Desk) []snapshot.ConfigKey {
 	t.Helper()
-	bundle, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := d.State().Bundle.Open(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}

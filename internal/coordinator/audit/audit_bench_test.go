@@ -62,8 +62,8 @@ func newSwitched(t testing.TB, c *coordinator.Coordinator, now func() time.Time)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &switched{chains: c.Rooms().Auditing.Places(), plane: unchained{own}}
-	c.Rooms().Head.State().Records.Audit = s
+	s := &switched{chains: c.Parts().Auditing.Places(), plane: unchained{own}}
+	c.Parts().Head.State().Records.Audit = s
 	return s
 }
 
@@ -132,7 +132,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		leader, _, _ := coordinatortest.AwaitLeader(b, all...)
 		before := coordinatortest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered
 		began := time.Now()
-		if err := leader.C.Rooms().Audit.Checkpoint(f.Context(), leader.C.Rooms().Head.State(), 0); err != nil {
+		if err := leader.C.Parts().Audit.Checkpoint(f.Context(), leader.C.Parts().Head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)

@@ -66,7 +66,7 @@ func TestAuditAltered(t *testing.T) {
 				2))
 		}},
 		{"the last checkpoint is removed, and the note says so", func(d *coordinatortest.Desk, _ []string) {
-			last := d.C.Rooms().Audit.Last(d.State())
+			last := d.C.Parts().Audit.Last(d.State())
 			d.Store.Remove(auditlog.CheckpointKey(last.Number))
 			d.Store.Write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
 		}},
@@ -75,7 +75,7 @@ func TestAuditAltered(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, entries := coordinatortest.AuditDesk(t)
-			known := d.C.Rooms().Audit.Last(d.State())
+			known := d.C.Parts().Audit.Last(d.State())
 			if len(coordinatortest.BrokenLog(d)) > 0 {
 				t.Fatalf("of a whole log: %v", coordinatortest.BrokenLog(d))
 			}
@@ -89,7 +89,7 @@ func TestAuditAltered(t *testing.T) {
 			if len(coordinatortest.BrokenLog(d)) != 1 {
 				t.Errorf("the leader found %v", coordinatortest.BrokenLog(d))
 			}
-			status, err := d.C.Rooms().Shown.Status.GetStatus(
+			status, err := d.C.Parts().Shown.Status.GetStatus(
 				t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
 				return f.GetCode() == string(errcode.AuditBroken)
@@ -156,7 +156,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				tc.edit(d, note, before)
 				if restarts {
 					d.Restart()
-					coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
+					coordinatortest.WantOnlyNil(t, d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true))
 				}
 				r := coordinatortest.Checkpointed(d)
 				if got := coordinatortest.BrokenLog(d); len(got) != 1 || r.Wrong == 0 ||
@@ -186,7 +186,7 @@ func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	ctx := t.Context()
-	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Parts().Bundle.Refresh(ctx, d.State(), true), "")
 	random := mathrand.New(mathrand.NewPCG(testlane.Seed(t), 1))
 	sure, maybe := map[string]bool{}, map[string]bool{}
 	made := 0
@@ -208,7 +208,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.C.Rooms().Auditing.Again(ch)
+			d.C.Parts().Auditing.Again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -222,8 +222,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.C.Rooms().Auditing.Waiting() > 0 {
-			coordinatortest.WantOnly(t, "write the queue", d.C.Rooms().Auditing.Write(ctx), "")
+		for d.C.Parts().Auditing.Waiting() > 0 {
+			coordinatortest.WantOnly(t, "write the queue", d.C.Parts().Auditing.Write(ctx), "")
 		}
 	}
 	lost := [][]coordinatortest.LostAnswer{{coordinatortest.LostApplied}, {coordinatortest.LostDropped},
@@ -244,10 +244,10 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.C.Rooms().Auditing.Add(record.AuditEntry{At: d.Clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.C.Parts().Auditing.Add(record.AuditEntry{At: d.Clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.Store.Lose(lost[random.IntN(2)]...)
-			_ = d.C.Rooms().Auditing.Write(ctx)
+			_ = d.C.Parts().Auditing.Write(ctx)
 			d.Store.ForgetLost()
 		case 8:
 			coordinatortest.WantWholeLog(t, d.Store, coordinatortest.Checkpointed(d))
@@ -255,7 +255,7 @@ func TestAuditWhole(t *testing.T) {
 			if random.IntN(8) == 0 {
 				drain()
 				d.Restart()
-				coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
+				coordinatortest.WantOnly(t, "bundle", d.C.Parts().Bundle.Refresh(ctx, d.State(), true), "")
 			}
 		}
 	}
@@ -299,7 +299,7 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-			d.C.Rooms().Admission.RegisterServices).CreateToken(
+			d.C.Parts().Admission.RegisterServices).CreateToken(
 			context.Background(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		done <- err
@@ -307,7 +307,7 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	<-held
 	for range 3 {
 		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-			d.C.Rooms().Admission.RegisterServices).CreateToken(
+			d.C.Parts().Admission.RegisterServices).CreateToken(
 			t.Context(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		coordinatortest.WantOnly(t, "a token while another one is being made", err, "")
@@ -344,11 +344,11 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.Rooms().Self.EnrolmentKey())
+			c.Parts().Self.EnrolmentKey())
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range all {
-		c.Rooms().Moves.Succession.Look(t.Context())
+		c.Parts().Moves.Succession.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -435,7 +435,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 	entries := len(d.Store.Keys(auditlog.ChainPrefix))
 	chains, before, made := len(d.Store.Keys(auditlog.HeadPrefix)), d.Store.Calls(), 0
 	d.Store.Follow(func(store.Tx) { made++ })
-	coordinatortest.WantOnlyNil(t, d.C.Rooms().Audit.Checkpoint(t.Context(), d.State(), 0))
+	coordinatortest.WantOnlyNil(t, d.C.Parts().Audit.Checkpoint(t.Context(), d.State(), 0))
 	d.Store.Follow(nil)
 	calls := d.Store.Calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
@@ -482,13 +482,13 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
 	d, _ := coordinatortest.AuditDesk(t)
 	d.Joined("late")
-	before := d.C.Rooms().Audit.Last(d.State())
+	before := d.C.Parts().Audit.Last(d.State())
 	ctx := timeout.Grant(t.Context(), time.Hour)
 	d.Store.Intercept(func(store.Tx) { timeout.Spend(ctx, time.Hour) })
 	d.Store.Lose(coordinatortest.LostApplied)
-	d.C.Rooms().Audit.BeforeMove(ctx, d.State())
+	d.C.Parts().Audit.BeforeMove(ctx, d.State())
 	d.Store.Intercept(nil)
-	if after := d.C.Rooms().Audit.Last(d.State()); after.Number != before.Number+1 {
+	if after := d.C.Parts().Audit.Last(d.State()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
 	coordinatortest.WantWholeLog(t, d.Store, coordinatortest.AuditReport(t, d.C, d.Store, d.Clock()))

@@ -77,7 +77,7 @@ func request(records ...line) *fealtyv1.KeepJournalRequest {
 
 func (s *shard) asks(req *fealtyv1.KeepJournalRequest) (*fealtyv1.KeepJournalResponse, error) {
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: s.ID, Leaf: s.Leaf, Key: identity.KeyOf(s.Leaf)})
-	return coordinatortest.Served[fealtyv1.JournalServiceServer](s.d.C.Rooms().Fencing.Journals.RegisterServices).
+	return coordinatortest.Served[fealtyv1.JournalServiceServer](s.d.C.Parts().Fencing.Journals.RegisterServices).
 		KeepJournal(ctx, req)
 }
 
@@ -162,7 +162,7 @@ func TestJournalComesLate(t *testing.T) {
 				coordinatortest.Checkpointed(d)
 			}
 			chain := request(first...).GetChain()
-			if err := d.C.Rooms().Audit.Drop(t.Context(), d.State(), d.Clock().Add(-90*24*time.Hour)); err != nil {
+			if err := d.C.Parts().Audit.Drop(t.Context(), d.State(), d.Clock().Add(-90*24*time.Hour)); err != nil {
 				t.Fatal(err)
 			}
 			if keys := d.Store.Keys(auditlog.HeadPrefix + chain); len(keys) > 0 {
@@ -421,7 +421,7 @@ func TestNoteStaysForWhatIsNew(t *testing.T) {
 	}
 	next := s.writes(1)
 	s.gives(5, next...)
-	if err := d.C.Rooms().Audit.Drop(t.Context(), d.State(), d.Clock().Add(-90*24*time.Hour)); err != nil {
+	if err := d.C.Parts().Audit.Drop(t.Context(), d.State(), d.Clock().Add(-90*24*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if keys := d.Store.Keys(auditlog.HeadPrefix + s.chain); len(keys) != 1 {
@@ -440,7 +440,7 @@ func TestJournalOfOneOvertakenMeanwhile(t *testing.T) {
 	s := newShard(d, "a")
 	all := s.writes(3)
 	asks := func(life fence.Life) error {
-		_, err := coordinatortest.Served[fealtyv1.JournalServiceServer](d.C.Rooms().Fencing.Journals.RegisterServices).
+		_, err := coordinatortest.Served[fealtyv1.JournalServiceServer](d.C.Parts().Fencing.Journals.RegisterServices).
 			KeepJournal(coordinatortest.Calls(s.Machine, life), request(all...))
 		return err
 	}

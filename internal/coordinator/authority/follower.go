@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// An Adoption is what a room prepared for a head. All of them are presented once all rooms
+// An Adoption is what a part of the coordinator prepared for a head. All of them are presented once all parts
 // are prepared, and told once all are presented; both may be nil. None takes the turn of
 // the authority, or a lock that is held over I/O.
 type Adoption struct {
@@ -16,7 +16,7 @@ type Adoption struct {
 // adoption holds what it prepared.
 type Follower func(ctx context.Context, next *State) (Adoption, error)
 
-// A Fitter says why what its room makes of a head cannot be made of after, which follows
+// A Fitter says why what its part makes of a head cannot be made of after, which follows
 // from. That has no history, records or issuer: it is not written yet. from is nil for the
 // first head.
 type Fitter func(ctx context.Context, from, after *State) error

@@ -17,7 +17,7 @@ import (
 func AuditReport(t TB, c *coordinator.Coordinator, st store.Store, now time.Time,
 	known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.Rooms().Head.State(), c.Rooms().Bundle.View()
+	s, view := c.Parts().Head.State(), c.Parts().Bundle.View()
 	bundle, _, err := s.Bundle.Open(view.Signed)
 	WantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
@@ -33,8 +33,8 @@ func AuditReport(t TB, c *coordinator.Coordinator, st store.Store, now time.Time
 func Checkpointed(d *Desk) *auditlog.Report {
 	d.T.Helper()
 	d.Lead(d.C)
-	WantOnlyNil(d.T, d.C.Rooms().Audit.Look(context.Background(), d.State()))
-	WantOnlyNil(d.T, d.C.Rooms().Audit.Checkpoint(context.Background(), d.State(), 0))
+	WantOnlyNil(d.T, d.C.Parts().Audit.Look(context.Background(), d.State()))
+	WantOnlyNil(d.T, d.C.Parts().Audit.Checkpoint(context.Background(), d.State(), 0))
 	return AuditReport(d.T, d.C, d.Store, d.Clock())
 }
 
@@ -62,7 +62,7 @@ func AuditDesk(t *testing.T) (d *Desk, entries []string) {
 
 // BrokenLog are the findings of the coordinator at the desk that the audit log was altered.
 func BrokenLog(d *Desk) (problems []string) {
-	for _, f := range d.C.Rooms().Audit.Findings() {
+	for _, f := range d.C.Parts().Audit.Findings() {
 		problems = append(problems, f.GetSummary())
 	}
 	return problems

@@ -13,7 +13,7 @@ import (
 
 // ConfigAt is the service of the config.
 func ConfigAt(d *Desk) fealtyv1.ConfigServiceServer {
-	return Served[fealtyv1.ConfigServiceServer](d.C.Rooms().Desired.RegisterServices)
+	return Served[fealtyv1.ConfigServiceServer](d.C.Parts().Desired.RegisterServices)
 }
 
 // PutAt puts records, which are documents of one text.

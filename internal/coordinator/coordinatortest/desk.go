@@ -120,7 +120,7 @@ func ReadyDeskWith(t TB, extra string, alter func(*coordinator.Config)) *Desk {
 	if err := d.Set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.C.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
+	d.C.Parts().Membership.Listens(d.Clock().Add(-peer.SilentAfter))
 	return d
 }
 
@@ -131,7 +131,7 @@ func (d *Desk) Open() {
 	if err != nil {
 		d.T.Fatalf("open: %v", err)
 	}
-	c.Rooms().Membership.Listens(d.Clock().Add(-peer.SilentAfter)) // it knows by now who is away
+	c.Parts().Membership.Listens(d.Clock().Add(-peer.SilentAfter)) // it knows by now who is away
 	d.C = c
 	d.tryLead(c)
 }
@@ -140,27 +140,27 @@ func (d *Desk) Open() {
 // stands still for who leads too.
 func (d *Desk) Lead(c *coordinator.Coordinator) {
 	d.T.Helper()
-	if c.Rooms().Head.State().Phase == authority.Ready && !d.tryLead(c) {
+	if c.Parts().Head.State().Phase == authority.Ready && !d.tryLead(c) {
 		d.T.Fatal("it does not lead")
 	}
 }
 
 // tryLead is [Desk.Lead] where the store may be away, or have lost something.
 func (d *Desk) tryLead(c *coordinator.Coordinator) bool {
-	if c.Rooms().Head.State().Phase != authority.Ready {
+	if c.Parts().Head.State().Phase != authority.Ready {
 		return false
 	}
 	leads := func() bool {
-		term, _, ok := c.Rooms().Election.Leading()
+		term, _, ok := c.Parts().Election.Leading()
 		return ok && d.Store.Version(election.TermKey) == store.Revision(term)
 	}
 	for range 8 {
 		if leads() {
 			return true
 		}
-		c.Rooms().Election.Step(context.Background())
+		c.Parts().Election.Step(context.Background())
 		d.Pass(election.DefaultLease)
-		c.Rooms().Election.Step(context.Background())
+		c.Parts().Election.Step(context.Background())
 	}
 	return leads()
 }
@@ -212,7 +212,7 @@ func (d *Desk) Second(entries string) *coordinator.Coordinator {
 		c.EnrolmentKey())); err != nil {
 		d.T.Fatal(err)
 	}
-	c.Rooms().Moves.Succession.Look(context.Background())
+	c.Parts().Moves.Succession.Look(context.Background())
 	if phase, why := c.Phase(); phase != "ready" {
 		d.T.Fatalf("the second coordinator is in phase %s: %s", phase, why)
 	}
@@ -242,7 +242,7 @@ func (d *Desk) elapsed() time.Duration {
 func (d *Desk) LookAgain() {
 	d.T.Helper()
 	d.Pass(time.Minute)
-	d.C.Rooms().Moves.Succession.Look(context.Background())
+	d.C.Parts().Moves.Succession.Look(context.Background())
 }
 
 // Restart closes the coordinator and opens it again.
@@ -255,7 +255,7 @@ func (d *Desk) Restart() {
 }
 
 // State is what the coordinator decides on.
-func (d *Desk) State() *authority.State { return d.C.Rooms().Head.State() }
+func (d *Desk) State() *authority.State { return d.C.Parts().Head.State() }
 
 // Manifest is one with these entries beside the coordinator's, and the seed section that the desk
 // has.
@@ -274,7 +274,7 @@ func (d *Desk) Manifest(extra string) []byte {
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, Cluster, seed, key, d.C.Rooms().Self.EnrolmentKey(), extra)
+%s`, Cluster, seed, key, d.C.Parts().Self.EnrolmentKey(), extra)
 }
 
 // Request returns a signed request to set a manifest with these entries.
@@ -300,7 +300,7 @@ func (d *Desk) Request(m []byte) *fealtyv1.SetManifestRequest {
 
 // Set sets a manifest with these entries.
 func (d *Desk) Set(extra string) error {
-	_, err := Served[fealtyv1.ManifestServiceServer](d.C.Rooms().Moves.Manifests.RegisterServices).SetManifest(
+	_, err := Served[fealtyv1.ManifestServiceServer](d.C.Parts().Moves.Manifests.RegisterServices).SetManifest(
 		identity.NewContext(context.Background(), identity.Peer{Local: &identity.Local{}}),
 		d.Request(d.Manifest(extra)))
 	if err == nil {
@@ -313,7 +313,7 @@ func (d *Desk) Set(extra string) error {
 // Token makes a join token.
 func (d *Desk) Token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	d.T.Helper()
-	resp, err := Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+	resp, err := Served[fealtyv1.TokenServiceServer](d.C.Parts().Admission.RegisterServices).CreateToken(
 		context.Background(), req)
 	if err != nil {
 		d.T.Fatalf("create a token: %v", err)
@@ -373,7 +373,7 @@ func (m *Machine) JoinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	ch := proof.NewChallenge(binding)
 	req := JoinRequest(m.Desk.T, ch, key, kind, prover)
 	req.Member = m.Claims
-	grant, err := m.Desk.C.Rooms().Admission.Join(context.Background(), ch, req)
+	grant, err := m.Desk.C.Parts().Admission.Join(context.Background(), ch, req)
 	if err != nil {
 		return err
 	}
@@ -433,7 +433,7 @@ var ErrCut = errors.New("the certificate is refused in the handshake")
 func (m *Machine) RenewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
 	m.Desk.T.Helper()
 	key := identity.KeyOf(leaf)
-	if !m.Desk.Clock().Before(leaf.NotAfter) || m.Desk.C.Rooms().Bundle.View().Bundle.Banned(m.ID, key) {
+	if !m.Desk.Clock().Before(leaf.NotAfter) || m.Desk.C.Parts().Bundle.View().Bundle.Banned(m.ID, key) {
 		return nil, ErrCut
 	}
 	csr, err := pki.NewCSR(next)
@@ -470,7 +470,7 @@ func (d *Desk) Record(kind identity.Kind, name string) record.Versioned[record.M
 
 // Members is the service of members, past the network and who may call it.
 func (d *Desk) Members() fealtyv1.MemberServiceServer {
-	return Served[fealtyv1.MemberServiceServer](d.C.Rooms().Membership.RegisterServices)
+	return Served[fealtyv1.MemberServiceServer](d.C.Parts().Membership.RegisterServices)
 }
 
 // Joined admits a new data member called name under entry pool.
@@ -498,7 +498,7 @@ func PoolDesk(t *testing.T) *Desk {
 
 // RenewOver renews by a certificate request.
 func RenewOver(ctx context.Context, c *coordinator.Coordinator, peer identity.Peer, csr []byte) ([][]byte, error) {
-	resp, err := Served[fealtyv1.AdmissionServiceServer](c.Rooms().Admission.RegisterServices).Renew(
+	resp, err := Served[fealtyv1.AdmissionServiceServer](c.Parts().Admission.RegisterServices).Renew(
 		identity.NewContext(ctx, peer), &fealtyv1.RenewRequest{Name: peer.ID.Name(), Csr: csr})
 	return resp.GetChain(), err
 }
@@ -531,7 +531,7 @@ func CounterOf(reg *prometheus.Registry, name string, values ...string) float64 
 	return 0
 }
 
-// Served returns the service of this kind that a room registers.
+// Served returns the service of this kind that a part registers.
 func Served[S any](register func(grpc.ServiceRegistrar)) S {
 	var all services
 	register(&all)
@@ -540,7 +540,7 @@ func Served[S any](register func(grpc.ServiceRegistrar)) S {
 			return s
 		}
 	}
-	panic("the room does not serve it")
+	panic("the part does not serve it")
 }
 
 type services []any

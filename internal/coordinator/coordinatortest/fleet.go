@@ -248,7 +248,7 @@ admit:
   - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: ops, kind: admin, match: ["token:ops"]}
-%s`, Cluster, filepath.Join(f.Dir, "keeper.key"), key, f.C.Rooms().Self.EnrolmentKey(), extra)
+%s`, Cluster, filepath.Join(f.Dir, "keeper.key"), key, f.C.Parts().Self.EnrolmentKey(), extra)
 }
 
 // Local returns a client of the admin socket.
@@ -273,7 +273,7 @@ func (f *Fleet) LocalConn() Conn {
 func (f *Fleet) Set(m []byte) error {
 	f.T.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.C.Rooms().Head.State(); s.Phase == authority.Ready {
+	if s := f.C.Parts().Head.State(); s.Phase == authority.Ready {
 		f.Sign(req, s.Head.Hash)
 	}
 	_, err := f.Local().Manifest.SetManifest(f.Context(), req)
@@ -317,7 +317,7 @@ func (f *Fleet) Token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 }
 
 // Pin is that of the root in force.
-func (f *Fleet) Pin() identity.KeyID { return f.C.Rooms().Head.State().RootPin }
+func (f *Fleet) Pin() identity.KeyID { return f.C.Parts().Head.State().RootPin }
 
 // Clients are the generated clients over one connection.
 type Clients struct {
@@ -456,7 +456,7 @@ func (n *Node) Bundle() *identity.Bundle {
 	if n.Believes != nil {
 		return n.Believes
 	}
-	return n.Fleet.C.Rooms().Bundle.View().Bundle
+	return n.Fleet.C.Parts().Bundle.View().Bundle
 }
 
 // Conn dials the coordinator with the node's identity.
@@ -510,7 +510,7 @@ func (f *Fleet) Member(name string) *Node {
 // Catalog returns all members, as one text to compare.
 func (f *Fleet) Catalog() string {
 	f.T.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.C.Rooms().Head.State().Records,
+	recs, err := record.List[record.Member](context.Background(), f.C.Parts().Head.State().Records,
 		record.MemberPrefix)
 	if err != nil {
 		f.T.Fatal(err)

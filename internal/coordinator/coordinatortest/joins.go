@@ -40,7 +40,7 @@ func AttemptAt(d *Desk, c *coordinator.Coordinator, tok proof.JoinToken) *Attemp
 
 // Make makes the join.
 func (a *Attempt) Make() {
-	a.Grant, a.Err = a.At.Rooms().Admission.Join(context.Background(), a.Challenge, a.Request)
+	a.Grant, a.Err = a.At.Parts().Admission.Join(context.Background(), a.Challenge, a.Request)
 }
 
 // AllAtOnce makes the joins at once. The first transaction waits until all the others
@@ -48,9 +48,9 @@ func (a *Attempt) Make() {
 func AllAtOnce(d *Desk, t *testing.T, joins []*Attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.C.Rooms().Head.State()
+		s := d.C.Parts().Head.State()
 		for _, e := range s.Manifest.Admit {
-			n += d.C.Rooms().Admission.Waiting(s, e.Name)
+			n += d.C.Parts().Admission.Waiting(s, e.Name)
 		}
 		return n
 	}

@@ -90,7 +90,7 @@ func AwaitLeader(t testing.TB, fs ...*Fleet) (leader *Fleet, term uint64,
 	t.Helper()
 	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
-			if term, _, ok := f.C.Rooms().Election.Leading(); ok {
+			if term, _, ok := f.C.Parts().Election.Leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs),
 					func(o *Fleet) bool { return o == f })
 			}
@@ -104,11 +104,11 @@ func AwaitLeader(t testing.TB, fs ...*Fleet) (leader *Fleet, term uint64,
 func AwaitSeen(f *Fleet, want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.T.Helper()
 	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.C.Rooms().Election.Message(); want(l) {
+		if l := f.C.Parts().Election.Message(); want(l) {
 			return l
 		}
 	}
-	f.T.Fatalf("what it knows of the leader is %v", f.C.Rooms().Election.Message())
+	f.T.Fatalf("what it knows of the leader is %v", f.C.Parts().Election.Message())
 	return nil
 }
 
@@ -119,7 +119,7 @@ func AwaitAgreed(t testing.TB, after uint64, fs ...*Fleet) {
 	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
-			l := f.C.Rooms().Election.Message()
+			l := f.C.Parts().Election.Message()
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
@@ -130,7 +130,7 @@ func AwaitAgreed(t testing.TB, after uint64, fs ...*Fleet) {
 		}
 	}
 	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.Addr, f.C.Rooms().Election.Message())
+		t.Logf("%s knows that %v leads", f.Addr, f.C.Parts().Election.Message())
 	}
 	t.Fatal("they do not agree on who leads")
 }
@@ -140,9 +140,9 @@ func WantOneLeader(t testing.TB, fs ...*Fleet) {
 	t.Helper()
 	for _, a := range fs {
 		for _, b := range fs {
-			before, _, first := a.C.Rooms().Election.Leading()
-			_, _, second := b.C.Rooms().Election.Leading()
-			after, _, still := a.C.Rooms().Election.Leading()
+			before, _, first := a.C.Parts().Election.Leading()
+			_, _, second := b.C.Parts().Election.Leading()
+			after, _, still := a.C.Parts().Election.Leading()
 			if a != b && first && second && still && before == after {
 				t.Error("two lead at one moment")
 			}
@@ -159,7 +159,7 @@ func LeaderClient(f *Fleet) fealtyv1.LeaderServiceClient {
 func AwaitTold(f *Fleet, member string) {
 	f.T.Helper()
 	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if p := f.C.Rooms().Publication.View(); p.Serves() {
+		if p := f.C.Parts().Publication.View(); p.Serves() {
 			if _, ok := p.Find(publication.RuntimePath(member)); ok {
 				return
 			}

@@ -223,11 +223,11 @@ func BringShare(d *Desk, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, er
 func BringAt(t TB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress,
 	error) {
 	t.Helper()
-	g, err := c.Rooms().Secrets.OwnerRecovery.Open(context.Background())
+	g, err := c.Parts().Secrets.OwnerRecovery.Open(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	return c.Rooms().Secrets.OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
+	return c.Parts().Secrets.OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
 		Attempt: g.ID[:], Owner: file.Owner,
 		Share: SentShare(t, g.Recipient(), g.ID[:], file.Cluster, file.Owner, file.Share),
 	}, AnyOwner)
@@ -259,7 +259,7 @@ func Reshare(d *Desk, seed string) (*fealtyv1.SetManifestResponse, error) {
 	d.T.Helper()
 	was := d.Seed
 	d.Seed = seed
-	resp, err := d.C.Rooms().Moves.Manifests.Set(d.T.(*testing.T).Context(),
+	resp, err := d.C.Parts().Moves.Manifests.Set(d.T.(*testing.T).Context(),
 		SignedChange(d, history.KindReshare, history.KindReshare, d.Manifest(d.Extra)), false)
 	if err != nil {
 		d.Seed = was

@@ -98,7 +98,7 @@ func AuditedIn(t testing.TB, st store.Store, actions ...string) []record.AuditEn
 // not written.
 func Candidate(f *Fleet, extra string, alter func(*history.Transition)) *transition.Move {
 	f.T.Helper()
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	m, err := manifest.Parse(WithSeed(f.Manifest(extra), f.People.Seed(1, "")))
 	if err != nil {
 		f.T.Fatal(err)
@@ -129,7 +129,7 @@ func Candidate(f *Fleet, extra string, alter func(*history.Transition)) *transit
 // AwaitReplica waits until the record of r's coordinator is as want says.
 func AwaitReplica(f *Fleet, want func(peer.Record) bool) peer.Record {
 	f.T.Helper()
-	key, err := peer.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	key, err := peer.Key(f.C.Parts().Self.PrivateKey().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.T.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 func (d *Desk) Process(m *Machine) fence.Life {
 	d.T.Helper()
 	life := fence.Life{Incarnation: fence.NewIncarnation()}
-	got, err := Served[fealtyv1.GrantServiceServer](d.C.Rooms().Fencing.Grants.RegisterServices).Grant(
+	got, err := Served[fealtyv1.GrantServiceServer](d.C.Parts().Fencing.Grants.RegisterServices).Grant(
 		Calls(m, fence.Life{}), &fealtyv1.GrantRequest{Name: m.ID.Name(), Incarnation: life.Incarnation.String()})
 	if err != nil {
 		d.T.Fatal(err)

@@ -141,7 +141,7 @@ func LongPeers(d *Desk, names ...string) {
 // FindingsAt returns the findings of a code that the desk's coordinator has.
 func FindingsAt(d *Desk, t testing.TB, code errcode.Code) (out []*fealtyv1.Finding) {
 	t.Helper()
-	st, err := d.C.Rooms().Shown.Status.GetStatus(
+	st, err := d.C.Parts().Shown.Status.GetStatus(
 		context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func PublishAll(d *Desk, c *coordinator.Coordinator, b *publication.Publisher) e
 	d.T.Helper()
 	d.Lead(c)
 	for range 100 {
-		more, err := c.Rooms().Publication.Publish(context.Background(), c.Rooms().Head.State(), b)
+		more, err := c.Parts().Publication.Publish(context.Background(), c.Parts().Head.State(), b)
 		if err != nil || !more {
 			return err
 		}
@@ -192,13 +192,13 @@ func MustPublish(d *Desk, b *publication.Publisher) *publication.View {
 	if err := PublishAll(d, d.C, b); err != nil {
 		d.T.Fatalf("publish: %v", err)
 	}
-	return d.C.Rooms().Publication.View()
+	return d.C.Parts().Publication.View()
 }
 
 // FollowMembers makes c's view of the members that of the store, as its loop does.
 func FollowMembers(d *Desk, c *coordinator.Coordinator) {
 	d.T.Helper()
-	s := c.Rooms().Head.State()
+	s := c.Parts().Head.State()
 	l, err := d.Store.List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.T.Fatal(err)
@@ -211,7 +211,7 @@ func FollowMembers(d *Desk, c *coordinator.Coordinator) {
 		}
 		recs = append(recs, r)
 	}
-	c.Rooms().Membership.Roster().Fill(recs, l.Revision)
+	c.Parts().Membership.Roster().Fill(recs, l.Revision)
 }
 
 // Reader is a node as it verifies: it remembers what it accepted.
@@ -233,7 +233,7 @@ func ReaderOf(m *Machine) *Reader {
 // Follow takes the trust bundle in force.
 func (r *Reader) Follow(d *Desk) {
 	d.T.Helper()
-	signed, err := snapshot.Unmarshal(d.C.Rooms().Bundle.View().Signed)
+	signed, err := snapshot.Unmarshal(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		d.T.Fatal(err)
 	}

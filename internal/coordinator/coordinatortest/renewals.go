@@ -15,7 +15,7 @@ import (
 // be recorded. The guard of a listener comes first.
 func RenewRecorded(m *Machine) error {
 	m.Desk.T.Helper()
-	if !m.Desk.Clock().Before(m.Leaf.NotAfter) || m.Desk.C.Rooms().Bundle.View().Bundle.Banned(m.ID,
+	if !m.Desk.Clock().Before(m.Leaf.NotAfter) || m.Desk.C.Parts().Bundle.View().Bundle.Banned(m.ID,
 		identity.KeyOf(m.Leaf)) {
 		return ErrCut
 	}
@@ -25,7 +25,7 @@ func RenewRecorded(m *Machine) error {
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
 	resp, err := Served[fealtyv1.AdmissionServiceServer](
-		m.Desk.C.Rooms().Admission.RegisterServices).Renew(ctx,
+		m.Desk.C.Parts().Admission.RegisterServices).Renew(ctx,
 		&fealtyv1.RenewRequest{Name: m.ID.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func RenewPastGuard(d *Desk, m *Machine) error {
 		return err
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-	_, err = Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Renew(ctx,
+	_, err = Served[fealtyv1.AdmissionServiceServer](d.C.Parts().Admission.RegisterServices).Renew(ctx,
 		&fealtyv1.RenewRequest{Name: m.ID.Name(), Csr: csr, RecordedKey: true})
 	return err
 }

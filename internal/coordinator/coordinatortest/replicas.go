@@ -82,7 +82,7 @@ func (f *Fleet) Await(p authority.Phase) {
 // AwaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *Fleet) AwaitHead(g *Fleet) {
 	f.T.Helper()
-	want := g.C.Rooms().Head.State().Head
+	want := g.C.Parts().Head.State().Head
 	f.AwaitState(fmt.Sprintf("head %d", want.Index),
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
@@ -94,8 +94,8 @@ func AwaitSameHead(t testing.TB, a, b *Fleet) *authority.State {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.C.Rooms().Head.Changed(), b.C.Rooms().Head.Changed()
-		x, y := a.C.Rooms().Head.State(), b.C.Rooms().Head.State()
+		newsA, newsB := a.C.Parts().Head.Changed(), b.C.Parts().Head.Changed()
+		x, y := a.C.Parts().Head.State(), b.C.Parts().Head.State()
 		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
@@ -115,8 +115,8 @@ func (f *Fleet) AwaitState(what string, want func(*authority.State) bool) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.C.Rooms().Head.Changed()
-		s := f.C.Rooms().Head.State()
+		changed := f.C.Parts().Head.Changed()
+		s := f.C.Parts().Head.State()
 		if want(s) {
 			return
 		}

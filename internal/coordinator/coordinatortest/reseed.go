@@ -56,14 +56,14 @@ func ReseedAt(d *Desk, m []byte) error {
 	d.T.Helper()
 	ctx := context.Background()
 	p, err := Served[fealtyv1.ReseedServiceServer](
-		d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
+		d.C.Parts().Moves.Manifests.RegisterServices).PrepareReseed(
 		ctx,
 		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
 	_, err = Served[fealtyv1.ReseedServiceServer](
-		d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
+		d.C.Parts().Moves.Manifests.RegisterServices).CommitReseed(
 		ctx,
 		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: SignChangeAt(d,
 			p.GetChange())})

@@ -13,7 +13,7 @@ import (
 
 // TrustService is the service of the signing keys.
 func TrustService(d *Desk) fealtyv1.TrustServiceServer {
-	return Served[fealtyv1.TrustServiceServer](d.C.Rooms().Trust.RegisterServices)
+	return Served[fealtyv1.TrustServiceServer](d.C.Parts().Trust.RegisterServices)
 }
 
 // Rotate begins to rotate the key that signs snapshots.
@@ -57,10 +57,10 @@ func ApplyEmergency(d *Desk, raw []byte, dry bool) (*fealtyv1.ApplyEmergencyResp
 // Rekey has the desk's coordinator make a new mesh CA key, and move the head to it.
 func Rekey(d *Desk) (*authority.State, error) {
 	d.T.Helper()
-	release, err := d.C.Rooms().Moves.Turn.Take(context.Background())
+	release, err := d.C.Parts().Moves.Turn.Take(context.Background())
 	if err != nil {
 		d.T.Fatal(err)
 	}
 	defer release()
-	return d.C.Rooms().Moves.Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
+	return d.C.Parts().Moves.Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
 }

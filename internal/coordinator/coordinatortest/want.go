@@ -81,7 +81,7 @@ func WantOnlyNil(t TB, err error) {
 // Verified is the history in the store that c reads, as the seed of its head vouches for it.
 func Verified(t TB, c *coordinator.Coordinator) *history.Verified {
 	t.Helper()
-	head := c.Rooms().Head
+	head := c.Parts().Head
 	h, err := head.History().Load(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func Verified(t TB, c *coordinator.Coordinator) *history.Verified {
 // MustHead is the head of the history in the store of d.
 func MustHead(t TB, d *Desk) history.Record {
 	t.Helper()
-	head, _, err := d.C.Rooms().Head.History().Head(context.Background())
+	head, _, err := d.C.Parts().Head.History().Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func KeeperFinding(findings []*fealtyv1.Finding, code errcode.Code) string {
 func KeyIDs(t testing.TB, c *coordinator.Coordinator, st store.Store) []keyring.KeyID {
 	t.Helper()
 	copies, err := sealed.Copies(context.Background(), st,
-		sealed.Seed(&c.Rooms().Head.State().Head.Transition), "host")
+		sealed.Seed(&c.Parts().Head.State().Head.Transition), "host")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func KeyIDs(t testing.TB, c *coordinator.Coordinator, st store.Store) []keyring.
 // coordinator with a name made that of the newest head, or received it.
 func WantOrigins(t *testing.T, f *Fleet, names ...string) {
 	t.Helper()
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	v := Verified(t, f.C)
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {

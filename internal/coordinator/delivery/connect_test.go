@@ -44,7 +44,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	live := f.C.Rooms().Membership.Live().Message(n.ID)
+	live := f.C.Parts().Membership.Live().Message(n.ID)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
 	}
@@ -112,7 +112,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
-	if live := f.C.Rooms().Membership.Live().Message(n.ID); len(live.GetHeld()) == 0 ||
+	if live := f.C.Parts().Membership.Live().Message(n.ID); len(live.GetHeld()) == 0 ||
 		live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
 		t.Fatalf("the report is kept as %v", live)
 	}
@@ -123,7 +123,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	trust := f.C.Rooms().Bundle.View()
+	trust := f.C.Parts().Bundle.View()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true,
 		snapshot.Degraded: true, snapshot.Expired: true} {
 		held := live.HeldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle),
@@ -141,12 +141,12 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("node-a")
 	d.Joined("node-b")
-	one, err := d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
+	one, err := d.C.Parts().Delivery.BootstrapAgain(t.Context(), a.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Joined("node-c")
-	two, err := d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
+	two, err := d.C.Parts().Delivery.BootstrapAgain(t.Context(), a.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +168,6 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		versions[h.Version] = true
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.EntriesOf(false)), "")
-	_, err = d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
+	_, err = d.C.Parts().Delivery.BootstrapAgain(t.Context(), a.ID)
 	coordinatortest.WantOnly(t, "without an entry", err, errcode.RenewEntryGone)
 }

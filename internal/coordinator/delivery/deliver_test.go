@@ -28,7 +28,7 @@ func TestDeliveryResync(t *testing.T) {
 	b := publication.NewPublisher()
 	p := coordinatortest.MustPublish(d, b)
 	stream := &coordinatortest.SentNews{Ctx: t.Context()}
-	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
+	dl := d.C.Parts().Delivery.NewSender(stream, m.ID, nil)
 	deliver := func() []*snapshot.Signed {
 		t.Helper()
 		dl.Forget()
@@ -169,7 +169,7 @@ func actingOf(m *coordinatortest.Machine, t *testing.T) *acting {
 	t.Helper()
 	a := &acting{Reader: coordinatortest.ReaderOf(m), m: m, stream: &coordinatortest.SentNews{Ctx: t.Context()},
 		held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[string]int)}
-	a.dl = m.Desk.C.Rooms().Delivery.NewSender(a.stream, m.ID, nil)
+	a.dl = m.Desk.C.Parts().Delivery.NewSender(a.stream, m.ID, nil)
 	return a
 }
 

@@ -52,7 +52,7 @@ func as(ctx context.Context, m *coordinatortest.Machine) context.Context {
 }
 
 func pull(m *coordinatortest.Machine, stream *pulled, hash []byte) error {
-	return coordinatortest.Served[fealtyv1.SnapshotServiceServer](m.Desk.C.Rooms().Delivery.RegisterServices).GetContent(
+	return coordinatortest.Served[fealtyv1.SnapshotServiceServer](m.Desk.C.Parts().Delivery.RegisterServices).GetContent(
 		&fealtyv1.GetContentRequest{Name: m.ID.Name(),
 			ContentHash: hash}, stream)
 }
@@ -102,8 +102,8 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 	var p *publication.View
 	published := func(path string) ([]byte, []byte) {
 		for {
-			news := f.C.Rooms().Publication.Changed()
-			if p = f.C.Rooms().Publication.View(); p.Serves() {
+			news := f.C.Parts().Publication.Changed()
+			if p = f.C.Parts().Publication.View(); p.Serves() {
 				if hash, content := contentOf(p, path); hash != nil {
 					return hash, content
 				}
@@ -208,7 +208,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 				t.Errorf("a pull that nobody reads ended with %v", err)
 			}
 		}
-		if n := d.C.Rooms().Delivery.Pulling(); n != 0 {
+		if n := d.C.Parts().Delivery.Pulling(); n != 0 {
 			t.Errorf("of %d members pulls are under way", n)
 		}
 		close(release)
@@ -259,8 +259,8 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 	if _, err := n.VerifyGrant(); err != nil {
 		t.Fatal(err)
 	}
-	for !func() bool { p := f.C.Rooms().Publication.View(); return p.Serves() && f.Context().Err() == nil }() {
-		<-f.C.Rooms().Publication.Changed()
+	for !func() bool { p := f.C.Parts().Publication.View(); return p.Serves() && f.Context().Err() == nil }() {
+		<-f.C.Parts().Publication.Changed()
 	}
 	scopes, out := poll(t, n)
 	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime),
@@ -296,8 +296,8 @@ func TestGetSnapshot(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	f.Member("node-a")
-	for !func() bool { p := f.C.Rooms().Publication.View(); return p.Serves() && f.Context().Err() == nil }() {
-		<-f.C.Rooms().Publication.Changed()
+	for !func() bool { p := f.C.Parts().Publication.View(); return p.Serves() && f.Context().Err() == nil }() {
+		<-f.C.Parts().Publication.Changed()
 	}
 	client := fealtyv1.NewSnapshotServiceClient(f.LocalConn())
 	for _, c := range []struct {

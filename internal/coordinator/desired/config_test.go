@@ -215,8 +215,8 @@ func TestConfigWriters(t *testing.T) {
 	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+			other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	writers := []*coordinator.Coordinator{d.C, other}
 	version := coordinatortest.MustPut(d, coordinatortest.QosRecord).GetVersion()
 	results := make(chan error, len(writers))
@@ -225,7 +225,7 @@ func TestConfigWriters(t *testing.T) {
 			req := coordinatortest.PutRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
 			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
-				c.Rooms().Desired.RegisterServices).PutConfig(
+				c.Parts().Desired.RegisterServices).PutConfig(
 				context.Background(),
 				req)
 			results <- err
@@ -247,7 +247,7 @@ func TestConfigWriters(t *testing.T) {
 		go func() {
 			for n := range each {
 				if _, err := (coordinatortest.Served[fealtyv1.ConfigServiceServer](
-					c.Rooms().Desired.RegisterServices)).PutConfig(
+					c.Parts().Desired.RegisterServices)).PutConfig(
 					context.Background(),
 					coordinatortest.PutRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
@@ -265,7 +265,7 @@ func TestConfigWriters(t *testing.T) {
 	}
 	for _, c := range writers {
 		list, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
-			c.Rooms().Desired.RegisterServices).ListConfig(
+			c.Parts().Desired.RegisterServices).ListConfig(
 			t.Context(),
 			&fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
@@ -283,7 +283,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 		coordinatortest.MustPut(d, "kind: qos\nname: between\n")
 	})
 	coordinatortest.MustPut(d, coordinatortest.QosRecord)
-	v, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true)
+	v, err := d.C.Parts().Desired.Read(t.Context(), d.State(), true)
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -317,7 +317,7 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.C.Rooms().Desired.Run(ctx, d.State()) }()
+		go func() { ended <- d.C.Parts().Desired.Run(ctx, d.State()) }()
 		synctest.Wait()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -406,19 +406,19 @@ func TestConfigAltered(t *testing.T) {
 				t.Fatal(err)
 			}
 			version := coordinatortest.MustPut(d, config.Example).GetVersion()
-			set, _, _ := d.C.Rooms().Desired.Configured()
+			set, _, _ := d.C.Parts().Desired.Configured()
 			alter(d, before)
-			if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
+			if _, err := d.C.Parts().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("read: %v", err)
 			}
-			if now, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version || now != set {
+			if now, v, ok := d.C.Parts().Desired.Configured(); !ok || uint64(v) != version || now != set {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
 			d.Restart()
 			if d.State().Phase != authority.Ready {
 				t.Fatalf("after a start: %v %s", d.State().Phase, d.State().Reason)
 			}
-			if _, _, ok := d.C.Rooms().Desired.Configured(); ok {
+			if _, _, ok := d.C.Parts().Desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
 			_, err := coordinatortest.PutAt(d, coordinatortest.QosRecord)
@@ -438,7 +438,7 @@ func TestConfigRolledBack(t *testing.T) {
 	d.Store.Revert(old)
 	_, err := coordinatortest.PutAt(d, "kind: qos\nname: silver\n")
 	coordinatortest.WantOnly(t, "put", err, errcode.StoreForged)
-	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.C.Parts().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -460,7 +460,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	}
 	_, err := coordinatortest.PutAt(d, "kind: qos\nname: silver\n")
 	coordinatortest.WantOnly(t, "put", err, errcode.StoreForged)
-	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.C.Parts().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -468,10 +468,10 @@ func TestConfigWrittenBack(t *testing.T) {
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	if set, version, ok := d.C.Rooms().Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
+	if set, version, ok := d.C.Parts().Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
 		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
 	}
-	in, err := d.C.Rooms().Bundle.Read(t.Context(), d.State())
+	in, err := d.C.Parts().Bundle.Read(t.Context(), d.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -508,7 +508,7 @@ func TestRecordThatIsThereTwice(t *testing.T) {
 	if s := d.State(); s.Phase != authority.Ready {
 		t.Fatalf("%v: %s", s.Phase, s.Reason)
 	}
-	if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) ||
+	if _, err := d.C.Parts().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) ||
 		!strings.Contains(err.Error(), "there twice") {
 		t.Error(err)
 	}

@@ -29,7 +29,7 @@ func TestStoredSecretsAreToldAndStay(t *testing.T) {
 		t.Errorf("told without a reason: %v", found)
 	}
 	// What an earlier release would have left in the store.
-	set, _, _ := d.C.Rooms().Desired.Configured()
+	set, _, _ := d.C.Parts().Desired.Configured()
 	key := config.Key{Kind: "service", Name: "web"}
 	canonical, _, ok := set.Canonical(key)
 	if !ok {
@@ -59,7 +59,7 @@ func TestStoredSecretsAreToldAndStay(t *testing.T) {
 	if d.State().Phase != authority.Ready {
 		t.Fatalf("it did not come back: %s", d.State().Reason)
 	}
-	if now, _, ok := d.C.Rooms().Desired.Configured(); !ok || now.Digest() != earlier.Digest() {
+	if now, _, ok := d.C.Parts().Desired.Configured(); !ok || now.Digest() != earlier.Digest() {
 		t.Fatal("the config in force is another one")
 	}
 	found := coordinatortest.FindingsAt(d, t, errcode.ConfigExposed)

@@ -113,7 +113,7 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		name := fmt.Sprintf("n%d", n)
 		others[0].Member(name)
 		for _, f := range others {
-			for f.C.Rooms().Membership.Roster().Get("data/"+name).Version == 0 {
+			for f.C.Parts().Membership.Roster().Get("data/"+name).Version == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}

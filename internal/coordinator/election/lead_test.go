@@ -72,15 +72,15 @@ func TestLateBeatIsNews(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	term, _, ok := d.C.Rooms().Election.Leading()
+	term, _, ok := d.C.Parts().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
 	for ok {
 		d.Pass(10 * time.Millisecond)
-		d.C.Rooms().Election.Step(ctx)
-		_, _, ok = d.C.Rooms().Election.Leading()
+		d.C.Parts().Election.Step(ctx)
+		_, _, ok = d.C.Parts().Election.Leading()
 	}
 	if n := strings.Count(log.String(), "did not take or tell"); n != 1 {
 		t.Errorf("the log says %d times that the store does not answer: %s", n, log.String())
@@ -93,18 +93,18 @@ func TestLateBeatIsNews(t *testing.T) {
 			return
 		}
 		d.Lapse()
-		if _, _, ok := d.C.Rooms().Election.Leading(); ok {
+		if _, _, ok := d.C.Parts().Election.Leading(); ok {
 			t.Error("it leads beyond its lease")
 		}
-		news = d.C.Rooms().Election.Changed()
+		news = d.C.Parts().Election.Changed()
 	})
 	d.Pass(election.DefaultBeat)
 	for range 3 {
-		d.C.Rooms().Election.Step(ctx)
+		d.C.Parts().Election.Step(ctx)
 		d.Pass(election.DefaultBeat)
 	}
 	d.Store.Intercept(nil)
-	if again, _, ok := d.C.Rooms().Election.Leading(); !ok || again != term {
+	if again, _, ok := d.C.Parts().Election.Leading(); !ok || again != term {
 		t.Fatalf("it leads under %d: %v, want %d", again, ok, term)
 	}
 	select {
@@ -147,7 +147,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 						return false
 					}
 					next.Store(nil)
-					d.C.Rooms().Election.LookAgain()
+					d.C.Parts().Election.LookAgain()
 					return true
 				}
 				d.Alter = func(c *coordinator.Config) {
@@ -159,12 +159,12 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 				coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
 				d.Store.Intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == election.BeatKey && at("beats") {
-						d.C.Rooms().Head.Put(d.C.Rooms().Head.State(), time.Time{})
+						d.C.Parts().Head.Put(d.C.Parts().Head.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- d.C.Rooms().Election.Run(ctx) }()
+				go func() { ended <- d.C.Parts().Election.Run(ctx) }()
 				defer func() {
 					cancel()
 					if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -178,7 +178,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					reads.Store(0)
 					next.Store(&tc.busy)
 					if tc.busy == "reads" {
-						d.C.Rooms().Election.LookAgain()
+						d.C.Parts().Election.LookAgain()
 					} else {
 						time.Sleep(3 * election.DefaultBeat)
 					}
@@ -241,7 +241,7 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	coordinatortest.WantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
-		if told := f.C.Rooms().Publication.View().State.Value.Addresses(); len(told) != 3 ||
+		if told := f.C.Parts().Publication.View().State.Value.Addresses(); len(told) != 3 ||
 			!slices.Contains(told, leader.Addr) {
 			t.Errorf("members are told of %v", told)
 		}
@@ -324,20 +324,20 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d.Joined("n1")
 	coordinatortest.FollowMembers(d, d.C)
 	s := d.State()
-	term, condition, ok := d.C.Rooms().Election.Leading()
+	term, condition, ok := d.C.Parts().Election.Leading()
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
 	gather := func() { d.Store.Write(owner.Prefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
-			_, err := d.C.Rooms().Publication.Publish(ctx, s, publication.NewPublisher())
+			_, err := d.C.Parts().Publication.Publish(ctx, s, publication.NewPublisher())
 			return err
 		},
-		"end of a rotation": func(ctx context.Context) error { return d.C.Rooms().Trust.FollowRotation(ctx, s) },
+		"end of a rotation": func(ctx context.Context) error { return d.C.Parts().Trust.FollowRotation(ctx, s) },
 		"gathered shares": func(ctx context.Context) error {
 			gather()
-			return d.C.Rooms().Secrets.OwnerRecovery.Drop(ctx,
+			return d.C.Parts().Secrets.OwnerRecovery.Drop(ctx,
 				s)
 		},
 	}
@@ -366,7 +366,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		})
 	}
 	// A former leader writes nothing of the kind.
-	d.C.Rooms().Election.Deposed(store.Revision(term))
+	d.C.Parts().Election.Deposed(store.Revision(term))
 	for name, write := range writes {
 		d.Store.Intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.Put,
@@ -379,7 +379,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		}
 		d.Store.Intercept(nil)
 	}
-	for name, ch := range map[string]*record.Change{"pruning": d.C.Rooms().Election.NewChange(s)} {
+	for name, ch := range map[string]*record.Change{"pruning": d.C.Parts().Election.NewChange(s)} {
 		if _, err := ch.Commit(t.Context()); !errors.Is(err, election.ErrNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
@@ -391,7 +391,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *coordinatortest.Fleet) string {
-		entry, err := f.C.Rooms().Self.Admits(f.C.Rooms().Head.State().Manifest)
+		entry, err := f.C.Parts().Self.Admits(f.C.Parts().Head.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -462,7 +462,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	}
 	end := time.Now().Add(coordinatortest.LeadPatience)
 	for _, f := range all {
-		for _, _, ok := f.C.Rooms().Election.Leading(); ok; _, _, ok = f.C.Rooms().Election.Leading() {
+		for _, _, ok := f.C.Parts().Election.Leading(); ok; _, _, ok = f.C.Parts().Election.Leading() {
 			if time.Now().After(end) {
 				t.Fatal("it still leads")
 			}
@@ -549,11 +549,11 @@ func TestWallClocksElectNobody(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(
 			election.DefaultBeat / 10) {
-			if now, _, ok := leader.C.Rooms().Election.Leading(); !ok || now != term {
+			if now, _, ok := leader.C.Parts().Election.Leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
 			for _, f := range others {
-				if _, _, ok := f.C.Rooms().Election.Leading(); ok {
+				if _, _, ok := f.C.Parts().Election.Leading(); ok {
 					t.Fatalf("%s: another one leads", when)
 				}
 			}
@@ -578,13 +578,13 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatortest.CoordinatorsWith(t, nil, longLease)
 	leader, term, others := coordinatortest.AwaitLeader(t, all...)
-	s := leader.C.Rooms().Head.State()
+	s := leader.C.Parts().Head.State()
 	unready := func() {
-		leader.C.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-		leader.C.Rooms().Head.Put(leader.C.Rooms().Head.State(), time.Time{})
+		leader.C.Parts().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
+		leader.C.Parts().Head.Put(leader.C.Parts().Head.State(), time.Time{})
 	}
 	unready()
-	if _, _, ok := leader.C.Rooms().Election.Leading(); ok {
+	if _, _, ok := leader.C.Parts().Election.Leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
 	// One that is ready again before it handed over leads on, so it does not come to that.
@@ -630,12 +630,12 @@ func TestLeaderAfterAReseed(t *testing.T) {
 func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, "")
 	c := d.C
-	if got := c.Rooms().Election.Findings(); got != nil {
+	if got := c.Parts().Election.Findings(); got != nil {
 		t.Errorf("findings while somebody leads: %v", got)
 	}
 	wants := func(what, want string) {
 		t.Helper()
-		got := c.Rooms().Election.Findings()
+		got := c.Parts().Election.Findings()
 		if len(got) == 0 != (want == "") || len(got) > 0 && (got[0].GetCode() != string(errcode.NobodyLeads) ||
 			!strings.Contains(got[0].GetSummary(), want)) {
 			t.Errorf("%s: %v, want %q", what, got, want)
@@ -643,10 +643,10 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
 	d.Pass(election.NobodyAfter)
-	c.Rooms().Election.Step(t.Context())
+	c.Parts().Election.Step(t.Context())
 	wants("for a short while", "")
 	d.Lapse()
-	c.Rooms().Election.Step(t.Context())
+	c.Parts().Election.Step(t.Context())
 	wants("for longer", "none that is ready can reach the store")
 	d.Store.SetDown(nil)
 	w, err := d.State().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
@@ -654,9 +654,9 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d.Store.Write(election.TermKey, w.Value)
 	for range 8 { // the store is asked again once it may be back
 		d.Pass(election.DefaultLease)
-		c.Rooms().Election.Step(t.Context())
+		c.Parts().Election.Step(t.Context())
 	}
-	if l := c.Rooms().Election.Message(); l.GetEnrolmentKey() != "another" {
+	if l := c.Parts().Election.Message(); l.GetEnrolmentKey() != "another" {
 		t.Errorf("%v leads", l)
 	}
 	wants("somebody leads elsewhere", "")

@@ -16,7 +16,7 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 	preview := func(extra string) *fealtyv1.PreviewManifestResponse {
 		t.Helper()
 		resp, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
-			d.C.Rooms().Moves.Manifests.RegisterServices).PreviewManifest(
+			d.C.Parts().Moves.Manifests.RegisterServices).PreviewManifest(
 			t.Context(),
 			&fealtyv1.PreviewManifestRequest{Manifest: d.Manifest(extra)})
 		if err != nil {

@@ -28,7 +28,7 @@ func TestManySigners(t *testing.T) {
 	}
 	m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "\"}]\nadmit",
 		"\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), true); err != nil {
+	if _, err := d.C.Parts().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), true); err != nil {
 		t.Fatal(err)
 	}
 	if phase, reason := d.C.Phase(); phase != "ready" {

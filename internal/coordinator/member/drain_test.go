@@ -111,11 +111,11 @@ func TestDrainRefusals(t *testing.T) {
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.C.Rooms().Membership.Live().Opened(d.Joined(name).ID, "")
+		d.C.Parts().Membership.Live().Opened(d.Joined(name).ID, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -150,11 +150,11 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	d.Joined("a")
 	coordinatortest.DrainAt(d, t, "a")
 	rec := d.Record(identity.Data, "a")
-	d.C.Rooms().Membership.Roster().Put(rec.Value, rec.Version)
-	if n := d.C.Rooms().Membership.Roster().Count(identity.Data); n != 0 {
+	d.C.Parts().Membership.Roster().Put(rec.Value, rec.Version)
+	if n := d.C.Parts().Membership.Roster().Count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.C.Rooms().Membership.Roster().VisibleTo(rec.Value, 10)
+	got := d.C.Parts().Membership.Roster().VisibleTo(rec.Value, 10)
 	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
@@ -171,25 +171,25 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	}{
 		{"silent", func(*testing.T, *coordinatortest.Desk, *coordinatortest.Machine) {}, false, ""},
 		{"connected", func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
-			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			d.C.Parts().Membership.Live().Opened(a.ID, "")
 		}, false,
 			errcode.MemberInContact},
 		{"connected, forced",
 			func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
-				d.C.Rooms().Membership.Live().Opened(a.ID, "")
+				d.C.Parts().Membership.Live().Opened(a.ID, "")
 			}, true,
 			""},
 		{"connected, draining", func(t *testing.T, d *coordinatortest.Desk,
 			a *coordinatortest.Machine) {
-			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			d.C.Parts().Membership.Live().Opened(a.ID, "")
 			coordinatortest.DrainAt(d, t, "a")
 		}, false, ""},
 		{"connected, replacing", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
-			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			d.C.Parts().Membership.Live().Opened(a.ID, "")
 			coordinatortest.ReplaceAt(d, t, identity.Data, "a")
 		}, false, ""},
 		{"connected, banned", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
-			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			d.C.Parts().Membership.Live().Opened(a.ID, "")
 			coordinatortest.BanAt(d, t, identity.Data, "a")
 		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
@@ -202,12 +202,12 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"coordinator just started", func(_ *testing.T, d *coordinatortest.Desk,
 			_ *coordinatortest.Machine) {
-			d.C.Rooms().Membership.Listens(d.Clock())
+			d.C.Parts().Membership.Listens(d.Clock())
 		}, false, errcode.MemberInContact},
 		{"coordinator just started, member expired", func(_ *testing.T, d *coordinatortest.Desk,
 			_ *coordinatortest.Machine) {
 			d.Advance(26 * time.Hour)
-			d.C.Rooms().Membership.Listens(d.Clock())
+			d.C.Parts().Membership.Listens(d.Clock())
 		}, false, ""},
 		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *coordinatortest.Desk,
 			a *coordinatortest.Machine) {
@@ -246,7 +246,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			if gone := !d.Record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.C.Rooms().Bundle.View().Bundle.Banned(a.ID, coordinatortest.KeyOf(t, a.Key)) {
+			if tc.want == "" && !d.C.Parts().Bundle.View().Bundle.Banned(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 				t.Fatal("its key is not banned")
 			}
 		})
@@ -266,18 +266,18 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *coordinatortest.Desk, lasts time.Duration) {
 	t.Helper()
-	coordinatortest.WantOnly(t, "recovery mode", d.C.Rooms().Moves.Succession.Adopt(t.Context(),
+	coordinatortest.WantOnly(t, "recovery mode", d.C.Parts().Moves.Succession.Adopt(t.Context(),
 		authority.Recovering(d.State(), errors.New("the keeper is away"))), "")
 	d.Advance(lasts)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.WantPhase(d, "ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.
 func reported(d *coordinatortest.Desk, id identity.ID) {
-	d.C.Rooms().Membership.Live().Opened(id, "")
-	d.C.Rooms().Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.Clock())
-	d.C.Rooms().Membership.Live().Closed(id, nil, true)
+	d.C.Parts().Membership.Live().Opened(id, "")
+	d.C.Parts().Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.Clock())
+	d.C.Parts().Membership.Live().Closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -388,7 +388,7 @@ func TestRacesOverAMember(t *testing.T) {
 						coordinatortest.DrainAt(d, t, "a")
 					}
 					if from.contact {
-						d.C.Rooms().Membership.Live().Opened(m.ID, "")
+						d.C.Parts().Membership.Live().Opened(m.ID, "")
 					}
 					nextA, nextB := *d.Machine(), *d.Machine()
 					keyOwn, keyA, keyB := coordinatortest.KeyOf(t, own.Key), coordinatortest.KeyOf(t, nextA.Key),

@@ -79,9 +79,9 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
-	live := coordinatortest.Served[fealtyv1.LiveServiceServer](b.C.Rooms().Membership.RegisterServices)
-	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.C.Rooms().Bundle.View().Epoch,
-		ConfigVersion: b.C.Rooms().Bundle.View().Version + 1}
+	live := coordinatortest.Served[fealtyv1.LiveServiceServer](b.C.Parts().Membership.RegisterServices)
+	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.C.Parts().Bundle.View().Epoch,
+		ConfigVersion: b.C.Parts().Bundle.View().Version + 1}
 	if resp, err := live.GetEnded(f.Context(), ahead); err == nil {
 		t.Errorf("a coordinator that has not heard of the ban answered %v", resp)
 	}

@@ -64,7 +64,7 @@ func TestMembersComeInPages(t *testing.T) {
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
 	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+		resp, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 		coordinatortest.WantOnly(t, "status", err, "")
 		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
@@ -105,7 +105,7 @@ func TestMembersComeInPages(t *testing.T) {
 		_, err := d.Members().ListMembers(t.Context(), tc)
 		coordinatortest.WantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err,
 			errcode.RequestField)
-		_, err = d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+		_, err = d.C.Parts().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
 		coordinatortest.WantOnly(t, "the same of a status", err, errcode.RequestField)
 	}
@@ -169,7 +169,7 @@ func TestPagesUnderChange(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
-	d.C.Rooms().Membership.Live().Opened(a.ID, "")
+	d.C.Parts().Membership.Live().Opened(a.ID, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long,
 		AutonomousUntil: timestamppb.New(d.Clock().Add(1000 * time.Hour)),
@@ -179,7 +179,7 @@ func TestReportsAreBounded(t *testing.T) {
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
 	version := d.Record(identity.Data, "a").Version
-	d.C.Rooms().Membership.Live().Reported(a.ID, report, d.Clock())
+	d.C.Parts().Membership.Live().Reported(a.ID, report, d.Clock())
 	resp, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
@@ -198,7 +198,7 @@ func TestReportsAreBounded(t *testing.T) {
 			live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.Clock().Add(time.Hour)), "degraded.max"
-	d.C.Rooms().Membership.Live().Reported(a.ID, report, d.Clock())
+	d.C.Parts().Membership.Live().Reported(a.ID, report, d.Clock())
 	resp, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "get", err, "")
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.Clock().Add(time.Hour)) ||
@@ -231,7 +231,7 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 			"GetStatus": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := d.C.Rooms().Shown.Status.GetStatus(
+				resp, err := d.C.Parts().Shown.Status.GetStatus(
 					t.Context(),
 					&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 				coordinatortest.WantOnly(t, "status", err, "")

@@ -20,7 +20,7 @@ func TestStateOfABannedMember(t *testing.T) {
 		t.Helper()
 		list, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
 		coordinatortest.WantOnly(t, "list", err, "")
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, "status", err, "")
 		for name, state := range want {
 			one, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: name})

@@ -30,7 +30,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	at := func(f *coordinatortest.Fleet) func(peer.Record) bool {
-		head := f.C.Rooms().Head.State().Head.Hash
+		head := f.C.Parts().Head.State().Head.Hash
 		return func(r peer.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	coordinatortest.AwaitReplica(f, at(f))
@@ -81,9 +81,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	coordinatortest.AwaitReplica(r, func(r peer.Record) bool { return r.Phase == "ready" })
 	coordinatortest.AwaitReplica(f, func(r peer.Record) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.Kill()
-	mine, err := peer.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	mine, err := peer.Key(f.C.Parts().Self.PrivateKey().Public().(ed25519.PublicKey))
 	coordinatortest.WantOnly(t, "key", err, "")
-	its, err := peer.Key(r.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	its, err := peer.Key(r.C.Parts().Self.PrivateKey().Public().(ed25519.PublicKey))
 	coordinatortest.WantOnly(t, "key", err, "")
 	genuine, err := f.Store.Get(t.Context(), its)
 	coordinatortest.WantOnly(t, "read", err, "")
@@ -104,7 +104,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(t.Context(), f.C.Rooms().Head.State().Manifest)
+		all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(t.Context(), f.C.Parts().Head.State().Manifest)
 		coordinatortest.WantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -120,7 +120,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}{
 		{"as it was", its, genuine.Value, both},
 		{"signed by it again", its, again(func(r *peer.Record) { r.Name = "somebody-else" },
-			r.C.Rooms().Self.PrivateKey()),
+			r.C.Parts().Self.PrivateKey()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*peer.Record) {}, stranger), one},
@@ -129,16 +129,16 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 			again(func(r *peer.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 				stranger), both},
 		{"an address that is none", its, again(func(r *peer.Record) { r.Addresses = []string{"host"} },
-			r.C.Rooms().Self.PrivateKey()), one},
+			r.C.Parts().Self.PrivateKey()), one},
 		{"too many addresses", its,
 			again(func(r *peer.Record) { r.Addresses = slices.Repeat([]string{"h:1"}, peer.MaxAddrs+1) },
-				r.C.Rooms().Self.PrivateKey()), one},
+				r.C.Parts().Self.PrivateKey()), one},
 		{"a phase that is none", its, again(func(r *peer.Record) { r.Phase = "\x1b[31m" },
-			r.C.Rooms().Self.PrivateKey()), one},
+			r.C.Parts().Self.PrivateKey()), one},
 		{"too large", its, again(func(r *peer.Record) { r.Name = strings.Repeat("x", peer.MaxBytes) },
-			r.C.Rooms().Self.PrivateKey()), one},
+			r.C.Parts().Self.PrivateKey()), one},
 		{"a key of low order", its, again(func(r *peer.Record) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.C.Rooms().Self.PrivateKey()), one},
+			r.C.Parts().Self.PrivateKey()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
@@ -165,19 +165,19 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		stranger))
 	put(peer.Prefix+"rubbish", []byte("rubbish"))
 	coordinatortest.AwaitLeader(t, f) // who leads drops them, and the other one may have led until it was killed
-	s := f.C.Rooms().Head.State()
-	coordinatortest.WantOnly(t, "prune", f.C.Rooms().Announcement.Drop(t.Context(), s, f.Clock()), "")
+	s := f.C.Parts().Head.State()
+	coordinatortest.WantOnly(t, "prune", f.C.Parts().Announcement.Drop(t.Context(), s, f.Clock()), "")
 	if got := coordinatortest.Keys(f, peer.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine,
 		its}))) {
 		t.Errorf("left are %v", got)
 	}
 	week := f.Clock().Add(status.Retention + time.Hour)
-	coordinatortest.WantOnly(t, "prune", f.C.Rooms().Announcement.Drop(t.Context(), s, week), "")
+	coordinatortest.WantOnly(t, "prune", f.C.Parts().Announcement.Drop(t.Context(), s, week), "")
 	if got := coordinatortest.Keys(f, peer.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *peer.Record) { r.Stopped = true }, r.C.Rooms().Self.PrivateKey()))
-	coordinatortest.WantOnly(t, "prune", f.C.Rooms().Announcement.Drop(t.Context(), s, week), "")
+	put(its, again(func(r *peer.Record) { r.Stopped = true }, r.C.Parts().Self.PrivateKey()))
+	coordinatortest.WantOnly(t, "prune", f.C.Parts().Announcement.Drop(t.Context(), s, week), "")
 	if got := coordinatortest.Keys(f, peer.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
@@ -228,7 +228,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
 	if _, err := (coordinatortest.Served[fealtyv1.CoordinatorServiceServer](
-		d.C.Rooms().Peers.RegisterServices)).ForgetCoordinator(
+		d.C.Parts().Peers.RegisterServices)).ForgetCoordinator(
 		t.Context(),
 		&fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
 		t.Errorf("one that is not told of any more is forgotten: %v", err)
@@ -249,7 +249,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.NewFleet(t, nil)
-	if err := f.C.Rooms().Announcement.Announce(t.Context(), false); err != nil {
+	if err := f.C.Parts().Announcement.Announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := coordinatortest.Keys(f, ""); len(got) > 0 {

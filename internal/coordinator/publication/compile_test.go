@@ -190,7 +190,7 @@ func TestBases(t *testing.T) {
 	}
 	t.Run("a renewal is of the same base", func(t *testing.T) {
 		d.Advance(publication.HeaderLife / 2)
-		if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
+		if err := d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 			t.Fatal(err)
 		}
 		_, next := at()
@@ -251,7 +251,7 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 		coordinatortest.MustPut(d, route("acme", "path /new"))
 		return nil
 	})
-	if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published what was overtaken: %v", err)
 	}
 	p := coordinatortest.MustPublish(d, b)
@@ -280,11 +280,11 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 	}
 	d.Faults.Arm("publish.before-commit", churn)
 	for tries := 0; ; tries++ {
-		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
+		if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
-		if _, ok := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/later")); ok {
+		if _, ok := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/later")); ok {
 			break
 		}
 		if tries == 5 {
@@ -323,12 +323,12 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	coordinatortest.JoinedAs(d, "acme", "later")
 	coordinatortest.FollowMembers(d, d.C)
 	for range 3 {
-		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
+		if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
-	p := d.C.Rooms().Publication.View()
+	p := d.C.Parts().Publication.View()
 	if h := coordinatortest.Given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
 		h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile gets %v", h)
@@ -342,7 +342,7 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("%s changed", scope)
 		}
 	}
-	if _, err := d.C.Rooms().Desired.Read(t.Context(), s, true); err != nil {
+	if _, err := d.C.Parts().Desired.Read(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
 	p = coordinatortest.MustPublish(d, b)
@@ -366,7 +366,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 			if restart {
 				d.Restart()
 				b = publication.NewPublisher()
-			} else if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(
+			} else if _, err := d.C.Parts().Desired.Read(t.Context(), d.State(), true); !errors.Is(
 				err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
@@ -384,7 +384,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 				t.Errorf("who joins gets %v", h)
 			}
 			d.Advance(publication.HeaderLife / 2) // and its node_runtime is renewed
-			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
+			if err := d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 				t.Fatal(err)
 			}
 			if got, before := coordinatortest.Given(t, d, coordinatortest.MustPublish(d, b), "acme"), coordinatortest.Given(t, d, was,
@@ -407,12 +407,12 @@ func TestCrashWhilePublishing(t *testing.T) {
 			coordinatortest.MustPut(d, route("acme", "path /new"))
 			killed := errors.New("killed")
 			d.Faults.Fail(at, killed)
-			if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, killed) {
+			if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
 			d.Faults.Disarm(at)
 			d.Restart()
-			p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+			p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 			if err != nil || p.Broken {
 				t.Fatalf("it is left broken (%v)", err)
 			}
@@ -444,8 +444,8 @@ func TestReplicasCompileTheSame(t *testing.T) {
 	defer other.Close()
 	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.TenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+			other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.JoinedAs(d, "acme", "acme")
 	coordinatortest.JoinedAs(d, "globex", "globex")
 	coordinatortest.MustPut(d, "kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: "+
@@ -457,7 +457,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		for range 3 {
 			for _, c := range []*coordinator.Coordinator{d.C, other} {
 				coordinatortest.FollowMembers(d, c)
-				if _, err := c.Rooms().Desired.Read(t.Context(), c.Rooms().Head.State(), false); err != nil {
+				if _, err := c.Parts().Desired.Read(t.Context(), c.Parts().Head.State(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := coordinatortest.PublishAll(d, c, publishers[c]); err != nil {
@@ -472,7 +472,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		if a, b := turn(), turn(); a != b {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
-		a, b := d.C.Rooms().Publication.View(), other.Rooms().Publication.View()
+		a, b := d.C.Parts().Publication.View(), other.Parts().Publication.View()
 		if a.Tree.Root() != b.Tree.Root() || a.State.Version != b.State.Version {
 			t.Fatal("they serve different roots")
 		}
@@ -656,8 +656,8 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	coordinatortest.MustPublish(d, b) // it may not have been looked at before
 	concerned := func() []string {
 		coordinatortest.FollowMembers(d, d.C)
-		p := d.C.Rooms().Publication.View()
-		b.Collect(d.C.Rooms().Publication, d.State(), d.C.Rooms().Bundle.View(), p, p.State.Value.Addresses(),
+		p := d.C.Parts().Publication.View()
+		b.Collect(d.C.Parts().Publication, d.State(), d.C.Parts().Bundle.View(), p, p.State.Value.Addresses(),
 			d.Clock())
 		return b.Concerned()
 	}
@@ -801,7 +801,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		{internalsnapshot.RevokedStorage, "acme-store", `"acme-store":`},
 		{internalsnapshot.RevokedPermission, "continue_services", ""},
 	} {
-		if tc.gone != "" && !has(d.C.Rooms().Publication.View(), tc.gone) {
+		if tc.gone != "" && !has(d.C.Parts().Publication.View(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
 		}
 		p := revoke(tc.kind, tc.name)
@@ -812,7 +812,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if f := coordinatortest.FindingsAt(d, t, errcode.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
 		t.Errorf("findings %v", f)
 	}
-	if _, ok := coordinatortest.Given(t, d, d.C.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
+	if _, ok := coordinatortest.Given(t, d, d.C.Parts().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
 	p := revoke(internalsnapshot.RevokedRole, "data/globex/egress")

@@ -74,7 +74,7 @@ func TestGenerationsAreWhole(t *testing.T) {
 		if !state {
 			ahead, swept = ahead+contents, swept+deleted
 		}
-		p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+		p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 		if err != nil || p.Broken || len(p.Headers) != len(d.Store.Keys(publication.HeaderPrefix)) {
 			t.Errorf("%d headers of %d are read after %d puts and %d deletes (%v)", len(p.Headers),
 				len(d.Store.Keys(publication.HeaderPrefix)), len(tx.Put), len(tx.Delete), err)
@@ -111,7 +111,7 @@ func TestCrashOnTheWay(t *testing.T) {
 			}
 			d.Faults.Disarm(at)
 			d.Restart()
-			p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+			p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 			if err != nil || !p.Serves() {
 				t.Fatalf("it is left broken (%v)", err)
 			}
@@ -126,7 +126,7 @@ func TestCrashOnTheWay(t *testing.T) {
 
 // coordinator2 is the entry of another coordinator.
 func coordinator2(c *coordinator.Coordinator) string {
-	return fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", c.Rooms().Self.EnrolmentKey())
+	return fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", c.Parts().Self.EnrolmentKey())
 }
 
 // twoDesks is a desk with another coordinator beside it, and a crowd that nobody was told of.
@@ -139,7 +139,7 @@ func twoDesks(t *testing.T) (*coordinatortest.Desk, *coordinator.Coordinator) {
 	}
 	t.Cleanup(func() { other.Close() })
 	coordinatortest.WantOnly(t, "set", d.Set(ownEntries("ingress")+coordinator2(other)), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+	other.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.MustPublish(d, publication.NewPublisher())
 	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
 	coordinatortest.MustPublish(d, publication.NewPublisher()) // both know this one
@@ -168,7 +168,7 @@ func TestContentsOfAnEndedTerm(t *testing.T) {
 	}
 	coordinatortest.FollowMembers(d, other)
 	coordinatortest.WantOnlyNil(t, coordinatortest.PublishAll(d, other, publication.NewPublisher()))
-	coordinatortest.WantWholeAt(d, t, other.Rooms().Publication.View())
+	coordinatortest.WantWholeAt(d, t, other.Parts().Publication.View())
 }
 
 // One that is late with its commit names nothing that was swept meanwhile, and sweeps nothing that
@@ -183,7 +183,7 @@ func TestSweepWhilePublishing(t *testing.T) {
 			if at == "publish.before-sweep" {
 				coordinatortest.MustPublish(d, b)
 				coordinatortest.WantOnly(t, "set", d.Set(ownEntries("egress")+coordinator2(other)), "")
-				other.Rooms().Moves.Succession.Look(t.Context())
+				other.Parts().Moves.Succession.Look(t.Context())
 			}
 			met := false
 			d.Faults.Arm(at, func() error {
@@ -195,7 +195,7 @@ func TestSweepWhilePublishing(t *testing.T) {
 			if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, store.ErrConflict) || !met {
 				t.Fatalf("one that is late: %v", err)
 			}
-			coordinatortest.WantWholeAt(d, t, other.Rooms().Publication.View())
+			coordinatortest.WantWholeAt(d, t, other.Parts().Publication.View())
 			coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
 		})
 	}
@@ -241,7 +241,7 @@ func TestSweepThatComesLate(t *testing.T) {
 		t.Fatalf("a sweep of %d whose answer is lost: %v", len(late.Delete), err)
 	}
 	d.Store.Intercept(nil)
-	term, _, _ := d.C.Rooms().Election.Leading()
+	term, _, _ := d.C.Parts().Election.Leading()
 	crowdIs(d, record.Active, some)
 	came := false
 	d.Faults.Arm("publish.after-contents", func() error {
@@ -250,11 +250,11 @@ func TestSweepThatComesLate(t *testing.T) {
 		return nil
 	})
 	p := coordinatortest.MustPublish(d, publication.NewPublisher())
-	if now, _, _ := d.C.Rooms().Election.Leading(); now != term || !came {
+	if now, _, _ := d.C.Parts().Election.Leading(); now != term || !came {
 		t.Fatalf("term %d, and then %d; the sweep came: %v", term, now, came)
 	}
 	coordinatortest.WantWholeAt(d, t, p)
-	if got, err := d.C.Rooms().Publication.Load(t.Context(), d.State()); err != nil || got.Broken {
+	if got, err := d.C.Parts().Publication.Load(t.Context(), d.State()); err != nil || got.Broken {
 		t.Errorf("it is read as broken (%v)", err)
 	}
 }
@@ -287,20 +287,20 @@ func TestGroupsTakeTurns(t *testing.T) {
 	d.Lead(d.C)
 	for more := true; more; {
 		var err error
-		if more, err = d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil {
+		if more, err = d.C.Parts().Publication.Publish(t.Context(), d.State(), b); err != nil {
 			t.Fatal(err)
 		}
 		for i := range groups {
-			if d.C.Rooms().Publication.View() == nil {
+			if d.C.Parts().Publication.View() == nil {
 				break // it is the first write of all
 			}
-			given[len(d.C.Rooms().Publication.View().Of(identity.Data, fmt.Sprintf("n%04d", i)))] = true
+			given[len(d.C.Parts().Publication.View().Of(identity.Data, fmt.Sprintf("n%04d", i)))] = true
 		}
 	}
 	if delete(given, 0); len(given) != 1 {
 		t.Errorf("a member was told something before its group was: %v headers", given)
 	}
-	was := d.C.Rooms().Publication.View().State.Value.Generation
+	was := d.C.Parts().Publication.View().State.Value.Generation
 	for i := range 10 {
 		coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", i))
 		if i == 3 {
@@ -308,15 +308,15 @@ func TestGroupsTakeTurns(t *testing.T) {
 				member(fmt.Sprintf("late%02d", n), groups-1)
 			}
 		}
-		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil {
+		if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, _ := runtimes(d.C.Rooms().Publication.View()); n != groups+crowd {
+	if n, _ := runtimes(d.C.Parts().Publication.View()); n != groups+crowd {
 		t.Errorf("%d of %d members that came meanwhile were told something", n-groups, crowd)
 	}
 	late := 0
-	for _, h := range d.C.Rooms().Publication.View().Headers {
+	for _, h := range d.C.Parts().Publication.View().Headers {
 		if h.Scope == snapshot.ScopeQoSPolicy && h.Header.ConfigVersion <= was {
 			late++
 		}

@@ -27,7 +27,7 @@ func TestPublishDir(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir = dir })
 	joined := f.Member("db-1")
 	id := joined.ID
-	state := f.C.Rooms().Head.State()
+	state := f.C.Parts().Head.State()
 	p := publishedFor(f, id)
 	subject := p.Header.Subject
 	var tree *mirror.Tree
@@ -126,7 +126,7 @@ func publishedFor(f *coordinatortest.Fleet, id identity.ID) publication.Publishe
 	f.T.Helper()
 	var out publication.Published
 	wait.Until(f.T, "the member's node_runtime is published", func() bool {
-		p := f.C.Rooms().Publication.View()
+		p := f.C.Parts().Publication.View()
 		if !p.Serves() {
 			return false
 		}

@@ -62,7 +62,7 @@ func TestPublish(t *testing.T) {
 		t.Fatalf("content %+v", content)
 	}
 	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes ||
-		record.Revocations != d.C.Rooms().Bundle.View().Revocations {
+		record.Revocations != d.C.Parts().Bundle.View().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
 	if _, n := runtimes(first); n != 1 || len(d.Store.Keys(publication.ContentPrefix)) != 1+poolScopes {
@@ -97,7 +97,7 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a record is renewed before it is stale", func(t *testing.T) {
-		was := d.C.Rooms().Publication.View()
+		was := d.C.Parts().Publication.View()
 		d.Advance(publication.Renew)
 		p := coordinatortest.MustPublish(d, b)
 		v := ra.MustRead(d, p)
@@ -111,7 +111,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
 		d.Advance(publication.HeaderLife / 2)
-		if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
+		if err := d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 			t.Fatal(err)
 		}
 		ra.Follow(d)
@@ -124,7 +124,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		coordinatortest.BanAt(d, t, identity.Data, "m")
 		p := coordinatortest.MustPublish(d, b)
-		if p.State.Value.Revocations != d.C.Rooms().Bundle.View().Revocations.String() {
+		if p.State.Value.Revocations != d.C.Parts().Bundle.View().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -148,7 +148,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
 		i, _ := coordinatortest.MustPublish(d, b).Find(publication.RuntimePath("data/a"))
-		was := d.C.Rooms().Publication.View().Headers[i].Header.ConfigVersion
+		was := d.C.Parts().Publication.View().Headers[i].Header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
@@ -185,7 +185,7 @@ func TestPublish(t *testing.T) {
 			len(d.Store.Keys(publication.ContentPrefix)) != 0 {
 			t.Fatalf("headers %v", p.Headers)
 		}
-		if _, err := ra.Read(d, d.C.Rooms().Publication.View()); err == nil {
+		if _, err := ra.Read(d, d.C.Parts().Publication.View()); err == nil {
 			t.Fatal("it is still told something")
 		}
 	})
@@ -305,8 +305,8 @@ func TestPublicationIsRepaired(t *testing.T) {
 			publication.HeaderPrefix + "node_runtime/data/a", publication.HeaderPrefix + "node_runtime/node/data/"} {
 			s := d.State()
 			ch := s.Records.NewChange(s.HeadVersion)
-			i, _ := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/a"))
-			ch.Write(key, d.C.Rooms().Publication.View().Headers[i].Header)
+			i, _ := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/a"))
+			ch.Write(key, d.C.Parts().Publication.View().Headers[i].Header)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -412,12 +412,12 @@ func TestContestedMember(t *testing.T) {
 			tc.do(d, a)
 			b := publication.NewPublisher()
 			for range 2 {
-				if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
+				if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 					store.ErrConflict) {
 					t.Fatal(err)
 				}
 			}
-			p := d.C.Rooms().Publication.View()
+			p := d.C.Parts().Publication.View()
 			if c, _ := z.MustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 				t.Fatalf("the other has %+v", c)
 			}
@@ -438,11 +438,11 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	}
 	defer other.Close()
 	both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
-		fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-	if _, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(both)), true); err != nil {
+		fmt.Sprintf(`match: ["key:%s", "key:`, other.Parts().Self.EnrolmentKey()), 1)
+	if _, err := d.C.Parts().Moves.Manifests.Set(t.Context(), d.Request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
-	other.Rooms().Moves.Succession.Look(t.Context())
+	other.Parts().Moves.Succession.Look(t.Context())
 	d.Joined("a")
 	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 		other: publication.NewPublisher()}
@@ -454,12 +454,12 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		generations = append(generations, d.C.Rooms().Publication.View().State.Value.Generation)
+		generations = append(generations, d.C.Parts().Publication.View().State.Value.Generation)
 	}
 	if generations[2] != generations[3] {
 		t.Fatalf("they go on publishing against each other: generations %v", generations)
 	}
-	if got := d.C.Rooms().Publication.View().State.Value.Addresses(); len(got) != 2 {
+	if got := d.C.Parts().Publication.View().State.Value.Addresses(); len(got) != 2 {
 		t.Fatalf("named are %v", got)
 	}
 }
@@ -477,8 +477,8 @@ func TestRepairInTurn(t *testing.T) {
 	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+			other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	const n = 2*store.CutOps + 7
 	crowd(d, n)
 	coordinatortest.FollowMembers(d, other)
@@ -509,12 +509,12 @@ func TestRepairInTurn(t *testing.T) {
 		for range 8 {
 			for c, b := range both {
 				d.Lead(c)
-				if _, err := c.Rooms().Publication.Publish(t.Context(), c.Rooms().Head.State(), b); err != nil {
+				if _, err := c.Parts().Publication.Publish(t.Context(), c.Parts().Head.State(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+		p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Orphans) != 0 {
 			t.Fatalf("without %s: %d headers and %d orphans after 16 turns (%v)", key, len(p.Headers),
 				len(p.Orphans), err)
@@ -560,10 +560,10 @@ func TestPublicationIsBounded(t *testing.T) {
 	var sizes []int
 	for more := true; more; {
 		var err error
-		if more, err = d.C.Rooms().Publication.Publish(t.Context(), s, b); err != nil {
+		if more, err = d.C.Parts().Publication.Publish(t.Context(), s, b); err != nil {
 			t.Fatal(err)
 		}
-		if p := d.C.Rooms().Publication.View(); p.Serves() {
+		if p := d.C.Parts().Publication.View(); p.Serves() {
 			sizes = append(sizes, len(p.Headers))
 		}
 	}
@@ -686,10 +686,10 @@ func TestPublicationsRace(t *testing.T) {
 		defer func() { _ = d.C.Close() }()
 		if err := d.Set(coordinatortest.PoolEntries + fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.Rooms().Self.EnrolmentKey())); err != nil {
+			other.Parts().Self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
-		other.Rooms().Moves.Succession.Look(context.Background())
+		other.Parts().Moves.Succession.Look(context.Background())
 		replicas := []*coordinator.Coordinator{d.C, other}
 		publishers := []*publication.Publisher{publication.NewPublisher(), publication.NewPublisher()}
 		roots := make(map[uint64]string)
@@ -731,12 +731,12 @@ func TestPublicationsRace(t *testing.T) {
 					}
 					inside = true
 					d.Lead(replicas[1-i])
-					_, _ = replicas[1-i].Rooms().Publication.Publish(context.Background(),
-						replicas[1-i].Rooms().Head.State(), publishers[1-i])
+					_, _ = replicas[1-i].Parts().Publication.Publish(context.Background(),
+						replicas[1-i].Parts().Head.State(), publishers[1-i])
 				})
 			}
 			d.Lead(replicas[i])
-			_, err := replicas[i].Rooms().Publication.Publish(context.Background(), replicas[i].Rooms().Head.State(),
+			_, err := replicas[i].Parts().Publication.Publish(context.Background(), replicas[i].Parts().Head.State(),
 				publishers[i])
 			d.Store.Intercept(nil)
 			d.Store.Lose()
@@ -744,7 +744,7 @@ func TestPublicationsRace(t *testing.T) {
 				rt.Fatal(err)
 			}
 			for _, c := range replicas {
-				see(c.Rooms().Publication.View())
+				see(c.Parts().Publication.View())
 			}
 		}
 		// In peace both come to serve the same, and a node that saw all of it goes on.
@@ -754,10 +754,10 @@ func TestPublicationsRace(t *testing.T) {
 				if err := coordinatortest.PublishAll(d, c, publishers[i]); err != nil {
 					rt.Fatal(err)
 				}
-				see(c.Rooms().Publication.View())
+				see(c.Parts().Publication.View())
 			}
 		}
-		a, b := d.C.Rooms().Publication.View(), other.Rooms().Publication.View()
+		a, b := d.C.Parts().Publication.View(), other.Parts().Publication.View()
 		if a.State.Version != b.State.Version || a.Tree.Root() != b.Tree.Root() ||
 			len(a.Headers) != joined+1+poolScopes {
 			rt.Fatalf("they serve versions %d and %d of %d headers", a.State.Version, b.State.Version, len(a.Headers))
@@ -780,8 +780,8 @@ func TestLatePublication(t *testing.T) {
 	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+			other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	d.Joined("a")
 	coordinatortest.FollowMembers(d, other)
 	b := publication.NewPublisher()
@@ -796,11 +796,11 @@ func TestLatePublication(t *testing.T) {
 		coordinatortest.FollowMembers(d, other)
 		return coordinatortest.PublishAll(d, other, publication.NewPublisher())
 	})
-	_, err = d.C.Rooms().Publication.Publish(t.Context(), d.State(), b)
-	if !errors.Is(err, store.ErrConflict) || d.C.Rooms().Publication.View() != held {
+	_, err = d.C.Parts().Publication.Publish(t.Context(), d.State(), b)
+	if !errors.Is(err, store.ErrConflict) || d.C.Parts().Publication.View() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := coordinatortest.MustPublish(d, b); p.State.Version != other.Rooms().Publication.View().State.Version {
+	if p := coordinatortest.MustPublish(d, b); p.State.Version != other.Parts().Publication.View().State.Version {
 		t.Fatal("it published again what was published")
 	}
 }
@@ -817,7 +817,7 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 		coordinatortest.RemoveAt(d, t, identity.Data, "a")
 		return nil
 	})
-	if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.C.Parts().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
 	coordinatortest.FollowMembers(d, d.C)
@@ -832,10 +832,10 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
 	stream := &coordinatortest.SentNews{Ctx: t.Context()}
-	earlier := *d.C.Rooms().Bundle.View()
+	earlier := *d.C.Parts().Bundle.View()
 	earlier.Epoch--
 	coordinatortest.MustPublish(d, publication.NewPublisher())
-	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
+	dl := d.C.Parts().Delivery.NewSender(stream, m.ID, nil)
 	dl.Delivered(&earlier)
 	if err := dl.SendPublished(t.Context()); err != nil || len(stream.Sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.Sent, err)
@@ -863,7 +863,7 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 			1)), "")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.C.Rooms().Trust.Follow(ctx, before) }()
+		go func() { ended <- d.C.Parts().Trust.Follow(ctx, before) }()
 		time.Sleep(trust.PollPause)
 		synctest.Wait()
 		if len(ended) != 0 {
@@ -885,17 +885,17 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		d.Lapse()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.C.Rooms().Publication.Follow(ctx, d.State()) }()
+		go func() { ended <- d.C.Parts().Publication.Follow(ctx, d.State()) }()
 		synctest.Wait()
 		coordinatortest.MustPut(d, coordinatortest.QosRecord) // the loop waits for more
 		synctest.Wait()
-		if _, told := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); told {
+		if _, told := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
 		}
 		began := time.Now()
 		d.Lead(d.C)
 		synctest.Wait()
-		if _, told := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); !told {
+		if _, told := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))
 		}
 		cancel()
@@ -917,7 +917,7 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go d.C.Rooms().Publication.Follow(ctx, d.State())
+		go d.C.Parts().Publication.Follow(ctx, d.State())
 		quiet := func() {
 			time.Sleep(10*publication.PollPause + time.Second)
 			synctest.Wait()

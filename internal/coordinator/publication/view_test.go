@@ -46,7 +46,7 @@ func TestLongContents(t *testing.T) {
 		t.Fatal("nothing is in parts")
 	}
 	d.Restart()
-	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	got, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestLongContentsAreRepaired(t *testing.T) {
 		for _, prefix := range []string{publication.PartPrefix, publication.IndexPrefix} {
 			spoil(d.Store.Keys(prefix)[0])
 			d.Restart()
-			got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+			got, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 			if err != nil || !got.Broken {
 				t.Errorf("%s of %s: %v, and served as if it were whole", name, prefix, err)
 			}
@@ -106,7 +106,7 @@ func TestLongContentsOfEarlierReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Restart()
-	got, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	got, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 	if err != nil || len(got.Orphans) > 0 {
 		t.Fatalf("%d orphans, %v", len(got.Orphans), err)
 	}
@@ -138,7 +138,7 @@ func TestCrashBetweenParts(t *testing.T) {
 	}
 	d.Faults.Disarm("publish.after-contents")
 	d.Restart()
-	p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
+	p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
 	if err != nil || len(p.Orphans) == 0 {
 		t.Fatalf("%d orphans, %v", len(p.Orphans), err)
 	}

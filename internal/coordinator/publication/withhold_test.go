@@ -179,7 +179,7 @@ func TestTakenAwayAtOnce(t *testing.T) {
 		{"the member is gone", 12, func(h *held) {
 			h.remove(0, 12)
 			h.Advance(time.Hour)
-			h.C.Rooms().Membership.Listens(h.Clock().Add(-time.Hour))
+			h.C.Parts().Membership.Listens(h.Clock().Add(-time.Hour))
 			coordinatortest.RemoveAt(h.Desk, h.t, identity.Data, "a")
 			coordinatortest.FollowMembers(h.Desk, h.C)
 		}, 0},

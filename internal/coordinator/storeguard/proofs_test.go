@@ -35,7 +35,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	d.C.Rooms().StoreGuard.Keep(t.Context())
+	d.C.Parts().StoreGuard.Keep(t.Context())
 	was := d.State()
 	back()
 	for key := range d.Store.Snapshot() {
@@ -47,19 +47,19 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.State(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.C.Rooms().Secrets.Keys.Memory(d.C.Rooms().Head.State()).Secrets(was.Head.Salt)
+	secrets := d.C.Parts().Secrets.Keys.Memory(d.C.Parts().Head.State()).Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.C.Rooms().Moves.Succession.StateBefore(t.Context(), was.Chain, secrets)
+	before, err := d.C.Parts().Moves.Succession.StateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.C.Rooms().Moves.Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
+	if _, err := d.C.Parts().Moves.Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
 		errcode.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
-	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+	st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
 		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(errcode.StoreWentBack) }) {
@@ -67,7 +67,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
 	asked := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](
-		d.C.Rooms().Secrets.PeerRecovery.RegisterServices))
+		d.C.Parts().Secrets.PeerRecovery.RegisterServices))
 	conn, err := coordinatortest.DialUnproven(asked)
 	coordinatortest.WantOnlyNil(t, err)
 	defer conn.Close()
@@ -83,8 +83,8 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	coordinatortest.RestoreInPlace(d, d.Store, d.Signer)
 	d.Restart()
 	s := d.State()
-	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.C.Rooms().StoreGuard.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.C.Rooms().StoreGuard.Lost())
+	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.C.Parts().StoreGuard.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.C.Parts().StoreGuard.Lost())
 	}
 }
 
@@ -130,7 +130,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := coordinatortest.Until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.C.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.C.Parts().Head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,8 +158,8 @@ func TestMemberThatClaims(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%d findings name it: %v", named, st.GetFindings())
 		}
-		if c.C.Rooms().StoreGuard.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.C.Rooms().StoreGuard.Lost())
+		if c.C.Parts().StoreGuard.Lost() != nil {
+			t.Errorf("it holds up a coordinator: %v", c.C.Parts().StoreGuard.Lost())
 		}
 	}
 	if _, now, _ := coordinatortest.AwaitLeader(t, f, r); now >= most || now < term {
@@ -189,7 +189,7 @@ func TestMemberProves(t *testing.T) {
 	f.Start()
 	f.Await(authority.Ready)
 	coordinatortest.BanIn(f, gone)
-	proof := f.C.Rooms().Bundle.View().Signed
+	proof := f.C.Parts().Bundle.View().Signed
 	f.Stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -204,19 +204,19 @@ func TestMemberProves(t *testing.T) {
 	}
 	f.Start()
 	f.Await(authority.Ready)
-	if f.C.Rooms().StoreGuard.Lost() != nil || f.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.C.Rooms().StoreGuard.Lost())
+	if f.C.Parts().StoreGuard.Lost() != nil || f.C.Parts().Bundle.Bans(gone.ID, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", f.C.Parts().StoreGuard.Lost())
 	}
 	other := coordinatortest.ReadyFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"altered": append(bytes.Clone(proof[:len(proof)-1]),
-			proof[len(proof)-1]^1), "of another cluster": other.C.Rooms().Bundle.View().Signed, "its " +
-			"own": f.C.Rooms().Bundle.View().Signed,
+			proof[len(proof)-1]^1), "of another cluster": other.C.Parts().Bundle.View().Signed, "its " +
+			"own": f.C.Parts().Bundle.View().Signed,
 	} {
 		if _, _, err := coordinatortest.Present(f, raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
-		if loss := f.C.Rooms().StoreGuard.Lost(); loss != nil {
+		if loss := f.C.Parts().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
@@ -224,7 +224,7 @@ func TestMemberProves(t *testing.T) {
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
-	if loss := f.C.Rooms().StoreGuard.Lost(); loss == nil || loss.From == "" {
+	if loss := f.C.Parts().StoreGuard.Lost(); loss == nil || loss.From == "" {
 		t.Errorf("what the cluster signed is no proof: %v", loss)
 	}
 }
@@ -237,10 +237,10 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err := coordinatortest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	old := d.C.Rooms().Bundle.View()
+	old := d.C.Parts().Bundle.View()
 	s := d.State()
 	// As an earlier release lifts it, and this one takes over.
-	in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
+	in, err := d.C.Parts().Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,12 +253,12 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.C.Rooms().Bundle.Refresh(t.Context(), s, true); err != nil {
+	if err := d.C.Parts().Bundle.Refresh(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.C.Rooms().Trust.Proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID,
+	if err := d.C.Parts().Trust.Proven(t.Context(), "somebody",
+		old.Signed); err != nil || d.C.Parts().StoreGuard.Lost() != nil || d.C.Parts().Bundle.Bans(gone.ID,
 		identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.C.Rooms().StoreGuard.Lost())
+		t.Errorf("it ended with %v, and %v is lost", err, d.C.Parts().StoreGuard.Lost())
 	}
 }

@@ -46,7 +46,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				coordinatortest.WantOnly(t, "ban", err, "")
 			} else {
 				_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
-					f.C.Rooms().Desired.RegisterServices).PutConfig(
+					f.C.Parts().Desired.RegisterServices).PutConfig(
 					f.Context(),
 					coordinatortest.PutRequest(coordinatortest.QosRecord))
 				coordinatortest.WantOnly(t, "put", err, "")
@@ -57,7 +57,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.Stop()
-			seen := f.C.Rooms().StoreGuard.Revision()
+			seen := f.C.Parts().StoreGuard.Revision()
 
 			coordinatortest.WantOnly(t, "remove the store", os.RemoveAll(dir), "")
 			coordinatortest.WantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
@@ -70,21 +70,21 @@ func TestPutBackAndGrown(t *testing.T) {
 			}
 			f.Start()
 
-			loss := f.C.Rooms().StoreGuard.Lost()
+			loss := f.C.Parts().StoreGuard.Lost()
 			switch {
 			case tc.want == "" && loss != nil:
 				t.Errorf("it is noticed now that the store %v: say so in the failure model", loss)
 			case tc.want != "" && (loss == nil || loss.Kind != tc.want):
 				t.Errorf("of what is lost it says %v, want %s", loss, tc.want)
 			}
-			if tc.bans && !f.C.Rooms().Bundle.Bans(banned, identity.KeyID{}) {
+			if tc.bans && !f.C.Parts().Bundle.Bans(banned, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
 			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
-				f.C.Rooms().Desired.RegisterServices).PutConfig(
+				f.C.Parts().Desired.RegisterServices).PutConfig(
 				f.Context(),
 				coordinatortest.PutRequest(coordinatortest.QosRecord))
 			if want := tc.want != ""; (err != nil && errcode.Of(err).Code == errcode.StoreWentBack) != want {

@@ -23,7 +23,7 @@ const everySet = "trust: mesh\n"
 // under reports whether the bundle in force believes the newest certificate of m.
 func under(d *coordinatortest.Desk, m *coordinatortest.Machine) error {
 	chain := []*x509.Certificate{m.Leaf, m.Mesh}
-	_, err := d.C.Rooms().Bundle.View().Bundle.Verify(chain, d.Clock())
+	_, err := d.C.Parts().Bundle.View().Bundle.Verify(chain, d.Clock())
 	return err
 }
 
@@ -52,12 +52,12 @@ func TestTrustMesh(t *testing.T) {
 		if err := under(d, a); err != nil {
 			t.Errorf("set %d: a certificate of before is not believed: %v", i, err)
 		}
-		if !d.C.Rooms().Delivery.Outdated(a.Leaf) {
+		if !d.C.Parts().Delivery.Outdated(a.Leaf) {
 			t.Errorf("set %d: the member is not asked to renew", i)
 		}
 		if i == 0 {
 			coordinatortest.WantOnlyNil(t, a.Renew())
-			if d.C.Rooms().Delivery.Outdated(a.Leaf) {
+			if d.C.Parts().Delivery.Outdated(a.Leaf) {
 				t.Error("the renewed member is asked to renew again")
 			}
 		}
@@ -76,14 +76,14 @@ func TestTrustMesh(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, err)
 	leaf, err := issuer.Issue(pki.Request{PublicKey: a.Key.Public(), ID: a.ID, TTL: time.Hour}, d.Clock())
 	coordinatortest.WantOnlyNil(t, err)
-	if _, err := d.C.Rooms().Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
+	if _, err := d.C.Parts().Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
 		d.Clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.Advance(s.Manifest.LongestSVIDTTL() + time.Minute)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
-	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
+	d.C.Parts().Moves.Succession.Look(t.Context())
+	coordinatortest.WantOnlyNil(t, d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true))
 	if left := bundleAt(d).MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}

@@ -32,10 +32,10 @@ func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a, lost := f.Member("a"), f.Member("b")
-	atBackup := f.C.Rooms().Bundle.View().Signed
+	atBackup := f.C.Parts().Bundle.View().Signed
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	coordinatortest.BanIn(f, lost)
-	banned := f.C.Rooms().Bundle.View().Signed
+	banned := f.C.Parts().Bundle.View().Signed
 	first, _, err := coordinatortest.Present(f, banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
@@ -43,15 +43,15 @@ func TestPresented(t *testing.T) {
 	b.Restore()
 	f.Start()
 	f.Await(authority.Ready)
-	if f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
+	if f.C.Parts().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
 	other, _ := coordinatortest.NewOwnedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]),
 			banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.C.Rooms().Bundle.View().Signed, "of another " +
-			"cluster": other.C.Rooms().Bundle.View().Signed,
+		"of before the backup": atBackup, "of after the restore": f.C.Parts().Bundle.View().Signed, "of another " +
+			"cluster": other.C.Parts().Bundle.View().Signed,
 	} {
 		if _, done, err := coordinatortest.Present(f, raw); err == nil {
 			t.Errorf("%s: %v", name, done)
@@ -61,10 +61,10 @@ func TestPresented(t *testing.T) {
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
-	if !f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
+	if !f.C.Parts().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Error("the ban is not in force")
 	}
-	if f.C.Rooms().Bundle.Bans(a.ID, identity.KeyOf(a.Chain[0])) {
+	if f.C.Parts().Bundle.Bans(a.ID, identity.KeyOf(a.Chain[0])) {
 		t.Error("somebody else is banned")
 	}
 	if _, _, err := coordinatortest.Present(f, banned); err == nil {
@@ -73,7 +73,7 @@ func TestPresented(t *testing.T) {
 	// It stays, and a person can lift it.
 	f.Restart()
 	f.Await(authority.Ready)
-	if !f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
+	if !f.C.Parts().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
 	if _, err := f.Local().Member.UnbanMember(f.Context(),
@@ -91,7 +91,7 @@ func TestPresentedAfterAnUnban(t *testing.T) {
 	coordinatortest.BanIn(f, lifted)
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	coordinatortest.BanIn(f, lost)
-	banned := f.C.Rooms().Bundle.View().Signed
+	banned := f.C.Parts().Bundle.View().Signed
 	b.Restore()
 	f.Start()
 	f.Await(authority.Ready)
@@ -102,7 +102,7 @@ func TestPresentedAfterAnUnban(t *testing.T) {
 	if _, _, err := coordinatortest.Present(f, banned); err != nil {
 		t.Fatal(err)
 	}
-	v := f.C.Rooms().Bundle.View().Bundle.BannedIDs()
+	v := f.C.Parts().Bundle.View().Bundle.BannedIDs()
 	if slices.Contains(v, lifted.ID) || !slices.Contains(v, lost.ID) {
 		t.Errorf("banned are %v; want b, and not a, whose ban was lifted after the restore", v)
 	}
@@ -117,20 +117,20 @@ func TestPresentedMeshKeys(t *testing.T) {
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	for range 2 {
 		if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](
-			f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
+			f.C.Parts().Trust.RegisterServices)).RotateMeshKey(
 			f.Context(),
 			&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shown := f.C.Rooms().Bundle.View().Signed
+	shown := f.C.Parts().Bundle.View().Signed
 	b.Restore()
 	f.Start()
 	f.Await(authority.Ready)
 	if _, done, err := coordinatortest.Present(f, shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
-	tr, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).GetTrust(
+	tr, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Parts().Trust.RegisterServices)).GetTrust(
 		f.Context(),
 		&fealtyv1.GetTrustRequest{})
 	if err != nil {
@@ -207,11 +207,11 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
-	start := f.C.Rooms().Head.State()
+	start := f.C.Parts().Head.State()
 	if err := f.Set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.C.Rooms().Head.State()
+	before := f.C.Parts().Head.State()
 	links := func(known history.Hash) [][]byte {
 		stream, err := coordinatortest.RestoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
@@ -236,7 +236,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.C.Rooms().Head.State().Chain.Mark())
+		return trail.LeadsTo(f.C.Parts().Head.State().Chain.Mark())
 	}
 	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -254,12 +254,12 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1,
-		Keys: []manifest.Signer{{Key: manifest.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))}}},
+		Keys: []manifest.Signer{{Key: manifest.Key(f.C.Parts().Self.PrivateKey().Public().(ed25519.PublicKey))}}},
 		got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.C.Rooms().Head.State()
+	first := f.C.Parts().Head.State()
 	again := coordinatortest.Save(f, owners).Signed(f.Signer)
 	f.Advance(time.Minute)
 	again.Planned().Signed(f.Signer).Restore()
@@ -271,7 +271,7 @@ func TestLinks(t *testing.T) {
 	}
 	// The rest that goes along with the bundle does as well.
 	if restored, err := follow(before, before.Manifest.Signers,
-		f.C.Rooms().Bundle.View().Links); err != nil || !restored {
+		f.C.Parts().Bundle.View().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }
@@ -299,7 +299,7 @@ func TestLinksAreTakenInTime(t *testing.T) {
 			taken: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- coordinatortest.Served[fealtyv1.RestoreServiceServer](d.C.Rooms().Trust.RegisterServices).GetLinks(
+			ended <- coordinatortest.Served[fealtyv1.RestoreServiceServer](d.C.Parts().Trust.RegisterServices).GetLinks(
 				&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
 		time.Sleep(ratelimit.TransferTime(trust.LinkPage))

@@ -27,7 +27,7 @@ import (
 
 func bundleAt(d *coordinatortest.Desk) snapshot.TrustBundle {
 	d.T.Helper()
-	in, err := d.C.Rooms().Bundle.Read(context.Background(), d.State())
+	in, err := d.C.Parts().Bundle.Read(context.Background(), d.State())
 	if err != nil {
 		d.T.Fatal(err)
 	}
@@ -63,9 +63,9 @@ func TestRevoke(t *testing.T) {
 		len(resp.GetTrust().GetRevoked()) != 1 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	version := d.C.Rooms().Bundle.View().Version
+	version := d.C.Parts().Bundle.View().Version
 	if resp, err := revoke("service", "web", "again",
-		false); err != nil || resp.GetChanged() || d.C.Rooms().Bundle.View().Version != version {
+		false); err != nil || resp.GetChanged() || d.C.Parts().Bundle.View().Version != version {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
@@ -77,7 +77,7 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("revoked %v", got)
 	}
 	if after := coordinatortest.MustPublish(d, b).State.Value.Revocations; after == before ||
-		after != d.C.Rooms().Bundle.View().Revocations.String() {
+		after != d.C.Parts().Bundle.View().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
 	d.Restart()
@@ -85,7 +85,7 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("after a restart %v", got)
 	}
 	// At the limit the next is refused, and those that are there stay.
-	in, err := d.C.Rooms().Bundle.Read(t.Context(), d.State())
+	in, err := d.C.Parts().Bundle.Read(t.Context(), d.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	if _, err := coordinatortest.ApplyEmergency(d, coordinatortest.Statement(d, 3, good), false); err != nil {
 		t.Fatal(err)
 	}
-	version := d.C.Rooms().Bundle.View().Version
+	version := d.C.Parts().Bundle.View().Version
 	for _, tc := range []struct {
 		name string
 		raw  func() []byte
@@ -206,7 +206,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		_, err := coordinatortest.ApplyEmergency(d, tc.raw(), false)
 		coordinatortest.WantOnly(t, tc.name, err, errcode.EmergencyRefused)
 	}
-	if d.C.Rooms().Bundle.View().Version != version {
+	if d.C.Parts().Bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
@@ -236,7 +236,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
-	in, err := d.C.Rooms().Bundle.Read(t.Context(), d.State())
+	in, err := d.C.Parts().Bundle.Read(t.Context(), d.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		return delta
 	}
 	fill := func(n int) error {
-		return d.C.Rooms().Bundle.Touch(t.Context(), d.State(), d.State().Records.NewChange(d.State().HeadVersion),
+		return d.C.Parts().Bundle.Touch(t.Context(), d.State(), d.State().Records.NewChange(d.State().HeadVersion),
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.

@@ -26,11 +26,11 @@ import (
 // look does what the loops of c do on one round: the trust state, the rotation.
 func look(d *coordinatortest.Desk, c *coordinator.Coordinator) error {
 	d.Lead(c)
-	s := c.Rooms().Head.State()
-	if err := c.Rooms().Bundle.Refresh(context.Background(), s, true); err != nil {
+	s := c.Parts().Head.State()
+	if err := c.Parts().Bundle.Refresh(context.Background(), s, true); err != nil {
 		return err
 	}
-	return c.Rooms().Trust.FollowRotation(context.Background(), s)
+	return c.Parts().Trust.FollowRotation(context.Background(), s)
 }
 
 func mustLook(d *coordinatortest.Desk) {
@@ -78,7 +78,7 @@ func (k *keeping) fetch(d *coordinatortest.Desk) error {
 // pull takes what is published, by the bundle that the member has.
 func (k *keeping) pull(d *coordinatortest.Desk) error {
 	d.T.Helper()
-	p := d.C.Rooms().Publication.View()
+	p := d.C.Parts().Publication.View()
 	i, ok := p.Find(publication.RuntimePath(string(k.m.ID.Kind()) + "/" + k.m.ID.Name()))
 	if !ok {
 		return errors.New("nothing is published for it")
@@ -118,8 +118,8 @@ func (k *keeping) report(d *coordinatortest.Desk, c *coordinator.Coordinator) {
 		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime),
 			Signers: k.v.SignerKeyIDs()})
 	}
-	c.Rooms().Membership.Live().Opened(k.m.ID, "")
-	c.Rooms().Membership.Live().Reported(k.m.ID, &fealtyv1.ConnectRequest{Held: held}, d.Clock())
+	c.Parts().Membership.Live().Opened(k.m.ID, "")
+	c.Parts().Membership.Live().Reported(k.m.ID, &fealtyv1.ConnectRequest{Held: held}, d.Clock())
 }
 
 // The old key leaves when every member holds everything under the new one, and not
@@ -262,7 +262,7 @@ func TestCompromisedKeyThatLeft(t *testing.T) {
 	if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) || told() != 2 {
 		t.Errorf("keys %v, %d are told", got, told())
 	}
-	if keys, _, err := d.C.Rooms().Bundle.View().VerifierKeys(d.State().Bundle, d.Clock()); err != nil || len(keys) != 2 {
+	if keys, _, err := d.C.Parts().Bundle.View().VerifierKeys(d.State().Bundle, d.Clock()); err != nil || len(keys) != 2 {
 		t.Errorf("%d keys are served (%v)", len(keys), err)
 	}
 	coordinatortest.WantOnly(t, "once more", compromised(), errcode.NotFound)
@@ -295,7 +295,7 @@ func TestCompromisedKey(t *testing.T) {
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(keyStates(d)) != 1 {
 		t.Fatalf("a dry run made the keys %v (%v)", keyStates(d), err)
 	}
-	before := d.C.Rooms().Publication.View()
+	before := d.C.Parts().Publication.View()
 	resp, err := compromised(stolen, "stolen", false)
 	if err != nil || resp.GetNumber() != 2 {
 		t.Fatalf("%v (%v)", resp, err)
@@ -323,7 +323,7 @@ func TestCompromisedKey(t *testing.T) {
 		ClusterID: coordinatortest.Cluster, AuthorityEpoch: d.State().Head.AuthorityEpoch,
 		Generation: p.State.Value.Generation + 1000,
 		Root:       p.Tree.Root(), TreeSize: p.Tree.Size(), IssuedAt: d.Clock(), FreshUntil: d.Clock().Add(time.Hour),
-		Revocations: d.C.Rooms().Bundle.View().Revocations,
+		Revocations: d.C.Parts().Bundle.View().Revocations,
 	}
 	forged, err := r.Sign(d.State().Secrets.ConfigSigning(1))
 	if err != nil {
@@ -365,14 +365,14 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// At the limit nothing is revoked by halves.
 	for range internalsnapshot.MaxConfigKeys {
-		n, _ := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1], 0
+		n, _ := d.C.Parts().Bundle.View().ConfigKeys[len(d.C.Parts().Bundle.View().ConfigKeys)-1], 0
 		if _, err = compromised(d.State().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	coordinatortest.WantOnly(t, "a full list", err, errcode.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1]
+	last := d.C.Parts().Bundle.View().ConfigKeys[len(d.C.Parts().Bundle.View().ConfigKeys)-1]
 	raw := coordinatortest.Statement(d, 1, func(e *trust.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.State().Bundle.PublicKey(last.Number))}
 	})
@@ -448,8 +448,8 @@ func TestRotationOfReplicas(t *testing.T) {
 	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
+			other.Parts().Self.EnrolmentKey())), "")
+	other.Parts().Moves.Succession.Look(t.Context())
 	a, b := keepingAt(d, "a"), keepingAt(d, "b")
 	coordinatortest.FollowMembers(d, d.C)
 	pub := publication.NewPublisher()
@@ -461,7 +461,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	coordinatortest.Rotate(d, time.Hour)
 	// The other one has not heard of it: what it would publish is void.
 	if err := coordinatortest.PublishAll(d, other, publication.NewPublisher()); err == nil {
-		if n := len(other.Rooms().Publication.View().State.Value.Signatures); n != 2 {
+		if n := len(other.Parts().Publication.View().State.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
@@ -490,7 +490,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := look(d, d.C); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.C.Rooms().Bundle.View(), other.Rooms().Bundle.View(); x.Version != y.Version ||
+	if x, y := d.C.Parts().Bundle.View(), other.Parts().Bundle.View(); x.Version != y.Version ||
 		x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
@@ -542,7 +542,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.C.Rooms().Bundle.View().ConfigKeys
+				keys := d.C.Parts().Bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
 				_, err := coordinatortest.TrustService(d).RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(k.Number), Reason: "test"})
@@ -571,7 +571,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			},
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.C.Rooms().Bundle.View().ConfigKeys {
+				for _, k := range d.C.Parts().Bundle.View().ConfigKeys {
 					if k.Signing(d.Clock()) {
 						signing++
 					}

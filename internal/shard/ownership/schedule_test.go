@@ -123,12 +123,12 @@ func newDesk(t *testing.T) *desk {
 	for _, name := range []string{"a", "b", "c"} {
 		d.machines = append(d.machines, d.Joined(name))
 	}
-	bundle, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := d.State().Bundle.Open(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.cluster, d.authority = bundle.ClusterID, bundle.FenceAuthority(d.Clock)
-	d.server = coordinatortest.Served[fealtyv1.DomainServiceServer](d.C.Rooms().Fencing.Domains.RegisterServices)
+	d.server = coordinatortest.Served[fealtyv1.DomainServiceServer](d.C.Parts().Fencing.Domains.RegisterServices)
 	return d
 }
 
@@ -138,7 +138,7 @@ func schedule(t *testing.T, d *desk, seed uint64, r rules, trace io.Writer) *pla
 	d.played++
 	p := &play{rules: r, desk: d, random: rand.New(rand.NewPCG(seed, 0)), trace: trace,
 		domain: fmt.Sprintf("domain-%d", d.played), lease: max(d.State().Manifest.Degraded.Max, domains.MinLease),
-		leases: d.C.Rooms().Fencing.Domains.NewLeases(), saw: make(map[string]int)}
+		leases: d.C.Parts().Fencing.Domains.NewLeases(), saw: make(map[string]int)}
 	p.rate = p.drawRate()
 	for range 1 + p.random.IntN(2) {
 		ledger := fence.NewLedger(fence.LedgerOptions{Cluster: d.cluster, BelieveEpochs: true})
@@ -260,7 +260,7 @@ func (p *play) step() {
 			o.starts(p.chance(30))
 		}
 	default:
-		p.leases, p.rate = p.desk.C.Rooms().Fencing.Domains.NewLeases(), p.drawRate()
+		p.leases, p.rate = p.desk.C.Parts().Fencing.Domains.NewLeases(), p.drawRate()
 		p.saw["another leader"]++
 		p.log("another leader")
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 func serverOf(c *coordinator.Coordinator) fealtyv1.DomainServiceServer {
-	return coordinatortest.Served[fealtyv1.DomainServiceServer](c.Rooms().Fencing.Domains.RegisterServices)
+	return coordinatortest.Served[fealtyv1.DomainServiceServer](c.Parts().Fencing.Domains.RegisterServices)
 }
 
 // as is the context of a call of a member.
@@ -53,7 +53,7 @@ func owned(t testing.TB, d *coordinatortest.Desk, c *coordinator.Coordinator, m 
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := d.State().Bundle.Open(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func owned(t testing.TB, d *coordinatortest.Desk, c *coordinator.Coordinator, m 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, _ := term.Get(); uint64(s.Term) != d.C.Rooms().Election.Message().GetTerm() {
+	if s, _ := term.Get(); uint64(s.Term) != d.C.Parts().Election.Message().GetTerm() {
 		t.Errorf("the answer is of term %d", s.Term)
 	}
 	return all, release
@@ -108,7 +108,7 @@ func TestJoinedOwnsNothing(t *testing.T) {
 	if got := d.Record(identity.Data, "a").Value.Domains; !slices.Equal(got, []string{"ap", "eu"}) {
 		t.Errorf("its record says %v", got)
 	}
-	d.C.Rooms().Membership.Listens(d.Clock().Add(-time.Hour))
+	d.C.Parts().Membership.Listens(d.Clock().Add(-time.Hour))
 	coordinatortest.DrainAt(d, t, "a")
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "remove an owner", err, errcode.MemberOwnsDomains)
@@ -583,7 +583,7 @@ func TestOwnerGoesMeanwhile(t *testing.T) {
 			until.After(d.Clock().Add(domains.Wait(lease)+time.Minute)) {
 			t.Errorf("it waits until %v, and it is %v", until, d.Clock())
 		}
-		leases := d.C.Rooms().Fencing.Domains.NewLeases()
+		leases := d.C.Parts().Fencing.Domains.NewLeases()
 		look := func() {
 			t.Helper()
 			if err := leases.Look(t.Context(), d.State()); err != nil {
@@ -629,12 +629,12 @@ func TestFindings(t *testing.T) {
 	}
 	codes := func() (out []string) {
 		look(d)
-		for _, f := range d.C.Rooms().Fencing.Domains.Findings(t.Context(), d.State()) {
+		for _, f := range d.C.Parts().Fencing.Domains.Findings(t.Context(), d.State()) {
 			out = append(out, f.GetCode()+" "+f.GetSummary())
 		}
 		return out
 	}
-	leases := d.C.Rooms().Fencing.Domains.NewLeases()
+	leases := d.C.Parts().Fencing.Domains.NewLeases()
 	gauge := func(name string) int64 { return int64(coordinatortest.CounterOf(d.C.Registry(), "fealty_"+name)) }
 	counts := func(what string, gone, silent, moving int64) {
 		t.Helper()
@@ -790,7 +790,7 @@ func TestExpiredOwnerIsFound(t *testing.T) {
 	d.Advance(end.Sub(d.Clock()) - time.Second)
 	look(d)
 	gone := func() string {
-		for _, f := range d.C.Rooms().Fencing.Domains.Findings(t.Context(), d.State()) {
+		for _, f := range d.C.Parts().Fencing.Domains.Findings(t.Context(), d.State()) {
 			if f.GetCode() == string(errcode.DomainOwnerGone) {
 				return f.GetSummary()
 			}

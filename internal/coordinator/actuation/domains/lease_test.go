@@ -30,7 +30,7 @@ func TestSilentOwner(t *testing.T) {
 	if got := polled(a); len(got) != 1 || got[0].GetLease().AsDuration() != lease {
 		t.Fatalf("it owns %v, want a lease of %v", got, lease)
 	}
-	leases := d.C.Rooms().Fencing.Domains.NewLeases()
+	leases := d.C.Parts().Fencing.Domains.NewLeases()
 	look := func(l *domains.Leases) {
 		t.Helper()
 		if err := l.Look(t.Context(), d.State()); err != nil {
@@ -59,7 +59,7 @@ func TestSilentOwner(t *testing.T) {
 	}
 	// A leader that was not there waits anew.
 	d.Pass(time.Nanosecond)
-	look(d.C.Rooms().Fencing.Domains.NewLeases())
+	look(d.C.Parts().Fencing.Domains.NewLeases())
 	if got := polled(b); len(got) != 0 {
 		t.Fatalf("with a leader that waited for nothing the next one owns %v", got)
 	}
@@ -110,7 +110,7 @@ func TestRecordWithoutALease(t *testing.T) {
 		t.Errorf("it is told %v, %v, want a lease of %v", resp, err, lease)
 	}
 	write(true)
-	leases := d.C.Rooms().Fencing.Domains.NewLeases()
+	leases := d.C.Parts().Fencing.Domains.NewLeases()
 	for _, after := range []time.Duration{0, domains.Wait(lease) - 1} {
 		d.Pass(after)
 		if err := leases.Look(t.Context(), d.State()); err != nil {
@@ -131,7 +131,7 @@ func TestWaitIsOfOneOwnership(t *testing.T) {
 	a := d.Joined("a")
 	d.Joined("b")
 	first := mustAssign(t, d, "eu", "data/a")
-	leases := d.C.Rooms().Fencing.Domains.NewLeases()
+	leases := d.C.Parts().Fencing.Domains.NewLeases()
 	mustAssign(t, d, "eu", "data/b")
 	if err := leases.Look(t.Context(), d.State()); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func ask(c *coordinator.Coordinator, m *coordinatortest.Machine, newest string) 
 func asking(c *coordinator.Coordinator, m *coordinatortest.Machine, req *fealtyv1.GrantRequest) (*fealtyv1.GrantResponse,
 	error) {
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-	return coordinatortest.Served[fealtyv1.GrantServiceServer](c.Rooms().Fencing.Grants.RegisterServices).Grant(ctx, req)
+	return coordinatortest.Served[fealtyv1.GrantServiceServer](c.Parts().Fencing.Grants.RegisterServices).Grant(ctx, req)
 }
 
 func mustAsk(t *testing.T, c *coordinator.Coordinator, m *coordinatortest.Machine, newest string) *fealtyv1.GrantResponse {
@@ -44,7 +44,7 @@ func mustAsk(t *testing.T, c *coordinator.Coordinator, m *coordinatortest.Machin
 // open reads a grant as a receiver does that has nothing but the trust bundle.
 func open(t *testing.T, d *coordinatortest.Desk, text string) fence.Grant {
 	t.Helper()
-	bundle, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := d.State().Bundle.Open(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestGrantInARotation(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
-	before, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	before, _, err := d.State().Bundle.Open(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestGrantRefused(t *testing.T) {
 			return err
 		}, errcode.JoinBanned},
 		{"removed", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) error {
-			d.C.Rooms().Membership.Listens(d.Clock().Add(-time.Hour))
+			d.C.Parts().Membership.Listens(d.Clock().Add(-time.Hour))
 			coordinatortest.RemoveAt(d, t, identity.Data, "a")
 			_, err := asking(d.C, m, good(m))
 			return err
@@ -308,7 +308,7 @@ func TestGrantsOfARestoredName(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	mustAsk(t, d.C, d.Joined("a"), "")
-	d.C.Rooms().Membership.Listens(d.Clock().Add(-time.Hour))
+	d.C.Parts().Membership.Listens(d.Clock().Add(-time.Hour))
 	coordinatortest.RemoveAt(d, t, identity.Data, "a")
 	if got := mustAsk(t, d.C, d.Joined("a"), ""); got.GetNumber() != 2 {
 		t.Errorf("a member that takes the name of one before it has grant %d, which that one may have", got.GetNumber())

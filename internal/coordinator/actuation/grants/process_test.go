@@ -34,7 +34,7 @@ func newWorld(t *testing.T) *world {
 // calls has a process call, and wants it to be served, or refused for a reason.
 func (w *world) calls(what string, life fence.Life, want fence.Reason) {
 	w.t.Helper()
-	_, err := w.d.C.Rooms().Fencing.Grants.Serve(coordinatortest.Calls(w.m, life), w.d.State())
+	_, err := w.d.C.Parts().Fencing.Grants.Serve(coordinatortest.Calls(w.m, life), w.d.State())
 	if want == "" {
 		if err != nil {
 			w.t.Errorf("%s: %v, want it served", what, err)
@@ -197,7 +197,7 @@ func TestLivesThatAreNone(t *testing.T) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		md = md.Copy()
 		edit(md)
-		_, err := w.d.C.Rooms().Fencing.Grants.Serve(metadata.NewIncomingContext(ctx, md), w.d.State())
+		_, err := w.d.C.Parts().Fencing.Grants.Serve(metadata.NewIncomingContext(ctx, md), w.d.State())
 		coordinatortest.WantOnly(t, name, err, errcode.RequestField)
 	}
 	w.calls("the process all the same", first, "")

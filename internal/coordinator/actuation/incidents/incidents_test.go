@@ -35,7 +35,7 @@ func tell(c *coordinator.Coordinator, m *coordinatortest.Machine, req *fealtyv1.
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf,
 		Key: identity.KeyOf(m.Leaf), Addr: "192.0.2.7:1"})
 	resp, err := coordinatortest.Served[fealtyv1.IncidentServiceServer](
-		c.Rooms().Fencing.Incidents.RegisterServices).ReportFenced(ctx, req)
+		c.Parts().Fencing.Incidents.RegisterServices).ReportFenced(ctx, req)
 	return resp.GetRecorded(), err
 }
 
@@ -56,7 +56,7 @@ func mustTell(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine,
 // found are the findings of processes that were fenced.
 func found(t *testing.T, d *coordinatortest.Desk) (out []string) {
 	t.Helper()
-	st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestReportRefused(t *testing.T) {
 			return err
 		}, errcode.RequestField},
 		{"removed", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) error {
-			d.C.Rooms().Membership.Listens(d.Clock().Add(-time.Hour))
+			d.C.Parts().Membership.Listens(d.Clock().Add(-time.Hour))
 			coordinatortest.RemoveAt(d, t, identity.Shard, "eu-1")
 			_, err := tell(d.C, m, fenced(m, fence.NewIncarnation()))
 			return err

@@ -22,7 +22,7 @@ import (
 const done = fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_DONE
 
 func serverOf(d *coordinatortest.Desk) fealtyv1.InstructionServiceServer {
-	return coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Rooms().Fencing.Instructions.RegisterServices)
+	return coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Parts().Fencing.Instructions.RegisterServices)
 }
 
 // as is the context of a call of a member.
@@ -62,7 +62,7 @@ func mustGive(t *testing.T, d *coordinatortest.Desk, id, member string) {
 func takeOver(t *testing.T, d *coordinatortest.Desk) {
 	t.Helper()
 	d.Lead(d.C)
-	if err := d.C.Rooms().Fencing.Instructions.TakeOver(t.Context(), d.State()); err != nil {
+	if err := d.C.Parts().Fencing.Instructions.TakeOver(t.Context(), d.State()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -241,7 +241,7 @@ func TestLeaders(t *testing.T) {
 	}
 	d.Lapse()
 	mustGive(t, d, "two", "shard/eu-1")
-	if err := d.C.Rooms().Fencing.Instructions.TakeOver(t.Context(), d.State()); err != nil || of().GetTerm() != 0 {
+	if err := d.C.Parts().Fencing.Instructions.TakeOver(t.Context(), d.State()); err != nil || of().GetTerm() != 0 {
 		t.Errorf("one that does not lead signed %v: %v", of(), err)
 	}
 	d.Restart()
@@ -264,7 +264,7 @@ func TestLeaders(t *testing.T) {
 	drop := func(after time.Duration, left int) {
 		t.Helper()
 		d.Advance(after)
-		if err := d.C.Rooms().Fencing.Instructions.Drop(t.Context(), d.State()); err != nil {
+		if err := d.C.Parts().Fencing.Instructions.Drop(t.Context(), d.State()); err != nil {
 			t.Fatal(err)
 		}
 		if got := list(t, d, &fealtyv1.ListInstructionsRequest{}).GetInstructions(); len(got) != left {

@@ -26,7 +26,7 @@ const entries = coordinatortest.PoolEntries +
 	"  - {name: shards, kind: shard, match: [\"token:shards\"], max_members: 9}\n"
 
 func serverOf(c *coordinator.Coordinator) fealtyv1.RegistryServiceServer {
-	return coordinatortest.Served[fealtyv1.RegistryServiceServer](c.Rooms().Fencing.Registry.RegisterServices)
+	return coordinatortest.Served[fealtyv1.RegistryServiceServer](c.Parts().Fencing.Registry.RegisterServices)
 }
 
 func shard(t *testing.T, d *coordinatortest.Desk, name string) *coordinatortest.Machine {
@@ -51,7 +51,7 @@ func told(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, hav
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	bundle, _, err := d.State().Bundle.Open(d.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}

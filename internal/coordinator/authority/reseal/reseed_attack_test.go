@@ -114,7 +114,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.Faults.Disarm("adopt.begin")
 	for range 3 {
-		f.C.Rooms().Moves.Succession.Look(t.Context())
+		f.C.Parts().Moves.Succession.Look(t.Context())
 	}
 	if unlocked(f) {
 		t.Error("the record lock ended though the trust state was not moved")
@@ -123,7 +123,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 		store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.C.Rooms().Head.LookAgain()
+	f.C.Parts().Head.LookAgain()
 	f.Await(authority.Ready)
 	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -156,7 +156,7 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 	}
 	f.Faults.Disarm("set.after-swap")
 	f.Faults.Disarm("adopt.begin")
-	f.C.Rooms().Head.LookAgain()
+	f.C.Parts().Head.LookAgain()
 	f.Await(authority.Ready)
 	if _, err := f.Local().Member.RemoveMember(f.Context(),
 		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
@@ -172,7 +172,7 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 	if !unlocked(f) {
 		t.Error("the records are locked")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.C.Rooms().Head.State().Records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.C.Parts().Head.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}
@@ -187,7 +187,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	dial := func(kind identity.Kind) coordinatortest.Conn {
-		chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
+		chain, key := coordinatortest.Certified(f.T, f.C.Parts().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
 		cert := tls.Certificate{PrivateKey: key}
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)

@@ -54,20 +54,20 @@ type former struct {
 
 func keep(f *coordinatortest.Fleet) former {
 	f.T.Helper()
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	thief := coordinatortest.Steal(s)
 	auth, err := store.NewAuthenticator(thief.Keys.RecordMAC())
 	if err != nil {
 		f.T.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.Keys, root: s.Root, bundle: f.C.Rooms().Bundle.View().Bundle,
+	return former{seed: thief.Seed, keys: thief.Keys, root: s.Root, bundle: f.C.Parts().Bundle.View().Bundle,
 		auth: auth, chain: s.Chain}
 }
 
 // records returns what every record says, whatever seed it is under.
 func recordText(f *coordinatortest.Fleet) string {
 	f.T.Helper()
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, record.BanIDPrefix,
 		record.BanKeyPrefix} {
@@ -122,7 +122,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := keep(f)
-	held, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Rooms().Head.State().Bundle.PublicRoot())
+	held, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Parts().Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := recordText(f)
-	before := f.C.Rooms().Head.State()
+	before := f.C.Parts().Head.State()
 
 	// Nothing happens before the signers signed.
 	commit := coordinatortest.PrepareReseed(f, nil)
@@ -159,14 +159,14 @@ func TestReseed(t *testing.T) {
 	if _, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.C.Rooms().Head.State().Head.Hash != before.Head.Hash {
+	if f.C.Parts().Head.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.C.Rooms().Head.State()
+	after := f.C.Parts().Head.State()
 	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 		after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
@@ -266,7 +266,7 @@ func TestReseed(t *testing.T) {
 		}
 	}
 	f.Restart()
-	if s := f.C.Rooms().Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin ||
+	if s := f.C.Parts().Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin ||
 		s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
@@ -276,7 +276,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	coordinatortest.ReseedIn(f)
-	if s := f.C.Rooms().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	if s := f.C.Parts().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
@@ -298,9 +298,9 @@ func TestReseed(t *testing.T) {
 
 	// The old root leaves the bundle with the last SVID under it.
 	f.Advance(26 * time.Hour)
-	f.C.Rooms().Bundle.LookAgain()
+	f.C.Parts().Bundle.LookAgain()
 	wait.Until(t, "the old roots leave the bundle", func() bool {
-		return len(f.C.Rooms().Bundle.View().Bundle.RetiredRoots()) == 0
+		return len(f.C.Parts().Bundle.View().Bundle.RetiredRoots()) == 0
 	})
 }
 
@@ -333,7 +333,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), req)
 		return err
 	}
-	head := f.C.Rooms().Head.State().Head.Hash
+	head := f.C.Parts().Head.State().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -370,7 +370,7 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { coordinatortest.WantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.C.Rooms().Head.State().Head.Hash; got != head {
+	if got := f.C.Parts().Head.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := coordinatortest.ReseedClient(f).PrepareReseed(f.Context(),
@@ -395,7 +395,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), coordinatortest.PrepareReseed(f, more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.C.Rooms().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.C.Parts().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -442,12 +442,12 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.Start()
 				} else {
-					f.C.Rooms().Head.LookAgain()
+					f.C.Parts().Head.LookAgain()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.C.Rooms().Head.State()
+					s := f.C.Parts().Head.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
-						!f.C.Rooms().Moves.Reseal.Unsettled() && unlocked(f) {
+						!f.C.Parts().Moves.Reseal.Unsettled() && unlocked(f) {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -466,7 +466,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.Store.Commit(f.Context(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.Context(), f.C.Rooms().Head.State().Records,
+					if _, err := record.Get[record.Member](f.Context(), f.C.Parts().Head.State().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -513,7 +513,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.Believes = f.C.Rooms().Bundle.View().Bundle
+		n.Believes = f.C.Parts().Bundle.View().Bundle
 		conn := n.Conn()
 		wg.Go(func() {
 			for {
@@ -564,20 +564,20 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	a := f.Member("a")
-	bystander, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Rooms().Head.State().Bundle.PublicRoot())
+	bystander, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Parts().Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := keep(f)
-	before := f.C.Rooms().Head.State()
-	input, err := f.C.Rooms().Bundle.Read(t.Context(), before)
+	before := f.C.Parts().Head.State()
+	input, err := f.C.Parts().Bundle.Read(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.ReseedIn(f)
 	now := f.Clock()
-	s := f.C.Rooms().Head.State()
-	believed := f.C.Rooms().Bundle.View().Bundle
+	s := f.C.Parts().Head.State()
+	believed := f.C.Parts().Bundle.View().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := pki.NewMeshCA(old.root, old.keys.RootCA(),
@@ -747,17 +747,17 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.Store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.C.Rooms().Head.LookAgain()
+	f.C.Parts().Head.LookAgain()
 	f.Await(authority.Recovery)
 	f.Restart()
-	if s := f.C.Rooms().Head.State(); s.Phase != authority.Recovery {
+	if s := f.C.Parts().Head.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.Store.Commit(t.Context(),
 		store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.C.Rooms().Head.LookAgain()
+	f.C.Parts().Head.LookAgain()
 	f.Await(authority.Ready)
 }
 
@@ -824,15 +824,15 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.Start()
 			lost := spoil(t, f, old)
 			f.Faults.Disarm("adopt.begin")
-			f.C.Rooms().Head.LookAgain()
+			f.C.Parts().Head.LookAgain()
 			if lost {
 				wait.Until(t, "the reason names the seed of the head", func() bool {
-					return strings.Contains(f.C.Rooms().Head.State().Reason, "seed of the head")
+					return strings.Contains(f.C.Parts().Head.State().Reason, "seed of the head")
 				})
 				return
 			}
 			f.Await(authority.Ready)
-			s := f.C.Rooms().Head.State()
+			s := f.C.Parts().Head.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() ||
@@ -861,7 +861,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch := d.State().Records.NewChange(d.State().HeadVersion)
-	ch.Write(d.C.Rooms().Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
+	ch.Write(d.C.Parts().Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -876,12 +876,12 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	all := list()
 	for what, read := range map[string]func() error{
-		"the members":     func() error { _, err := d.C.Rooms().Membership.Follow(t.Context(), before); return err },
-		"the trust state": func() error { _, err := d.C.Rooms().Bundle.Ensure(t.Context(), before); return err },
+		"the members":     func() error { _, err := d.C.Parts().Membership.Follow(t.Context(), before); return err },
+		"the trust state": func() error { _, err := d.C.Parts().Bundle.Ensure(t.Context(), before); return err },
 		"the " +
-			"publication": func() error { _, err := d.C.Rooms().Publication.Load(t.Context(), before); return err },
+			"publication": func() error { _, err := d.C.Parts().Publication.Load(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.C.Rooms().Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
+			_, _, _, err := d.C.Parts().Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {
@@ -893,17 +893,17 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.Store.SetDown(coordinatortest.ErrDown)
-	err := d.C.Rooms().Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
+	err := d.C.Parts().Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
 	d.Store.SetDown(nil)
 	if n := coordinatortest.ForgedRecords(d.C); !errors.Is(err, coordinatortest.ErrDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.Store.Alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	adoption, err := d.C.Rooms().Membership.Follow(t.Context(), d.State())
+	adoption, err := d.C.Parts().Membership.Follow(t.Context(), d.State())
 	if err == nil {
 		err = adoption.Present()
 	}
-	recs := d.C.Rooms().Membership.Roster().All()
+	recs := d.C.Parts().Membership.Roster().All()
 	if n := coordinatortest.ForgedRecords(d.C); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
@@ -948,12 +948,12 @@ func TestRecordLockOfAnotherStays(t *testing.T) {
 				}
 				by = c
 			}
-			if _, _, err := by.Rooms().Moves.Reseal.Lock(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := by.Parts().Moves.Reseal.Lock(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.C.Rooms().Moves.Reseal.Move(t.Context(),
-				s); err != nil || d.Store.Version(record.LockKey) == 0 || d.C.Rooms().Moves.Reseal.Unsettled() {
+			if err := d.C.Parts().Moves.Reseal.Move(t.Context(),
+				s); err != nil || d.Store.Version(record.LockKey) == 0 || d.C.Parts().Moves.Reseal.Unsettled() {
 				t.Errorf("who follows the head: %v; locked: %v", err, d.Store.Version(record.LockKey) != 0)
 			}
 			d.Advance(tc.after)
@@ -976,7 +976,7 @@ func TestLeaderLooksAtTheRecordLock(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, reseal.LockLimit: false,
 		reseal.LockLimit + time.Second: true} {
 		d := coordinatortest.PoolDesk(t)
-		if _, _, err := d.C.Rooms().Moves.Reseal.Lock(t.Context(), d.State(), history.Salt{1}); err != nil {
+		if _, _, err := d.C.Parts().Moves.Reseal.Lock(t.Context(), d.State(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
 		d.Advance(after)
@@ -987,14 +987,14 @@ func TestLeaderLooksAtTheRecordLock(t *testing.T) {
 				tried++
 			}
 		})
-		d.C.Rooms().Election.Step(t.Context())
+		d.C.Parts().Election.Step(t.Context())
 		if tried == 0 {
 			t.Errorf("%v after the record lock it did not try to lead", after)
 		}
-		if _, _, leads := d.C.Rooms().Election.Leading(); leads {
+		if _, _, leads := d.C.Parts().Election.Leading(); leads {
 			t.Errorf("%v after the record lock it leads", after)
 		}
-		if got := d.C.Rooms().Moves.Reseal.Unsettled(); got != want {
+		if got := d.C.Parts().Moves.Reseal.Unsettled(); got != want {
 			t.Errorf("%v after the record lock it was looked at: %v, want %v", after, got, want)
 		}
 	}
@@ -1013,7 +1013,7 @@ func TestRecordLockOverADamagedHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			s := d.State()
-			if _, _, err := d.C.Rooms().Moves.Reseal.Lock(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := d.C.Parts().Moves.Reseal.Lock(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)

@@ -21,14 +21,14 @@ import (
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	old := f.C.Rooms().Head.State()
+	old := f.C.Parts().Head.State()
 	former, oldHistory := keep(f), coordinatortest.Loaded(f)
 	found, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
 	coordinatortest.ReseedIn(f)
 	f.AwaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := coordinatortest.VerifyAt(t, f.Addr, seen)
 	coordinatortest.WantOnly(t, "verify after the reseed", err, "")
@@ -44,7 +44,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.C.Rooms().Self.PrivateKey(), tr)
+			key, evidence, err := proof.ProveVerify(f.C.Parts().Self.PrivateKey(), tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA,
 				TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,

@@ -20,7 +20,7 @@ func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 	f.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it gives nothing yet
 	r.Start()
 	r.Await(authority.Recovery)
-	release, err := r.C.Rooms().Moves.Turn.Take(r.Context()) // what looks for peers by itself waits
+	release, err := r.C.Parts().Moves.Turn.Take(r.Context()) // what looks for peers by itself waits
 	coordinatortest.WantOnly(t, "turn", err, "")
 	defer release()
 	f.Faults.Disarm("peer.before-reread")
@@ -31,8 +31,8 @@ func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 		}
 		return e
 	})
-	head := f.C.Rooms().Head.State().Head.Hash
-	err = r.C.Rooms().Moves.Succession.FromPeersBounded(r.Context(), head,
+	head := f.C.Parts().Head.State().Head.Hash
+	err = r.C.Parts().Moves.Succession.FromPeersBounded(r.Context(), head,
 		func(ctx context.Context) (context.Context, context.CancelFunc) {
 			if begun.Store(true); !shown.Load() {
 				t.Error("the time of the peers begins before the history was shown")
@@ -42,7 +42,7 @@ func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.C.Rooms().Head.State(); !begun.Load() || s.Phase != authority.Ready || s.Head.Hash != head {
+	if s := r.C.Parts().Head.State(); !begun.Load() || s.Phase != authority.Ready || s.Head.Hash != head {
 		t.Errorf("the peers were asked: %v, and it is %v at %s", begun.Load(), s.Phase, s.Head.Hash)
 	}
 }

@@ -24,17 +24,17 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.Start()
 		r.AwaitHead(f)
 	}
-	before := f.C.Rooms().Head.State().Head
+	before := f.C.Parts().Head.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash)
 	}
 	f.Faults.FailNext("set.after-swap", 1, coordinatortest.ErrCrash)
-	release, err := f.C.Rooms().Moves.Turn.Take(t.Context())
+	release, err := f.C.Parts().Moves.Turn.Take(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.C.Rooms().Moves.Succession.Rekey(t.Context(), f.C.Rooms().Head.State(), "test", "test", nil)
+	_, err = f.C.Parts().Moves.Succession.Rekey(t.Context(), f.C.Parts().Head.State(), "test", "test", nil)
 	f.Link.Cut(coordinatortest.ErrKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

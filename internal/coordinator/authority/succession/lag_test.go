@@ -141,7 +141,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].C.Rooms().Head.State().Head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].C.Parts().Head.State().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -218,7 +218,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
 	member := b.Member("node-1")
-	before := b.C.Rooms().Head.State()
+	before := b.C.Parts().Head.State()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
@@ -233,7 +233,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.C.Rooms().Head.State(); s != before {
+	if s := b.C.Parts().Head.State(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := b.Local()
@@ -248,7 +248,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	}
 	b.Link.Cut(coordinatortest.ErrKilled)
 	peer := identity.Peer{ID: member.ID, Leaf: member.Chain[0], Key: identity.KeyOf(member.Chain[0])}
-	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](b.C.Rooms().Admission.RegisterServices).Renew(
+	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](b.C.Parts().Admission.RegisterServices).Renew(
 		identity.NewContext(b.Context(), peer),
 		&fealtyv1.RenewRequest{Name: member.ID.Name(), Csr: coordinatortest.MustCSR(t, member.Key), RecordedKey: true})
 	coordinatortest.WantCode(t, err, errcode.HeadNotFollowed)
@@ -272,7 +272,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range coordinatortest.Audited(a, "manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.C.Rooms().Head.State().Head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.C.Parts().Head.State().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
@@ -280,7 +280,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
 func awaitsHead(f *coordinatortest.Fleet, before *authority.State) {
 	f.T.Helper()
-	if s := f.C.Rooms().Head.State(); s != before {
+	if s := f.C.Parts().Head.State(); s != before {
 		f.T.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := f.Local()
@@ -302,7 +302,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.C.Rooms().Head.State()
+	before := b.C.Parts().Head.State()
 	adopting, goOn := stops(t, b, 1)
 	if err := a.Set(a.Manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	b.Start()
 	b.AwaitHead(a)
 	fell.n.Store(0)
-	before := b.C.Rooms().Head.State()
+	before := b.C.Parts().Head.State()
 	b.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.Faults.Arm("peer.before-reread", func() error {
@@ -391,8 +391,8 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	}
 	b.AwaitHead(a)
 	mv := coordinatortest.Candidate(a, coordinatortest.MoreCoordinators(t), nil)
-	if took := a.C.Rooms().Secrets.PeerRecovery.Prepare(a.Context(),
-		mv); len(took) != 1 || !slices.Contains(b.C.Rooms().Secrets.Keys.Brought(), mv.Mesh.KeyID()) {
+	if took := a.C.Parts().Secrets.PeerRecovery.Prepare(a.Context(),
+		mv); len(took) != 1 || !slices.Contains(b.C.Parts().Secrets.Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Errorf("prepared for the next head: %v", took)
 	}
 }
@@ -444,11 +444,11 @@ func TestOvertakenPauses(t *testing.T) {
 		coordinatortest.WantOnlyNil(t, err)
 		defer func() { coordinatortest.WantOnlyNil(t, other.Close()) }()
 		both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
-			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-		_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(both)), true)
+			fmt.Sprintf(`match: ["key:%s", "key:`, other.Parts().Self.EnrolmentKey()), 1)
+		_, err = d.C.Parts().Moves.Manifests.Set(t.Context(), d.Request([]byte(both)), true)
 		coordinatortest.WantOnlyNil(t, err)
-		other.Rooms().Moves.Succession.Look(t.Context())
-		_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
+		other.Parts().Moves.Succession.Look(t.Context())
+		_, err = d.C.Parts().Moves.Manifests.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
 		coordinatortest.WantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -459,7 +459,7 @@ func TestOvertakenPauses(t *testing.T) {
 			}
 			return store.ErrConflict
 		})
-		if err := other.Rooms().Moves.Succession.Follow(ctx); !errors.Is(err, context.Canceled) {
+		if err := other.Parts().Moves.Succession.Follow(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.Faults.Disarm("adopt.begin")

@@ -29,7 +29,7 @@ func TestRestartWithKeeper(t *testing.T) {
 	m := d.Joined("a")
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	before := d.State()
-	version := d.C.Rooms().Bundle.View().Version
+	version := d.C.Parts().Bundle.View().Version
 	d.Restart()
 	coordinatortest.WantPhase(d, "ready", "")
 	after := d.State()
@@ -39,7 +39,7 @@ func TestRestartWithKeeper(t *testing.T) {
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey,
 			before.Head.Hash, before.Head.AuthorityEpoch, before.RootPin, before.MeshKey)
 	}
-	if got := d.C.Rooms().Bundle.View().Version; got != version {
+	if got := d.C.Parts().Bundle.View().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
@@ -197,7 +197,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			if s := errcode.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(),
+			_, err = d.C.Parts().Moves.Manifests.Set(t.Context(),
 				&fealtyv1.SetManifestRequest{Manifest: d.Manifest(coordinatortest.PoolEntries)},
 				true)
 			if !errors.Is(err, errcode.RecoveryMode) && !errors.Is(err, errcode.ManifestLeavesOut) {
@@ -260,13 +260,13 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			m := d.Joined("a")
 			good := d.Store.Snapshot()
 			tc.spoil(d)
-			d.C.Rooms().Moves.Succession.Look(t.Context())
+			d.C.Parts().Moves.Succession.Look(t.Context())
 			coordinatortest.WantPhase(d, "recovery", "")
 			coordinatortest.WantOnly(t, "renew", m.Renew(), errcode.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
 			d.Store.Revert(good)
-			d.C.Rooms().Moves.Succession.Look(t.Context())
+			d.C.Parts().Moves.Succession.Look(t.Context())
 			coordinatortest.WantPhase(d, "ready", "")
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 		})
@@ -290,7 +290,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			}
 			coordinatortest.WantOnly(t, "renew", m.Renew(), errcode.HistoryInvalid)
 			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
-				d.C.Rooms().Admission.RegisterServices).CreateToken(
+				d.C.Parts().Admission.RegisterServices).CreateToken(
 				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			coordinatortest.WantOnly(t, "token", err, errcode.HistoryInvalid)
@@ -348,11 +348,11 @@ func TestSetDiesAnywhere(t *testing.T) {
 					d.Store.Lose(append(lost, how)...)
 					err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 					d.Store.Lose()
-					d.C.Rooms().Moves.Succession.Look(t.Context())
+					d.C.Parts().Moves.Succession.Look(t.Context())
 					if err == nil && (d.State().Phase != authority.Ready || d.State().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.C.Rooms().Head.History().Head(t.Context())
+					head, _, headErr := d.C.Parts().Head.History().Head(t.Context())
 					afterCrash(d, t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -374,7 +374,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 				d.Store.Intercept(nil)
 				d.Store.SetDown(nil)
-				head, _, headErr := d.C.Rooms().Head.History().Head(t.Context())
+				head, _, headErr := d.C.Parts().Head.History().Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -402,7 +402,7 @@ func afterCrash(d *coordinatortest.Desk, t *testing.T, first, moved bool) {
 	if s := d.State(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.C.Rooms().Bundle.View().Bundle.MeshKeys(), d.State().MeshKey) {
+	if !slices.Contains(d.C.Parts().Bundle.View().Bundle.MeshKeys(), d.State().MeshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.Joined("after")
@@ -432,29 +432,29 @@ func TestTwoFirstSets(t *testing.T) {
 			defer other.Close()
 			req := d.Request(d.Manifest(coordinatortest.PoolEntries +
 				fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-					other.Rooms().Self.EnrolmentKey())))
+					other.Parts().Self.EnrolmentKey())))
 			writes := 0
 			d.Store.Intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
 					d.Store.Intercept(nil)
-					if _, err := other.Rooms().Moves.Manifests.Set(context.Background(), req, true); err != nil {
+					if _, err := other.Parts().Moves.Manifests.Set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(), req, true)
+			_, err = d.C.Parts().Moves.Manifests.Set(t.Context(), req, true)
 			d.Store.Intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.C.Rooms().Moves.Succession.Look(t.Context())
-			other.Rooms().Moves.Succession.Look(t.Context())
+			d.C.Parts().Moves.Succession.Look(t.Context())
+			other.Parts().Moves.Succession.Look(t.Context())
 			for name, c := range map[string]*coordinator.Coordinator{"this": d.C, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.State(), other.Rooms().Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
+			if a, b := d.State(), other.Parts().Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
 				a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}

@@ -43,12 +43,12 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	old := d.State()
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	now := d.State()
-	release, err := d.C.Rooms().Moves.Turn.Take(t.Context())
+	release, err := d.C.Parts().Moves.Turn.Take(t.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
-	_, err = d.C.Rooms().Moves.Succession.Rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.C.Parts().Moves.Succession.Rekey(t.Context(), old, "test", "test", nil)
 	release()
 	coordinatortest.WantOnly(t, "rekey", err, errcode.HistoryInvalid)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	if d.State() != now {
 		t.Error("the state is another one")
 	}
@@ -107,9 +107,9 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.Another("stranger")
 	coordinatortest.WantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.Rooms().Moves.Succession.Rekey(t.Context(), d.State(), "test", "test", nil)
+	_, err = stranger.Parts().Moves.Succession.Rekey(t.Context(), d.State(), "test", "test", nil)
 	coordinatortest.WantOnly(t, "a stranger's rekey", err, errcode.ManifestLeavesOut)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.WantPhase(d, "ready", "")
 }
 
@@ -121,9 +121,9 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.Faults.Fail("adopt.begin", coordinatortest.ErrCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.C.Rooms().Moves.Turn.Take(t.Context())
+		release, err := d.C.Parts().Moves.Turn.Take(t.Context())
 		coordinatortest.WantOnly(t, "turn", err, "")
-		_, err = d.C.Rooms().Moves.Succession.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
+		_, err = d.C.Parts().Moves.Succession.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
 		release()
 		coordinatortest.WantOnly(t, "rekey", err, errcode.DoneNotInForce)
 		last = coordinatortest.MustHead(t, d)

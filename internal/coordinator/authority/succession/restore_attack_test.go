@@ -63,7 +63,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		if s := d.State(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
-		mark, err := d.C.Rooms().Head.Seen()
+		mark, err := d.C.Parts().Head.Seen()
 		coordinatortest.WantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
@@ -96,15 +96,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.C.Rooms().Moves.Succession.Read(t.Context(), d.State())
+		w, _, err := d.C.Parts().Moves.Succession.Read(t.Context(), d.State())
 		coordinatortest.WantOnly(t, "read", err, "")
 		if w == nil || !w.Restores() {
 			t.Fatal("the intent was not read")
 		}
 		d.Store.Alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.C.Rooms().Moves.Turn.Take(t.Context())
+		release, err := d.C.Parts().Moves.Turn.Take(t.Context())
 		coordinatortest.WantOnly(t, "turn", err, "")
-		_, err = d.C.Rooms().Moves.Succession.Resume(t.Context(), w)
+		_, err = d.C.Parts().Moves.Succession.Resume(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

@@ -57,7 +57,7 @@ type Config struct {
 	Hooks         Hooks
 }
 
-// Hooks are what other rooms do when a head comes, is replaced, or is away. All but Idle are called under the
+// Hooks are what other parts do when a head comes, is replaced, or is away. All but Idle are called under the
 // turn, or by [Succession.Load] and the first [Succession.Adopt] before anything else runs; they take none.
 type Hooks struct {
 	Followers []authority.Follower // in the order in which they prepare

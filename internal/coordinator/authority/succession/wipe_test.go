@@ -26,29 +26,29 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		mv := rekeyed(d)
 		d.Faults.FailNext("set.before-swap", 1, coordinatortest.ErrCrash)
-		if _, err := d.C.Rooms().Moves.Succession.Swap(t.Context(), mv); err == nil || !gone(mv) {
+		if _, err := d.C.Parts().Moves.Succession.Swap(t.Context(), mv); err == nil || !gone(mv) {
 			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
 		}
 	})
 	t.Run("swapped", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		lost, mv := rekeyed(d), rekeyed(d)
-		if inUse, err := d.C.Rooms().Moves.Succession.Swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
+		if inUse, err := d.C.Parts().Moves.Succession.Swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
 			t.Errorf("%v, and the key in force is gone: %v", err, gone(mv))
 		}
-		if _, err := d.C.Rooms().Moves.Succession.Swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
+		if _, err := d.C.Parts().Moves.Succession.Swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
 			t.Errorf("of two moves the one that lost keeps its key: %v", err)
 		}
 	})
 	t.Run("decided later", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		won, lost := rekeyed(d), rekeyed(d)
-		d.C.Rooms().Secrets.Keys.Pend(won)
-		d.C.Rooms().Secrets.Keys.Pend(lost)
+		d.C.Parts().Secrets.Keys.Pend(won)
+		d.C.Parts().Secrets.Keys.Pend(lost)
 		if gone(won) || gone(lost) {
 			t.Fatal("a key is gone whose head may come")
 		}
-		d.C.Rooms().Secrets.Keys.Settle(won.Link)
+		d.C.Parts().Secrets.Keys.Settle(won.Link)
 		if gone(won) || !gone(lost) {
 			t.Errorf("after one came: its key is gone %v, the other's %v", gone(won), gone(lost))
 		}

@@ -15,20 +15,20 @@ import (
 func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
-	old := d.C.Rooms().Bundle.View()
+	old := d.C.Parts().Bundle.View()
 	coordinatortest.BanAt(d, t, identity.Data, "a")
-	if err := d.C.Rooms().Bundle.PutInForce(old); err != nil {
+	if err := d.C.Parts().Bundle.PutInForce(old); err != nil {
 		t.Fatal(err)
 	}
 	d.Advance(20 * time.Hour)
-	if err := d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()); err != nil {
+	if err := d.C.Parts().Bundle.RenewIdentity(t.Context(), d.State()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.C.Rooms().Bundle.Source().Current(t.Context())
+	material, err := d.C.Parts().Bundle.Source().Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.C.Rooms().Bundle.View().Bundle,
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.C.Parts().Bundle.View().Bundle,
 		"the bundle of our listener": material.Bundle()} {
 		if !b.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
 			t.Errorf("%s does not know of the ban", name)
@@ -57,13 +57,13 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.Advance(jump)
-		coordinatortest.WantOnly(t, "trust", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-		coordinatortest.WantOnly(t, "identity", d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()), "")
-		v := d.C.Rooms().Bundle.View()
+		coordinatortest.WantOnly(t, "trust", d.C.Parts().Bundle.Refresh(t.Context(), d.State(), true), "")
+		coordinatortest.WantOnly(t, "identity", d.C.Parts().Bundle.RenewIdentity(t.Context(), d.State()), "")
+		v := d.C.Parts().Bundle.View()
 		if age := d.Clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.C.Rooms().Bundle.Source().Current(t.Context())
+		material, err := d.C.Parts().Bundle.Source().Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		d.Joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.C.Rooms().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
+		if !d.C.Parts().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
 			t.Errorf("%v is not banned any more", m.ID)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // is of before.
 func TestAdoptionKeepsNewerBundle(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	bundle, m := d.C.Rooms().Bundle, d.Joined("a")
+	bundle, m := d.C.Parts().Bundle, d.Joined("a")
 	adoption, err := bundle.Follow(t.Context(), d.State())
 	if err != nil {
 		t.Fatal(err)

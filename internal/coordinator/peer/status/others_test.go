@@ -43,8 +43,8 @@ func TestOthersAreHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	coordinatortest.Until(t, stream, snapshot.ScopeNodeBootstrap)
-	f.C.Rooms().Membership.Listens(time.Unix(0, 0))
-	r.C.Rooms().Membership.Listens(time.Unix(0, 0)) // both have been ready for long
+	f.C.Parts().Membership.Listens(time.Unix(0, 0))
+	r.C.Parts().Membership.Listens(time.Unix(0, 0)) // both have been ready for long
 
 	for name, asked := range map[string]*coordinatortest.Fleet{"the one that hears": f, "the other one": r} {
 		eventually(t, name, func() error {
@@ -114,8 +114,8 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(r peer.Record) bool { return r.Phase == "ready" })
 	eventually(t, "the one that asks", func() error {
-		f.C.Rooms().Peers.Hear(f.Context(), f.C.Rooms().Head.State())
-		if quiet, lost := f.C.Rooms().Peers.Unanswered(); lost || len(quiet) > 0 {
+		f.C.Parts().Peers.Hear(f.Context(), f.C.Parts().Head.State())
+		if quiet, lost := f.C.Parts().Peers.Unanswered(); lost || len(quiet) > 0 {
 			return fmt.Errorf("%v did not say what it hears", quiet)
 		}
 		return nil
@@ -140,8 +140,8 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 		coordinatortest.AwaitReplica(r, func(r peer.Record) bool { return r.Phase == "ready" })
 	}
 	eventually(t, "the one that asks", func() error {
-		f.C.Rooms().Peers.Hear(f.Context(), f.C.Rooms().Head.State())
-		quiet, _ := f.C.Rooms().Peers.MayHear()
+		f.C.Parts().Peers.Hear(f.Context(), f.C.Parts().Head.State())
+		quiet, _ := f.C.Parts().Peers.MayHear()
 		if !slices.Contains(quiet, "coordinator-3") {
 			t.Fatalf("%v did not say what it hears, want coordinator-3 among them", quiet)
 		}
@@ -173,7 +173,7 @@ func TestOthersAreNotKnown(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
-	d.C.Rooms().Membership.Listens(time.Unix(0, 0))
+	d.C.Parts().Membership.Listens(time.Unix(0, 0))
 	removal := func() error {
 		_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(a.ID.Kind()),
 			Name: a.ID.Name(), DryRun: true})

@@ -62,7 +62,7 @@ func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 // ask has each of some ask the others once.
 func (x *together) ask(some ...*coordinatortest.Fleet) {
 	for _, f := range some {
-		f.C.Rooms().Peers.Ask(f.Context(), f.C.Rooms().Head.State())
+		f.C.Parts().Peers.Ask(f.Context(), f.C.Parts().Head.State())
 	}
 }
 
@@ -86,12 +86,12 @@ func finds(t *testing.T, f *coordinatortest.Fleet, prefix string, want ...[2]str
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.C.Rooms().Self.NameIn(f.C.Rooms().Head.State().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.C.Parts().Self.NameIn(f.C.Parts().Head.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.C.Rooms().Self.NameIn(f.C.Rooms().Head.State().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.C.Parts().Self.NameIn(f.C.Parts().Head.State().Manifest), got[i], w)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	until := time.Now().Add(time.Minute)
 	silent := func() bool {
 		x.ask(second, third)
-		since, _ := second.C.Rooms().Peers.Silent(enrolmentKey(first))
+		since, _ := second.C.Parts().Peers.Silent(enrolmentKey(first))
 		return since >= peer.After
 	}
 	for silent() && time.Now().Before(until) {
@@ -150,7 +150,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 }
 
-func enrolmentKey(f *coordinatortest.Fleet) string { return f.C.Rooms().Self.EnrolmentKey() }
+func enrolmentKey(f *coordinatortest.Fleet) string { return f.C.Parts().Self.EnrolmentKey() }
 
 // "Nothing needs attention" is a promise: a coordinator that just began to listen, while the
 // others are dead, is settling, and says for how long and what it does not know; after that the
@@ -164,7 +164,7 @@ func TestSettlingIsNotWell(t *testing.T) {
 		t.Helper()
 		return coordinatortest.GetStatus(first).GetVerdict()
 	}
-	first.C.Rooms().Peers.Listen()
+	first.C.Parts().Peers.Listen()
 	x.ask(first)
 	// The time that passed at once ended the lease of whoever led: somebody takes over first.
 	eventually(t, "with everybody heard in the first minute", func() error {
@@ -175,7 +175,7 @@ func TestSettlingIsNotWell(t *testing.T) {
 	})
 	x.all[1].Kill()
 	x.all[2].Kill()
-	first.C.Rooms().Peers.Listen()
+	first.C.Parts().Peers.Listen()
 	x.pass(20 * time.Second)
 	eventually(t, "in the first minute, with the others dead", func() error {
 		v := verdict()
@@ -200,7 +200,7 @@ func TestWhoIsNotMissed(t *testing.T) {
 	x := newTogether(t, 2)
 	first, second := x.all[0], x.all[1]
 	second.Kill()
-	first.C.Rooms().Peers.Listen()
+	first.C.Parts().Peers.Listen()
 	x.unheard(first)
 	finds(t, first, ofCoordinators)
 	x.pass(peer.Settle)
@@ -288,7 +288,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 			break
 		}
 	}
-	name := leader.C.Rooms().Self.NameIn(leader.C.Rooms().Head.State().Manifest)
+	name := leader.C.Parts().Self.NameIn(leader.C.Parts().Head.State().Manifest)
 	x.ask(other)
 	told := found(other)
 	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() ||
@@ -327,7 +327,7 @@ func TestContactOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	coordinatortest.Until(t, stream, snapshot.ScopeNodeBootstrap)
-	first.C.Rooms().Membership.Listens(time.Unix(0, 0))
+	first.C.Parts().Membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...errcode.Code) {
 		t.Helper()
 		eventually(t, step, func() error {

@@ -30,13 +30,13 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 			t.Errorf("a token made at %s leads to %v", made.at.Addr, tok.Addresses)
 		}
 	}
-	for changed := f.C.Rooms().Publication.Changed(); !slices.Equal(f.C.Rooms().Peers.KnownAddresses(),
-		[]string{f.Addr, r.Addr}); changed = f.C.Rooms().Publication.Changed() {
+	for changed := f.C.Parts().Publication.Changed(); !slices.Equal(f.C.Parts().Peers.KnownAddresses(),
+		[]string{f.Addr, r.Addr}); changed = f.C.Parts().Publication.Changed() {
 		select {
 		case <-changed:
 		case <-time.After(50 * time.Millisecond): // it changed before the wait was taken
 		case <-f.Context().Done():
-			t.Fatalf("new members are told of %v", f.C.Rooms().Peers.KnownAddresses())
+			t.Fatalf("new members are told of %v", f.C.Parts().Peers.KnownAddresses())
 		}
 	}
 	f.Advance(status.HeardLately + time.Minute)

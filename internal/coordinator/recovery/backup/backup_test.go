@@ -45,7 +45,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() ||
 		!found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
@@ -117,7 +117,7 @@ func TestUpkeepIsWhatWasSeen(t *testing.T) {
 	}
 
 	committed := func(owner string) *fealtyv1.DrilledShare {
-		for _, c := range f.C.Rooms().Head.State().Head.ShareCommitments {
+		for _, c := range f.C.Parts().Head.State().Head.ShareCommitments {
 			if c.Owner == owner {
 				return &fealtyv1.DrilledShare{Owner: owner, Commitment: c.Hash[:]}
 			}
@@ -167,12 +167,12 @@ func TestUpkeepIsWhatWasSeen(t *testing.T) {
 func TestUpkeepOfAClockThatIsAhead(t *testing.T) {
 	t.Parallel()
 	f, _ := coordinatortest.NewOwnedFleet(t, nil)
-	rooms := f.C.Rooms()
+	parts := f.C.Parts()
 	by := func(ahead time.Duration) *recoverybackup.Backups {
-		return recoverybackup.New(recoverybackup.Config{Head: rooms.Head, Store: f.Store, Now: func() time.Time { return f.Clock().Add(ahead) }})
+		return recoverybackup.New(recoverybackup.Config{Head: parts.Head, Store: f.Store, Now: func() time.Time { return f.Clock().Add(ahead) }})
 	}
 	shares := &fealtyv1.RecordDrillRequest{}
-	for _, c := range rooms.Head.State().Head.ShareCommitments {
+	for _, c := range parts.Head.State().Head.ShareCommitments {
 		shares.Shares = append(shares.Shares, &fealtyv1.DrilledShare{Owner: c.Owner, Commitment: c.Hash[:]})
 	}
 	metric := func(name string) int64 { return int64(coordinatortest.CounterOf(f.C.Registry(), name)) }
@@ -233,24 +233,24 @@ func TestBackupRefused(t *testing.T) {
 		}
 	}
 	one := []string{key.Recipient().String()}
-	f.C.Rooms().Shown.Backups.Busy() <- struct{}{}
+	f.C.Parts().Shown.Backups.Busy() <- struct{}{}
 	if _, _, err := coordinatortest.BackUp(f, &fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(
 		errcode.Of(err),
 		errcode.RateLimited) {
 		t.Errorf("beside another one: %v", err)
 	}
-	<-f.C.Rooms().Shown.Backups.Busy()
+	<-f.C.Parts().Shown.Backups.Busy()
 	// A replica whose head is not the store's backs nothing up.
 	e, err := f.Store.Get(f.Context(), history.HeadKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.C.Rooms().Head.State()
-	if _, _, err := f.C.Rooms().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
+	s := f.C.Parts().Head.State()
+	if _, _, err := f.C.Parts().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
 		Version: e.Version + 1}}}, nil); !errors.Is(err, errcode.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.C.Rooms().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: record.LockKey}}},
+	if _, _, err := f.C.Parts().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: record.LockKey}}},
 		nil); !errors.Is(err, errcode.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}

@@ -22,7 +22,7 @@ import (
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func seenBy(f *coordinatortest.Fleet) recovery.Mark {
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
 		TransactionKey: s.Chain.TransactionKey()}
 }
@@ -69,7 +69,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if _, err := f.Bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.C.Rooms().Secrets.OwnerRecovery.Progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.C.Parts().Secrets.OwnerRecovery.Progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
@@ -84,7 +84,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
 	f.Await(authority.Ready)
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)
 	}

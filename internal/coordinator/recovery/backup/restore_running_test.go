@@ -164,7 +164,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		coordinatortest.AwaitTold(r, "data/lost")
 	}
 	leader, term, _ := coordinatortest.AwaitLeader(t, all...)
-	before, was := leader.C.Rooms().Head.State(), leader.C.Rooms().Publication.View()
+	before, was := leader.C.Parts().Head.State(), leader.C.Parts().Publication.View()
 	l, err := old.List(t.Context(), "")
 	coordinatortest.WantOnly(t, "list", err, "")
 
@@ -191,7 +191,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.AwaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	for _, r := range all[1:] {
 		r.AwaitHead(f)
 	}
@@ -219,14 +219,14 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for _, r := range all {
 		coordinatortest.AwaitTold(r, "data/new")
 		coordinatortest.AwaitTold(r, "data/kept")
-		p := r.C.Rooms().Publication.View()
+		p := r.C.Parts().Publication.View()
 		if _, ok := p.Find(publication.RuntimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")
 		}
 		if p.State.Value.Generation <= was.State.Value.Generation {
 			t.Errorf("generation %d comes after %d", p.State.Value.Generation, was.State.Value.Generation)
 		}
-		set, version, ok := r.C.Rooms().Desired.Configured()
+		set, version, ok := r.C.Parts().Desired.Configured()
 		e, err := next.Get(t.Context(), desired.StateKey)
 		coordinatortest.WantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
@@ -236,8 +236,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if n := coordinatortest.ForgedRecords(r.C); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.C.Rooms().Bundle.View().Version <= uint64(b.Plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.C.Rooms().Bundle.View().Version)
+		if r.C.Parts().Bundle.View().Version <= uint64(b.Plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.C.Parts().Bundle.View().Version)
 		}
 	}
 }

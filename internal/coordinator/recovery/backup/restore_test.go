@@ -47,14 +47,14 @@ func TestRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := f.C.Rooms().Head.State()
+	before := f.C.Parts().Head.State()
 	l, err := f.Store.List(f.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Restore()
 	f.Start()
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
@@ -66,10 +66,10 @@ func TestRestored(t *testing.T) {
 	if uint64(s.HeadVersion) < b.Plan.Index {
 		t.Errorf("revision %d is not above the floor", s.HeadVersion)
 	}
-	if f.C.Rooms().Bundle.View().Version <= uint64(b.Plan.Floor) ||
-		f.C.Rooms().Bundle.View().Epoch != s.Head.AuthorityEpoch {
-		t.Errorf("the trust bundle is version %d of epoch %d", f.C.Rooms().Bundle.View().Version,
-			f.C.Rooms().Bundle.View().Epoch)
+	if f.C.Parts().Bundle.View().Version <= uint64(b.Plan.Floor) ||
+		f.C.Parts().Bundle.View().Epoch != s.Head.AuthorityEpoch {
+		t.Errorf("the trust bundle is version %d of epoch %d", f.C.Parts().Bundle.View().Version,
+			f.C.Parts().Bundle.View().Epoch)
 	}
 	members, err := f.Store.List(f.Context(), record.MemberPrefix)
 	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.ID.Kind(), a.ID.Name()) {
@@ -94,7 +94,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.Set(f.C.Rooms().Head.State().Manifest.Bytes()); err != nil {
+	if err := f.Set(f.C.Parts().Head.State().Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.Restart()
@@ -191,7 +191,7 @@ func TestRestoreWaits(t *testing.T) {
 		{"the signers of then are not those of now", func(t *testing.T, f *coordinatortest.Fleet,
 			b *coordinatortest.Saved) {
 			b.Signed(f.Signer)
-			m := f.C.Rooms().Head.State().Manifest.Bytes()
+			m := f.C.Parts().Head.State().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestRestoreWaits(t *testing.T) {
 			}
 			row.alter(t, f, b)
 			f.Start()
-			s := f.C.Rooms().Head.State()
+			s := f.C.Parts().Head.State()
 			if s.Phase != authority.Recovery || !strings.Contains(s.Reason, string(row.reason)) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
@@ -243,7 +243,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 		newer.Plan.Signatures
 	older.Restore()
 	f.Start()
-	if s := f.C.Rooms().Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
+	if s := f.C.Parts().Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(errcode.ManifestMissigned)) {
 		t.Errorf("phase %v: %s", s.Phase, s.Reason)
 	}
@@ -287,7 +287,7 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+	if s := f.C.Parts().Head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
 }
@@ -309,7 +309,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.Faults.Fail(point, nil)
 			f.Restart()
 			f.Await(authority.Ready)
-			s := f.C.Rooms().Head.State()
+			s := f.C.Parts().Head.State()
 			restores := 0
 			for _, l := range s.Chain.Links() {
 				if l.Kind == history.KindRestore {

@@ -112,7 +112,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 			"set on the second machine", r.Set(machineManifest(r, fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
 				"[\"token:more-%d\"]}\n", n, n))), "")
 		f.AwaitHead(r)
-		s := f.C.Rooms().Head.State()
+		s := f.C.Parts().Head.State()
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.Store.Get(t.Context(), of.Key("host", id))
@@ -278,7 +278,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	_, err = coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Secrets.Shares.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Parts().Secrets.Shares.Drop(t.Context(), d.State()), "")
 	for _, k := range d.Store.Keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
@@ -294,7 +294,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	id := coordinatortest.KeyIDs(t, d.C, d.Store)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
 		return coordinatortest.Served[fealtyv1.ManifestServiceServer](
-			d.C.Rooms().Moves.Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
+			d.C.Parts().Moves.Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
@@ -302,7 +302,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	_, err = forget("0123", false)
 	coordinatortest.WantOnly(t, "forget a key that sealed nothing", err, errcode.NotFound)
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		d.C.Rooms().Moves.Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
+		d.C.Parts().Moves.Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	coordinatortest.WantOnly(t, "forget a keeper that is none", err, errcode.NotFound)
 
@@ -312,7 +312,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
 	status := func() string {
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, "status", err, "")
 		return coordinatortest.KeeperFinding(st.GetFindings(), errcode.KeeperUnopened)
@@ -332,7 +332,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(coordinatortest.KeyIDs(t, d.C, d.Store)) != 0 {
 		t.Errorf("%v is left, and the answer is %v", coordinatortest.KeyIDs(t, d.C, d.Store), out)
 	}
-	resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
+	resp, err := d.C.Parts().Moves.Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	coordinatortest.WantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
@@ -365,14 +365,14 @@ func TestLateSealIsRefused(t *testing.T) {
 	_, err := coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Secrets.Shares.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Parts().Secrets.Shares.Drop(t.Context(), d.State()), "")
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
 	mv.Sealing = mv.Seals()
-	coordinatortest.WantOnly(t, "look", d.C.Rooms().Secrets.Keepers.Look(t.Context(), &mv.Sealing), "")
-	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Rooms().Moves.Succession.WriteSecrets(t.Context(), mv),
+	coordinatortest.WantOnly(t, "look", d.C.Parts().Secrets.Keepers.Look(t.Context(), &mv.Sealing), "")
+	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Parts().Moves.Succession.WriteSecrets(t.Context(), mv),
 		errcode.ManifestStale)
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)
@@ -404,7 +404,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	coordinatortest.WantOnly(t, "first set", f.Set(m("")), "")
 	r.Start()
 	r.AwaitHead(f)
-	of := sealed.Seed(&f.C.Rooms().Head.State().Head.Transition)
+	of := sealed.Seed(&f.C.Parts().Head.State().Head.Transition)
 	sealedBy, err := f.Store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	coordinatortest.WantOnly(t, "read", err, "")
 	key("of the second machine")

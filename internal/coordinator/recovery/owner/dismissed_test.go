@@ -19,7 +19,7 @@ func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 	f.Replicas = rs
 	r.Start()
 	r.Await(authority.Recovery)
-	_, err := r.C.Rooms().Secrets.OwnerRecovery.Open(r.Context())
+	_, err := r.C.Parts().Secrets.OwnerRecovery.Open(r.Context())
 	coordinatortest.WantOnly(t, "open", err, errcode.ManifestLeavesOut)
 	if got := coordinatortest.Keys(f, owner.Prefix); len(got) > 0 {
 		t.Errorf("an attempt is open: %v", got)

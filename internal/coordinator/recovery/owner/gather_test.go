@@ -53,7 +53,7 @@ func lostDesk(t coordinatortest.TB) (d *coordinatortest.Desk, p *coordinatortest
 			t.Fatalf("open %s: %v", dir, err)
 		}
 		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir,
-			c.Rooms().Self.EnrolmentKey())
+			c.Parts().Self.EnrolmentKey())
 		others = append(others, c)
 	}
 	if err := d.Set(entries); err != nil {
@@ -82,7 +82,7 @@ func againAt(d *coordinatortest.Desk, c *coordinator.Coordinator) *coordinator.C
 func wantPhaseOf(t coordinatortest.TB, c *coordinator.Coordinator, want string) {
 	t.Helper()
 	if phase, why := c.Phase(); phase != want {
-		t.Fatalf("%s is %s (%s), want %s", c.Rooms().Self.EnrolmentKey(), phase, why, want)
+		t.Fatalf("%s is %s (%s), want %s", c.Parts().Self.EnrolmentKey(), phase, why, want)
 	}
 }
 
@@ -103,26 +103,26 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 		t.Fatalf("bob: %v, %v", got, err)
 	}
 	// The third was asked by an owner who sent nothing yet.
-	if _, err := three.Rooms().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
+	if _, err := three.Parts().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantOnly(t, "go on", three.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", three.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	coordinatortest.WantOnly(t, "go on", d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 	coordinatortest.WantPhase(d, "ready", "")
 	if got := d.State().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
-		owners, shares, err := c.Rooms().Secrets.OwnerRecovery.Collected(t.Context(),
-			c.Rooms().Secrets.OwnerRecovery.Current())
+		owners, shares, err := c.Parts().Secrets.OwnerRecovery.Collected(t.Context(),
+			c.Parts().Secrets.OwnerRecovery.Current())
 		if err != nil || !slices.Contains(owners, "alice") {
 			t.Errorf("%s has the shares of %v (%v)", d.Dir(c), owners, err)
 		}
 		for _, s := range shares {
 			s.Wipe()
 		}
-		coordinatortest.WantOnly(t, "go on", c.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+		coordinatortest.WantOnly(t, "go on", c.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 		if got := coordinatortest.MustHead(t, d); got.AuthorityEpoch != epoch+1 {
 			t.Fatalf("%s wrote epoch %d", d.Dir(c), got.AuthorityEpoch)
 		}
@@ -130,7 +130,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	coordinatortest.WantOneKeyPerEpoch(t, d)
 	// Their own attempts at the head of before are over, and what they left goes.
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Parts().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	if left := d.Store.Keys(owner.Prefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
@@ -142,7 +142,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	two := others[0]
 	epoch := coordinatortest.MustHead(t, d).AuthorityEpoch
 	for _, c := range []*coordinator.Coordinator{d.C, two} {
-		if _, err := c.Rooms().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
+		if _, err := c.Parts().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	}
 	d.Faults.Arm("rekey.before-swap", func() error {
 		d.Faults.Disarm("rekey.before-swap")
-		if err := two.Rooms().Secrets.OwnerRecovery.Look(t.Context()); err != nil {
+		if err := two.Parts().Secrets.OwnerRecovery.Look(t.Context()); err != nil {
 			t.Errorf("the other: %v", err)
 		}
 		return nil
@@ -194,8 +194,8 @@ func TestGatheringCutOff(t *testing.T) {
 				d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 				ask(d.C, alice)
 				ask(two, bob)
-				_, _ = d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()),
-					two.Rooms().Secrets.OwnerRecovery.Look(t.Context()) // the fault may show here
+				_, _ = d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()),
+					two.Parts().Secrets.OwnerRecovery.Look(t.Context()) // the fault may show here
 				d.Faults.Disarm(point)
 				crashed := &d.C
 				if who == "other" {
@@ -203,8 +203,8 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = againAt(d, *crashed)
 				ready := func() bool {
-					return d.C.Rooms().Head.State().Phase == authority.Ready ||
-						two.Rooms().Head.State().Phase == authority.Ready
+					return d.C.Parts().Head.State().Phase == authority.Ready ||
+						two.Parts().Head.State().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
@@ -212,16 +212,16 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					ask(d.C, alice)
 					ask(two, bob)
-					_, _ = d.C.Rooms().Secrets.OwnerRecovery.Look(
-						t.Context()), two.Rooms().Secrets.OwnerRecovery.Look(t.Context())
-					d.C.Rooms().Moves.Succession.Look(t.Context())
-					two.Rooms().Moves.Succession.Look(t.Context())
+					_, _ = d.C.Parts().Secrets.OwnerRecovery.Look(
+						t.Context()), two.Parts().Secrets.OwnerRecovery.Look(t.Context())
+					d.C.Parts().Moves.Succession.Look(t.Context())
+					two.Parts().Moves.Succession.Look(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.C.Rooms().Head.State().Reason,
-						two.Rooms().Head.State().Reason)
+					t.Fatalf("nobody is ready: %s, %s", d.C.Parts().Head.State().Reason,
+						two.Parts().Head.State().Reason)
 				}
-				if two.Rooms().Head.State().Phase == authority.Ready {
+				if two.Parts().Head.State().Phase == authority.Ready {
 					d.C = two
 				}
 				coordinatortest.WantOneKeyPerEpoch(t, d)
@@ -239,9 +239,9 @@ func TestGatheringCutOff(t *testing.T) {
 func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
-	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	g, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
-	other, err := two.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	other, err := two.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if _, err := coordinatortest.BringAt(t, two, p.ShareFile(d.Store, "bob")); err != nil {
 		t.Fatal(err)
@@ -267,16 +267,16 @@ func TestSwappedGatheredShares(t *testing.T) {
 	} {
 		value := harm()
 		d.Store.Alter(mine, func([]byte) []byte { return value })
-		coordinatortest.WantOnly(t, name, d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
-		if got := d.C.Rooms().Secrets.OwnerRecovery.Current().Brought(); len(got) > 0 {
+		coordinatortest.WantOnly(t, name, d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
+		if got := d.C.Parts().Secrets.OwnerRecovery.Current().Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
 		if slices.Contains(d.Store.Keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
-		coordinatortest.WantOnly(t, name, two.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
-		coordinatortest.WantOnly(t, name, d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
-		if got := d.C.Rooms().Secrets.OwnerRecovery.Current().Brought(); !slices.Equal(got,
+		coordinatortest.WantOnly(t, name, two.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
+		if got := d.C.Parts().Secrets.OwnerRecovery.Current().Brought(); !slices.Equal(got,
 			[]string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
@@ -299,20 +299,20 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	coordinatortest.WantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
 	coordinatortest.WantOnly(t, "recipient", err, "")
-	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	g, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
 		return slices.DeleteFunc(gatheredIn(t, d.Store),
 			func(k string) bool { return !strings.HasPrefix(k, owner.Prefix+id.String()) })
 	}
-	place, err := owner.OpenKey(two.Rooms().Self.EnrolmentKey())
+	place, err := owner.OpenKey(two.Parts().Self.EnrolmentKey())
 	coordinatortest.WantOnly(t, "place", err, "")
 	good := recovery.Open{Attempt: id, Cluster: coordinatortest.Cluster, Head: g.Head().Hash, Recipient: mine.Public(),
 		Ends: d.Clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.C.Rooms().Head.Overwrite(t.Context(), key, value)
+		_, err := d.C.Parts().Head.Overwrite(t.Context(), key, value)
 		coordinatortest.WantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -328,33 +328,33 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
 		"by a thief, who claims the key of a coordinator": func() []byte {
 			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief),
-				two.Rooms().Self.EnrolmentKey(), 1))
+				two.Parts().Self.EnrolmentKey(), 1))
 		},
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
 			coordinatortest.WantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.Rooms().Self.PrivateKey())), theirs.Public(),
+			return []byte(strings.Replace(string(signed(o, two.Parts().Self.PrivateKey())), theirs.Public(),
 				mine.Public(),
 				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.Rooms().Self.PrivateKey()) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.Parts().Self.PrivateKey()) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.Rooms().Self.PrivateKey())
+			return signed(o, two.Parts().Self.PrivateKey())
 		},
-		"over": func() []byte { o := good; o.Ends = d.Clock(); return signed(o, two.Rooms().Self.PrivateKey()) },
+		"over": func() []byte { o := good; o.Ends = d.Clock(); return signed(o, two.Parts().Self.PrivateKey()) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.Clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.Rooms().Self.PrivateKey())
+			return signed(o, two.Parts().Self.PrivateKey())
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].Rooms().Self.PrivateKey()) },
+		"of another coordinator": func() []byte { return signed(good, others[1].Parts().Self.PrivateKey()) },
 	} {
 		put(place, value())
-		coordinatortest.WantOnly(t, name, d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -370,13 +370,13 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		put(fmt.Sprintf("%sx%d", owner.OpenPrefix, i), signed(good, key))
 	}
 	d.Store.Alter(place, func([]byte) []byte { return nil })
-	coordinatortest.WantOnly(t, "endless", d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "endless", d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.Rooms().Self.PrivateKey()))
-	coordinatortest.WantOnly(t, "genuine", d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+	put(place, signed(good, two.Parts().Self.PrivateKey()))
+	coordinatortest.WantOnly(t, "genuine", d.C.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{owner.Key(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
@@ -406,15 +406,15 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	if _, err := coordinatortest.BringAt(t, others[1], alice); err != nil {
 		t.Fatal(err)
 	}
-	third := others[1].Rooms().Secrets.OwnerRecovery.Current().ID
+	third := others[1].Parts().Secrets.OwnerRecovery.Current().ID
 	others[1] = againAt(d, others[1]) // and opens another
-	if _, err := others[1].Rooms().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
+	if _, err := others[1].Parts().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Parts().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	got := gatheredIn(t, d.Store)
-	want := []string{owner.Key(others[0].Rooms().Secrets.OwnerRecovery.Current().ID, "alice")}
+	want := []string{owner.Key(others[0].Parts().Secrets.OwnerRecovery.Current().ID, "alice")}
 	if !slices.Equal(got, want) || slices.Contains(got, owner.Key(third, "alice")) {
 		t.Errorf("kept %v, want %v", got, want)
 	}
@@ -423,7 +423,7 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	}
 	d.Advance(recovery.Life)
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Parts().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	if left := d.Store.Keys(owner.Prefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}

@@ -26,8 +26,8 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.C.Rooms().Shown.Verification.SetLimits(func(l *flowcontrol.Limits) { l.Patience = 2 * time.Second })
-	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
+	f.C.Parts().Shown.Verification.SetLimits(func(l *flowcontrol.Limits) { l.Patience = 2 * time.Second })
+	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(coordinatortest.StrangerFrom(f, i))
@@ -44,7 +44,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	}
 	_, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "a data owner among strangers", err, "")
-	v := f.C.Rooms().Shown.Verification.Places()
+	v := f.C.Parts().Shown.Verification.Places()
 	wait.Until(t, fmt.Sprintf("none of %d streams that take nothing holds its place", len(held)),
 		func() bool { return v.InUse() == 0 })
 }

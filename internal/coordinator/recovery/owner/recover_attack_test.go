@@ -90,9 +90,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
-	trueManifest := f.C.Rooms().Head.State().Manifest
+	trueManifest := f.C.Parts().Head.State().Manifest
 	coordinatortest.LoseKeeper(f)
-	g, err := f.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	g, err := f.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	coordinatortest.WantOnly(t, "key", err, "")
@@ -129,7 +129,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.C.Rooms().Self.EnrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.C.Parts().Self.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		coordinatortest.WantOnly(t, "parse", err, "")
@@ -175,7 +175,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		{"true history, claimed key of the coordinator", errcode.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				o := offerBy(own, coordinatortest.Cluster, g.Head().Hash, b)
-				o.Key = f.C.Rooms().Self.EnrolmentKey()
+				o.Key = f.C.Parts().Self.EnrolmentKey()
 				return o, g.History(), nil
 			}},
 		{"true history, no proof", errcode.RecoveryUnproven,
@@ -186,7 +186,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"coordinator's key over another head", errcode.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, history.Hash{1},
+				return offerBy(f.C.Parts().Self.PrivateKey(), coordinatortest.Cluster, history.Hash{1},
 					b), g.History(), nil
 			}},
 		{"history of the thief's own seed", errcode.RecoveryHistory,
@@ -246,7 +246,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, g.Head().Hash, b), g.History(), nil
+		return offerBy(f.C.Parts().Self.PrivateKey(), coordinatortest.Cluster, g.Head().Hash, b), g.History(), nil
 	}}
 	_, err = coordinatortest.BringTo(t, honest.serve(t), alice,
 		recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
@@ -272,7 +272,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
 	coordinatortest.LoseKeeper(f)
-	r := f.C.Rooms().Secrets.OwnerRecovery.Places()
+	r := f.C.Parts().Secrets.OwnerRecovery.Places()
 	var held []*flowcontrol.Slot
 	for range owner.MaxPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
@@ -335,7 +335,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	})
 	say(files, nil)
 
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	coordinatortest.WantOnly(t, "mesh key", err, "")
 	thief := coordinatortest.Steal(s)

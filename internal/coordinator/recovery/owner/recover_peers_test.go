@@ -27,7 +27,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.C.Rooms().Head.State().Head
+			before := f.C.Parts().Head.State().Head
 			f.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it gives nothing yet
 			r.Start()
 			r.Await(authority.Recovery)
@@ -39,7 +39,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			got, err := coordinatortest.BringTo(t, r.Addr, f.People.ShareFile(f.Store, "alice"),
 				recovery.Options{Force: force})
 			coordinatortest.WantOnly(t, "bring", err, "")
-			s := r.C.Rooms().Head.State()
+			s := r.C.Parts().Head.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
@@ -58,7 +58,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
 			f.AwaitHead(r)
-			if a := f.C.Rooms().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+			if a := f.C.Parts().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			coordinatortest.WantOrigins(t, f, "coordinator-1", "coordinator-2")
@@ -98,16 +98,16 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	}
 	// A thief who writes the store encrypts an old share to the attempt itself.
 	two := others[0]
-	g := two.Rooms().Secrets.OwnerRecovery.Current()
+	g := two.Parts().Secrets.OwnerRecovery.Current()
 	d.Store.Write(owner.Key(g.ID, "bob"), coordinatortest.SentShare(t, g.Recipient(), g.ID[:],
 		coordinatortest.Cluster,
 		"bob", old["bob"].Share))
 	if got, err := coordinatortest.BringAt(t, d.C, next.ShareFile(d.Store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	coordinatortest.WantOnly(t, "go on", two.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", two.Parts().Secrets.OwnerRecovery.Look(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.Rooms().Secrets.OwnerRecovery.Current().Brought(); !slices.Equal(got,
+	if got := two.Parts().Secrets.OwnerRecovery.Current().Brought(); !slices.Equal(got,
 		[]string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
@@ -134,7 +134,7 @@ func TestOwnersDoNotWaitForPeers(t *testing.T) {
 	f.Stop()
 	r.Start()
 	r.Await(authority.Recovery)
-	change := r.C.Rooms().Moves.Turn
+	change := r.C.Parts().Moves.Turn
 	release, err := change.Take(r.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	asking, asked := change.Asking(r.Context()) // which nothing ends but an owner, or the test

@@ -43,12 +43,12 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.C.Rooms().Head.State().Phase != authority.Ready ||
-			f.C.Rooms().Secrets.OwnerRecovery.Current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.C.Parts().Head.State().Phase != authority.Ready ||
+			f.C.Parts().Secrets.OwnerRecovery.Current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
-			f.C.Rooms().Moves.Succession.Push()
+			f.C.Parts().Moves.Succession.Push()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -73,7 +73,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	m := f.Member("a")
-	before := f.C.Rooms().Head.State()
+	before := f.C.Parts().Head.State()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.Names {
 		files[n] = p.ShareFile(f.Store, n)
@@ -175,7 +175,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	progress, err = f.Bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.C.Rooms().Head.State()
+	after := f.C.Parts().Head.State()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
@@ -211,9 +211,9 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	coordinatortest.WantOnly(t, "forget", err, "")
 	coordinatortest.WantOnly(t, "set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
 		p.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))), "")
-	after = f.C.Rooms().Head.State()
+	after = f.C.Parts().Head.State()
 	f.Restart()
-	if s := f.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	if s := f.C.Parts().Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
@@ -258,7 +258,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if crash {
 						d.Restart()
 					} else {
-						d.C.Rooms().Moves.Succession.Look(t.Context())
+						d.C.Parts().Moves.Succession.Look(t.Context())
 					}
 					coordinatortest.BringBoth(t, d, alice, bob)
 					head := d.State().Head
@@ -329,7 +329,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			_, err := coordinatortest.BringShare(d, bob)
 			d.Faults.Disarm("set.before-swap")
 			d.Store.Lose()
-			d.C.Rooms().Moves.Succession.Look(t.Context())
+			d.C.Parts().Moves.Succession.Look(t.Context())
 			if d.State().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
@@ -353,19 +353,19 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	key, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
 	coordinatortest.WantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
-	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	g, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if _, err := coordinatortest.BringShare(d, alice); err != nil {
 		t.Fatal(err)
 	}
 	d.Disk.Put("/keeper/key", key)
 	d.Disk.Chmod("/keeper/key", 0o600)
-	d.C.Rooms().Moves.Succession.Look(t.Context())
+	d.C.Parts().Moves.Succession.Look(t.Context())
 	coordinatortest.WantPhase(d, "ready", "")
 	_, err = coordinatortest.BringShare(d, bob)
 	coordinatortest.WantOnly(t, "bring", err, errcode.RecoveryNotNeeded)
 	sent := coordinatortest.SentShare(t, g.Recipient(), g.ID[:], coordinatortest.Cluster, "bob", bob.Share)
-	_, err = d.C.Rooms().Secrets.OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:],
+	_, err = d.C.Parts().Secrets.OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:],
 		Owner: "bob",
 		Share: sent}, coordinatortest.AnyOwner)
 	coordinatortest.WantOnly(t, "bring late", err, errcode.RecoveryNotNeeded)
@@ -408,13 +408,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	coordinatortest.WantPhase(d, "recovery", "")
-	if got := twin.Rooms().Head.State().Head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.Parts().Head.State().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
-	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	g, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
-	if g.Head().Hash != twin.Rooms().Head.State().Head.Hash {
+	if g.Head().Hash != twin.Parts().Head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }
@@ -427,7 +427,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	coordinatortest.WantOnly(t, "split", err, "")
-	head, _, err := d.C.Rooms().Head.History().Head(t.Context())
+	head, _, err := d.C.Parts().Head.History().Head(t.Context())
 	coordinatortest.WantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.Store.Alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
@@ -452,7 +452,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	_, err = coordinatortest.BringShare(d, file(1))
 	coordinatortest.WantOnly(t, "bring", err, errcode.RecoverySeedRefused)
-	if d.C.Rooms().Secrets.OwnerRecovery.Current() != nil || len(d.Store.Keys(recoveryowner.Prefix)) > 0 {
+	if d.C.Parts().Secrets.OwnerRecovery.Current() != nil || len(d.Store.Keys(recoveryowner.Prefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
 	coordinatortest.WantPhase(d, "recovery", "")
@@ -464,10 +464,10 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	d.Restart()
-	first, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	first, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	d.Advance(recovery.Life * 3 / 4)
-	second, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	second, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
@@ -476,11 +476,11 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Advance(recovery.Life - 1)
-	if g, _ := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context()); g != second {
+	if g, _ := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context()); g != second {
 		t.Error("an attempt with a share ended early")
 	}
 	d.Advance(1)
-	_, err = d.C.Rooms().Secrets.OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:],
+	_, err = d.C.Parts().Secrets.OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:],
 		Owner: "bob",
 		Share: coordinatortest.SentShare(t, second.Recipient(), second.ID[:], coordinatortest.Cluster, "bob",
 			bob.Share)}, coordinatortest.AnyOwner)
@@ -500,7 +500,7 @@ func TestForgedGatheredShares(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob, carol := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob"), p.ShareFile(d.Store, "carol")
 	d.Restart()
-	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
+	g, err := d.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
@@ -550,7 +550,7 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	coordinatortest.BringBoth(t, d, alice, bob)
 	status := func() string {
 		t.Helper()
-		st, err := d.C.Rooms().Shown.Status.GetStatus(t.Context(),
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, "status", err, "")
 		var b strings.Builder
@@ -602,7 +602,7 @@ func TestLeftSharesArePruned(t *testing.T) {
 	d.Lead(d.C)
 	before := len(d.Store.Keys(""))
 	left := len(d.Store.Keys(recoveryowner.Prefix))
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Parts().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	if n := len(d.Store.Keys(recoveryowner.Prefix)); n != 0 || left != 3 || len(d.Store.Keys("")) != before-left {
 		t.Errorf("%d of %d left records are there", n, left)
 	}
@@ -628,7 +628,7 @@ func TestSharesInRecovery(t *testing.T) {
 	coordinatortest.WantCode(t, err, errcode.Unauthenticated)
 	// A caller that came over TLS, as any of these.
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		f.C.Rooms().Moves.Manifests.RegisterServices).GetSeedShares(
+		f.C.Parts().Moves.Manifests.RegisterServices).GetSeedShares(
 		t.Context(),
 		&fealtyv1.GetSeedSharesRequest{})
 	coordinatortest.WantCode(t, err, errcode.RecoveryMode)

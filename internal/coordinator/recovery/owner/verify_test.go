@@ -35,7 +35,7 @@ import (
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
@@ -55,7 +55,7 @@ func TestVerify(t *testing.T) {
 	if when := errcode.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.C.Rooms().Head.State().Manifest
+	want.Manifest = f.C.Parts().Head.State().Manifest
 	got, err = coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify the next", err, "")
 
@@ -157,9 +157,9 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest})
+	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest})
 	coordinatortest.WantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.C.Rooms().Head.State().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.C.Parts().Head.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
@@ -169,7 +169,7 @@ func TestVerifyAfterSets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err = coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest,
+	got, err = coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest,
 		Seen: first})
 	coordinatortest.WantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
@@ -186,7 +186,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := coordinatortest.NewOwnedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest}
 	got, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
 	coordinatortest.LoseKeeper(f)
@@ -204,13 +204,13 @@ func TestVerifyInRecoveryMode(t *testing.T) {
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	coordinatortest.WantOnly(t, "key", err, "")
-	h, _, _, err := f.C.Rooms().Head.ClaimedHistory(t.Context())
+	h, _, _, err := f.C.Parts().Head.ClaimedHistory(t.Context())
 	coordinatortest.WantOnly(t, "history", err, "")
-	genuine, _, err := f.C.Rooms().Shown.Verification.Claim(t.Context(), make([]byte, 32), make([]byte, 32))
+	genuine, _, err := f.C.Parts().Shown.Verification.Claim(t.Context(), make([]byte, 32), make([]byte, 32))
 	coordinatortest.WantOnly(t, "claim", err, "")
 	// by makes a claim by the coordinator's own key, of what change made of the truth.
 	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce,
@@ -242,43 +242,43 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}{
 		{"coordinator", "by nobody's key", errcode.VerifyUnproven, by(own, nothing)},
 		{"coordinator", "relayed: over another connection", errcode.VerifyUnproven,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", errcode.VerifyUnproven,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
 		{"coordinator", "of another cluster", errcode.PeerOtherCluster,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
 		{"coordinator", "altered on its way", errcode.VerifyUnproven,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-				c, h, err := by(f.C.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
+				c, h, err := by(f.C.Parts().Self.PrivateKey(), nothing)(nonce, binding)
 				c.MeshCa = otherMesh.Certificate().Raw
 				return c, h, err
 			}},
 		{"coordinator", "nothing", errcode.VerifyUnproven,
 			func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
 		{"signing key", "in recovery, of a cluster never seen", errcode.RecoveryMode,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
 				tr.Ready, tr.Root, tr.MeshCA, tr.TransactionKey = false, nil, nil, nil
 			})},
 		{"history", "under another key", errcode.VerifyHistory,
-			by(f.C.Rooms().Self.PrivateKey(),
+			by(f.C.Parts().Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.TransactionKey = own.Public().(ed25519.PublicKey) })},
 		{"history", "of another head", errcode.VerifyHistory,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
 		{"history", "damaged", errcode.VerifyHistory,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-				c, h, err := by(f.C.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
+				c, h, err := by(f.C.Parts().Self.PrivateKey(), nothing)(nonce, binding)
 				cut := *h
 				cut.Links = cut.Links[1:]
 				return c, &cut, err
 			}},
 		{"root", "of another cluster", errcode.VerifyAuthority,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", errcode.VerifyAuthority,
-			by(f.C.Rooms().Self.PrivateKey(),
+			by(f.C.Parts().Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", errcode.VerifyAuthority,
-			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.C.Rooms().Head.State().MeshCA().Certificate().Raw
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+				tr.MeshCA = other.C.Parts().Head.State().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := coordinatortest.VerifyAt(t, (&coordinatortest.Impostor{Answer: tc.answer}).Serve(t), want)
@@ -288,7 +288,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		met[tc.check] = true
 	}
 	// The harness works, and who holds the coordinator's key is believed.
-	_, err = coordinatortest.VerifyAt(t, (&coordinatortest.Impostor{Answer: by(f.C.Rooms().Self.PrivateKey(),
+	_, err = coordinatortest.VerifyAt(t, (&coordinatortest.Impostor{Answer: by(f.C.Parts().Self.PrivateKey(),
 		nothing)}).Serve(t), want)
 	coordinatortest.WantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
@@ -305,11 +305,11 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest}
 	var place *flowcontrol.Slot
 	for range owner.MaxVerificationsPerSource {
 		var err error
-		place, err = f.C.Rooms().Shown.Verification.Places().Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
+		place, err = f.C.Parts().Shown.Verification.Places().Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
 		coordinatortest.WantOnly(t, "enter", err, "")
 	}
 	_, err := coordinatortest.VerifyAt(t, f.Addr, want)
@@ -317,10 +317,10 @@ func TestVerifiersAreBounded(t *testing.T) {
 	place.Leave()
 	_, err = coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
-	before := f.C.Rooms().Shown.Verification.Shown()
-	_, err = f.C.Rooms().Shown.Verification.Show(t.Context())
+	before := f.C.Parts().Shown.Verification.Shown()
+	_, err = f.C.Parts().Shown.Verification.Show(t.Context())
 	coordinatortest.WantOnly(t, "show", err, "")
-	if f.C.Rooms().Shown.Verification.Shown() != before {
+	if f.C.Parts().Shown.Verification.Shown() != before {
 		t.Error("the history was read again")
 	}
 	for range 2 * owner.VerifyBurst { // it refills meanwhile
@@ -337,7 +337,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest,
+		return coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest,
 			Seen: seen})
 	}
 	mark := func() recovery.Mark {
@@ -363,7 +363,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	coordinatortest.WantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	coordinatortest.WantOnly(t, "key", err, "")
-	if err := f.Set(bytes.Replace(f.C.Rooms().Head.State().Manifest.Bytes(), []byte(was.String()),
+	if err := f.Set(bytes.Replace(f.C.Parts().Head.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}

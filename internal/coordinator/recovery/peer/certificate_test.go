@@ -146,10 +146,10 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 			"no root of the manifest vouches"},
 		{"of another name", coordinatortest.NewCorpFiles(t, pki, "node-a").Certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.C.Rooms().Self.Certificate(), ""},
+		{"of an entry", f.C.Parts().Self.Certificate(), ""},
 	} {
-		giver := f.C.Rooms().Secrets.PeerRecovery.WithPeers()
-		giver.Cfg().Self = enrolledAs(f, f.C.Rooms().Self.PrivateKey(), tc.cert)
+		giver := f.C.Parts().Secrets.PeerRecovery.WithPeers()
+		giver.Cfg().Self = enrolledAs(f, f.C.Parts().Self.PrivateKey(), tc.cert)
 		at := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](giver.RegisterServices))
 		_, err := askAs(f, r, coordinatortest.NewTestKey(t), func(a *peer.Asking) {
 			a.Of(at)
@@ -178,13 +178,13 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(x coordinatorpeer.Record) bool { return x.Phase == "ready" })
 	r.Stop()
-	m := f.C.Rooms().Head.State().Manifest
+	m := f.C.Parts().Head.State().Manifest
 	f.Advance(25 * time.Hour)
 	all, err := coordinators(f).Newest(f.Context(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
-	if _, err := f.C.Rooms().Self.Admits(m); err != nil {
+	if _, err := f.C.Parts().Self.Admits(m); err != nil {
 		t.Errorf("it does not go on: %v", err)
 	}
 	resp, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
@@ -209,13 +209,13 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.C.Rooms().Head.State(), coordinatortest.Loaded(f)
+	old, loaded := f.C.Parts().Head.State(), coordinatortest.Loaded(f)
 	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
 	r.Start()
 	r.AwaitHead(f)
 	r.Link.Lie(coordinatortest.HideReplicas) // it is the liar alone that is asked
 	coordinatortest.WantOnly(t, "remove", os.Remove(filepath.Join(r.Dir, "coordinator", authority.MarkFile)), "")
-	_, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+	_, err := r.C.Parts().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
 		state: old})).FromPeers(r.Context(), loaded)
 	if failed := wantStep(t, err, peer.StepHistory, "coordinator-3"); !errors.Is(failed.Err,
 		history.ErrRollback) {
@@ -231,7 +231,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	bring := func(mv *transition.Move) error {
-		return f.C.Rooms().Secrets.PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr)
+		return f.C.Parts().Secrets.PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr)
 	}
 	mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
 	r.Link.Hold(func(tx store.Tx) error {
@@ -245,14 +245,14 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	if err := bring(mv); err == nil {
 		t.Error("it was taken")
 	}
-	if slices.Contains(r.C.Rooms().Secrets.Keys.Brought(), mv.Mesh.KeyID()) {
+	if slices.Contains(r.C.Parts().Secrets.Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Error("a key is kept of which the audit log knows nothing")
 	}
 	r.Link.Hold(nil)
 	coordinatortest.WantOnly(t, "bring", bring(coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)),
 		"")
 	if got := coordinatortest.Audited(r, "mesh.prepared"); len(got) != 1 ||
-		got[0].Fields["key"] != proof.KeyClaim(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
+		got[0].Fields["key"] != proof.KeyClaim(f.C.Parts().Self.PrivateKey().Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -266,7 +266,7 @@ func askRaw(f *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]b
 	defer conn.Close()
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.Context())
 	coordinatortest.WantOnlyNil(f.T, err)
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: coordinatortest.Cluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
 		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.People.Keys["alice"].Recipient().String()}

@@ -39,13 +39,13 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
-	old := f.C.Rooms().Head.State()
+	old := f.C.Parts().Head.State()
 	oldMesh := old.MeshCA()
 	if err := coordinatortest.SetPeople(f, "  - {name: more, kind: coordinator, match: [\"key:"+
 		proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey))+"\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -99,10 +99,10 @@ func TestLyingPeer(t *testing.T) {
 		{"a key that is none", peer.StepProof,
 			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", peer.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.C.Rooms().Self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.C.Parts().Self.EnrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", peer.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.C.Rooms().Self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.C.Parts().Self.EnrolmentKey() }
 		}},
 		{"the coordinator itself", peer.StepProof, func(l *liar) { l.key = r.Key }},
 		{"a key of low order", peer.StepProof, func(l *liar) {
@@ -149,7 +149,7 @@ func TestLyingPeer(t *testing.T) {
 		{"secrets for another head", peer.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", peer.StepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.C.Rooms().Self.EnrolmentKey() } }},
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.C.Parts().Self.EnrolmentKey() } }},
 		{"secrets for another purpose", peer.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", peer.StepManifest,
@@ -192,7 +192,7 @@ func TestLyingPeer(t *testing.T) {
 			one := &liar{key: evil.Key, state: s}
 			tc.lie(one)
 			at := coordinatortest.ServePeer(t, one)
-			c := r.C.Rooms().Secrets.PeerRecovery.WithPeers(at)
+			c := r.C.Parts().Secrets.PeerRecovery.WithPeers(at)
 			got, err := c.FromPeers(r.Context(), loaded)
 			if err == nil {
 				t.Fatalf("adopted from %s", got.Peer)
@@ -209,7 +209,7 @@ func TestLyingPeer(t *testing.T) {
 		})
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
-		got, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+		got, err := r.C.Parts().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
 			state: s})).FromPeers(r.Context(), loaded)
 		if err != nil || got.Mesh.KeyID() != s.MeshKey || !got.Secrets.Same(s.Secrets) || got.Peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
@@ -258,7 +258,7 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	honest := coordinatortest.ServePeer(t, &liar{key: evil.Key, state: s})
 	r.Link.Lie(coordinatortest.HideReplicas)
 	r.Config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
@@ -302,11 +302,11 @@ func TestLyingStore(t *testing.T) {
 		{"the version of another write", peer.StepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(honest).FromPeers(r.Context(), tc.h)
+			_, err := r.C.Parts().Secrets.PeerRecovery.WithPeers(honest).FromPeers(r.Context(), tc.h)
 			wantStep(t, err, tc.step, "")
 		})
 	}
-	if _, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(honest).FromPeers(r.Context(), whole); err != nil {
+	if _, err := r.C.Parts().Secrets.PeerRecovery.WithPeers(honest).FromPeers(r.Context(), whole); err != nil {
 		t.Errorf("the true history is refused: %v", err)
 	}
 }
@@ -317,7 +317,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.C.Rooms().Head.State()
+	old := f.C.Parts().Head.State()
 	oldHead, err := f.Store.Get(t.Context(), history.HeadKey)
 	coordinatortest.WantOnly(t, "head", err, "")
 	if err := coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)); err != nil {
@@ -335,23 +335,23 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	r.Link.Lie(back)
 	r.Config = func(c *coordinator.Config) { c.Peers = []string{f.Addr} }
 	r.Start()
-	loaded, err := r.C.Rooms().Head.History().Load(t.Context())
+	loaded, err := r.C.Parts().Head.History().Load(t.Context())
 	coordinatortest.WantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
-	_, err = r.C.Rooms().Secrets.PeerRecovery.FromPeers(r.Context(), loaded)
+	_, err = r.C.Parts().Secrets.PeerRecovery.FromPeers(r.Context(), loaded)
 	failed := wantStep(t, err, peer.StepAnswer, f.Addr)
 	if !errors.Is(failed.Err, errcode.PeerBehind) {
 		t.Errorf("the honest peer answers %v", failed.Err)
 	}
 	// One that does is no use: the mark stands against both.
-	_, err = r.C.Rooms().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+	_, err = r.C.Parts().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
 		state: old})).FromPeers(
 		r.Context(), loaded)
 	failed = wantStep(t, err, peer.StepHistory, "coordinator-3")
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.C.Rooms().Head.State(); got.Phase != authority.Recovery {
+	if got := r.C.Parts().Head.State(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -467,7 +467,7 @@ func TestRelayedRecovery(t *testing.T) {
 	_, err = askAs(f, r, coordinatortest.NewTestKey(t), func(a *peer.Asking) {
 		forged := slices.Clone(a.Key())
 		copy(forged[32:], r.Key[32:])
-		a.By(enrolledAs(r, forged, r.C.Rooms().Self.Certificate()))
+		a.By(enrolledAs(r, forged, r.C.Parts().Self.Certificate()))
 	})
 	wantStep(t, &peer.Error{Peer: "x", Step: peer.StepProof, Err: err}, peer.StepProof, "x")
 	if !errors.Is(err, errcode.PeerRefused) {
@@ -479,9 +479,9 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *coordinatortest.Fleet, key ed25519.PrivateKey,
 	alter func(*peer.Asking)) (*peer.Received, error) {
 	f.T.Helper()
-	c := r.C.Rooms().Secrets.PeerRecovery.WithPeers()
-	c.Cfg().Self = enrolledAs(r, key, r.C.Rooms().Self.Certificate())
-	s := f.C.Rooms().Head.State()
+	c := r.C.Parts().Secrets.PeerRecovery.WithPeers()
+	c.Cfg().Self = enrolledAs(r, key, r.C.Parts().Self.Certificate())
+	s := f.C.Parts().Head.State()
 	a := peer.NewAsking(c, coordinatortest.Loaded(f), s.Head, s.Manifest, f.Addr)
 	if alter != nil {
 		alter(a)
@@ -497,7 +497,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	r.Link.Lie(coordinatortest.HideReplicas)
 	r.Config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.Start()
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	nothing := func(t *testing.T, err error, code errcode.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {
@@ -546,7 +546,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	})
 	t.Run("to another purpose", func(t *testing.T) {
 		mv := &transition.Move{From: s, Manifest: s.Manifest, Link: s.Head, Mesh: s.MeshCA()}
-		nothing(t, errcode.Of(r.C.Rooms().Secrets.PeerRecovery.WithPeers().Bring(r.Context(), mv, f.Addr)),
+		nothing(t, errcode.Of(r.C.Parts().Secrets.PeerRecovery.WithPeers().Bring(r.Context(), mv, f.Addr)),
 			errcode.PeerRefused)
 	})
 	t.Run("while the head moves", func(t *testing.T) {
@@ -640,7 +640,7 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.Start()
-	loaded, err := r.C.Rooms().Head.History().Load(t.Context())
+	loaded, err := r.C.Parts().Head.History().Load(t.Context())
 	coordinatortest.WantOnly(t, "load", err, "")
 	_, err = askOnce(r, loaded)
 	if failed := wantStep(t, err, peer.StepProof, f.Addr); !errors.Is(failed.Err, errcode.PeerRefused) {

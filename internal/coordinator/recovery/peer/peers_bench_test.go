@@ -18,7 +18,7 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := coordinatortest.NewPeerFleet(b, 1, quiet)
-	f.C.Rooms().Secrets.PeerRecovery.SetLimits(func(l *flowcontrol.Limits) {
+	f.C.Parts().Secrets.PeerRecovery.SetLimits(func(l *flowcontrol.Limits) {
 		l.PerSecond, l.Burst = 1e6, 1e6 // more often than anybody starts
 	})
 	r := rs[0]

@@ -45,7 +45,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		pki.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: 2, Validity: time.Hour}, f.Clock())
 	coordinatortest.WantOnly(t, "mesh", err, "")
 	bring := func(mv *transition.Move) error {
-		c := f.C.Rooms().Secrets.PeerRecovery.WithPeers()
+		c := f.C.Parts().Secrets.PeerRecovery.WithPeers()
 		err := c.Bring(f.Context(), mv, r.Addr)
 		if err != nil {
 			return errcode.Of(err)
@@ -95,14 +95,14 @@ func TestWhatIsNotTaken(t *testing.T) {
 			if err := bring(tc.mv()); err == nil {
 				t.Error("it was taken")
 			}
-			if n := len(r.C.Rooms().Secrets.Keys.Brought()); n > 0 {
+			if n := len(r.C.Parts().Secrets.Keys.Brought()); n > 0 {
 				t.Errorf("%d keys are kept", n)
 			}
 		})
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
-		c := f.C.Rooms().Secrets.PeerRecovery.WithPeers()
-		c.Cfg().Self = enrolledAs(f, coordinatortest.NewTestKey(t), f.C.Rooms().Self.Certificate())
+		c := f.C.Parts().Secrets.PeerRecovery.WithPeers()
+		c.Cfg().Self = enrolledAs(f, coordinatortest.NewTestKey(t), f.C.Parts().Self.Certificate())
 		if err := errcode.Of(c.Bring(f.Context(), coordinatortest.Candidate(f, more, nil),
 			r.Addr)); err.Code != errcode.PeerRefused {
 			t.Errorf("answered %v", err)
@@ -112,12 +112,12 @@ func TestWhatIsNotTaken(t *testing.T) {
 		f.Replicas = rs[1:]
 		mv := coordinatortest.Candidate(f, more, nil)
 		f.Replicas = rs
-		if err := f.C.Rooms().Secrets.PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr); err == nil ||
+		if err := f.C.Parts().Secrets.PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr); err == nil ||
 			!strings.Contains(
 				err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
-		if got := f.C.Rooms().Secrets.PeerRecovery.Prepare(f.Context(), mv); len(got) > 0 {
+		if got := f.C.Parts().Secrets.PeerRecovery.Prepare(f.Context(), mv); len(got) > 0 {
 			t.Errorf("prepared %v", got)
 		}
 	})
@@ -134,7 +134,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		brought = append(brought, mv)
 	}
 	for i, mv := range brought {
-		if have := slices.Contains(r.C.Rooms().Secrets.Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
+		if have := slices.Contains(r.C.Parts().Secrets.Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
 			t.Errorf("key %d is kept: %v", i, have)
 		}
 	}
@@ -144,7 +144,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	r.AwaitHead(f)
 	wait.Until(t, "no key is kept after the head", func() bool {
-		return len(r.C.Rooms().Secrets.Keys.Brought()) == 0
+		return len(r.C.Parts().Secrets.Keys.Brought()) == 0
 	})
 }
 
@@ -156,7 +156,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := coordinatortest.NewPeerFleet(t, 2, func(c *coordinator.Config) {
 		c.Log = log.Logger(slog.LevelDebug)
 	})
-	s := f.C.Rooms().Head.State()
+	s := f.C.Parts().Head.State()
 	var said strings.Builder
 	bad := coordinatortest.ServePeer(t, &liar{key: rs[1].Key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -170,7 +170,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	rs[0].Start()
 	rs[0].AwaitHead(f)
 	rs[0].Link.Lie(coordinatortest.HideReplicas)
-	_, err := rs[0].C.Rooms().Secrets.PeerRecovery.WithPeers(bad).FromPeers(f.Context(), coordinatortest.Loaded(rs[0]))
+	_, err := rs[0].C.Parts().Secrets.PeerRecovery.WithPeers(bad).FromPeers(f.Context(), coordinatortest.Loaded(rs[0]))
 	rs[0].Link.Lie(nil)
 	wantStep(t, err, peer.StepMesh, bad)
 	fmt.Fprintf(&said, "%v %+v", err, err)
@@ -178,7 +178,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	rs[0].AwaitHead(f)
-	next := f.C.Rooms().Head.State()
+	next := f.C.Parts().Head.State()
 
 	thief := coordinatortest.Steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.Keys.RecordMAC(),
@@ -220,17 +220,17 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.State()
 	mesh := s.MeshCA()
-	loaded, err := d.C.Rooms().Head.History().Load(f.Context())
+	loaded, err := d.C.Parts().Head.History().Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.C.Rooms().Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
+	d.C.Parts().Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
 	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
 	f.Add(mesh.Certificate().Raw, s.Root.Raw, s.Manifest.Bytes())
 	f.Add(s.Root.Raw, []byte("0"), s.Manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
-		a := peer.NewAsking(d.C.Rooms().Secrets.PeerRecovery, loaded, s.Head, s.Manifest, "")
+		a := peer.NewAsking(d.C.Parts().Secrets.PeerRecovery, loaded, s.Head, s.Manifest, "")
 		secrets, key := coordinatortest.Brought(s)
 		r := &peer.Received{Secrets: secrets}
 		err := a.Verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
@@ -269,18 +269,18 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.C.Rooms().Self.EnrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.C.Parts().Self.EnrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := peer.NewGreeted(s, d.C.Rooms().Self.EnrolmentKey(), shown)
+	g := peer.NewGreeted(s, d.C.Parts().Self.EnrolmentKey(), shown)
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: d.C.Rooms().Self.EnrolmentKey(), To: d.C.Rooms().Self.EnrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: d.C.Parts().Self.EnrolmentKey(), To: d.C.Parts().Self.EnrolmentKey(),
 		Head: mv.Link.Hash}, keyring.Handed{Mesh: mv.Mesh.Key()})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if k, err := d.C.Rooms().Secrets.PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
+	if k, err := d.C.Parts().Secrets.PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
 		MeshCa: mv.Mesh.Certificate().Raw}, recipient); err != nil || k.Link.Hash != mv.Link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
@@ -288,7 +288,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
-		k, err := d.C.Rooms().Secrets.PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition,
+		k, err := d.C.Parts().Secrets.PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition,
 			Manifest: m,
 			Sealed:   sealed, MeshCa: cert}, recipient)
 		if err == nil && (k.Link.Hash != mv.Link.Hash || k.Mesh.KeyID() != mv.Mesh.KeyID()) {

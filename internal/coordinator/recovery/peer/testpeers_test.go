@@ -157,7 +157,7 @@ func askOnce(f *coordinatortest.Fleet, loaded *history.History) (*recoverypeer.R
 	f.T.Helper()
 	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	return f.C.Rooms().Secrets.PeerRecovery.FromPeers(ctx, loaded)
+	return f.C.Parts().Secrets.PeerRecovery.FromPeers(ctx, loaded)
 }
 
 // wantStep fails the test unless err says that the one peer failed at step.

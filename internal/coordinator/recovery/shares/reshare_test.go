@@ -30,7 +30,7 @@ func TestReshare(t *testing.T) {
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
 	d.Seed = coordinatortest.SeedOf(2, before, "host", "stays")
-	resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
+	resp, err := d.C.Parts().Moves.Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestReshare(t *testing.T) {
 	}
 	coordinatortest.WantOnly(t, "renew", node.Renew(), "")
 	d.Lead(d.C)
-	if err := d.C.Rooms().Secrets.Shares.Drop(t.Context(), s); err != nil {
+	if err := d.C.Parts().Secrets.Shares.Drop(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range d.Store.Keys("") {
@@ -136,7 +136,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			keys := d.Store.Keys("")
 			d.Seed = tc.seed
-			_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), coordinatortest.SignedChange(d, tc.kind, tc.signedAs,
+			_, err := d.C.Parts().Moves.Manifests.Set(t.Context(), coordinatortest.SignedChange(d, tc.kind, tc.signedAs,
 				d.Manifest(tc.extra)),
 				false)
 			coordinatortest.WantCode(t, err, tc.want)
@@ -149,7 +149,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 	d.Seed = coordinatortest.SeedOf(1, people)
 	req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 	req.Kind = string(history.KindReshare)
-	_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), req, true)
+	_, err := d.C.Parts().Moves.Manifests.Set(t.Context(), req, true)
 	coordinatortest.WantCode(t, err, errcode.HistoryUninitialized)
 }
 
@@ -167,7 +167,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	}
 	settled := func(t *testing.T, d *coordinatortest.Desk, from history.Hash, failed error) {
 		t.Helper()
-		d.C.Rooms().Moves.Succession.Look(t.Context())
+		d.C.Parts().Moves.Succession.Look(t.Context())
 		d.Restart()
 		coordinatortest.WantPhase(d, "ready", "")
 		moved := d.State().Head.Hash != from
@@ -175,7 +175,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
 		d.Lead(d.C)
-		if err := d.C.Rooms().Secrets.Shares.Drop(t.Context(), d.State()); err != nil {
+		if err := d.C.Parts().Secrets.Shares.Drop(t.Context(), d.State()); err != nil {
 			t.Fatal(err)
 		}
 		people := before
@@ -236,7 +236,7 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i, req := range []*fealtyv1.SetManifestRequest{set, share} {
-		wg.Go(func() { _, errs[i] = d.C.Rooms().Moves.Manifests.Set(t.Context(), req, false) })
+		wg.Go(func() { _, errs[i] = d.C.Parts().Moves.Manifests.Set(t.Context(), req, false) })
 	}
 	wg.Wait()
 	if (errs[0] == nil) == (errs[1] == nil) {

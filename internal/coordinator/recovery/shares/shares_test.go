@@ -94,7 +94,7 @@ func wantShares(d *coordinatortest.Desk, t testing.TB, people []coordinatortest.
 func storedShares(d *coordinatortest.Desk, t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
 	resp, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		d.C.Rooms().Moves.Manifests.RegisterServices).GetSeedShares(
+		d.C.Parts().Moves.Manifests.RegisterServices).GetSeedShares(
 		context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -116,12 +116,12 @@ func TestFirstSetWithPeople(t *testing.T) {
 			d.Seed = coordinatortest.SeedOf(tc.threshold, people, tc.keepers...)
 			req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 			req.DryRun = true
-			if resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), req,
+			if resp, err := d.C.Parts().Moves.Manifests.Set(t.Context(), req,
 				true); err != nil || len(resp.GetShares()) > 0 || len(d.Store.Keys("")) > 0 {
 				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.Store.Keys(""))
 			}
 			req.DryRun = false
-			resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), req, true)
+			resp, err := d.C.Parts().Moves.Manifests.Set(t.Context(), req, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +166,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					d.Store.Lose(append(lost, how)...)
 					err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 					d.Store.Lose()
-					d.C.Rooms().Moves.Succession.Look(t.Context())
+					d.C.Parts().Moves.Succession.Look(t.Context())
 					if phase, reason := d.C.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
@@ -174,8 +174,8 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 						wantShares(d, t, people, storedShares(d, t))
 						d.Joined("after")
 					}
-					if d.C.Rooms().Secrets.Keys.Undecided() > 0 {
-						t.Errorf("%d moves are kept as if they were undecided", d.C.Rooms().Secrets.Keys.Undecided())
+					if d.C.Parts().Secrets.Keys.Undecided() > 0 {
+						t.Errorf("%d moves are kept as if they were undecided", d.C.Parts().Secrets.Keys.Undecided())
 					}
 				})
 			}
@@ -206,7 +206,7 @@ func TestForgedShares(t *testing.T) {
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			harm(d)
 			_, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
-				d.C.Rooms().Moves.Manifests.RegisterServices).GetSeedShares(t.Context(),
+				d.C.Parts().Moves.Manifests.RegisterServices).GetSeedShares(t.Context(),
 				&fealtyv1.GetSeedSharesRequest{})
 			coordinatortest.WantCode(t, err, errcode.StoreForged)
 		})

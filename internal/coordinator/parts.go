@@ -58,8 +58,8 @@ var unguarded = []string{
 	sealed.Prefix, shares.Prefix, shares.SetPrefix, owner.Prefix, "history/blob/",
 }
 
-// Rooms are what a coordinator is made of, in the order in which they are made; see docs/architecture.md.
-type Rooms struct {
+// Parts are what a coordinator is made of, in the order in which they are made; see docs/architecture.md.
+type Parts struct {
 	StoreGuard   *storeguard.Guard
 	Auditing     *buffer.Queue
 	Self         *authority.Enrolment
@@ -82,7 +82,7 @@ type Rooms struct {
 	Workloads    *admission.Workloads
 }
 
-// Secrets are the rooms from which the secrets of a head come, and to which they go.
+// Secrets are the parts from which the secrets of a head come, and to which they go.
 type Secrets struct {
 	Keepers       *keepers.Keepers
 	Keys          *keychain.Keychain
@@ -91,7 +91,7 @@ type Secrets struct {
 	OwnerRecovery *owner.OwnerRecovery
 }
 
-// Shown are the rooms that show what there is, and change none of it.
+// Shown are the parts that show what there is, and change none of it.
 type Shown struct {
 	Verification *owner.Verification
 	Backups      *backup.Backups
@@ -99,7 +99,7 @@ type Shown struct {
 	Web          *web.Web
 }
 
-// Fencing are the rooms that say by which numbers who may act, and keep what was done.
+// Fencing are the parts that say by which numbers who may act, and keep what was done.
 type Fencing struct {
 	Grants       *grants.Grants
 	Domains      *domains.Domains
@@ -109,7 +109,7 @@ type Fencing struct {
 	Incidents    *incidents.Incidents
 }
 
-// Moves are the rooms that move the head, one change at a time.
+// Moves are the parts that move the head, one change at a time.
 type Moves struct {
 	Turn        *authority.Turn
 	Reseal      *reseal.Reseal
@@ -139,10 +139,9 @@ type own struct {
 	pair        *web.Pair               // nil: nothing is served to the web
 }
 
-// wire makes the rooms. Where a room asks something of one
-// that is made later, its config has a function for that; it is called once all of them are made.
+// wire makes the parts. Where a part asks something of one that is made later, its config has a function for that; it is called once all of them are made.
 func (c *Coordinator) wire(o own) error {
-	cfg, r := c.cfg, &c.rooms
+	cfg, r := c.cfg, &c.parts
 	r.StoreGuard = storeguard.New(storeguard.Config{
 		Store: cfg.Store, StoreName: cfg.StoreName, Patience: authority.StorePatience, Unguarded: unguarded,
 		FS: c.fs, Dir: cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
@@ -332,8 +331,8 @@ func (c *Coordinator) wire(o own) error {
 	return nil
 }
 
-// hooks are what other rooms do when a head comes or goes.
-func (r *Rooms) hooks() succession.Hooks {
+// hooks are what other parts do when a head comes or goes.
+func (r *Parts) hooks() succession.Hooks {
 	return succession.Hooks{
 		// In this order: a bundle is believed before anybody is a member by it.
 		Followers: []authority.Follower{
@@ -366,17 +365,17 @@ func (r *Rooms) hooks() succession.Hooks {
 // conflicts says what it means that a transaction found another version of a key than it
 // was decided by.
 func (c *Coordinator) conflicts() {
-	c.rooms.Head.OnConflict(history.HeadKey, c.rooms.Moves.Succession.HeadMoved)
-	c.rooms.Head.OnConflict(record.LockKey, func(ctx context.Context, _ *store.ConflictError) bool {
-		c.rooms.Moves.Reseal.Await(ctx)
+	c.parts.Head.OnConflict(history.HeadKey, c.parts.Moves.Succession.HeadMoved)
+	c.parts.Head.OnConflict(record.LockKey, func(ctx context.Context, _ *store.ConflictError) bool {
+		c.parts.Moves.Reseal.Await(ctx)
 		return true
 	})
-	c.rooms.Head.OnConflict(election.TermKey, func(_ context.Context, err *store.ConflictError) bool {
-		c.rooms.Election.Deposed(err.Want)
+	c.parts.Head.OnConflict(election.TermKey, func(_ context.Context, err *store.ConflictError) bool {
+		c.parts.Election.Deposed(err.Want)
 		return true
 	})
-	c.rooms.Head.OnConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
-		c.rooms.Bundle.LookAgain() // what was decided may stand on the bundle of before
+	c.parts.Head.OnConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
+		c.parts.Bundle.LookAgain() // what was decided may stand on the bundle of before
 		return true
 	})
 }
