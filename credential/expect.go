@@ -10,7 +10,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 )
 
-// ErrNoExpectation is what a client gets that does not say whom it expects.
+// ErrNoExpectation is what a client gets that does not say which peer it expects.
 // There is no way to accept anybody.
 var ErrNoExpectation = errors.New("credential: no expected identity: say who must be on the other end with ExactID, AnyOf, AnyOfKind or AnyNamed")
 

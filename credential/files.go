@@ -63,19 +63,19 @@ type FilesConfig struct {
 	// Paths are the files. All three are required.
 	Paths FilePaths
 
-	// ID is whom the certificate must identify. Zero means whoever
-	// it identifies at first: a process keeps its identity until it is restarted.
+	// ID is the identity that the certificate must carry. Zero means the one
+	// that it carries at first: a process keeps its identity until it is restarted.
 	ID identity.ID
 
 	// Now is the clock that dates are compared with. Nil means time.Now.
 	Now func() time.Time
 
-	// Log is told of each change that is adopted or refused, once. Nil means
+	// Log gets one line for each change that is adopted or refused. Nil means
 	// slog.Default().
 	Log *slog.Logger
 
-	// OnFailure is told of each change that is refused, once; for whoever counts them. It
-	// must not block. Nil: nobody is told.
+	// OnFailure is called once for each change that is refused, so that it can be counted. It
+	// must not block. Nil: nothing is called.
 	OnFailure func(Reason)
 
 	// Proof: the certificate proves the process to a coordinator, which issues the

@@ -20,8 +20,8 @@ import (
 // none.
 type Epoch uint64
 
-// NewEpoch returns the epoch of a life under a grant; grant 0 is that of a holder whom no
-// authority grants anything.
+// NewEpoch returns the epoch of a life under a grant; grant 0 is that of a holder to which
+// no authority grants anything.
 func NewEpoch(grant, life uint32) Epoch { return Epoch(uint64(grant)<<32 | uint64(life)) }
 
 // Grant returns the number of the authority's grant.

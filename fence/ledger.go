@@ -122,8 +122,8 @@ type holder struct {
 	pairs   int // guarded by Ledger.mu
 }
 
-// newest returns the newest process of a holder, of whom nothing may be known. Nobody
-// changes it.
+// newest returns the newest process of a holder, which may be nil or unknown. The result is
+// not changed.
 func (h *holder) newest() *Process {
 	if h != nil {
 		if p := h.process.Load(); p != nil {
@@ -321,7 +321,7 @@ func (e *PromiseError) Is(target error) bool { return e.Reason.Matches(target) }
 
 // Forget drops the marks of a resource that is gone for good, and its domain. Nobody acts
 // on it meanwhile: [Gate.Remove] does it in the turn of the attempt that removed it. A late
-// copy of an attempt for it is [ReasonLate], or of a process of before.
+// copy of an attempt for it is refused as [ReasonLate], or as one of an earlier process.
 func (l *Ledger) Forget(name string) {
 	var w wanted
 	s := l.want(&w, name)

@@ -60,7 +60,7 @@ func (s *Sender) Next(ownership uint64, request []byte) (Token, error) {
 }
 
 // Heard notes what came back for an attempt, and returns it. An error that matches
-// [ErrEnded] ends the sender: whoever overtook this process is in charge, what it knows
+// [ErrEnded] ends the sender: another process has overtaken this one and is in charge, what this one knows
 // is out of date, and nothing that it sends from now on can be right. It stays up, so that
 // people can look at it.
 func (s *Sender) Heard(err error) error {

@@ -21,6 +21,6 @@
 //     an authority cannot mint what its own cluster refuses.
 //
 // The package does no I/O, starts no goroutine and reads no clock: callers pass the
-// time. The rights of an identity are decided
-// elsewhere, and so is revocation beyond the bans that a [Bundle] carries.
+// time. The rights of an identity are decided elsewhere, and so is revocation beyond
+// the bans that a [Bundle] carries.
 package identity

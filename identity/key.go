@@ -38,7 +38,7 @@ func KeyOfPublic(pub crypto.PublicKey) (KeyID, error) {
 func ParseKeyID(s string) (KeyID, error) {
 	var k KeyID
 	raw, err := hex.DecodeString(s)
-	// Uppercase is refused so that one key has one name, whoever compares the text.
+	// Uppercase is refused so that one key has one name wherever texts are compared.
 	if err != nil || len(raw) != len(k) || hex.EncodeToString(raw) != s {
 		return KeyID{}, fmt.Errorf("invalid key id %s: want the SHA-256 of a public key as %d lowercase hexadecimal digits", identity.Clip(s), 2*len(k))
 	}

@@ -65,7 +65,7 @@ func (r *OperatorRoots) Certificates() []*x509.Certificate {
 // NewOperatorBundle returns a bundle for a program that runs on certificates of an
 // operator's PKI, without a coordinator: any chain to one of roots is genuine, as a
 // server and as a client, and its identity is its one URI SAN of cluster. It has no mesh
-// keys and no bans: who issues certificates there decides who is who.
+// keys and no bans: the issuer of its certificates decides who is who.
 func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, error) {
 	if err := CheckCluster(cluster); err != nil {
 		return nil, fmt.Errorf("identity: the cluster of a bundle: %w", err)

@@ -6,8 +6,8 @@
 // has open. [Gate] bounds what a stranger's handshake costs, before a server sees the
 // connection. These are its promises:
 //
-//   - A connection without an expected identity cannot be made by mistake: who
-//     leaves the proof for later is this module alone, and says so.
+//   - A connection without an expected identity cannot be made by mistake: only
+//     packages of this module can ask for one, to join or to recover, by a name of its own.
 //   - A failed handshake is a [*HandshakeError] with a [Reason], also in what a
 //     call returns; a plain network failure never is. Errors show no key material
 //     and nothing that a stranger sent.
@@ -52,8 +52,8 @@ type Options struct {
 	// GRPC are further options. They must not set credentials or a dialer.
 	GRPC []grpc.DialOption
 
-	// OnFailure is told of each handshake that failed. It is called from several
-	// goroutines and must not block. Nil: nobody is told.
+	// OnFailure is called with each handshake that failed, from several goroutines. It
+	// must not block. Nil: failures are not reported.
 	OnFailure func(*HandshakeError)
 
 	// Log gets one line when an endpoint is rejected, or for another reason than
@@ -229,8 +229,8 @@ func (c *Conn) refresh(ctx context.Context) error {
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	// Asked again by whoever holds roll: of two that saw a change, the one with the
-	// older answer must not come second.
+	// Asked again by the goroutine that holds roll: of two that saw a change, the one with
+	// the older answer must not come second.
 	m, err := c.material(ctx)
 	c.mu.Lock()
 	cur, closed := c.current, c.closed.Load()
@@ -615,7 +615,7 @@ func (g *generation) secure(ctx context.Context, raw net.Conn, endpoint string) 
 	return live, info, nil
 }
 
-// answered is told how the first read on a connection went, which in TLS 1.3 is
+// answered takes the result of the first read on a connection, which in TLS 1.3 is
 // where a client learns whether its certificate was accepted (RFC 8446 §4.4.4:
 // its side of the handshake ended before the server looked). It returns the error
 // to pass on.

@@ -66,8 +66,9 @@ type GateConfig struct {
 	// 96 KiB and 8 MiB.
 	StrangerBytes, AllStrangersBytes int64
 
-	// Proxies are who has to say, by version 2 of the PROXY protocol, for whom it opens
-	// a connection. From everybody else that is an error of the protocol.
+	// Proxies are the addresses of load balancers. A connection from one of them has to begin
+	// with a header of the PROXY protocol, version 2, which names the client behind it. From
+	// any other address such a header is an error of the protocol.
 	Proxies []netip.Prefix
 }
 

@@ -52,16 +52,15 @@ type GuardConfig struct {
 
 	// Clients is who may call, by [credential.ExactID], [credential.AnyOf], [credential.AnyOfKind] or
 	// [credential.AnyNamed]: every other call is refused with a [*DeniedError] before a handler or a later
-	// interceptor sees it, also one of a client without a certificate. Processes about whom Local decides are
-	// its business alone. The zero value refuses nobody: then handlers decide, by [identity.FromContext].
+	// interceptor sees it, also one of a client without a certificate. It does not apply to processes
+	// about which Local decides. The zero value refuses nobody: then handlers decide, by [identity.FromContext].
 	Clients credential.Expect
 
 	// SendRoot adds the root to the presented chain, for joiners that know its hash.
 	SendRoot bool
 
 	// Local decides about the processes behind connections on unix sockets, which
-	// speak no TLS. Nil: unix sockets are treated as
-	// any other connection.
+	// speak no TLS. Nil: unix sockets are treated as any other connection.
 	Local func(identity.Local) bool
 
 	// Now is the clock that expiry is compared with. Nil means time.Now.
@@ -90,15 +89,15 @@ type GuardConfig struct {
 	StrangerIdle time.Duration
 
 	// MaxHandshakes bounds the handshakes that are under way at once, and
-	// HandshakesPerSource those with one source. Zero means 1,024 and
-	// 64.
+	// HandshakesPerSource those with one source. Zero means 1,024 and 64.
 	MaxHandshakes, HandshakesPerSource int
 
-	// OnFailure is told of each handshake that failed; plain network failures are
-	// none. OnRefused is told of each connection that was refused for another
-	// reason: a [*FullError], what the source said, or, on a unix socket, whose
-	// process it is; and of each call that Clients refuses, a [*DeniedError]. OnCut is told of each connection that is cut. They are called
-	// from several goroutines and must not block. Nil: nobody is told.
+	// OnFailure is called with each handshake that failed; plain network failures are
+	// none. OnRefused is called with the reason for each connection that was refused
+	// otherwise: a [*FullError], the error of the source, or, on a unix socket, which
+	// process Local refused; and with a [*DeniedError] for each call that Clients
+	// refuses. OnCut is called for each connection that is cut. They are called from
+	// several goroutines and must not block. Nil: nothing is reported.
 	OnFailure func(*HandshakeError)
 	OnRefused func(error)
 	OnCut     func(identity.Peer, *CutError)

@@ -133,7 +133,7 @@ func (g *Guard) serveHTTP(w http.ResponseWriter, r *http.Request, info *Info, ha
 
 // Handler returns next behind g, for a server that listens itself. Its TLS configuration is to be
 // [credential.ServerTLS] of the guard's source; whatever it is, the chain of each request's client
-// is verified here, under the bundle of now. next finds who is calling by [identity.FromContext] in
+// is verified here, under the bundle that is current. next finds who is calling by [identity.FromContext] in
 // the request's context. A request of a peer that is not trusted, is banned, or whose certificate
 // ended, is answered 403 or 401 before next; one that runs has its context ended then, with a
 // [*CutError] as its cause. A client without a certificate, or without TLS, is served as

@@ -70,7 +70,7 @@ func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Opti
 }
 
 // maxHTTPConns bounds the connections to one server: fewer than a guard's MaxPerIdentity by
-// default, as those of before a renewal may stand beside them.
+// default, as those from before a renewal may still be open.
 const maxHTTPConns = 8
 
 var errPlain = errors.New("mesh: a request has to go to an https URL: over http nobody proves who they are")
@@ -127,7 +127,7 @@ func (t *HTTPTransport) current(ctx context.Context) (*http.Transport, error) {
 		return nil, &sourceError{err}
 	case err != nil: // the last good one stays
 	case t.last != nil && differs(t.last, m):
-		// A request on a connection of before goes on there; then it is closed, as the
+		// A request on an earlier connection goes on there; then that is closed, as the
 		// transport that it belongs to is asked for no other.
 		before := t.base
 		t.base = before.Clone()

@@ -89,8 +89,8 @@ type liveConn struct {
 }
 
 // answerTime is how long a connection whose root was retired stands for the answers of
-// unary calls: one of them may be what retired it, and whoever made it is to learn that
-// it is done. The calls were let in under the root of before; no other is.
+// unary calls: one of them may be what retired it, and its caller has to learn that
+// it is done. These calls were let in under the earlier root; no new call is.
 const answerTime = 10 * time.Second
 
 // Read notes that gRPC reads.
@@ -199,7 +199,7 @@ func (c *liveConn) begin(call *call) error {
 	return nil
 }
 
-// end is told that a call is over.
+// end ends a call.
 func (c *liveConn) end(call *call, now func() time.Time) {
 	c.mu.Lock()
 	call.over = true

@@ -41,8 +41,8 @@ func (g *Guard) local(raw net.Conn) (*Info, error) {
 	return info, nil
 }
 
-// localInfo asks the kernel who is on the other end, and allow whether that will
-// do.
+// localInfo asks the kernel which process is on the other end, and allow whether it may
+// connect.
 func localInfo(raw net.Conn, allow func(identity.Local) bool) (*Info, error) {
 	path := raw.LocalAddr().String()
 	if remote := raw.RemoteAddr().String(); path == "" || path == "@" {

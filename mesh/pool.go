@@ -47,8 +47,8 @@ var errPoolFull = status.Errorf(codes.ResourceExhausted, "mesh: the pool has %d 
 // Dial returns a client of target, as the function [Dial] does. All that ask for the same target,
 // source and expectation share its connections; a connection is of one fingerprint of the source's
 // material, and the first call after a change takes a fresh one. Two sources that cannot change are
-// the same if their fingerprints are; two others are not, as one may come to ban whom the other
-// believes. Close leaves the client: with the last one to leave, its connections are closed once no
+// the same if their fingerprints are. Two others are not, as one may ban a peer that the other
+// still trusts. Close leaves the client: with the last one to leave, its connections are closed once no
 // call runs on them.
 //
 // Errors are those of the function [Dial], [ErrClosed], and one with code ResourceExhausted: a
@@ -166,7 +166,7 @@ func (c *Conn) abandoned() bool {
 	return true
 }
 
-// told is o for a client of several endpoints: somebody is told of those that are rejected.
+// told returns o with a log, for a client of several endpoints: those that are rejected are logged.
 func (o Options) told() Options {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	return o
@@ -181,7 +181,7 @@ func MarkSecure(e resolver.Endpoint, secure bool) resolver.Endpoint {
 // ClientOptions returns what a client of grpc.NewClient needs to call servers that prove expect
 // under the bundle of src, whichever endpoints its target leads to. Its calls are balanced, and
 // fail, as those of a [Pool]. When the source changes they take fresh connections, and those that
-// run end on the ones of before. While a connection stands a goroutine runs.
+// run end on the earlier ones. While a connection stands a goroutine runs.
 //
 // options.GRPC are the last of them, and other options may follow. None sets credentials or a
 // dialer, and a service config asks for the balancing policy mesh_ready. Errors are those of

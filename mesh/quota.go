@@ -63,7 +63,7 @@ func (q *quota) count(p []byte) error {
 	return nil
 }
 
-// rested is told that no call is open: nothing of what was sent is held any more.
+// rested gives back what was sent, once no call is open.
 func (q *quota) rested() {
 	if q.slot != nil {
 		q.slot.Hold(-q.sent.Swap(0))

@@ -33,8 +33,8 @@ func (n *Node) meshOptions() mesh.Options {
 }
 
 // NewServer returns a gRPC server that is this member to its clients, and stands behind a
-// [mesh.Guard]: a handler finds who is calling by [identity.FromContext], nobody is served whose
-// certificate ended or whom the trust bundle bans, and what they have open is ended. A client
+// [mesh.Guard]: a handler finds who is calling by [identity.FromContext], a caller whose
+// certificate ended, or that the trust bundle bans, is refused, and what it has open is ended. A client
 // without a certificate is served, and is not [identity.Peer.Identified]: the handler, or a chained interceptor
 // in options, decides what that means. options set no credentials, and no interceptor that is
 // not chained: grpc.UnaryInterceptor and grpc.StreamInterceptor run before the guard.

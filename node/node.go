@@ -54,8 +54,8 @@ type Options struct {
 	// Now is the clock that certificates are compared with. Nil: time.Now.
 	Now func() time.Time
 
-	// Log is told, once for each reason, that what the agent keeps cannot be taken over, and which
-	// endpoints of a pool or an HTTP transport are rejected. Nil: slog.Default().
+	// Log gets a line, once for each reason, when what the agent keeps cannot be taken over, and for
+	// endpoints of a pool or an HTTP transport that are rejected. Nil: slog.Default().
 	Log *slog.Logger
 }
 
@@ -126,7 +126,7 @@ var ErrClosed = errors.New("node: it was closed")
 // ID is the member's identity, which stays the same until it leaves the cluster.
 func (n *Node) ID() identity.ID { return n.beside.ID() }
 
-// Source is the member's identity and whom it believes, as of the last look at the folder.
+// Source is the member's identity and its trust in others, as of the last look at the folder.
 func (n *Node) Source() credential.Source { return n.beside.Source() }
 
 // Authority is whose signed grants and assignments count for a fenced receiver on this member:
@@ -151,9 +151,9 @@ var (
 )
 
 // Verify verifies signed content, in its encoded form, from wherever it came: a file, a mirror, another node. It
-// needs no agent and nobody else, and decides by what is in the folder: whom the node believes, for
-// whom content has to be, and below which version it is too old. Nothing is accepted by it: the
-// agent's marks stay.
+// needs no agent and no network, and decides by what is in the folder: whose signatures count, for
+// which subjects content has to be, and below which version it is too old. It accepts nothing: the
+// agent's marks stay as they are.
 //
 // A refusal is a [*snapshot.RejectedError] and matches [snapshot.ErrRejected].
 func (n *Node) Verify(encoded []byte) (*snapshot.Verified, error) {

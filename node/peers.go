@@ -23,8 +23,8 @@ import (
 //	peers://bootstrap/    each peer of another list
 //
 // The node itself is none of them, and neither is a draining member, unless it is named. Addresses
-// change when the directory does; those of before stay in use while it is not to be had. They are
-// hints: each peer has to prove whom the client expects.
+// change when the directory does; the last known ones stay in use while it cannot be read. They are
+// hints: each peer has to prove the identity that the client expects.
 func (n *Node) PeerDirectory() resolver.Builder {
 	return balancer.Directory{Name: "peers", Follow: n.peers}
 }

@@ -32,7 +32,7 @@ type Machine struct {
 	Domain  string // where it is, for as long as it is there; "": in no domain
 	State   State
 
-	// Tenant is whom it is configured for: set while it is Configuring, Configured and
+	// Tenant is the tenant for which it is configured: set while it is Configuring, Configured and
 	// Draining, and allowed while it is Failed.
 	Tenant string
 

@@ -16,7 +16,7 @@ type Order struct {
 	// Domain is where the sender takes the machine to be; "": in no domain.
 	Domain string
 
-	// Tenant is whom a Configure is for; "" of the others.
+	// Tenant is the tenant of a Configure; "" for other orders.
 	Tenant string
 
 	// Priority of a Configure is kept with the tenant, and shown with the machine: a shard that

@@ -46,27 +46,28 @@ type Config struct {
 	// that require them refuse everybody.
 	Authority fence.Authority
 
-	// Source is who the provider is, and whom it trusts: such as [credential.NewFiles] makes
-	// of three files. Required, but with Insecure.
+	// Source is the provider's certificate and key, and its trust in others: such as
+	// [credential.NewFiles] makes of three files. Required, but with Insecure.
 	Source credential.Source
 
 	// Insecure serves without TLS, on a loopback address alone, and takes all callers for
 	// one shard, of the name "insecure". It is for trying things out.
 	Insecure bool
 
-	// Refused hears of all that the fence refused, a [*fence.RefusedError] or a
-	// [*fence.PromiseError], before the sender does: one that matches [fence.ErrFenced] is a
-	// zombie, and an incident. It is called from several goroutines and does not block. Nil:
-	// nobody hears.
+	// Refused is called with each refusal of the fence, a [*fence.RefusedError] or a
+	// [*fence.PromiseError], before the sender gets it: one that matches [fence.ErrFenced] is a
+	// zombie, and an incident. It is called from several goroutines and must not block. Nil:
+	// refusals are not reported.
 	Refused func(err error)
 
-	// TurnedAway hears of each caller that is not served, for another reason than the fence: a
-	// [*mesh.HandshakeError] of one whose handshake failed, a [*mesh.DeniedError] of one without a
-	// certificate, a [*mesh.FullError] of too many connections, or a gRPC status, which is PermissionDenied
-	// for the certificate of no shard, or of nobody, and ResourceExhausted for too many calls at once. It is called from several goroutines and does not block. Nil: nobody hears.
+	// TurnedAway is called for each caller that is not served for another reason than the fence: with a
+	// [*mesh.HandshakeError] if its handshake failed, a [*mesh.DeniedError] if it has no certificate, a
+	// [*mesh.FullError] if there are too many connections, or a gRPC status, which is PermissionDenied
+	// if its certificate is not that of a shard, and ResourceExhausted for too many calls at once. It is
+	// called from several goroutines and must not block. Nil: they are not reported.
 	TurnedAway func(err error)
 
-	// Log is told what [Machines] failed with, and who was turned away. Nil: slog.Default().
+	// Log gets the errors of [Machines], and the callers that were turned away. Nil: slog.Default().
 	Log *slog.Logger
 }
 

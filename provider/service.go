@@ -94,7 +94,7 @@ func (s *service) holderOf(ctx context.Context) (string, error) {
 	return peer.ID.String(), nil
 }
 
-// admit turns away who is no shard, and who calls too often at once.
+// admit turns away a caller that is no shard, or that has too many calls open at once.
 func (s *service) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 	error) {
 	holder, err := s.holderOf(ctx)
@@ -155,8 +155,8 @@ func (s *service) fence(ctx context.Context, request any, info *grpc.UnaryServer
 }
 
 // domainOf returns the domain that the fence is asked about: the machine's, which its
-// provider declares and no sender can change. It answers nobody, so it may come before the
-// fence: a sender that names another domain than the machine's is told so by the ledger, or
+// provider declares and no sender can change. Nothing of it is sent to the caller, so it may come
+// before the fence: a sender that names another domain than the machine's is told so by the ledger, or
 // when it has passed.
 func (s *service) domainOf(ctx context.Context, m mutation) (string, error) {
 	if s.cfg.Authority.Key == nil || nameFault(m.GetMachine(), false) != "" {
@@ -194,7 +194,7 @@ func (s *service) answer(ctx context.Context, err error) error {
 }
 
 // work returns the context of one call of [Machines] that changes something. It does not end
-// with the caller, who may be gone: an order that was admitted is not left half accepted.
+// with the call, whose caller may be gone: an order that was admitted is not left half accepted.
 func work(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), maxWork)
 }

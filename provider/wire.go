@@ -52,8 +52,8 @@ func fromWire(w *fealtyv1.ProviderMachine) Machine {
 	return m
 }
 
-// statusOf is the form of an error of [Machines], or of this package, on the wire; and
-// whether it says no more than that the provider failed.
+// statusOf returns what an error of [Machines], or of this package, is on the wire. internal says that the
+// status tells the caller only that the provider failed.
 func statusOf(err error) (_ error, internal bool) {
 	code := codes.Internal
 	switch {

@@ -9,12 +9,12 @@ import (
 
 // DegradedModePolicy is the content of scope degraded_mode_policy: what a group may
 // do out of reach, and how it tries what is new. It only narrows the ceiling that
-// the node's own node_runtime sets: whoever acts on it takes the lesser of both.
+// the node's own node_runtime sets: the lesser of both counts.
 type DegradedModePolicy struct {
 	Allow []string // names of actions, sorted; names that a node does not know allow nothing
 
 	// Max, RouteTTL and SessionTTL bound how long a node works alone, and how long
-	// routes and sessions of before hold. 0: not at all.
+	// routes and sessions from before that stay valid. 0: not at all.
 	Max        time.Duration
 	RouteTTL   time.Duration
 	SessionTTL time.Duration

@@ -17,8 +17,7 @@
 //
 //	"FealtyPAEv1" SP len(type) SP type SP len(cluster) SP cluster SP len(payload) SP payload
 //
-// There is one path
-// for each scope:
+// There is one path for each scope:
 //
 //	trust_bundle  ed25519       the config root key signs the header
 //	the others    ed25519-tree  a config signing key signs a small [Record],

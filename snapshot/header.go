@@ -80,7 +80,7 @@ type Header struct {
 
 	// ScopeIDs names the parts of the scope that the content covers. ScopeIDs, Roles
 	// and OrganizationIDs are sorted, without duplicates, and may be empty. Roles and
-	// OrganizationIDs are those for whom content is inside.
+	// OrganizationIDs are those for which there is content inside.
 	ScopeIDs        []string
 	Roles           []string
 	OrganizationIDs []string
@@ -164,7 +164,7 @@ func (h Header) clone() Header {
 	return h
 }
 
-// fault says what a header cannot be, whoever signed it, or "".
+// fault says what is wrong with a header whatever signed it, or "".
 func (h *Header) fault() string {
 	switch {
 	case h.SchemaVersion != schemaVersion:
@@ -244,7 +244,7 @@ func schemaOf(header []byte) int {
 	}
 }
 
-// Subject is for whom a snapshot is: one node in one incarnation, or a group of
+// Subject says for which nodes a snapshot is: one node in one incarnation, or a group of
 // nodes that share the content. Subjects are comparable; the zero Subject is
 // nobody.
 type Subject struct {

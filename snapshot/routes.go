@@ -113,8 +113,8 @@ func (r *RoutePolicy) clone() RoutePolicy {
 	return RoutePolicy{copied(r.Entry), copied(r.Routes)}
 }
 
-// QoSPolicy is the content of scope qos_policy: how much of the network and how
-// many sessions there are for whom. Lists are sorted by name.
+// QoSPolicy is the content of scope qos_policy: how much of the network, and how
+// many sessions, each class and each kind of session gets. Lists are sorted by name.
 type QoSPolicy struct {
 	Classes  []QoSClass
 	Sessions []SessionPolicy

@@ -61,7 +61,7 @@ type SecretRef struct {
 	Version      string // "": the newest
 }
 
-// EntryPolicy says whom an ingress lets in from outside.
+// EntryPolicy says which callers from outside an ingress lets in.
 type EntryPolicy struct {
 	Issuers     []Issuer
 	MaxSessions int // 0: as many as it can

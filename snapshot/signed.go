@@ -378,7 +378,7 @@ type Record struct {
 
 	// AuthorityEpoch, then Generation order the records of a cluster. Both are within
 	// 1 and 2^53. Two records of one generation with different roots are proof
-	// that whoever signs them lies or was copied; so a generation is the store's
+	// that their signer lies or was copied; so a generation is the store's
 	// revision of the commit that the record belongs to, and no two share one.
 	AuthorityEpoch uint64
 	Generation     uint64

@@ -190,8 +190,8 @@ func (c *Checked) Record() (Record, bool) {
 	return *c.v.record, true
 }
 
-// Complete is the rest of Verify, with content from whoever had it. Of content that
-// is refused another source may have the right one: it can be called again.
+// Complete is the rest of Verify, with content from any source. It can be called again: where
+// content is refused, another source may have the right one.
 func (c *Checked) Complete(content []byte) (*Verified, error) {
 	v := c.v
 	v.raw = content

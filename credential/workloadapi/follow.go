@@ -121,7 +121,7 @@ func (s *Source) unheard(err error) (*credential.MaterialError, string) {
 	default:
 		e.Detail = fmt.Sprintf("the agent at %s gives nothing", s.cfg.Address)
 	}
-	// Its words are whoever's, and not ours to trust in a log.
+	// The agent's words are not ours: they are quoted and cut for a log.
 	e.Detail += fmt.Sprintf(": %v, %.300q", code, status.Convert(err).Message())
 	return e, code.String()
 }

@@ -42,25 +42,25 @@ import (
 	"github.com/fealty-io/fealty/identity"
 )
 
-// Config says which agent is asked, and for whom. The zero value is good.
+// Config says which agent is asked, and for which identity. The zero value is good.
 type Config struct {
 	// Address is where the agent serves the Workload API: unix:///PATH, or tcp://IP:PORT with an
 	// IP of this machine, since keys travel in plaintext. Blank: what the environment variable
-	// SPIFFE_ENDPOINT_SOCKET says. This process is whoever the owner of the socket says.
+	// SPIFFE_ENDPOINT_SOCKET says. The owner of the socket decides the identity of this process.
 	Address string
 
-	// ID is whose material is used. Zero: the first identity that the agent gives, which the
+	// ID is the identity whose material is used. Zero: the first identity that the agent gives, which the
 	// source then keeps: a process has one identity until it is restarted.
 	ID identity.ID
 
 	// Now is the clock that certificates are compared with. Nil means time.Now.
 	Now func() time.Time
 
-	// Log is told of each change that is adopted or refused, once. Nil means slog.Default().
+	// Log gets one line for each change that is adopted or refused. Nil means slog.Default().
 	Log *slog.Logger
 
-	// OnFailure is told of each change that is refused, once, and of the end of the material
-	// in use; for whoever counts them. It must not block. Nil: nobody is told.
+	// OnFailure is called once for each change that is refused, and when the material in use
+	// ends, so that they can be counted. It must not block. Nil: nothing is called.
 	OnFailure func(credential.Reason)
 
 	pace pace
@@ -70,7 +70,7 @@ type Config struct {
 // started together with the process has to reach a coordinator first.
 const openWithin = 30 * time.Second
 
-// lookEvery bounds how late it is told that material ended: the wall clock may be set, and
+// lookEvery bounds how late the end of material is reported: the wall clock may be set, and
 // stands still for timers while a machine sleeps. [Source.Current] is never late.
 const lookEvery = 10 * time.Second
 
@@ -176,8 +176,8 @@ func (s *Source) Changed() <-chan struct{} {
 
 // Failure returns why what the agent says now is not in use, a [*credential.MaterialError], or nil.
 // Of reason Unreadable: it says nothing; NoIdentity: among others, that the process is nobody any
-// more. Material that was given stays in use for all that, so that an agent that errs ends no
-// service; whoever would rather stop (Workload API §5.2.1) asks here.
+// more. Material that was given stays in use all the same, so that an agent that errs ends no
+// service. A program that would rather stop (Workload API §5.2.1) asks here.
 func (s *Source) Failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

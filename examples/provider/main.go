@@ -1,5 +1,5 @@
-// Command provider is a provider whose machines are entries of a file: calls of a cloud go
-// where it only says that something is done. Try it with go run ./examples/provider -dir DIR.
+// Command provider is a provider whose machines are entries of a file. Where it only notes that
+// something was done, a real one calls a cloud. Try it with go run ./examples/provider -dir DIR.
 package main
 
 import (

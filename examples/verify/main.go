@@ -1,4 +1,4 @@
-// Command verify shows signed content, "verify FOLDER FILE", if the member of a folder may believe it.
+// Command verify shows signed content, "verify FOLDER FILE", if the member whose folder it is accepts its signature.
 package main
 
 import (

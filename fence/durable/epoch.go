@@ -25,7 +25,7 @@ const maxEpochFile = 8 << 10
 const mend = "do not make or delete the file by hand, as an epoch that is used twice lets a zombie act; " +
 	"ask the authority for a new grant, and call MendEpoch with it"
 
-// EpochOptions say what is known of the epoch beside its file.
+// EpochOptions say what is known of the epoch from elsewhere than its file.
 type EpochOptions struct {
 	// Grant is a grant that Authority signed, as it travels; "" for none. One that is newer
 	// than that of the file begins with life 1 under it. That of the file changes nothing, so
@@ -91,7 +91,7 @@ func OpenEpoch(dir string, o EpochOptions) (*Epoch, error) { return openEpoch(fi
 // MendEpoch opens an epoch whose file is missing or damaged: it begins with life 1 under the
 // grant of o, which is new. The authority was asked for it after the file was found so, and no
 // process ever began under it. It is somebody's decision, and never a start's of its own: under
-// a grant of before, lives that were used would be used again. A whole file is opened as by
+// an earlier grant, lives that were used would be used again. A whole file is opened as by
 // [OpenEpoch].
 func MendEpoch(dir string, o EpochOptions) (*Epoch, error) { return mendEpoch(files.OS(), dir, o) }
 

@@ -129,20 +129,20 @@ func OpenLedger(dir string, o LedgerOptions) (*Ledger, error) {
 // since counts any more: a holder is refused until it comes with a grant of since or later,
 // and a domain until an assignment of since or later is promised. So since is an authority
 // epoch that began after the receiver was stopped, and under which the authority assigns
-// every domain and grants every holder anew, above all numbers of before.
+// every domain and grants every holder anew, above all earlier numbers.
 //
 // It is somebody's decision, and never a start's of its own: what was admitted under since
 // would be forgotten with the next file. Of a whole file the domains of resources are kept,
 // and the marks, which are none too high. Resources that the file does not know may have been
 // in a domain, so that RequireDomain is needed from now on: otherwise anybody could act on
 // them as on those of no domain. BelieveEpochs is refused from now on, as nothing would tell
-// the processes of before. A whole file that was mended since already is opened as by
+// the earlier processes apart. A whole file that was mended since already is opened as by
 // [OpenLedger].
 func MendLedger(dir string, o LedgerOptions, since uint64) (*Ledger, error) {
 	return openLedger(files.OS(), dir, o, opening{mend: true, since: since})
 }
 
-// opening is what is known of a ledger beside its file.
+// opening is what is known of a ledger from elsewhere than its file.
 type opening struct {
 	enrol bool   // there is none yet
 	mend  bool   // it is missing, damaged or old
@@ -189,8 +189,8 @@ func openLedger(disk files.FS, dir string, o LedgerOptions, how opening) (_ *Led
 		return nil, fmt.Errorf("fence: %s was mended, and nobody knows which resources were in a domain: "+
 			"open it with RequireDomain, so that none passes for one of no domain", l.name)
 	}
-	// Always written anew: what was read may be in the system's memory alone, if the process
-	// of before died after a sync that failed.
+	// Always written anew: what was read may be in the system's memory alone, if the earlier
+	// process died after a sync that failed.
 	if err := l.rewrite(); err != nil {
 		return nil, fmt.Errorf("fence: write %s: make the directory writable, with room, and start again: %w", l.name, err)
 	}
@@ -262,7 +262,7 @@ func (l *Ledger) Check(c fence.Claim) error {
 	return err
 }
 
-// check decides. A grant of before the ledger was mended is as none.
+// check decides. A grant from before the ledger was mended counts as none.
 func (l *Ledger) check(c *fence.Claim) (fence.Change, error) {
 	if grant, ok := c.Grant.Get(); ok && grant.AuthorityEpoch < l.header.since {
 		c.Grant = fence.Verified[fence.Grant]{}

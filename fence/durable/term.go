@@ -40,7 +40,7 @@ func EnrolTerm(dir string) (*Term, error) { return openTerm(files.OS(), dir, tru
 
 // OpenTerm returns the term in a directory that exists, and holds it until [Term.Close] or
 // the end of the process. The errors match [ErrLocked], [ErrMissing] or [ErrCorrupt], or
-// are those of the disk: whoever forgot its term believes a leader that was deposed.
+// are those of the disk: a member that forgot its term would obey a leader that was deposed.
 func OpenTerm(dir string) (*Term, error) { return openTerm(files.OS(), dir, false) }
 
 func openTerm(disk files.FS, dir string, enrol bool) (_ *Term, err error) {

@@ -37,8 +37,8 @@ type Server struct {
 	// Gate decides. Required.
 	Gate *fence.Gate
 
-	// Holder returns who is on the other end, as its certificate says. An error with a gRPC status
-	// is told with its code, any other one as Unauthenticated. Required.
+	// Holder returns the name of the caller, from its certificate. An error with a gRPC status
+	// is answered with its code, any other one with Unauthenticated. Required.
 	Holder func(ctx context.Context) (string, error)
 
 	// Rules has a rule for each method, by its full name "/package.Service/Method". A call

@@ -18,7 +18,7 @@ type Server struct {
 	// Gate decides. Required.
 	Gate *fence.Gate
 
-	// Holder returns who is on the other end, as its certificate says. Required.
+	// Holder returns the name of the caller, from its certificate. Required.
 	Holder func(r *http.Request) (string, error)
 
 	// Resource returns the resource that a request acts on, and the domain that it says it

@@ -55,7 +55,7 @@ func NewCA(tb testing.TB, cluster string) *CA {
 // Root returns the root, which is what a client or server of a test trusts.
 func (c *CA) Root() *x509.Certificate { return c.root }
 
-// Bundle returns whom a member of the cluster believes.
+// Bundle returns the bundle of a member of the cluster.
 func (c *CA) Bundle(tb testing.TB) *identity.Bundle {
 	tb.Helper()
 	b, err := identity.NewBundle(identity.BundleConfig{Cluster: c.cluster, Roots: []*x509.Certificate{c.root},
@@ -106,7 +106,7 @@ type Files struct {
 }
 
 // WriteFiles makes a certificate as [CA.Issue] does, and writes it into dir, which is there, as tls.crt, tls.key and
-// ca.crt. What was there under these names is overwritten, as whoever renews a certificate in place does.
+// ca.crt. Files of these names are overwritten, as by a renewal in place.
 func (c *CA) WriteFiles(tb testing.TB, dir string, leaf Leaf) Files {
 	tb.Helper()
 	chain, key := c.Issue(tb, leaf)

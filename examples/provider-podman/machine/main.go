@@ -1,5 +1,5 @@
-// Command machine is what a machine of make conformance-machines runs: it says for whom, and
-// ends when it is told to. The first process of a container has to listen to SIGTERM itself.
+// Command machine is what a machine of make conformance-machines runs: it prints for which tenant
+// it runs, and ends on SIGTERM. The first process of a container has to listen to SIGTERM itself.
 package main
 
 import (
