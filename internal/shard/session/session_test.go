@@ -95,11 +95,11 @@ func (d *desk) cycle(change func()) {
 // serve serves sessions at a desk to whom peer says, with the authorization of the API
 // before them or without.
 type serve struct {
-	t    *testing.T
-	desk *desk
-	room *session.Server
-	log  *logs.Text
-	conn *grpc.ClientConn
+	t        *testing.T
+	desk     *desk
+	sessions *session.Server
+	log      *logs.Text
+	conn     *grpc.ClientConn
 
 	mu   sync.Mutex
 	peer identity.Peer
@@ -123,11 +123,11 @@ func startWith(t *testing.T, authorized bool, cfg session.Config) *serve {
 	s.as(identity.Operator, "red")
 	log := s.log.Logger(slog.LevelInfo)
 	cfg.Name, cfg.Shard, cfg.Term, cfg.Log = "s1", s.desk, func() int64 { return 7 }, log
-	room, err := session.New(cfg)
+	sessions, err := session.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.room = room
+	s.sessions = sessions
 	chain := []grpc.StreamServerInterceptor{func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		s.mu.Lock()
 		ctx := identity.NewContext(stream.Context(), s.peer)
@@ -150,7 +150,7 @@ func startWith(t *testing.T, authorized bool, cfg session.Config) *serve {
 		chain = append(chain, guard.Stream())
 	}
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(chain...), grpc.WaitForHandlers(true))
-	fealtyv1.RegisterShardServiceServer(server, room)
+	fealtyv1.RegisterShardServiceServer(server, sessions)
 	listener := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -168,9 +168,9 @@ func startWith(t *testing.T, authorized bool, cfg session.Config) *serve {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		room.Wait()
-		if room.Open() != 0 {
-			t.Errorf("%d sessions are left", room.Open())
+		sessions.Wait()
+		if sessions.Open() != 0 {
+			t.Errorf("%d sessions are left", sessions.Open())
 		}
 	})
 	return s
@@ -272,7 +272,7 @@ func release(machine string) *fealtyv1.SessionRequest {
 }
 
 // A caller that speaks for a tenant that is not its own is refused, in the first message and in
-// any later one, with the authorization of the API before the room and without; it is
+// any later one, with the authorization of the API before the server and without; it is
 // logged, and counted.
 func TestForged(t *testing.T) {
 	forged := func(req *fealtyv1.SessionRequest) *fealtyv1.SessionRequest { req.Tenant = "blue"; return req }
@@ -297,7 +297,7 @@ func TestForged(t *testing.T) {
 				l.say(req)
 			}
 			l.ends(name, codes.PermissionDenied)
-			if refused := s.room.Refused(); !authorized && (refused != 1 || !s.log.Has("somebody spoke for a tenant")) ||
+			if refused := s.sessions.Refused(); !authorized && (refused != 1 || !s.log.Has("somebody spoke for a tenant")) ||
 				authorized && (refused != 0 || !s.log.Has("level=WARN") && !s.log.Has("level=ERROR")) {
 				t.Errorf("%s: %d are counted, with authorization: %v", name, refused, authorized)
 			}
@@ -528,8 +528,8 @@ func TestNewerSession(t *testing.T) {
 	h := hello(1)
 	h.Tenant = "blue"
 	third.say(h)
-	if third.hear().GetWelcome() == nil || s.room.Open() != 2 {
-		t.Errorf("%d sessions are open", s.room.Open())
+	if third.hear().GetWelcome() == nil || s.sessions.Open() != 2 {
+		t.Errorf("%d sessions are open", s.sessions.Open())
 	}
 }
 
