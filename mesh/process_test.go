@@ -365,7 +365,10 @@ func (f *folder) link(s set) {
 }
 
 // Two processes on certificate files go on through all that becomes of the files, and through
-// endpoints that are wrong, and no call fails. A third one has the wrong identity.
+// endpoints that are wrong, and no call fails. A third one has the wrong identity. It takes real time, since
+// files are looked at by their times: it waits for the night. In the quick lane TestHalfWrittenRotation has new files under
+// calls, TestCallsOutliveRotations has calls under rotations and beside endpoints that are wrong, and
+// the tests of package credential have each way to replace a file.
 func TestFilesChangeUnderProcesses(t *testing.T) {
 	testlane.Nightly(t)
 	t.Parallel()

@@ -37,6 +37,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // The answer of a coordinator, or what came instead of it, decides the status.
@@ -211,7 +212,8 @@ func TestDevClusterIsFound(t *testing.T) {
 }
 
 // A stream is begun at the next coordinator where the first is not reached, not ready,
-// or silent, and what ends it later names the one that it came from.
+// or silent, and what ends it later names the one that it came from. A silent one is waited for in real
+// time, and so at night alone: in the quick lane the test of package client has one, in virtual time.
 func TestStreamElsewhere(t *testing.T) {
 	dir := clitest.ShortDir(t)
 	dev := func(sockets ...string) clitest.Fixture {
@@ -240,7 +242,11 @@ func TestStreamElsewhere(t *testing.T) {
 	good := serving.Listen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	r := dev(filepath.Join(dir, "nobody"), recovering.Listen(t), silent.Listen(t), good).Run(ctx, "backup", "create", "x.backup", "--timeout=5s").Want(t, 0)
+	asked := []string{filepath.Join(dir, "nobody"), recovering.Listen(t), good}
+	if testlane.Full() {
+		asked = slices.Insert(asked, 2, silent.Listen(t))
+	}
+	r := dev(asked...).Run(ctx, "backup", "create", "x.backup", "--timeout=5s").Want(t, 0)
 	if !strings.Contains(r.Stdout, "third") {
 		t.Errorf("it is not of the one that answers:\n%s", r.Stdout)
 	}

@@ -61,7 +61,7 @@ func (f Fixture) Run(ctx context.Context, args ...string) Result {
 		}
 		return false
 	}
-	env.WatchEvery = time.Millisecond
+	env.WatchEvery, env.WaitAtFirst = time.Millisecond, time.Millisecond
 	exit := cli.Run(ctx, env)
 	return Result{exit, out.String(), errs.String()}
 }

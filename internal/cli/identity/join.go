@@ -88,7 +88,7 @@ failure repeats the same request, whatever was lost.`,
 
 // join joins, again and again while that may help and wait says so.
 func join(ctx context.Context, c *program.CLI, wait client.WaitFlag, cfg enroll.JoinConfig) (enroll.Result, error) {
-	pause := time.Second
+	pause := c.Pause(time.Second)
 	return client.Until(ctx, wait, "the join", func(ctx context.Context) (enroll.Result, bool, error) {
 		got, err := enroll.Join(ctx, cfg)
 		if err == nil || !client.MayPass(err) {

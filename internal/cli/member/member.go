@@ -527,9 +527,9 @@ func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealt
 	wait client.WaitFlag) error {
 	path := req.GetKind() + "/" + req.GetName()
 	said := ""
-	pause := time.Second
+	pause := c.Pause(time.Second)
 	m, err := client.Until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
-		pause = time.Second / 2
+		pause = c.Pause(time.Second / 2)
 		resp, err := s.Members.GetMember(ctx, req)
 		state := "not a member"
 		switch {

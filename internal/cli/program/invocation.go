@@ -4,6 +4,7 @@ package program
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -62,6 +63,10 @@ type Env struct {
 
 	// WatchEvery is between two looks of status --watch. Zero means 2 seconds.
 	WatchEvery time.Duration
+
+	// WaitAtFirst is the first pause of a command with --wait, before it asks again. Zero means what the command
+	// takes for it, up to a second.
+	WaitAtFirst time.Duration
 
 	// Program is the name under which it was called, for the commands that it prints.
 	// Empty: fealty.
@@ -163,6 +168,9 @@ func (c *CLI) Prepare(root *cobra.Command) {
 		_, _ = io.WriteString(out, c.Called(b.String()))
 	})
 }
+
+// Pause returns the first pause of a command that waits: usual, unless its environment says otherwise.
+func (c *CLI) Pause(usual time.Duration) time.Duration { return cmp.Or(c.Env.WaitAtFirst, usual) }
 
 // Say prints one line for a person.
 func (c *CLI) Say(text string, args ...any) {

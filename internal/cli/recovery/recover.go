@@ -388,7 +388,7 @@ func bringShares(ctx context.Context, c *program.CLI, cfg *settings.Values, in r
 		}
 		return so.last, false, nil
 	}
-	pause := time.Second
+	pause := c.Pause(time.Second)
 	b, err := client.Until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
 	if err != nil {
 		return err

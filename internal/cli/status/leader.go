@@ -35,7 +35,7 @@ ends rotations and prunes; everything else is served by every coordinator that i
 		Groups: []settings.Group{settings.Client},
 		Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.Ask(cfg, func(s *client.Services) error {
-				pause := time.Second / 20
+				pause := c.Pause(time.Second / 20)
 				resp, err := client.Until(ctx, wait, "a leader",
 					func(ctx context.Context) (*fealtyv1.GetLeaderResponse, bool, error) {
 						resp, err := s.Leader.GetLeader(ctx, &fealtyv1.GetLeaderRequest{})

@@ -278,7 +278,7 @@ func rotateMesh(ctx context.Context, c *program.CLI, cfg *settings.Values, reaso
 		if wait.D == 0 {
 			return c.Print(result(c, resp))
 		}
-		said, pause := "", time.Second/4
+		said, pause := "", c.Pause(time.Second/4)
 		shown, err := client.Until(ctx, wait, "the members to renew",
 			func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 				now, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
@@ -381,7 +381,7 @@ revoked for good; what is to come back comes back under another name.
 func waitForRotation(ctx context.Context, c *program.CLI, s *client.Services, begun *fealtyv1.Trust,
 	wait client.WaitFlag) error {
 	said := ""
-	pause := time.Second / 4
+	pause := c.Pause(time.Second / 4)
 	resp, err := client.Until(ctx, wait, "the end of the rotation",
 		func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 			resp, err := s.Trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
