@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -120,7 +118,8 @@ var program = sync.OnceValues(func() (string, error) {
 const moreGarbage = "GOGC=200"
 
 // The scripts run the program as people do: what a line says is what is typed, and
-// the checks below it are the manual page.
+// the checks below it are the manual page. A line that begins with exec starts a process; one that
+// begins with fealty runs the same command within the process of the tests (see [oneShot]).
 func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 
 // Scripts that take long wait for the night. What a provider has to keep is held in the quick lane by the
@@ -144,6 +143,7 @@ func runScripts(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(work) })
+	commands := &commandLines{t: t, dir: dir}
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		WorkdirRoot:         work,
@@ -163,11 +163,12 @@ func runScripts(t *testing.T, dir string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"etcd":     startEtcd,
 			"address":  address,
-			"exits":    exits,
+			"exits":    commands.exits,
+			"fealty":   commands.run,
 			"pki":      newOperators(t).issue,
 			"postgres": new(servers).command,
 			"serve":    serve,
-			"until":    until,
+			"until":    commands.until,
 		},
 	})
 }
@@ -180,26 +181,6 @@ func address(ts *testscript.TestScript, neg bool, args []string) {
 	addr, err := freeport.Addr()
 	ts.Check(err)
 	ts.Setenv(args[0], addr)
-}
-
-// exits STATUS COMMAND… runs a command that has to end with this very status.
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits STATUS COMMAND…")
-	}
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	err = ts.Exec(args[1], args[2:]...)
-	got := 0
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if got != want {
-		ts.Fatalf("exit status %d, want %d", got, want)
-	}
 }
 
 // patience is how long a script waits for a process, on a machine that is busy.
@@ -220,22 +201,6 @@ func serve(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		} else if time.Now().After(end) {
 			ts.Fatalf("nobody serves on %s: %v", path, err)
-		}
-	}
-}
-
-// until COMMAND… runs a command again until it succeeds.
-func until(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 {
-		ts.Fatalf("usage: until COMMAND…")
-	}
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		err := ts.Exec(args[0], args[1:]...)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			ts.Fatalf("it never succeeded: %v", err)
 		}
 	}
 }
