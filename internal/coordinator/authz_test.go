@@ -64,7 +64,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 		return conn
 	}
 	for _, k := range identity.Kinds() {
-		chain, key := coordinatortest.Certified(f.T, f.C.Parts().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
+		chain, key := coordinatortest.Certified(f.T, f.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}
 	stranger, err := mesh.DialPinned(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
@@ -77,10 +77,10 @@ func callers(f *coordinatortest.Fleet) []caller {
 		f.T.Fatal(err)
 	}
 	f.T.Cleanup(func() { stranger.Close(); plain.Close() })
-	two, twoKey := coordinatortest.Certified(f.T, f.C.Parts().Head.State(), "spiffe://"+coordinatortest.Cluster+"/admin/"+name,
+	two, twoKey := coordinatortest.Certified(f.T, f.State(), "spiffe://"+coordinatortest.Cluster+"/admin/"+name,
 		"spiffe://"+coordinatortest.Cluster+"/data/"+name)
-	zero, zeroKey := coordinatortest.Certified(f.T, f.C.Parts().Head.State())
-	foreign, foreignKey := coordinatortest.Certified(f.T, f.C.Parts().Head.State(), "spiffe://other.example/admin/"+name)
+	zero, zeroKey := coordinatortest.Certified(f.T, f.State())
+	foreign, foreignKey := coordinatortest.Certified(f.T, f.State(), "spiffe://other.example/admin/"+name)
 	// A whole other cluster, whose coordinator happens to trust ours.
 	other := pkitest.NewAuthority(f.T, "other.example")
 	otherID, err := identity.New("other.example", identity.Admin, name)

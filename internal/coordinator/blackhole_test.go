@@ -86,7 +86,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			coordinatortest.AwaitTold(f, "data/"+k.name)
 		}
 	}
-	head := all[0].C.Parts().Head.State().Head
+	head := all[0].State().Head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
@@ -122,7 +122,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.Fleet.C.Parts().Head.State(); s.Phase != authority.Ready || s.Secrets == nil ||
+		if s := k.n.Fleet.State(); s.Phase != authority.Ready || s.Secrets == nil ||
 			s.Head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
@@ -184,7 +184,7 @@ func newSwallowed(f *coordinatortest.Fleet, name string) *swallowed {
 	k.prover = proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.Manifest("  - {name: more, kind: witness, match: " +
 		"[\"token:more\"]}\n"), Reason: "test"}
-	f.Sign(k.signed, f.C.Parts().Head.State().Head.Hash)
+	f.Sign(k.signed, f.State().Head.Hash)
 	return k
 }
 
@@ -322,7 +322,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 			return
 		}
 	}
-	if s := k.n.Fleet.C.Parts().Head.State(); s.Phase != authority.Ready || s.Secrets == nil {
+	if s := k.n.Fleet.State(); s.Phase != authority.Ready || s.Secrets == nil {
 		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
 }

@@ -28,7 +28,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.Start()
 	r.AwaitHead(f)
-	if a, b := f.C.Parts().Head.State(), r.C.Parts().Head.State(); !a.Secrets.Same(b.Secrets) ||
+	if a, b := f.State(), r.State(); !a.Secrets.Same(b.Secrets) ||
 		a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
@@ -42,7 +42,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" })
-	all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(f.Context(), f.C.Parts().Head.State().Manifest)
+	all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(f.Context(), f.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -60,7 +60,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.Stop()
 	f.Start()
 	f.AwaitHead(r)
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)

@@ -28,7 +28,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(x peer.Record) bool { return x.Phase == "ready" })
 	with := f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.C.Parts().Head.State().Head.Hash
+	before := f.State().Head.Hash
 	err := f.Set(with)
 	e := errcode.Of(err)
 	if e == nil || e.Code != errcode.ManifestFieldUnread {
@@ -40,7 +40,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.C.Parts().Head.State().Head.Hash != before {
+	if f.State().Head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.

@@ -157,7 +157,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			if cl.kind == "" {
 				continue
 			}
-			chain, key := coordinatortest.Certified(f.T, f.C.Parts().Head.State(),
+			chain, key := coordinatortest.Certified(f.T, f.State(),
 				"spiffe://"+coordinatortest.Cluster+"/"+string(cl.kind)+"/"+cl.bound)
 			cert := tls.Certificate{PrivateKey: key}
 			for _, c := range chain {

@@ -50,7 +50,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.C.Parts().Head.State().MeshKey
+	before := f.State().MeshKey
 	if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](
 		f.C.Parts().Trust.RegisterServices)).RotateMeshKey(
 		f.Context(),
@@ -59,7 +59,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	}
 	r.AwaitHead(f)
 	coordinatortest.WantOrigins(t, f, names...)
-	if f.C.Parts().Head.State().MeshKey == before {
+	if f.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 

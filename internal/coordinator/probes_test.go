@@ -271,7 +271,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	f.Stop()
 	f.Start()
 	for what, text := range map[string]string{"status": f.C.Parts().Secrets.OwnerRecovery.Text(
-		f.C.Parts().Head.State()),
+		f.State()),
 		"readiness": f.C.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
 			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
@@ -281,7 +281,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.C.Parts().Secrets.OwnerRecovery.Text(f.C.Parts().Head.State()); !strings.HasPrefix(text,
+	if text := f.C.Parts().Secrets.OwnerRecovery.Text(f.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

@@ -35,7 +35,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	r.Start()
 	r.AwaitHead(f)
-	before := r.C.Parts().Head.State()
+	before := r.State()
 	seen, err := coordinatortest.VerifyAt(t, r.Addr, recovery.Expected{Manifest: before.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
@@ -52,10 +52,10 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release, err := r.C.Parts().Moves.Turn.Take(r.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
-	if s := r.C.Parts().Head.State(); s != before {
+	if s := r.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.State().Manifest, Seen: seen.Mark()}
 	_, err = coordinatortest.VerifyAt(t, r.Addr, want)
 	coordinatortest.WantCode(t, err, errcode.RecoveryMode)
 	if claim, _, err := r.C.Parts().Shown.Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
@@ -66,7 +66,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release()
 
 	<-asked
-	if s := r.C.Parts().Head.State(); s != before {
+	if s := r.State(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	short, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)

@@ -2,7 +2,6 @@ package coordinator_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
@@ -46,13 +44,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		coordinatortest.WantOnly(t, "prepare", err, "")
-		key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-		coordinatortest.WantOnly(t, "key", err, "")
 		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
-			Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
-				{Key: key.String(), Signature: ed25519.Sign(d.Signer,
-					snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, p.GetChange()))},
-			}}
+			Reason: "test", Signatures: coordinatortest.SignChange(t, p.GetChange(), d.Signer)}
 	}
 	const gold = "kind: qos\nname: gold\npriority: 1\n"
 	rows := []struct {

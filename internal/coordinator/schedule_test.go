@@ -123,7 +123,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].C.Parts().Head.State().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].State().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -231,7 +231,7 @@ func (x *replicaSchedule) settle() {
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.C.Parts().Head.State()
+			s := r.State()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -241,7 +241,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.C.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.C.Parts().Head.State().Head.Index, head.Index, why)
+					r.State().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -280,7 +280,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.C.Parts().Self.EnrolmentKey()] = true
+		admitted[r.C.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range coordinatortest.Audited(x.all[0], "seed.given") {

@@ -42,72 +42,10 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// setupToken reads the setup token that the coordinator wrote.
-func setupToken(f *coordinatortest.Fleet) (proof.SetupToken, string) {
-	f.T.Helper()
-	path := filepath.Join(f.Dir, "coordinator", authority.SetupTokenFile)
-	info, err := os.Stat(path)
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	if info.Mode().Perm() != 0o600 {
-		f.T.Fatalf("the setup token has mode %v", info.Mode())
-	}
-	line, err := os.ReadFile(path)
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	tok, err := proof.ParseSetupToken(string(line))
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	return tok, strings.TrimSpace(string(line))
-}
-
-// firstSet sets m with tok over a connection of its own. alter changes the message.
-func firstSet(f *coordinatortest.Fleet, tok proof.SetupToken, m []byte, alter func(*fealtyv1.FirstSetRequest)) error {
-	f.T.Helper()
-	conn, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
-	if err != nil {
-		return err
-	}
-	first, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	cs, ok := proof.ConnectionState(stream.Context())
-	if !ok {
-		return errors.New("no connection state")
-	}
-	binding, err := proof.Binding(cs)
-	if err != nil {
-		return err
-	}
-	evidence, err := tok.Prove(proof.SetupTranscript{Nonce: first.GetNonce(), Binding: binding, Manifest: m})
-	if err != nil {
-		return err
-	}
-	req := &fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: m, Reason: "first"},
-		Evidence: evidence}
-	if alter != nil {
-		alter(req)
-	}
-	if err := stream.Send(req); err != nil {
-		return err
-	}
-	_, err = stream.Recv()
-	return err
-}
-
 func TestFirstSetFromElsewhere(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.NewFleet(t, nil)
-	tok, _ := setupToken(f)
+	tok, _ := f.SetupToken()
 	m := f.Manifest("")
 	other, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: tok.Addresses, KeyHash: tok.KeyHash})
 	if err != nil {
@@ -131,13 +69,13 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 		{"no manifest", tok, func(r *fealtyv1.FirstSetRequest) { r.Set = nil }, errcode.SetupRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			coordinatortest.WantCode(t, firstSet(f, tc.tok, m, tc.alter), tc.want)
+			coordinatortest.WantCode(t, f.FirstSet(tc.tok, m, tc.alter), tc.want)
 			if phase, _ := f.C.Phase(); phase != "uninitialized" {
 				t.Fatalf("phase %s", phase)
 			}
 		})
 	}
-	if err := firstSet(f, tok, m, nil); err != nil {
+	if err := f.FirstSet(tok, m, nil); err != nil {
 		t.Fatal(err)
 	}
 	if phase, reason := f.C.Phase(); phase != "ready" {
@@ -148,7 +86,7 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 		t.Errorf("the file of the setup token is still there: %v", err)
 	}
 	// A second use: the certificate that it pins is gone, and the token with it.
-	if err := firstSet(f, tok, m, nil); err == nil {
+	if err := f.FirstSet(tok, m, nil); err == nil {
 		t.Fatal("the setup token worked twice")
 	}
 	conn, err := mesh.DialPinned(f.Addr, pinned.Root(coordinatortest.Cluster, f.Pin()),
@@ -178,7 +116,7 @@ func TestBeforeTheFirstManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer local.Close()
-	tok, _ := setupToken(f)
+	tok, _ := f.SetupToken()
 	stranger, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
 	if err != nil {
 		t.Fatal(err)
@@ -509,9 +447,9 @@ func TestSecretsStayInside(t *testing.T) {
 			slog.NewJSONHandler(out.writer(&out.json), &slog.HandlerOptions{Level: slog.LevelDebug})))
 	})
 	secrets := make(map[string][]byte)
-	setup, setupLine := setupToken(f)
+	setup, setupLine := f.SetupToken()
 	secrets["setup token"] = secretOfLine(t, setupLine)
-	if err := firstSet(f, setup, f.Manifest(""), nil); err != nil {
+	if err := f.FirstSet(setup, f.Manifest(""), nil); err != nil {
 		t.Fatal(err)
 	}
 	var errs strings.Builder
@@ -530,7 +468,7 @@ func TestSecretsStayInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	fail(f.Node().Join(identity.Witness, proof.NewTokenProver(tok)))
-	fail(firstSet(f, setup, f.Manifest(""), nil))
+	fail(f.FirstSet(setup, f.Manifest(""), nil))
 	fail(n.Renew(true))
 	if err := f.Set(f.Manifest(coordinatortest.CoordinatorEntry(t, 2))); err != nil {
 		t.Fatal(err)
@@ -541,7 +479,7 @@ func TestSecretsStayInside(t *testing.T) {
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.C.Parts().Head.State()
+		s := f.State()
 		thief := coordinatortest.Steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.Keys.RecordMAC()
@@ -557,8 +495,8 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.C.Parts().Head.State().Secrets, *f.C.Parts().Head.State().Secrets,
-		f.C.Parts().Head.State(), f.C.Parts().Head.State().MeshCA()} {
+	for _, v := range []any{f.State().Secrets, *f.State().Secrets,
+		f.State(), f.State().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
 		f.C.Log().Info("printed", "value", v)
 	}

@@ -22,9 +22,9 @@ import (
 func TestFirstSetInParts(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.NewFleet(t, nil)
-	tok, _ := setupToken(f)
+	tok, _ := f.SetupToken()
 	m := []byte(string(f.Manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
-	coordinatortest.WantCode(t, firstSet(f, tok, m, nil), errcode.MessageTooLarge)
+	coordinatortest.WantCode(t, f.FirstSet(tok, m, nil), errcode.MessageTooLarge)
 	send := func(alter func(parts []*fealtyv1.FirstSetRequest) []*fealtyv1.FirstSetRequest) error {
 		conn, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
 		if err != nil {
@@ -97,7 +97,7 @@ func TestFirstSetInParts(t *testing.T) {
 	if phase, reason := f.C.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if got := len(f.C.Parts().Head.State().Manifest.Bytes()); got != len(m) {
+	if got := len(f.State().Manifest.Bytes()); got != len(m) {
 		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
 	}
 }

@@ -460,7 +460,7 @@ func traceReseed(tr *tracing) {
 		req.Change = p.GetChange()
 		return err
 	})
-	req.Signatures = coordinatortest.SignChangeAt(d, req.Change)
+	req.Signatures = coordinatortest.SignChange(d.T, req.Change, d.Signer)
 	tr.during("commit", func() error {
 		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
 			d.C.Parts().Moves.Manifests.RegisterServices).CommitReseed(

@@ -86,7 +86,7 @@ func newWorld(t *testing.T) *world {
 // begin starts the shard's process.
 func (w *world) begin(open func(durable.FS, string) (*instruction.Book, error)) {
 	w.t.Helper()
-	bundle, _, err := w.f.C.Parts().Head.State().Bundle.Open(w.f.C.Parts().Bundle.View().Signed)
+	bundle, _, err := w.f.State().Bundle.Open(w.f.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		w.t.Fatal(err)
 	}

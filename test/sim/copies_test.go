@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/node/enroll"
@@ -50,7 +51,7 @@ type agentMachine struct {
 func copyFleet(t *testing.T, fn func(t *testing.T, s *schedule, a *agentMachine)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &schedule{fleet: newFleet(1, 2, nil), m: newModel()}
+		s := &schedule{fleet: newFleet(t, 1, 2, nil), m: newModel()}
 		defer func() {
 			s.stop()
 			synctest.Wait()
@@ -92,7 +93,7 @@ func (a *agentMachine) join(entry, name string) {
 	})
 	var p enroll.Proof
 	if err == nil {
-		p, err = enroll.ByToken(tok).At([]string{a.f.coord[0].addr(), a.f.coord[1].addr()}, "the test")
+		p, err = enroll.ByToken(tok).At([]string{a.f.coord[0].Addr, a.f.coord[1].Addr}, "the test")
 	}
 	if err == nil {
 		_, err = enroll.Join(context.Background(), enroll.JoinConfig{
@@ -135,7 +136,7 @@ func (a *agentMachine) start() {
 	rand.Read(boot)
 	p, err := agent.Open(context.Background(), agent.Config{
 		DataDir: agentDir, FS: a.disk.FS(), Dial: a.dial, Log: slog.New(streams{slog.DiscardHandler, a}), Release: "test",
-		Local: nobody{make(chan struct{})}, LocalConfig: nobody{make(chan struct{})},
+		Local: coordinatortest.NewNobody(), LocalConfig: coordinatortest.NewNobody(),
 		Elapsed: func() (string, time.Duration) { return hex.EncodeToString(boot), time.Since(began) },
 	})
 	if err != nil {
@@ -199,7 +200,7 @@ func (a *agentMachine) dial(ctx context.Context, addr string) (net.Conn, error) 
 	if only != "" && only != addr {
 		return nil, fmt.Errorf("connect to %s: no route to host", addr)
 	}
-	raw, err := a.f.net.dial(nil)(ctx, addr)
+	raw, err := a.f.net.Dial(nil)(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +252,7 @@ func (s *schedule) alarms() (out [][]string) {
 // says on both of them who was copied. The member is served all the while.
 func TestCopiedAgentAlarms(t *testing.T) {
 	copyFleet(t, func(t *testing.T, s *schedule, a *agentMachine) {
-		a.only = s.coord[0].addr()
+		a.only = s.coord[0].Addr
 		a.start()
 		defer func() { a.end() }()
 		time.Sleep(10 * time.Second)
@@ -259,7 +260,7 @@ func TestCopiedAgentAlarms(t *testing.T) {
 			t.Fatalf("before there is a copy: %v", got)
 		}
 		b := a.copied()
-		b.only = s.coord[1].addr()
+		b.only = s.coord[1].Addr
 		b.start()
 		defer func() { b.end() }()
 		time.Sleep(time.Minute)
@@ -299,9 +300,9 @@ func (s *schedule) connected() (is bool) {
 // renewed keeps its one stream.
 func TestOlderCopyAlarms(t *testing.T) {
 	copyFleet(t, func(t *testing.T, s *schedule, a *agentMachine) {
-		a.only = s.coord[0].addr()
+		a.only = s.coord[0].Addr
 		b := a.copied()
-		b.only = s.coord[1].addr()
+		b.only = s.coord[1].Addr
 		a.start()
 		defer func() { a.end() }()
 		// Twice: the one before the newest may be that of a renewal whose answer is lost.
@@ -340,7 +341,7 @@ func TestOneAgentRaisesNoAlarm(t *testing.T) {
 				a.end()
 				a.start()
 			case n%4 == 3: // to the coordinator that it is told
-				a.cut(s.coord[n/4%2].addr())
+				a.cut(s.coord[n/4%2].Addr)
 			default:
 				a.cut("")
 			}

@@ -1,52 +1,40 @@
 package sim_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"filippo.io/age"
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
-	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
-	"github.com/fealty-io/fealty/internal/pki"
-	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
-const (
-	cluster    = "sim.example"
-	dataDir    = "/coordinator"
-	keeperFile = "/keeper/key"
-)
+// keeperFile is where each machine has the key of the keeper.
+const keeperFile = "/keeper.key"
 
 // counts is what a fleet came by.
 type counts struct {
@@ -74,20 +62,20 @@ func (c *counts) addAll(other *counts) {
 	}
 }
 
-// fleet is a few coordinators on one store. Its methods but of checks are for one
+// fleet is a few coordinators in memory on one store. Its methods but of checks are for one
 // goroutine, the driver's, unless they say so.
 type fleet struct {
 	rng   *mathrand.Rand
 	began time.Time
 	mem   *storetest.Memory
 	truth store.Store // a handle of mem without faults
-	net   network
+	net   coordinatortest.Network
 	coord []*coord
 	saw   *counts
 	bug   func(tx *store.Tx, all store.Listing) (written bool) // alters what is written; nil: none
 
-	signer, admin ed25519.PrivateKey
-	owner         *age.X25519Identity // of a share of the seed, who can bring it back alone
+	admin ed25519.PrivateKey
+	owner *age.X25519Identity // of a share of the seed, who can bring it back alone
 
 	mu    sync.Mutex
 	log   strings.Builder // what happened; guarded by mu
@@ -96,18 +84,13 @@ type fleet struct {
 
 // coord is one coordinator: its disk, and the process that runs on it, or none.
 type coord struct {
-	f         *fleet
-	n         int
-	disk      *durabletest.Disk
-	faults    *failpoint.Points
-	enrolment string // its public key
+	*coordinatortest.Fleet
+	f *fleet
+	n int
 
-	*process                                         // nil before the first start
-	c        *coordinator.Coordinator                // nil while it is down
-	running  atomic.Pointer[coordinator.Coordinator] // c, for other goroutines
-	link     *link
-	end      context.CancelFunc
-	ended    chan error
+	c       *coordinator.Coordinator                // nil while it is down
+	running atomic.Pointer[coordinator.Coordinator] // c, for other goroutines
+	link    *link
 
 	mu     sync.Mutex
 	login  *mesh.Conn   // of the admin, to here; nil: none; guarded by mu
@@ -148,44 +131,46 @@ func need[T any](v T, err error) T {
 	return v
 }
 
-func newFleet(seed uint64, n int, bug func(*store.Tx, store.Listing) bool) *fleet {
+func newFleet(t *testing.T, seed uint64, n int, bug func(*store.Tx, store.Listing) bool) *fleet {
 	f := &fleet{rng: mathrand.New(mathrand.NewPCG(seed, 17)), began: time.Now(), mem: storetest.NewMemory(0), saw: new(counts), bug: bug}
 	f.truth = f.mem.Open()
-	_, f.signer, _ = ed25519.GenerateKey(rand.Reader)
 	_, f.admin, _ = ed25519.GenerateKey(rand.Reader)
 	f.owner = need(age.GenerateX25519Identity())
 	for i := range n {
-		x := &coord{f: f, n: i, disk: durabletest.NewDisk(), faults: new(failpoint.Points)}
+		x := &coord{f: f, n: i}
 		f.coord = append(f.coord, x)
+		if i == 0 {
+			x.Fleet = coordinatortest.NewFleetIn(t, &f.net, f.mem.Open)
+			x.Seed = fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"file:%s\"}, {name: carol, recipient: \"%s\"}]\n",
+				keeperFile, f.owner.Recipient())
+		} else {
+			x.Fleet = coordinatortest.NewReplica(t, f.coord[0].Fleet)
+		}
+		x.Config = x.config
 		x.start()
-		x.enrolment = x.c.EnrolmentKey()
 	}
-	req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(""), Reason: "the first"}
-	need(f.coord[0].firstSet(req))
+	token, _ := f.coord[0].SetupToken()
+	need(0, f.coord[0].FirstSet(token, f.manifest(""), nil))
 	return f
+}
+
+// config is what is special about a coordinator here.
+func (x *coord) config(cfg *coordinator.Config) {
+	f := x.f
+	x.link = &link{Store: f.mem.Open(), of: x.Process, rng: mathrand.New(mathrand.NewPCG(f.rng.Uint64(), 1)), saw: f.saw, bug: f.bug}
+	x.mu.Lock()
+	x.phase = ""
+	x.mu.Unlock()
+	cfg.Store, cfg.StoreName, cfg.Log = x.link, "memory", slog.New(phases{x, nil})
+	cfg.Timing = coordinator.Timing{Lease: 4 * time.Second, Beat: time.Second, SelfHealAfter: 5 * time.Second}
+	cfg.Gate = mesh.GateConfig{HandshakeRate: 1e6, HandshakeBurst: 1e6}
 }
 
 // start starts the coordinator on what its disk and the store hold.
 func (x *coord) start() {
-	f := x.f
-	x.process = new(process)
-	x.link = &link{Store: f.mem.Open(), of: x.process, rng: mathrand.New(mathrand.NewPCG(f.rng.Uint64(), 1)), saw: f.saw, bug: f.bug}
-	x.mu.Lock()
-	x.phase = ""
-	x.mu.Unlock()
-	c, err := coordinator.New(context.Background(), coordinator.Config{
-		DataDir: dataDir, Store: x.link, StoreName: "memory", Faults: x.faults, Release: "test",
-		Machine:  coordinator.Machine{FS: x.disk.FS(), Dial: f.net.dial(x.process)},
-		Listener: f.net.listen(x.n, x.process), Local: nobody{make(chan struct{})}, Log: slog.New(phases{x, nil}),
-		Timing: coordinator.Timing{Lease: 4 * time.Second, Beat: time.Second, SelfHealAfter: 5 * time.Second},
-		Rates:  coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
-		Gate:   mesh.GateConfig{HandshakeRate: 1e6, HandshakeBurst: 1e6},
-	})
-	x.c = need(c, err)
-	x.running.Store(c)
-	ctx, cancel := context.WithCancel(context.Background())
-	x.end, x.ended = cancel, make(chan error, 1)
-	go func() { x.ended <- c.Run(ctx) }()
+	x.Start()
+	x.c = x.C
+	x.running.Store(x.c)
 }
 
 // stop ends the coordinator. After a kill nothing that it does reaches the store.
@@ -198,13 +183,8 @@ func (x *coord) stop(kill bool) {
 	if kill {
 		x.link.setCut(true)
 	}
-	x.thaw()
-	x.end()
-	if err := <-x.ended; !errors.Is(err, context.Canceled) {
-		x.f.violated("coordinator %d ended with %v", x.n, err)
-	}
-	x.link.late.Wait()
-	x.link.Store.Close()
+	x.Process.Thaw()
+	x.Stop()
 	x.c = nil
 }
 
@@ -214,8 +194,6 @@ func (f *fleet) stop() {
 	}
 	f.truth.Close()
 }
-
-func (x *coord) addr() string { return fmt.Sprintf("127.0.0.1:%d", 7000+x.n) }
 
 // phases is a log handler that knows the phase of a coordinator.
 type phases struct {
@@ -264,161 +242,36 @@ func (x *coord) fallen() (int, string) {
 
 // manifest returns a manifest that admits all coordinators, with extra entries.
 func (f *fleet) manifest(extra string) []byte {
-	signer := need(manifest.NewKey(f.signer.Public().(ed25519.PublicKey)))
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `cluster: %s
-seed:
-  threshold: 1
-  owners: [{name: host, keeper: "file:%s"}, {name: carol, recipient: "%s"}]
-signers:
-  threshold: 1
-  keys: [{name: alice, key: "%s"}]
-admit:
-  - {name: ops, kind: admin, match: ["key:%s"]}
-  - {name: pool, kind: data, match: ["token:pool"]}
-`, cluster, keeperFile, f.owner.Recipient(), signer, proof.KeyClaim(f.admin.Public().(ed25519.PublicKey)))
-	for _, x := range f.coord {
-		fmt.Fprintf(&b, "  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", x.n+1, x.enrolment)
-	}
-	b.WriteString(extra)
-	return b.Bytes()
+	return f.coord[0].Manifest(fmt.Sprintf("  - {name: people, kind: admin, match: [%q]}\n", "key:"+proof.KeyClaim(f.admin.Public().(ed25519.PublicKey))) + extra)
 }
 
 // call is how long one call may take.
 const call = 30 * time.Second
 
-func (x *coord) firstSet(req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), call)
-	defer cancel()
-	line, err := x.disk.FS().ReadSecret(path.Join(dataDir, "setup-token"), proof.MaxLineBytes+2)
-	if err != nil {
-		return nil, err
-	}
-	token, err := proof.ParseSetupToken(string(line))
-	if err != nil {
-		return nil, err
-	}
-	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), pinned.Leaf(token.KeyHash), mesh.Options{Dialer: x.f.net.dial(nil)})
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(ctx, grpc.WaitForReady(true))
-	if err != nil {
-		return nil, err
-	}
-	challenge, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	binding, err := bindingOf(stream.Context())
-	if err != nil {
-		return nil, err
-	}
-	evidence, err := token.Prove(proof.SetupTranscript{Nonce: challenge.GetNonce(), Binding: binding, Manifest: req.GetManifest()})
-	if err != nil {
-		return nil, err
-	}
-	if err := stream.Send(&fealtyv1.FirstSetRequest{Set: req, Evidence: evidence}); err != nil {
-		return nil, err
-	}
-	done, err := stream.Recv()
-	return done.GetDone(), err
-}
-
-func bindingOf(ctx context.Context) ([]byte, error) {
-	cs, ok := proof.ConnectionState(ctx)
-	if !ok {
-		return nil, errors.New("no connection state")
-	}
-	return proof.Binding(cs)
-}
-
 // join joins somebody over a connection of its own, and returns one with its identity.
-func (x *coord) join(ctx context.Context, kind identity.Kind, p proof.Prover) (*joined, error) {
-	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+func (x *coord) join(ctx context.Context, kind identity.Kind, p proof.Prover) (*coordinatortest.Node, error) {
+	conn, err := x.DialPinned(pinned.Unproven())
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(ctx)
-	if err != nil {
+	n := x.Node()
+	if err := n.JoinOver(ctx, conn, kind, p); err != nil {
 		return nil, err
 	}
-	first, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	binding, err := bindingOf(stream.Context())
-	if err != nil {
-		return nil, err
-	}
-	key := need(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	ev, err := p.Prove(ctx, proof.Transcript{
-		Role: proof.Candidate, Cluster: cluster, Nonce: first.GetChallenge().GetNonce(), Binding: binding, PublicKey: need(x509.MarshalPKIXPublicKey(key.Public())),
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = stream.Send(&fealtyv1.JoinRequest{ClusterId: cluster, Kind: string(kind), Csr: need(pki.NewCSR(key)),
-		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}})
-	if err != nil {
-		return nil, err
-	}
-	second, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	j := &joined{key: key}
-	return j, j.adopt(second.GetGrant().GetChain())
+	return n, n.BelieveGrant()
 }
 
-// joined is a member or a person with a certificate.
-type joined struct {
-	key   *ecdsa.PrivateKey
-	chain []*x509.Certificate
-	id    identity.ID
-}
-
-func (j *joined) adopt(chain [][]byte) (err error) {
-	j.chain = nil
-	for _, der := range chain {
-		c, err := x509.ParseCertificate(der)
-		if err != nil {
-			return err
-		}
-		j.chain = append(j.chain, c)
-	}
-	if len(j.chain) != 3 {
-		return fmt.Errorf("a chain of %d", len(j.chain))
-	}
-	j.id, err = identity.FromCertificate(j.chain[0])
-	return err
-}
-
-// dial connects with its identity to a coordinator, which has to prove that it is one.
-func (j *joined) dial(x *coord) (*mesh.Conn, error) {
-	bundle, err := identity.NewBundle(identity.BundleConfig{Cluster: cluster, Roots: j.chain[2:], MeshKeys: []identity.KeyID{identity.KeyOf(j.chain[1])}})
-	if err != nil {
-		return nil, err
-	}
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: j.chain[:2], Key: j.key, Bundle: bundle})
-	if err != nil {
-		return nil, err
-	}
-	return mesh.Dial("passthrough:///"+x.addr(), credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{Dialer: x.f.net.dial(nil)})
-}
-
-// renews has the member ask coordinator x for another certificate.
-func (j *joined) renews(x *coord) error {
+// renews has a member ask coordinator x for another certificate.
+func (x *coord) renews(n *coordinatortest.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), call)
 	defer cancel()
-	conn, err := j.dial(x)
+	conn, err := n.Dial(x.Fleet)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: j.id.Name(), Csr: need(pki.NewCSR(need(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))))})
+	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: n.ID.Name(), Csr: need(coordinatortest.NewTestCSR())})
 	return err
 }
 
@@ -438,7 +291,7 @@ func (x *coord) asAdmin(do func(ctx context.Context, conn grpc.ClientConnInterfa
 		if err != nil {
 			return &loginError{err}
 		}
-		if conn, err = j.dial(x); err != nil {
+		if conn, err = j.Dial(x.Fleet); err != nil {
 			return &loginError{err}
 		}
 		x.mu.Lock()
@@ -521,19 +374,13 @@ func (f *fleet) head() history.Link {
 
 // set asks the coordinator to set a manifest in place of the one after head.
 func (x *coord) set(m []byte, head history.Hash) (out *fealtyv1.SetManifestResponse, err error) {
-	parsed := need(manifest.Parse(m))
-	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", CurrentTransition: head[:],
-		Signatures: []*fealtyv1.ManifestSignature{x.f.sign(history.SetStatement(parsed.Hash(), head))}}
+	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
+	x.Sign(req, head)
 	err = x.asAdmin(func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		out, err = fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, req)
 		return err
 	})
 	return out, err
-}
-
-func (f *fleet) sign(statement []byte) *fealtyv1.ManifestSignature {
-	key := need(manifest.NewKey(f.signer.Public().(ed25519.PublicKey)))
-	return &fealtyv1.ManifestSignature{Key: key.String(), Signature: ed25519.Sign(f.signer, statement)}
 }
 
 // reseed asks the coordinator for a new seed.
@@ -549,7 +396,7 @@ func (x *coord) reseed() (out *fealtyv1.CommitReseedResponse, err error) {
 	}
 	err = x.asAdmin(func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		out, err = fealtyv1.NewReseedServiceClient(conn).CommitReseed(ctx, &fealtyv1.CommitReseedRequest{
-			Change: change, Reason: "test", Signatures: []*fealtyv1.ManifestSignature{x.f.sign(snapshot.PAE(snapshot.TypeRootChange, cluster, change))},
+			Change: change, Reason: "test", Signatures: coordinatortest.SignChange(x.T, change, x.Signer),
 		})
 		return err
 	})
@@ -571,13 +418,13 @@ func (x *coord) bring() (err error) {
 }
 
 func (x *coord) bringOne(file keyring.ShareFile) error {
-	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), pinned.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+	conn, err := x.DialPinned(pinned.Unproven())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), call)
 	defer cancel()
-	_, err = recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: x.addr()})
+	_, err = recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: x.Addr})
 	return err
 }

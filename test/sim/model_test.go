@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -35,7 +36,7 @@ type model struct {
 }
 
 type member struct {
-	*joined
+	*coordinatortest.Node
 	acked     bool // else it may be one
 	banned    tri
 	processes processes
@@ -136,7 +137,7 @@ func (m *model) join(x *coord, id string) {
 	m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), call)
 	defer cancel()
-	j, err := &joined{}, errDown
+	j, err := &coordinatortest.Node{}, errDown
 	if x.c != nil {
 		j, err = x.join(ctx, identity.Data, proof.NewTokenProver(need(proof.ParseJoinToken(tok.line))))
 	}
@@ -147,7 +148,7 @@ func (m *model) join(x *coord, id string) {
 	case err == nil:
 		x.f.saw.add("joins")
 		tok.acked++
-		m.members[j.id.Name()] = &member{joined: j, acked: true}
+		m.members[j.ID.Name()] = &member{Node: j, acked: true}
 	case !refused(err):
 		tok.unsure++
 	}
@@ -195,11 +196,11 @@ func (m *model) checkKeys(f *fleet) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, x := range f.coord {
-		raw, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
+		raw, err := x.Disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
 		if err != nil {
 			continue
 		}
-		if id, err := keyOn(x.disk).KeyID(context.Background(), keyring.Place{}); err == nil {
+		if id, err := keyOn(x.Disk).KeyID(context.Background(), keyring.Place{}); err == nil {
 			m.keys[id] = raw
 		}
 	}
@@ -209,7 +210,7 @@ func (m *model) checkKeys(f *fleet) {
 		for id, raw := range m.keys {
 			disk := durabletest.NewDisk()
 			disk.Put(keeperFile, raw)
-			seed, err := keyring.OpenSeed(context.Background(), keyOn(disk), keyring.Place{Cluster: cluster, Owner: "host", SeedEpoch: head.SeedEpoch}, c.Entry.Value)
+			seed, err := keyring.OpenSeed(context.Background(), keyOn(disk), keyring.Place{Cluster: coordinatortest.Cluster, Owner: "host", SeedEpoch: head.SeedEpoch}, c.Entry.Value)
 			if err == nil {
 				now[id] = true
 				seed.Wipe()
@@ -315,7 +316,7 @@ func (m *model) letIn(x *coord) (in []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(m.members)) {
-		if one := m.members[name]; one.banned == yes && one.renews(x) == nil {
+		if one := m.members[name]; one.banned == yes && x.renews(one.Node) == nil {
 			in = append(in, name)
 		}
 	}

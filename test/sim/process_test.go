@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/node/client"
 )
 
@@ -24,10 +25,10 @@ type processes struct {
 // meanwhile.
 func (m *model) begins(x *coord, name string) {
 	m.mu.Lock()
-	j := m.members[name].joined
+	j := m.members[name].Node
 	m.mu.Unlock()
 	life := fence.Life{Incarnation: fence.NewIncarnation()}
-	err := j.calls(x, fence.Life{}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	err := x.callAs(j, fence.Life{}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		got, err := fealtyv1.NewGrantServiceClient(conn).Grant(ctx, &fealtyv1.GrantRequest{Name: name,
 			Incarnation: life.Incarnation.String()})
 		life.Epoch, life.Grant = fence.NewEpoch(got.GetNumber(), 1), got.GetGrant()
@@ -55,12 +56,12 @@ func (m *model) begins(x *coord, name string) {
 // calls has the process in charge of the member ask coordinator x what it owns.
 func (m *model) calls(x *coord, name string) {
 	m.mu.Lock()
-	j, life := m.members[name].joined, m.members[name].processes.live
+	j, life := m.members[name].Node, m.members[name].processes.live
 	m.mu.Unlock()
 	if life.Incarnation.IsZero() {
 		return
 	}
-	err := j.calls(x, life, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	err := x.callAs(j, life, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := fealtyv1.NewDomainServiceClient(conn).PollAssignments(ctx, &fealtyv1.PollAssignmentsRequest{Name: name})
 		return err
 	})
@@ -76,9 +77,9 @@ func (m *model) calls(x *coord, name string) {
 // haunts has a process of the member whose place another one took call coordinator x, as one in charge does.
 func (m *model) haunts(x *coord, name string, life fence.Life, lets bool) {
 	m.mu.Lock()
-	j := m.members[name].joined
+	j := m.members[name].Node
 	m.mu.Unlock()
-	err := j.calls(x, life, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	err := x.callAs(j, life, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		if lets {
 			_, err := fealtyv1.NewDomainServiceClient(conn).ReleaseDomain(ctx, &fealtyv1.ReleaseDomainRequest{Name: name,
 				Domain: "eu", Ownership: 1})
@@ -97,15 +98,15 @@ func (m *model) haunts(x *coord, name string, life fence.Life, lets bool) {
 	}
 }
 
-// calls does something as a process of the member, over a connection to coordinator x.
-func (j *joined) calls(x *coord, life fence.Life,
+// callAs does something as a process of a member, over a connection to coordinator x.
+func (x *coord) callAs(n *coordinatortest.Node, life fence.Life,
 	do func(ctx context.Context, conn grpc.ClientConnInterface) error) error {
 	if x.c == nil {
 		return errDown
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), call)
 	defer cancel()
-	conn, err := j.dial(x)
+	conn, err := n.Dial(x.Fleet)
 	if err != nil {
 		return &loginError{err}
 	}

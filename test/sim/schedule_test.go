@@ -53,7 +53,7 @@ const rounds = 8
 // run runs one schedule, with a bug if there is one.
 func run(t *testing.T, seed uint64, bug func(*store.Tx, store.Listing) bool) (f *fleet) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &schedule{fleet: newFleet(seed, 2+int(seed%2), bug), m: newModel()}
+		s := &schedule{fleet: newFleet(t, seed, 2+int(seed%2), bug), m: newModel()}
 		f = s.fleet
 		stop := make(chan struct{})
 		var watch sync.WaitGroup
@@ -211,13 +211,13 @@ func (s *schedule) round(n int) {
 		s.saw.add("coordinators that stood still")
 		var frozen sync.WaitGroup
 		wait, length := time.Duration(s.rng.IntN(400))*time.Millisecond, time.Duration(1+s.rng.IntN(20))*time.Second
-		frozen.Go(func() { time.Sleep(wait); x.freeze(); time.Sleep(length); x.thaw() })
+		frozen.Go(func() { time.Sleep(wait); x.Process.Freeze(); time.Sleep(length); x.Process.Thaw() })
 		s.together(ops)
 		frozen.Wait()
 	case 7: // one fails on its way, and may die there
 		x := s.any()
 		point := points[s.rng.IntN(len(points))]
-		x.faults.FailNext(point, 1+s.rng.IntN(2), errInjected)
+		x.Faults.FailNext(point, 1+s.rng.IntN(2), errInjected)
 		s.say("%d is to fail at %s", x.n, point)
 		if s.rng.IntN(3) == 0 {
 			s.m.reseed(x)
@@ -228,7 +228,7 @@ func (s *schedule) round(n int) {
 		if s.rng.IntN(2) == 0 {
 			s.kill(x)
 		}
-		x.faults.Disarm(point)
+		x.Faults.Disarm(point)
 	case 8:
 		s.m.reseed(s.any())
 	case 9: // one dies
@@ -287,7 +287,7 @@ func (s *schedule) ownersCome() {
 	s.saw.add("recoveries by owners")
 	for _, x := range s.coord {
 		s.kill(x)
-		_ = x.disk.FS().Remove(keeperFile) // there may be none
+		_ = x.Disk.FS().Remove(keeperFile) // there may be none
 	}
 	for _, x := range s.coord {
 		x.start()
@@ -354,7 +354,7 @@ func (s *schedule) calm() {
 func (s *schedule) keyEvent(x *coord) {
 	switch s.rng.IntN(4) {
 	case 0:
-		if err := x.disk.FS().Remove(keeperFile); err == nil {
+		if err := x.Disk.FS().Remove(keeperFile); err == nil {
 			s.saw.add("key files that were lost")
 		}
 	case 1: // from a backup
@@ -363,7 +363,7 @@ func (s *schedule) keyEvent(x *coord) {
 		s.otherKey(x)
 	default: // of another machine
 		y := s.coord[s.rng.IntN(len(s.coord))]
-		if raw, err := y.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes); err == nil && x != y {
+		if raw, err := y.Disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes); err == nil && x != y {
 			s.saw.add("key files that were copied")
 			s.putKey(x, raw)
 		}
@@ -386,13 +386,13 @@ func (x *coord) ready() bool {
 
 // hasKey reports whether there is a key file on the machine.
 func (s *schedule) hasKey(x *coord) bool {
-	_, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
+	_, err := x.Disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
 	return err == nil
 }
 
 // keyOpens reports whether the key file on the machine opens the seed.
 func (s *schedule) keyOpens(x *coord) bool {
-	raw, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
+	raw, err := x.Disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
 	for id, opens := range s.m.opens {
 		if err == nil && opens && bytes.Equal(raw, s.m.keys[id]) {
 			return true
@@ -412,8 +412,7 @@ func (s *schedule) restoreKey(x *coord) {
 }
 
 func (s *schedule) putKey(x *coord, raw []byte) {
-	files := x.disk.FS()
-	need(0, files.MkdirAll("/keeper"))
+	files := x.Disk.FS()
 	need(0, files.WriteFile(keeperFile, raw))
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -16,7 +17,7 @@ import (
 // wrong for this process alone. The zero value does nothing.
 type link struct {
 	store.Store
-	of *process
+	of *coordinatortest.Process
 
 	mu    sync.Mutex
 	cut   bool          // every call fails; guarded by mu
@@ -68,7 +69,7 @@ const (
 
 // begin is the way there of one call.
 func (l *link) begin(ctx context.Context, write bool) (fate, time.Duration, error) {
-	l.of.standStill()
+	l.of.StandStill()
 	l.mu.Lock()
 	var there, back time.Duration
 	if d := int64(l.rates.delay); d > 0 {
@@ -90,7 +91,7 @@ func (l *link) begin(ctx context.Context, write bool) (fate, time.Duration, erro
 	if err := pause(ctx, there); err != nil {
 		return f, back, fmt.Errorf("not begun: %w", err)
 	}
-	l.of.standStill()
+	l.of.StandStill()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cut {
@@ -146,7 +147,7 @@ func (l *link) write(ctx context.Context, do func(context.Context) (store.Revisi
 	if err == nil && pause(ctx, back) != nil {
 		return 0, unknown
 	}
-	l.of.standStill()
+	l.of.StandStill()
 	return rev, err
 }
 
@@ -182,7 +183,7 @@ func (l *link) Get(ctx context.Context, key string) (store.Entry, error) {
 	if err == nil {
 		err = pause(ctx, back)
 	}
-	l.of.standStill()
+	l.of.StandStill()
 	return e, err
 }
 
@@ -195,7 +196,7 @@ func (l *link) List(ctx context.Context, prefix string) (store.Listing, error) {
 	if err == nil {
 		err = pause(ctx, back)
 	}
-	l.of.standStill()
+	l.of.StandStill()
 	return all, err
 }
 
@@ -251,7 +252,7 @@ func whileLinked[T any](ctx context.Context, l *link, follow func(context.Contex
 		defer watching.Wait()
 		defer cancel(nil)
 		for v, err := range follow(ctx) {
-			l.of.standStill()
+			l.of.StandStill()
 			if err != nil && context.Cause(ctx) != nil {
 				err = context.Cause(ctx)
 			}
@@ -262,5 +263,8 @@ func whileLinked[T any](ctx context.Context, l *link, follow func(context.Contex
 	}
 }
 
-// Close is the fleet's business: the store is others' too.
-func (l *link) Close() error { return nil }
+// Close waits for what is late, and closes the handle of this process.
+func (l *link) Close() error {
+	l.late.Wait()
+	return l.Store.Close()
+}

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -50,7 +49,7 @@ func TestRelayedProofIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	err = careless{victim}.join(conn, proof.NewTokenProver(tok))
+	err = victim.JoinOver(f.Context(), conn, identity.Data, proof.NewTokenProver(tok))
 	coordinatortest.WantCode(t, err, errcode.TokenUnknown)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
@@ -69,34 +68,6 @@ func TestRelayedProofIsRefused(t *testing.T) {
 	if err := f.Node().Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 		t.Fatalf("the same token over one session: %v", err)
 	}
-}
-
-// careless is a candidate that does not check whom it talks to.
-type careless struct{ *coordinatortest.Node }
-
-func (n careless) join(conn coordinatortest.Conn, prover proof.Prover) error {
-	stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(n.Fleet.Context())
-	if err != nil {
-		return err
-	}
-	first, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	p, _ := peer.FromContext(stream.Context())
-	binding, err := proof.Binding(p.AuthInfo.(credentials.TLSInfo).State)
-	if err != nil {
-		return err
-	}
-	req, err := n.Request(identity.Data, first.GetChallenge().GetNonce(), binding, prover)
-	if err != nil {
-		return err
-	}
-	if err := stream.Send(req); err != nil {
-		return err
-	}
-	_, err = stream.Recv()
-	return err
 }
 
 // relay is a man in the middle of Join.

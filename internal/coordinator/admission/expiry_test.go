@@ -27,7 +27,7 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
 	f.Advance(26 * time.Hour)
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if err := errors.Join(f.C.Parts().Bundle.RenewIdentity(f.Context(), s),
 		f.C.Parts().Bundle.Refresh(f.Context(), s, true)); err != nil {
 		t.Fatal(err)

@@ -154,9 +154,9 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.Renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.C.Parts().Head.State().Head.AuthorityEpoch
+	epoch := f.State().Head.AuthorityEpoch
 	f.Restart()
-	if got := f.C.Parts().Head.State().Head.AuthorityEpoch; got != epoch {
+	if got := f.State().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.Renew(true); err != nil {

@@ -390,7 +390,7 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	coordinatortest.WantCode(t, careless{f.Node()}.join(conn, prover), errcode.ProofOtherSession)
+	coordinatortest.WantCode(t, f.Node().JoinOver(f.Context(), conn, identity.Data, prover), errcode.ProofOtherSession)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
 	}

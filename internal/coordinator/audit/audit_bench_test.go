@@ -132,7 +132,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		leader, _, _ := coordinatortest.AwaitLeader(b, all...)
 		before := coordinatortest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered
 		began := time.Now()
-		if err := leader.C.Parts().Audit.Checkpoint(f.Context(), leader.C.Parts().Head.State(), 0); err != nil {
+		if err := leader.C.Parts().Audit.Checkpoint(f.Context(), leader.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)

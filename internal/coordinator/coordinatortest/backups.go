@@ -14,7 +14,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
@@ -86,13 +85,9 @@ func (b *Saved) Planned() *Saved {
 
 // Signed adds the signature of key to the plan.
 func (b *Saved) Signed(key ed25519.PrivateKey) *Saved {
-	k, err := manifest.NewKey(key.Public().(ed25519.PublicKey))
-	if err != nil {
-		b.F.T.Fatal(err)
-	}
 	t := b.Plan.Transition(b.V)
 	b.Plan.Signatures = append(b.Plan.Signatures,
-		history.Signature{Key: k, Signature: [64]byte(ed25519.Sign(key, t.Statement()))})
+		history.Signature{Key: SignerKey(b.F.T, key), Signature: [64]byte(ed25519.Sign(key, t.Statement()))})
 	return b
 }
 

@@ -260,10 +260,6 @@ func (d *Desk) State() *authority.State { return d.C.Parts().Head.State() }
 // Manifest is one with these entries beside the coordinator's, and the seed section that the desk
 // has.
 func (d *Desk) Manifest(extra string) []byte {
-	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		d.T.Fatal(err)
-	}
 	seed := d.Seed
 	if seed == "" {
 		seed = "seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"file:/keeper/key\"}]\n"
@@ -274,7 +270,7 @@ func (d *Desk) Manifest(extra string) []byte {
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, Cluster, seed, key, d.C.Parts().Self.EnrolmentKey(), extra)
+%s`, Cluster, seed, SignerKey(d.T, d.Signer), d.C.EnrolmentKey(), extra)
 }
 
 // Request returns a signed request to set a manifest with these entries.
@@ -288,13 +284,8 @@ func (d *Desk) Request(m []byte) *fealtyv1.SetManifestRequest {
 	if err != nil {
 		d.T.Fatal(err)
 	}
-	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		d.T.Fatal(err)
-	}
 	req.CurrentTransition = s.Head.Hash[:]
-	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(d.Signer, history.SetStatement(parsed.Hash(), s.Head.Hash))}}
+	req.Signatures = SignedBy(d.T, history.SetStatement(parsed.Hash(), s.Head.Hash), d.Signer)
 	return req
 }
 
@@ -388,22 +379,30 @@ func (m *Machine) JoinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 func JoinRequest(t TB, ch proof.Challenge, key *ecdsa.PrivateKey, kind identity.Kind,
 	prover proof.Prover) *fealtyv1.JoinRequest {
 	t.Helper()
-	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	req, err := joinRequest(context.Background(), Cluster, ch, key, kind, prover)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ev, err := prover.Prove(context.Background(),
-		proof.Transcript{Role: proof.Candidate, Cluster: Cluster, Nonce: ch.Nonce, Binding: ch.Binding,
-			PublicKey: spki})
+	return req
+}
+
+func joinRequest(ctx context.Context, cluster string, ch proof.Challenge, key *ecdsa.PrivateKey, kind identity.Kind,
+	prover proof.Prover) (*fealtyv1.JoinRequest, error) {
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
+	}
+	ev, err := prover.Prove(ctx, proof.Transcript{Role: proof.Candidate, Cluster: cluster, Nonce: ch.Nonce, Binding: ch.Binding,
+		PublicKey: spki})
+	if err != nil {
+		return nil, err
 	}
 	csr, err := pki.NewCSR(key)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return &fealtyv1.JoinRequest{ClusterId: Cluster, Kind: string(kind), Csr: csr,
-		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}}
+	return &fealtyv1.JoinRequest{ClusterId: cluster, Kind: string(kind), Csr: csr,
+		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}}, nil
 }
 
 // Rejoin proves the member by a key of its own and asks for the same key again.

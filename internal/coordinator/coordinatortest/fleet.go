@@ -1,6 +1,7 @@
 package coordinatortest
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -14,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +24,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -34,6 +37,8 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -57,6 +62,7 @@ type Fleet struct {
 	Signer ed25519.PrivateKey
 	StopC  func()
 	Config func(*coordinator.Config)
+	Seed   string      // the seed section of its manifest; empty: one keeper
 	Dialed []io.Closer // to the admin socket
 
 	First    *Fleet   // of a replica: the one that it was made for
@@ -66,6 +72,11 @@ type Fleet struct {
 	// open opens a handle of the store, one for each coordinator; nil: all share one of
 	// SQLite.
 	open func() store.Store
+	// In memory: what all coordinators of the fleet meet over, and the disk and the process of this one. Nil on this
+	// machine, with its loopback and its disk.
+	Net     *Network
+	Disk    *durabletest.Disk
+	Process *Process // another one with every start
 	// Enrolment is the key of a replica, "ed25519:…", which it has before it starts.
 	Enrolment string
 	Key       ed25519.PrivateKey // its private half
@@ -97,14 +108,18 @@ func NewFleet(t testing.TB, config func(*coordinator.Config)) *Fleet {
 // NewFleetOn is [NewFleet] on the store that open opens; nil for SQLite.
 func NewFleetOn(t testing.TB, open func() store.Store, config func(*coordinator.Config)) *Fleet {
 	t.Helper()
-	_, signer, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &Fleet{T: t, Dir: t.TempDir(), Signer: signer, Faults: new(failpoint.Points), Config: config, Addr: "127.0.0.1:0",
+	f := &Fleet{T: t, Dir: t.TempDir(), Signer: NewTestKey(t), Faults: new(failpoint.Points), Config: config, Addr: "127.0.0.1:0",
 		Link: new(StoreLink), open: open}
 	f.Start()
 	return f
+}
+
+// NewFleetIn returns a fleet whose disks and network are in memory, so that all of it can run in virtual time. It is not
+// running. Nobody is at its admin socket: its first manifest comes by [Fleet.FirstSet].
+func NewFleetIn(t testing.TB, net *Network, open func() store.Store) *Fleet {
+	t.Helper()
+	return &Fleet{T: t, Dir: "/", Signer: NewTestKey(t), Faults: new(failpoint.Points), Link: new(StoreLink), open: open,
+		Net: net, Disk: durabletest.NewDisk()}
 }
 
 // ReadyFleet starts a coordinator and sets its first manifest.
@@ -121,32 +136,19 @@ func ReadyFleet(t testing.TB, config func(*coordinator.Config)) *Fleet {
 func (f *Fleet) Start() {
 	f.T.Helper()
 	st, closeStore := f.openStore()
-	l, err := net.Listen("tcp", f.Addr)
-	// Another test may have been given the port while this coordinator was down.
-	end := time.Now().Add(time.Minute)
-	for errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end) {
-		time.Sleep(10 * time.Millisecond)
-		l, err = net.Listen("tcp", f.Addr)
-	}
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	f.Addr = l.Addr().String()
-	// Sockets have short paths; a test's directory may not.
-	socket := filepath.Join(f.T.TempDir(), "s")
 	level := slog.LevelDebug // shown of a test that fails
 	if _, ok := f.T.(*testing.B); ok {
 		level = slog.LevelWarn // shown in any case
 	}
 	cfg := coordinator.Config{
-		DataDir: filepath.Join(f.Dir, "coordinator"), Store: f.Link.to(st), StoreName: "sqlite", Listener: l,
-		AdminSocket: socket,
+		DataDir: f.folder(), Store: f.Link.to(st), StoreName: "sqlite",
 		Rates: coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6,
 			MemberBurst: 1e6},
 		Log: slog.New(slog.NewTextHandler(f.T.Output(),
 			&slog.HandlerOptions{Level: level})), Machine: coordinator.Machine{Now: f.Clock},
 		Faults: f.Faults, Release: "test",
 	}
+	f.place(&cfg)
 	if f.Config != nil {
 		f.Config(&cfg)
 	}
@@ -163,6 +165,9 @@ func (f *Fleet) Start() {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			f.T.Errorf("Run ended with %v", err)
 		}
+		if err := cfg.Store.Close(); err != nil { // what Config put in the place of the store
+			f.T.Errorf("close the way to the store: %v", err)
+		}
 		closeStore()
 	})
 	f.T.Cleanup(f.StopC) // before its store is closed, which is registered already
@@ -174,6 +179,49 @@ func (f *Fleet) Start() {
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// place gives a coordinator its listeners and its disk.
+func (f *Fleet) place(cfg *coordinator.Config) {
+	f.T.Helper()
+	if f.Net != nil {
+		f.Process = new(Process)
+		cfg.Listener, cfg.Local = f.Net.listen(f.number(), f.Process), NewNobody()
+		cfg.Machine.FS, cfg.Machine.Dial = f.Disk.FS(), f.Net.Dial(f.Process)
+		f.Addr = cfg.Listener.Addr().String()
+		return
+	}
+	l, err := net.Listen("tcp", f.Addr)
+	// Another test may have been given the port while this coordinator was down.
+	end := time.Now().Add(time.Minute)
+	for errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end) {
+		time.Sleep(10 * time.Millisecond)
+		l, err = net.Listen("tcp", f.Addr)
+	}
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	f.Addr, cfg.Listener = l.Addr().String(), l
+	// Sockets have short paths; a test's directory may not.
+	cfg.AdminSocket = filepath.Join(f.T.TempDir(), "s")
+}
+
+// number is the place of a coordinator in its fleet; 0 is the first.
+func (f *Fleet) number() int {
+	if f.First == nil {
+		return 0
+	}
+	return 1 + slices.Index(f.First.Replicas, f)
+}
+
+// folder is where a coordinator keeps its state, and files what it has it on.
+func (f *Fleet) folder() string { return filepath.Join(f.Dir, "coordinator") }
+
+func (f *Fleet) files() durable.FS {
+	if f.Disk != nil {
+		return f.Disk.FS()
+	}
+	return durable.OS()
 }
 
 // Stop ends the coordinator in order.
@@ -230,16 +278,12 @@ func (f *Fleet) Manifest(extra string) []byte {
 		extra = fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [%q]}\n", i+2,
 			"key:"+r.Enrolment) + extra
 	}
-	key, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		f.T.Fatal(err)
+	seed := f.Seed
+	if seed == "" {
+		seed = fmt.Sprintf("seed:\n  threshold: 1\n  owners:\n    - {name: host, keeper: \"file:%s\"}\n", f.KeeperFile())
 	}
 	return fmt.Appendf(nil, `cluster: %s
-seed:
-  threshold: 1
-  owners:
-    - {name: host, keeper: "file:%s"}
-signers:
+%ssigners:
   threshold: 1
   keys: [{name: alice, key: "%s"}]
 admit:
@@ -248,8 +292,11 @@ admit:
   - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: ops, kind: admin, match: ["token:ops"]}
-%s`, Cluster, filepath.Join(f.Dir, "keeper.key"), key, f.C.Parts().Self.EnrolmentKey(), extra)
+%s`, Cluster, seed, SignerKey(f.T, f.Signer), f.C.EnrolmentKey(), extra)
 }
+
+// KeeperFile is the file of the keeper that the manifest names.
+func (f *Fleet) KeeperFile() string { return filepath.Join(f.Dir, "keeper.key") }
 
 // Local returns a client of the admin socket.
 func (f *Fleet) Local() *Clients {
@@ -273,7 +320,7 @@ func (f *Fleet) LocalConn() Conn {
 func (f *Fleet) Set(m []byte) error {
 	f.T.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.C.Parts().Head.State(); s.Phase == authority.Ready {
+	if s := f.State(); s.Phase == authority.Ready {
 		f.Sign(req, s.Head.Hash)
 	}
 	_, err := f.Local().Manifest.SetManifest(f.Context(), req)
@@ -286,13 +333,8 @@ func (f *Fleet) Sign(req *fealtyv1.SetManifestRequest, head history.Hash) {
 	if err != nil {
 		f.T.Fatal(err)
 	}
-	key, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		f.T.Fatal(err)
-	}
 	req.CurrentTransition = head[:]
-	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(f.Signer, history.SetStatement(parsed.Hash(), head))}}
+	req.Signatures = SignedBy(f.T, history.SetStatement(parsed.Hash(), head), f.Signer)
 }
 
 // Context is for one call: it ends after a while.
@@ -316,8 +358,11 @@ func (f *Fleet) Token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	return tok
 }
 
+// State is what the coordinator decides on.
+func (f *Fleet) State() *authority.State { return f.C.Parts().Head.State() }
+
 // Pin is that of the root in force.
-func (f *Fleet) Pin() identity.KeyID { return f.C.Parts().Head.State().RootPin }
+func (f *Fleet) Pin() identity.KeyID { return f.State().RootPin }
 
 // Clients are the generated clients over one connection.
 type Clients struct {
@@ -373,11 +418,12 @@ func (n *Node) Join(kind identity.Kind, prover proof.Prover) error {
 		return err
 	}
 	defer conn.Close()
-	return n.joinOver(conn, kind, prover)
+	return n.JoinOver(n.Fleet.Context(), conn, kind, prover)
 }
 
-func (n *Node) joinOver(conn Conn, kind identity.Kind, prover proof.Prover) error {
-	stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(n.Fleet.Context())
+// JoinOver is [Node.Join] over a connection that is there, to whomever.
+func (n *Node) JoinOver(ctx context.Context, conn Conn, kind identity.Kind, prover proof.Prover) error {
+	stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(ctx)
 	if err != nil {
 		return err
 	}
@@ -385,11 +431,7 @@ func (n *Node) joinOver(conn Conn, kind identity.Kind, prover proof.Prover) erro
 	if err != nil {
 		return err
 	}
-	cs, ok := proof.ConnectionState(stream.Context())
-	if !ok {
-		return errors.New("no connection state")
-	}
-	binding, err := proof.Binding(cs)
+	binding, err := BindingOf(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -408,31 +450,28 @@ func (n *Node) joinOver(conn Conn, kind identity.Kind, prover proof.Prover) erro
 	return n.Adopt(n.Grant.GetChain())
 }
 
+// BindingOf is what ties a proof to the connection of a stream, be it of package mesh or of anybody who checks nothing.
+func BindingOf(ctx context.Context) ([]byte, error) {
+	cs, ok := proof.ConnectionState(ctx)
+	if !ok {
+		p, _ := peer.FromContext(ctx)
+		info, tls := p.AuthInfo.(credentials.TLSInfo)
+		if !tls {
+			return nil, errors.New("no connection state")
+		}
+		cs = info.State
+	}
+	return proof.Binding(cs)
+}
+
 // Request makes the candidate's message of a join.
 func (n *Node) Request(kind identity.Kind, nonce, binding []byte, prover proof.Prover) (*fealtyv1.JoinRequest, error) {
-	spki, err := x509.MarshalPKIXPublicKey(n.Key.Public())
-	if err != nil {
-		return nil, err
-	}
-	cluster := n.Cluster
-	if cluster == "" {
-		cluster = Cluster
-	}
-	ev, err := prover.Prove(n.Fleet.Context(), proof.Transcript{Role: proof.Candidate, Cluster: cluster, Nonce: nonce,
-		Binding: binding, PublicKey: spki})
-	if err != nil {
-		return nil, err
-	}
-	csr, err := pki.NewCSR(n.Key)
-	if err != nil {
-		return nil, err
-	}
-	req := &fealtyv1.JoinRequest{ClusterId: cluster, Kind: string(kind), Csr: csr,
-		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}}
-	if n.Alter != nil {
+	req, err := joinRequest(n.Fleet.Context(), cmp.Or(n.Cluster, Cluster), proof.Challenge{Nonce: nonce, Binding: binding}, n.Key,
+		kind, prover)
+	if err == nil && n.Alter != nil {
 		n.Alter(req)
 	}
-	return req, nil
+	return req, err
 }
 
 // Adopt takes a certificate and its chain as the node's own.
@@ -450,6 +489,17 @@ func (n *Node) Adopt(chain [][]byte) error {
 	return err
 }
 
+// BelieveGrant has the node believe, of certificates, what its grant shows: the root, and the mesh CA that signed its own.
+func (n *Node) BelieveGrant() error {
+	root, err := x509.ParseCertificate(n.Grant.GetChain()[2])
+	if err != nil {
+		return err
+	}
+	n.Believes, err = identity.NewBundle(identity.BundleConfig{Cluster: Cluster, Roots: []*x509.Certificate{root},
+		MeshKeys: []identity.KeyID{identity.KeyOf(n.Chain[1])}})
+	return err
+}
+
 // Bundle is what the node believes about certificates.
 func (n *Node) Bundle() *identity.Bundle {
 	n.Fleet.T.Helper()
@@ -459,16 +509,41 @@ func (n *Node) Bundle() *identity.Bundle {
 	return n.Fleet.C.Parts().Bundle.View().Bundle
 }
 
+// Dial connects to a coordinator with the node's identity, until somebody closes the connection.
+func (n *Node) Dial(to *Fleet) (*mesh.Conn, error) {
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: n.Chain, Key: n.Key, Bundle: n.Bundle(),
+		Now: to.Clock})
+	if err != nil {
+		return nil, err
+	}
+	return mesh.Dial(to.target(), credential.Static(m), credential.AnyOfKind(identity.Coordinator), to.dialer())
+}
+
+// DialPinned connects to the coordinator as somebody does who shows no certificate, until somebody closes the connection.
+func (f *Fleet) DialPinned(pin pinned.Pin) (*mesh.Conn, error) {
+	return mesh.DialPinned(f.target(), pin, f.dialer())
+}
+
+// dialer is how somebody connects who is no coordinator.
+func (f *Fleet) dialer() mesh.Options {
+	opts := mesh.Options{Now: f.Clock}
+	if f.Net != nil {
+		opts.Dialer = f.Net.Dial(nil)
+	}
+	return opts
+}
+
+func (f *Fleet) target() string {
+	if f.Net != nil {
+		return "passthrough:///" + f.Addr // there is nobody to ask for names
+	}
+	return f.Addr
+}
+
 // Conn dials the coordinator with the node's identity.
 func (n *Node) Conn() Conn {
 	n.Fleet.T.Helper()
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: n.Chain, Key: n.Key, Bundle: n.Bundle(),
-		Now: n.Fleet.Clock})
-	if err != nil {
-		n.Fleet.T.Fatal(err)
-	}
-	conn, err := mesh.Dial(n.Fleet.Addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator),
-		mesh.Options{Now: n.Fleet.Clock})
+	conn, err := n.Dial(n.Fleet)
 	if err != nil {
 		n.Fleet.T.Fatal(err)
 	}
@@ -510,7 +585,7 @@ func (f *Fleet) Member(name string) *Node {
 // Catalog returns all members, as one text to compare.
 func (f *Fleet) Catalog() string {
 	f.T.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.C.Parts().Head.State().Records,
+	recs, err := record.List[record.Member](context.Background(), f.State().Records,
 		record.MemberPrefix)
 	if err != nil {
 		f.T.Fatal(err)

@@ -48,7 +48,7 @@ func (a *Attempt) Make() {
 func AllAtOnce(d *Desk, t *testing.T, joins []*Attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.C.Parts().Head.State()
+		s := d.State()
 		for _, e := range s.Manifest.Admit {
 			n += d.C.Parts().Admission.Waiting(s, e.Name)
 		}

@@ -2,7 +2,6 @@ package coordinatortest
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"os"
@@ -243,15 +242,9 @@ func SignedChange(d *Desk, kind, signedAs history.Kind, m []byte) *fealtyv1.SetM
 	if err != nil {
 		d.T.Fatal(err)
 	}
-	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		d.T.Fatal(err)
-	}
 	head := d.State().Head.Hash
 	return &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", Kind: string(kind), CurrentTransition: head[:],
-		Signatures: []*fealtyv1.ManifestSignature{
-			{Key: key.String(), Signature: ed25519.Sign(d.Signer, history.StatementOf(signedAs, parsed.Hash(), head))},
-		}}
+		Signatures: SignedBy(d.T, history.StatementOf(signedAs, parsed.Hash(), head), d.Signer)}
 }
 
 // Reshare gives the seed other owners.

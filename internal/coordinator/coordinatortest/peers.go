@@ -98,7 +98,7 @@ func AuditedIn(t testing.TB, st store.Store, actions ...string) []record.AuditEn
 // not written.
 func Candidate(f *Fleet, extra string, alter func(*history.Transition)) *transition.Move {
 	f.T.Helper()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	m, err := manifest.Parse(WithSeed(f.Manifest(extra), f.People.Seed(1, "")))
 	if err != nil {
 		f.T.Fatal(err)
@@ -111,11 +111,7 @@ func Candidate(f *Fleet, extra string, alter func(*history.Transition)) *transit
 			f.T.Fatal(err)
 		}
 	}
-	key, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	t.Signatures = []history.Signature{{Key: key,
+	t.Signatures = []history.Signature{{Key: SignerKey(f.T, f.Signer),
 		Signature: [64]byte(ed25519.Sign(f.Signer, history.SetStatement(m.Hash(), s.Head.Hash)))}}
 	if alter != nil {
 		alter(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
@@ -40,10 +40,13 @@ func NewReplica(t testing.TB, f *Fleet) *Fleet {
 	name := fmt.Sprintf("replica-%d", len(f.Replicas)+2)
 	r := &Fleet{
 		T: t, Dir: filepath.Join(f.Dir, name), Addr: "127.0.0.1:0", Faults: new(failpoint.Points), Signer: f.Signer,
-		Config: f.Config,
-		First:  f, Link: new(StoreLink), open: f.open, StopC: func() {},
+		Config: f.Config, Net: f.Net,
+		First: f, Link: new(StoreLink), open: f.open, StopC: func() {},
 	}
-	files, folder := durable.OS(), filepath.Join(r.Dir, "coordinator")
+	if f.Net != nil {
+		r.Disk = durabletest.NewDisk()
+	}
+	files, folder := r.files(), r.folder()
 	if err := files.MkdirAll(folder); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,7 @@ func (f *Fleet) Await(p authority.Phase) {
 // AwaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *Fleet) AwaitHead(g *Fleet) {
 	f.T.Helper()
-	want := g.C.Parts().Head.State().Head
+	want := g.State().Head
 	f.AwaitState(fmt.Sprintf("head %d", want.Index),
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
@@ -95,7 +98,7 @@ func AwaitSameHead(t testing.TB, a, b *Fleet) *authority.State {
 	defer deadline.Stop()
 	for {
 		newsA, newsB := a.C.Parts().Head.Changed(), b.C.Parts().Head.Changed()
-		x, y := a.C.Parts().Head.State(), b.C.Parts().Head.State()
+		x, y := a.State(), b.State()
 		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
@@ -116,7 +119,7 @@ func (f *Fleet) AwaitState(what string, want func(*authority.State) bool) {
 	defer deadline.Stop()
 	for {
 		changed := f.C.Parts().Head.Changed()
-		s := f.C.Parts().Head.State()
+		s := f.State()
 		if want(s) {
 			return
 		}

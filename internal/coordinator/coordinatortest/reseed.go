@@ -2,11 +2,8 @@ package coordinatortest
 
 import (
 	"context"
-	"crypto/ed25519"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/snapshot"
 )
 
 // ReseedClient is a client for new seeds.
@@ -23,7 +20,7 @@ func PrepareReseed(f *Fleet, m []byte) *fealtyv1.CommitReseedRequest {
 		f.T.Fatalf("prepare: %v", err)
 	}
 	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
-		Reason: "test", Signatures: SignChangeIn(f, p.GetChange(), f.Signer)}
+		Reason: "test", Signatures: SignChange(f.T, p.GetChange(), f.Signer)}
 }
 
 // ReseedIn gives the fleet a new seed.
@@ -34,21 +31,6 @@ func ReseedIn(f *Fleet) *fealtyv1.CommitReseedResponse {
 		f.T.Fatalf("reseed: %v", err)
 	}
 	return resp
-}
-
-// SignChangeIn signs a change of root.
-func SignChangeIn(f *Fleet, change []byte,
-	signers ...ed25519.PrivateKey) (out []*fealtyv1.ManifestSignature) {
-	for _, signer := range signers {
-		key, err := manifest.NewKey(signer.Public().(ed25519.PublicKey))
-		if err != nil {
-			f.T.Fatal(err)
-		}
-		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(),
-			Signature: ed25519.Sign(signer,
-				snapshot.PAE(snapshot.TypeRootChange, Cluster, change))})
-	}
-	return out
 }
 
 // ReseedAt gives the desk a new seed under the manifest m; nil: the one in force.
@@ -65,19 +47,6 @@ func ReseedAt(d *Desk, m []byte) error {
 	_, err = Served[fealtyv1.ReseedServiceServer](
 		d.C.Parts().Moves.Manifests.RegisterServices).CommitReseed(
 		ctx,
-		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: SignChangeAt(d,
-			p.GetChange())})
+		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: SignChange(d.T, p.GetChange(), d.Signer)})
 	return err
-}
-
-// SignChangeAt signs a change of root, as the signer of the desk.
-func SignChangeAt(d *Desk, change []byte) []*fealtyv1.ManifestSignature {
-	d.T.Helper()
-	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	return []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(d.Signer,
-			snapshot.PAE(snapshot.TypeRootChange, Cluster, change))}}
 }

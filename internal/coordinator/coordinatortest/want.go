@@ -131,7 +131,7 @@ func KeyIDs(t testing.TB, c *coordinator.Coordinator, st store.Store) []keyring.
 // coordinator with a name made that of the newest head, or received it.
 func WantOrigins(t *testing.T, f *Fleet, names ...string) {
 	t.Helper()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	v := Verified(t, f.C)
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {

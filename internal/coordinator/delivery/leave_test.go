@@ -31,14 +31,14 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	}
 	coordinatortest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 
-	ready := f.C.Parts().Head.State()
+	ready := f.State()
 	leave := func() {
 		f.C.Parts().Head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
-		f.C.Parts().Head.Put(f.C.Parts().Head.State(), time.Time{})
+		f.C.Parts().Head.Put(f.State(), time.Time{})
 	}
 	leave()
 	f.C.Parts().Head.Put(ready, time.Time{})
-	f.C.Parts().Head.Put(f.C.Parts().Head.State(), time.Time{})
+	f.C.Parts().Head.Put(f.State(), time.Time{})
 	ended := make(chan error, 1)
 	go func() {
 		for {

@@ -159,7 +159,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 				coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
 				d.Store.Intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == election.BeatKey && at("beats") {
-						d.C.Parts().Head.Put(d.C.Parts().Head.State(), time.Time{})
+						d.C.Parts().Head.Put(d.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
@@ -391,7 +391,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *coordinatortest.Fleet) string {
-		entry, err := f.C.Parts().Self.Admits(f.C.Parts().Head.State().Manifest)
+		entry, err := f.C.Parts().Self.Admits(f.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -578,10 +578,10 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatortest.CoordinatorsWith(t, nil, longLease)
 	leader, term, others := coordinatortest.AwaitLeader(t, all...)
-	s := leader.C.Parts().Head.State()
+	s := leader.State()
 	unready := func() {
 		leader.C.Parts().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-		leader.C.Parts().Head.Put(leader.C.Parts().Head.State(), time.Time{})
+		leader.C.Parts().Head.Put(leader.State(), time.Time{})
 	}
 	unready()
 	if _, _, ok := leader.C.Parts().Election.Leading(); ok {

@@ -21,7 +21,7 @@ import (
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
-	head := f.C.Parts().Head.State().Head
+	head := f.State().Head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
 		req := &fealtyv1.SetManifestRequest{Manifest: f.Manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: "+
@@ -44,7 +44,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.C.Parts().Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
@@ -52,7 +52,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 func TestBadSets(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	head := f.C.Parts().Head.State().Head
+	head := f.State().Head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestBadSets(t *testing.T) {
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
 			errcode.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.Parts().Self.EnrolmentKey(),
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.EnrolmentKey(),
 				foreignKey.String(),
 				1))
 		}), errcode.ManifestLeavesOut},
@@ -106,7 +106,7 @@ func TestBadSets(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.Local().Manifest.SetManifest(f.Context(), tc.req)
 			coordinatortest.WantCode(t, err, tc.want)
-			if got := f.C.Parts().Head.State().Head.Hash; got != head.Hash {
+			if got := f.State().Head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
@@ -116,7 +116,7 @@ func TestBadSets(t *testing.T) {
 		if _, err := f.Local().Manifest.SetManifest(f.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.C.Parts().Head.State().Head.Hash
+		now := f.State().Head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.Local().Manifest.SetManifest(f.Context(), req)
 		coordinatortest.WantCode(t, err, errcode.ManifestMissigned)

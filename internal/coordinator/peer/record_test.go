@@ -30,7 +30,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	at := func(f *coordinatortest.Fleet) func(peer.Record) bool {
-		head := f.C.Parts().Head.State().Head.Hash
+		head := f.State().Head.Hash
 		return func(r peer.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	coordinatortest.AwaitReplica(f, at(f))
@@ -104,7 +104,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(t.Context(), f.C.Parts().Head.State().Manifest)
+		all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(t.Context(), f.State().Manifest)
 		coordinatortest.WantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -165,7 +165,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		stranger))
 	put(peer.Prefix+"rubbish", []byte("rubbish"))
 	coordinatortest.AwaitLeader(t, f) // who leads drops them, and the other one may have led until it was killed
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	coordinatortest.WantOnly(t, "prune", f.C.Parts().Announcement.Drop(t.Context(), s, f.Clock()), "")
 	if got := coordinatortest.Keys(f, peer.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine,
 		its}))) {

@@ -27,7 +27,7 @@ func TestPublishDir(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir = dir })
 	joined := f.Member("db-1")
 	id := joined.ID
-	state := f.C.Parts().Head.State()
+	state := f.State()
 	p := publishedFor(f, id)
 	subject := p.Header.Subject
 	var tree *mirror.Tree

@@ -47,7 +47,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.State(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.C.Parts().Secrets.Keys.Memory(d.C.Parts().Head.State()).Secrets(was.Head.Salt)
+	secrets := d.C.Parts().Secrets.Keys.Memory(d.State()).Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
@@ -130,7 +130,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := coordinatortest.Until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.C.Parts().Head.State().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -207,11 +207,11 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
-	start := f.C.Parts().Head.State()
+	start := f.State()
 	if err := f.Set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.C.Parts().Head.State()
+	before := f.State()
 	links := func(known history.Hash) [][]byte {
 		stream, err := coordinatortest.RestoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
@@ -236,7 +236,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.C.Parts().Head.State().Chain.Mark())
+		return trail.LeadsTo(f.State().Chain.Mark())
 	}
 	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -259,7 +259,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.C.Parts().Head.State()
+	first := f.State()
 	again := coordinatortest.Save(f, owners).Signed(f.Signer)
 	f.Advance(time.Minute)
 	again.Planned().Signed(f.Signer).Restore()

@@ -62,7 +62,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	f := coordinatortest.ReadyFleet(t, nil)
 	w := &world{t: t, f: f, admin: fealtyv1.NewDomainServiceClient(f.LocalConn()), start: "boot-1"}
-	bundle, _, err := f.C.Parts().Head.State().Bundle.Open(f.C.Parts().Bundle.View().Signed)
+	bundle, _, err := f.State().Bundle.Open(f.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
 	}

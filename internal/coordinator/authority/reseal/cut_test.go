@@ -32,7 +32,7 @@ func TestMoveIsCut(t *testing.T) {
 	t.Parallel()
 	var tell atomic.Pointer[func(store.Tx)]
 	f := coordinatortest.ReadyFleet(t, func(cfg *coordinator.Config) { cfg.Store = told{cfg.Store, &tell} })
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	const n = 2 * store.CutOps
 	for i := range n {
 		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Draining, Entry: "pool"}

@@ -172,7 +172,7 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 	if !unlocked(f) {
 		t.Error("the records are locked")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.C.Parts().Head.State().Records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}
@@ -187,7 +187,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	dial := func(kind identity.Kind) coordinatortest.Conn {
-		chain, key := coordinatortest.Certified(f.T, f.C.Parts().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
+		chain, key := coordinatortest.Certified(f.T, f.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
 		cert := tls.Certificate{PrivateKey: key}
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)

@@ -54,7 +54,7 @@ type former struct {
 
 func keep(f *coordinatortest.Fleet) former {
 	f.T.Helper()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	thief := coordinatortest.Steal(s)
 	auth, err := store.NewAuthenticator(thief.Keys.RecordMAC())
 	if err != nil {
@@ -67,7 +67,7 @@ func keep(f *coordinatortest.Fleet) former {
 // records returns what every record says, whatever seed it is under.
 func recordText(f *coordinatortest.Fleet) string {
 	f.T.Helper()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, record.BanIDPrefix,
 		record.BanKeyPrefix} {
@@ -122,7 +122,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := keep(f)
-	held, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Parts().Head.State().Bundle.PublicRoot())
+	held, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := recordText(f)
-	before := f.C.Parts().Head.State()
+	before := f.State()
 
 	// Nothing happens before the signers signed.
 	commit := coordinatortest.PrepareReseed(f, nil)
@@ -159,14 +159,14 @@ func TestReseed(t *testing.T) {
 	if _, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.C.Parts().Head.State().Head.Hash != before.Head.Hash {
+	if f.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.C.Parts().Head.State()
+	after := f.State()
 	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 		after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
@@ -266,7 +266,7 @@ func TestReseed(t *testing.T) {
 		}
 	}
 	f.Restart()
-	if s := f.C.Parts().Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin ||
+	if s := f.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin ||
 		s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
@@ -276,7 +276,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	coordinatortest.ReseedIn(f)
-	if s := f.C.Parts().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	if s := f.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
@@ -333,7 +333,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), req)
 		return err
 	}
-	head := f.C.Parts().Head.State().Head.Hash
+	head := f.State().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -341,7 +341,7 @@ func TestReseedRefusals(t *testing.T) {
 	}{
 		{"nobody signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = nil }, errcode.ManifestUnsigned},
 		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) {
-			r.Signatures = coordinatortest.SignChangeIn(f, r.Change,
+			r.Signatures = coordinatortest.SignChange(f.T, r.Change,
 				stranger)
 		},
 			errcode.SignatureForeign},
@@ -370,7 +370,7 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { coordinatortest.WantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.C.Parts().Head.State().Head.Hash; got != head {
+	if got := f.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := coordinatortest.ReseedClient(f).PrepareReseed(f.Context(),
@@ -395,7 +395,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := coordinatortest.ReseedClient(f).CommitReseed(f.Context(), coordinatortest.PrepareReseed(f, more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.C.Parts().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -445,7 +445,7 @@ func TestReseedInterrupted(t *testing.T) {
 					f.C.Parts().Head.LookAgain()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.C.Parts().Head.State()
+					s := f.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
 						!f.C.Parts().Moves.Reseal.Unsettled() && unlocked(f) {
 						break
@@ -466,7 +466,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.Store.Commit(f.Context(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.Context(), f.C.Parts().Head.State().Records,
+					if _, err := record.Get[record.Member](f.Context(), f.State().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -564,19 +564,19 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	a := f.Member("a")
-	bystander, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Parts().Head.State().Bundle.PublicRoot())
+	bystander, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := keep(f)
-	before := f.C.Parts().Head.State()
+	before := f.State()
 	input, err := f.C.Parts().Bundle.Read(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.ReseedIn(f)
 	now := f.Clock()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	believed := f.C.Parts().Bundle.View().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
@@ -750,7 +750,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	f.C.Parts().Head.LookAgain()
 	f.Await(authority.Recovery)
 	f.Restart()
-	if s := f.C.Parts().Head.State(); s.Phase != authority.Recovery {
+	if s := f.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.Store.Commit(t.Context(),
@@ -827,12 +827,12 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.C.Parts().Head.LookAgain()
 			if lost {
 				wait.Until(t, "the reason names the seed of the head", func() bool {
-					return strings.Contains(f.C.Parts().Head.State().Reason, "seed of the head")
+					return strings.Contains(f.State().Reason, "seed of the head")
 				})
 				return
 			}
 			f.Await(authority.Ready)
-			s := f.C.Parts().Head.State()
+			s := f.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() ||

@@ -21,14 +21,14 @@ import (
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	old := f.C.Parts().Head.State()
+	old := f.State()
 	former, oldHistory := keep(f), coordinatortest.Loaded(f)
 	found, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
 	coordinatortest.ReseedIn(f)
 	f.AwaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := coordinatortest.VerifyAt(t, f.Addr, seen)
 	coordinatortest.WantOnly(t, "verify after the reseed", err, "")

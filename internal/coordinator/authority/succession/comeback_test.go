@@ -31,7 +31,7 @@ func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 		}
 		return e
 	})
-	head := f.C.Parts().Head.State().Head.Hash
+	head := f.State().Head.Hash
 	err = r.C.Parts().Moves.Succession.FromPeersBounded(r.Context(), head,
 		func(ctx context.Context) (context.Context, context.CancelFunc) {
 			if begun.Store(true); !shown.Load() {
@@ -42,7 +42,7 @@ func TestSlowHistoryTakesNoTimeOfThePeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.C.Parts().Head.State(); !begun.Load() || s.Phase != authority.Ready || s.Head.Hash != head {
+	if s := r.State(); !begun.Load() || s.Phase != authority.Ready || s.Head.Hash != head {
 		t.Errorf("the peers were asked: %v, and it is %v at %s", begun.Load(), s.Phase, s.Head.Hash)
 	}
 }

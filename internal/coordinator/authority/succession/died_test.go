@@ -34,7 +34,7 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 		t.Fatal("the set did not die")
 	}
 	f.C.Parts().Moves.Succession.Look(f.Context())
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
 			s.Reason)

@@ -24,7 +24,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.Start()
 		r.AwaitHead(f)
 	}
-	before := f.C.Parts().Head.State().Head
+	before := f.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash)
@@ -34,7 +34,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.C.Parts().Moves.Succession.Rekey(t.Context(), f.C.Parts().Head.State(), "test", "test", nil)
+	_, err = f.C.Parts().Moves.Succession.Rekey(t.Context(), f.State(), "test", "test", nil)
 	f.Link.Cut(coordinatortest.ErrKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

@@ -141,7 +141,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].C.Parts().Head.State().Head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].State().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -218,7 +218,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
 	member := b.Member("node-1")
-	before := b.C.Parts().Head.State()
+	before := b.State()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
@@ -233,7 +233,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.C.Parts().Head.State(); s != before {
+	if s := b.State(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := b.Local()
@@ -272,7 +272,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range coordinatortest.Audited(a, "manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.C.Parts().Head.State().Head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.State().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
@@ -280,7 +280,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
 func awaitsHead(f *coordinatortest.Fleet, before *authority.State) {
 	f.T.Helper()
-	if s := f.C.Parts().Head.State(); s != before {
+	if s := f.State(); s != before {
 		f.T.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := f.Local()
@@ -302,7 +302,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.C.Parts().Head.State()
+	before := b.State()
 	adopting, goOn := stops(t, b, 1)
 	if err := a.Set(a.Manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	b.Start()
 	b.AwaitHead(a)
 	fell.n.Store(0)
-	before := b.C.Parts().Head.State()
+	before := b.State()
 	b.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.Faults.Arm("peer.before-reread", func() error {

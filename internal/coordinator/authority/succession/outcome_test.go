@@ -27,15 +27,15 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
 				f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Log = slog.New(slog.DiscardHandler) })
 				f.People = coordinatortest.NewPeople(t, "alice", "bob")
-				before := f.C.Parts().Head.State()
+				before := f.State()
 				if !first {
 					coordinatortest.WantOnly(t, "first set", coordinatortest.SetPeople(f, ""), "")
-					before = f.C.Parts().Head.State()
+					before = f.State()
 				}
 				f.Link.Lose(how)
 				coordinatortest.WantCode(t, coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)),
 					errcode.StoreOutcomeUnknown)
-				if got := f.C.Parts().Head.State(); got != before {
+				if got := f.State(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
 				f.Link.Cut(nil)
@@ -54,7 +54,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				f.AwaitState("the head", func(s *authority.State) bool {
 					return s.Phase == authority.Ready && s.Head.Index == before.Head.Index+1
 				})
-				s := f.C.Parts().Head.State()
+				s := f.State()
 				if s.Head.Kind == history.KindRekey || s.MeshKey != s.Head.MeshCAKey ||
 					s.Head.Previous != before.Head.Hash {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
@@ -78,13 +78,13 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	release, err := f.C.Parts().Moves.Turn.Take(f.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	defer release()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, coordinatortest.SecretsOf(seed, history.Salt{1}), history.Salt{1}
 	f.C.Parts().Secrets.Keys.Pend(mv)
 	f.C.Parts().Secrets.Keys.Settle(s.Head)
-	if m := f.C.Parts().Secrets.Keys.Memory(f.C.Parts().Head.State()); m.Mesh(mv.Link.MeshCAKey) == nil ||
+	if m := f.C.Parts().Secrets.Keys.Memory(f.State()); m.Mesh(mv.Link.MeshCAKey) == nil ||
 		m.Secrets(mv.Link.Salt) == nil ||
 		!mv.Secrets.Same(coordinatortest.SecretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
@@ -93,7 +93,7 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	other.Hash[0] ^= 1
 	other.Salt = s.Head.Salt
 	f.C.Parts().Secrets.Keys.Settle(other)
-	if m := f.C.Parts().Secrets.Keys.Memory(f.C.Parts().Head.State()); m.Mesh(mv.Link.MeshCAKey) != nil ||
+	if m := f.C.Parts().Secrets.Keys.Memory(f.State()); m.Mesh(mv.Link.MeshCAKey) != nil ||
 		m.Secrets(mv.Link.Salt) != nil ||
 		!mv.Secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
@@ -114,7 +114,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := coordinatortest.ReadyFleet(t, nil)
-			before := f.C.Parts().Head.State()
+			before := f.State()
 			f.Stop()
 			f.Link.Lie(func(e store.Entry) store.Entry {
 				if strings.HasPrefix(e.Key, sealed.Mesh(before.Head.Hash).Under()) {
@@ -124,7 +124,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			})
 			f.Start()
 			f.Await(authority.Ready)
-			s := f.C.Parts().Head.State()
+			s := f.State()
 			if s.Head.Kind != history.KindRekey || s.Head.Previous != before.Head.Hash ||
 				s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {

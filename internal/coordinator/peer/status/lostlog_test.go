@@ -40,7 +40,7 @@ func TestLostLogIsFound(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(r peer.Record) bool { return r.Phase == "ready" })
 	found := func(at *coordinatortest.Fleet) bool {
-		f.C.Parts().Peers.Ask(f.Context(), f.C.Parts().Head.State())
+		f.C.Parts().Peers.Ask(f.Context(), f.State())
 		for _, x := range coordinatortest.GetStatus(at).GetFindings() {
 			if x.GetCode() == string(errcode.LogFailing) {
 				return true

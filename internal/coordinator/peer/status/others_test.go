@@ -114,7 +114,7 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(r peer.Record) bool { return r.Phase == "ready" })
 	eventually(t, "the one that asks", func() error {
-		f.C.Parts().Peers.Hear(f.Context(), f.C.Parts().Head.State())
+		f.C.Parts().Peers.Hear(f.Context(), f.State())
 		if quiet, lost := f.C.Parts().Peers.Unanswered(); lost || len(quiet) > 0 {
 			return fmt.Errorf("%v did not say what it hears", quiet)
 		}
@@ -140,7 +140,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 		coordinatortest.AwaitReplica(r, func(r peer.Record) bool { return r.Phase == "ready" })
 	}
 	eventually(t, "the one that asks", func() error {
-		f.C.Parts().Peers.Hear(f.Context(), f.C.Parts().Head.State())
+		f.C.Parts().Peers.Hear(f.Context(), f.State())
 		quiet, _ := f.C.Parts().Peers.MayHear()
 		if !slices.Contains(quiet, "coordinator-3") {
 			t.Fatalf("%v did not say what it hears, want coordinator-3 among them", quiet)

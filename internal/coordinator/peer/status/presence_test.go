@@ -62,7 +62,7 @@ func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 // ask has each of some ask the others once.
 func (x *together) ask(some ...*coordinatortest.Fleet) {
 	for _, f := range some {
-		f.C.Parts().Peers.Ask(f.Context(), f.C.Parts().Head.State())
+		f.C.Parts().Peers.Ask(f.Context(), f.State())
 	}
 }
 
@@ -86,12 +86,12 @@ func finds(t *testing.T, f *coordinatortest.Fleet, prefix string, want ...[2]str
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.C.Parts().Self.NameIn(f.C.Parts().Head.State().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.C.Parts().Self.NameIn(f.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.C.Parts().Self.NameIn(f.C.Parts().Head.State().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.C.Parts().Self.NameIn(f.State().Manifest), got[i], w)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 }
 
-func enrolmentKey(f *coordinatortest.Fleet) string { return f.C.Parts().Self.EnrolmentKey() }
+func enrolmentKey(f *coordinatortest.Fleet) string { return f.C.EnrolmentKey() }
 
 // "Nothing needs attention" is a promise: a coordinator that just began to listen, while the
 // others are dead, is settling, and says for how long and what it does not know; after that the
@@ -288,7 +288,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 			break
 		}
 	}
-	name := leader.C.Parts().Self.NameIn(leader.C.Parts().Head.State().Manifest)
+	name := leader.C.Parts().Self.NameIn(leader.State().Manifest)
 	x.ask(other)
 	told := found(other)
 	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() ||

@@ -45,7 +45,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() ||
 		!found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
@@ -117,7 +117,7 @@ func TestUpkeepIsWhatWasSeen(t *testing.T) {
 	}
 
 	committed := func(owner string) *fealtyv1.DrilledShare {
-		for _, c := range f.C.Parts().Head.State().Head.ShareCommitments {
+		for _, c := range f.State().Head.ShareCommitments {
 			if c.Owner == owner {
 				return &fealtyv1.DrilledShare{Owner: owner, Commitment: c.Hash[:]}
 			}
@@ -245,7 +245,7 @@ func TestBackupRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if _, _, err := f.C.Parts().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
 		Version: e.Version + 1}}}, nil); !errors.Is(err, errcode.StoreBusy) {
 		t.Errorf("at another head: %v", err)

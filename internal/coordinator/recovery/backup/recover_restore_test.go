@@ -22,7 +22,7 @@ import (
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func seenBy(f *coordinatortest.Fleet) recovery.Mark {
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
 		TransactionKey: s.Chain.TransactionKey()}
 }
@@ -84,7 +84,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
 	f.Await(authority.Ready)
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)
 	}

@@ -164,7 +164,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		coordinatortest.AwaitTold(r, "data/lost")
 	}
 	leader, term, _ := coordinatortest.AwaitLeader(t, all...)
-	before, was := leader.C.Parts().Head.State(), leader.C.Parts().Publication.View()
+	before, was := leader.State(), leader.C.Parts().Publication.View()
 	l, err := old.List(t.Context(), "")
 	coordinatortest.WantOnly(t, "list", err, "")
 
@@ -191,7 +191,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.AwaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	for _, r := range all[1:] {
 		r.AwaitHead(f)
 	}

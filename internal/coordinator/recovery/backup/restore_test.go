@@ -47,14 +47,14 @@ func TestRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := f.C.Parts().Head.State()
+	before := f.State()
 	l, err := f.Store.List(f.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Restore()
 	f.Start()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
@@ -94,7 +94,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.Set(f.C.Parts().Head.State().Manifest.Bytes()); err != nil {
+	if err := f.Set(f.State().Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.Restart()
@@ -191,7 +191,7 @@ func TestRestoreWaits(t *testing.T) {
 		{"the signers of then are not those of now", func(t *testing.T, f *coordinatortest.Fleet,
 			b *coordinatortest.Saved) {
 			b.Signed(f.Signer)
-			m := f.C.Parts().Head.State().Manifest.Bytes()
+			m := f.State().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestRestoreWaits(t *testing.T) {
 			}
 			row.alter(t, f, b)
 			f.Start()
-			s := f.C.Parts().Head.State()
+			s := f.State()
 			if s.Phase != authority.Recovery || !strings.Contains(s.Reason, string(row.reason)) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
@@ -243,7 +243,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 		newer.Plan.Signatures
 	older.Restore()
 	f.Start()
-	if s := f.C.Parts().Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
+	if s := f.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(errcode.ManifestMissigned)) {
 		t.Errorf("phase %v: %s", s.Phase, s.Reason)
 	}
@@ -287,7 +287,7 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.C.Parts().Head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+	if s := f.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
 }
@@ -309,7 +309,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.Faults.Fail(point, nil)
 			f.Restart()
 			f.Await(authority.Ready)
-			s := f.C.Parts().Head.State()
+			s := f.State()
 			restores := 0
 			for _, l := range s.Chain.Links() {
 				if l.Kind == history.KindRestore {

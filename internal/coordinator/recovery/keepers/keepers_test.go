@@ -112,7 +112,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 			"set on the second machine", r.Set(machineManifest(r, fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
 				"[\"token:more-%d\"]}\n", n, n))), "")
 		f.AwaitHead(r)
-		s := f.C.Parts().Head.State()
+		s := f.State()
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.Store.Get(t.Context(), of.Key("host", id))
@@ -404,7 +404,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	coordinatortest.WantOnly(t, "first set", f.Set(m("")), "")
 	r.Start()
 	r.AwaitHead(f)
-	of := sealed.Seed(&f.C.Parts().Head.State().Head.Transition)
+	of := sealed.Seed(&f.State().Head.Transition)
 	sealedBy, err := f.Store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	coordinatortest.WantOnly(t, "read", err, "")
 	key("of the second machine")

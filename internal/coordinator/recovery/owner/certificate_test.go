@@ -34,7 +34,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: coordinatortest.Cluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: coordinatortest.Cluster, Head: head.Hash,
 		Recipient: f.People.Keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
-		Key: r.C.Parts().Self.EnrolmentKey()}
+		Key: r.C.EnrolmentKey()}
 	for _, tc := range []struct {
 		name string
 		cert *enterprise.Certificate
@@ -47,11 +47,11 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	} {
 		raw, err := open.Sign(r.Key, func(said [64]byte) ([]byte,
 			error) {
-			return tc.cert.Vouch(r.C.Parts().Self.EnrolmentKey(), said)
+			return tc.cert.Vouch(r.C.EnrolmentKey(), said)
 		})
 		coordinatortest.WantOnlyNil(t, err)
 		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed},
-			r.C.Parts().Self.EnrolmentKey(),
+			r.C.EnrolmentKey(),
 			time.Now())
 		if (err == nil) != tc.ok {
 			t.Errorf("an attempt with certificate %s: %v", tc.name, err)
@@ -62,7 +62,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	r.Start()
 	got, err := coordinatortest.BringTo(t, r.Addr, share, recovery.Options{})
 	coordinatortest.WantOnlyNil(t, err)
-	if s := r.C.Parts().Head.State(); !got.Recovered || s.Phase != authority.Ready {
+	if s := r.State(); !got.Recovered || s.Phase != authority.Ready {
 		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }

@@ -203,7 +203,7 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = againAt(d, *crashed)
 				ready := func() bool {
-					return d.C.Parts().Head.State().Phase == authority.Ready ||
+					return d.State().Phase == authority.Ready ||
 						two.Parts().Head.State().Phase == authority.Ready
 				}
 				for range 4 {
@@ -218,7 +218,7 @@ func TestGatheringCutOff(t *testing.T) {
 					two.Parts().Moves.Succession.Look(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.C.Parts().Head.State().Reason,
+					t.Fatalf("nobody is ready: %s, %s", d.State().Reason,
 						two.Parts().Head.State().Reason)
 				}
 				if two.Parts().Head.State().Phase == authority.Ready {

@@ -27,7 +27,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 		}
 	}
 	f.C.Parts().Shown.Verification.SetLimits(func(l *flowcontrol.Limits) { l.Patience = 2 * time.Second })
-	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(coordinatortest.StrangerFrom(f, i))

@@ -90,7 +90,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
-	trueManifest := f.C.Parts().Head.State().Manifest
+	trueManifest := f.State().Manifest
 	coordinatortest.LoseKeeper(f)
 	g, err := f.C.Parts().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
@@ -129,7 +129,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.C.Parts().Self.EnrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.C.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		coordinatortest.WantOnly(t, "parse", err, "")
@@ -175,7 +175,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		{"true history, claimed key of the coordinator", errcode.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				o := offerBy(own, coordinatortest.Cluster, g.Head().Hash, b)
-				o.Key = f.C.Parts().Self.EnrolmentKey()
+				o.Key = f.C.EnrolmentKey()
 				return o, g.History(), nil
 			}},
 		{"true history, no proof", errcode.RecoveryUnproven,
@@ -335,7 +335,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	})
 	say(files, nil)
 
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	coordinatortest.WantOnly(t, "mesh key", err, "")
 	thief := coordinatortest.Steal(s)

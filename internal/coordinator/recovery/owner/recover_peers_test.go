@@ -27,7 +27,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.C.Parts().Head.State().Head
+			before := f.State().Head
 			f.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it gives nothing yet
 			r.Start()
 			r.Await(authority.Recovery)
@@ -39,7 +39,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			got, err := coordinatortest.BringTo(t, r.Addr, f.People.ShareFile(f.Store, "alice"),
 				recovery.Options{Force: force})
 			coordinatortest.WantOnly(t, "bring", err, "")
-			s := r.C.Parts().Head.State()
+			s := r.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
@@ -58,7 +58,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
 			f.AwaitHead(r)
-			if a := f.C.Parts().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+			if a := f.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			coordinatortest.WantOrigins(t, f, "coordinator-1", "coordinator-2")

@@ -43,7 +43,7 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.C.Parts().Head.State().Phase != authority.Ready ||
+		for deadline := time.Now().Add(time.Minute); f.State().Phase != authority.Ready ||
 			f.C.Parts().Secrets.OwnerRecovery.Current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
@@ -73,7 +73,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	m := f.Member("a")
-	before := f.C.Parts().Head.State()
+	before := f.State()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.Names {
 		files[n] = p.ShareFile(f.Store, n)
@@ -175,7 +175,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	progress, err = f.Bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.C.Parts().Head.State()
+	after := f.State()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
@@ -211,9 +211,9 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	coordinatortest.WantOnly(t, "forget", err, "")
 	coordinatortest.WantOnly(t, "set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
 		p.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))), "")
-	after = f.C.Parts().Head.State()
+	after = f.State()
 	f.Restart()
-	if s := f.C.Parts().Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	if s := f.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }

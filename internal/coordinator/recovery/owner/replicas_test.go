@@ -36,7 +36,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		files[n] = p.ShareFile(f.Store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.C.Parts().Head.State().Head.AuthorityEpoch
+		epoch := f.State().Head.AuthorityEpoch
 		for _, r := range all {
 			r.Kill()
 		}
@@ -64,7 +64,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		for _, r := range all[1:] {
 			r.AwaitHead(f)
 		}
-		s := f.C.Parts().Head.State()
+		s := f.State()
 		slices.Sort(pair[:])
 		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)

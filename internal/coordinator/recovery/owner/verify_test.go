@@ -35,7 +35,7 @@ import (
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
@@ -55,7 +55,7 @@ func TestVerify(t *testing.T) {
 	if when := errcode.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.C.Parts().Head.State().Manifest
+	want.Manifest = f.State().Manifest
 	got, err = coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify the next", err, "")
 
@@ -157,9 +157,9 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest})
+	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.State().Manifest})
 	coordinatortest.WantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.C.Parts().Head.State().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
@@ -169,7 +169,7 @@ func TestVerifyAfterSets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err = coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest,
+	got, err = coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.State().Manifest,
 		Seen: first})
 	coordinatortest.WantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
@@ -186,7 +186,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := coordinatortest.NewOwnedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.State().Manifest}
 	got, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
 	coordinatortest.LoseKeeper(f)
@@ -204,7 +204,7 @@ func TestVerifyInRecoveryMode(t *testing.T) {
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	coordinatortest.WantOnly(t, "key", err, "")
@@ -278,7 +278,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 				func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", errcode.VerifyAuthority,
 			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.C.Parts().Head.State().MeshCA().Certificate().Raw
+				tr.MeshCA = other.State().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := coordinatortest.VerifyAt(t, (&coordinatortest.Impostor{Answer: tc.answer}).Serve(t), want)
@@ -305,7 +305,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.State().Manifest}
 	var place *flowcontrol.Slot
 	for range owner.MaxVerificationsPerSource {
 		var err error
@@ -337,7 +337,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Parts().Head.State().Manifest,
+		return coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: f.State().Manifest,
 			Seen: seen})
 	}
 	mark := func() recovery.Mark {
@@ -363,7 +363,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	coordinatortest.WantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	coordinatortest.WantOnly(t, "key", err, "")
-	if err := f.Set(bytes.Replace(f.C.Parts().Head.State().Manifest.Bytes(), []byte(was.String()),
+	if err := f.Set(bytes.Replace(f.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}

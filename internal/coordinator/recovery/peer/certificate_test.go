@@ -178,7 +178,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(x coordinatorpeer.Record) bool { return x.Phase == "ready" })
 	r.Stop()
-	m := f.C.Parts().Head.State().Manifest
+	m := f.State().Manifest
 	f.Advance(25 * time.Hour)
 	all, err := coordinators(f).Newest(f.Context(), m)
 	if err != nil || len(all) != 2 {
@@ -209,7 +209,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.C.Parts().Head.State(), coordinatortest.Loaded(f)
+	old, loaded := f.State(), coordinatortest.Loaded(f)
 	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
 	r.Start()
 	r.AwaitHead(f)
@@ -266,7 +266,7 @@ func askRaw(f *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]b
 	defer conn.Close()
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.Context())
 	coordinatortest.WantOnlyNil(f.T, err)
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: coordinatortest.Cluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
 		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.People.Keys["alice"].Recipient().String()}

@@ -39,13 +39,13 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
-	old := f.C.Parts().Head.State()
+	old := f.State()
 	oldMesh := old.MeshCA()
 	if err := coordinatortest.SetPeople(f, "  - {name: more, kind: coordinator, match: [\"key:"+
 		proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey))+"\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -99,10 +99,10 @@ func TestLyingPeer(t *testing.T) {
 		{"a key that is none", peer.StepProof,
 			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", peer.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.C.Parts().Self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.C.EnrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", peer.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.C.Parts().Self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.C.EnrolmentKey() }
 		}},
 		{"the coordinator itself", peer.StepProof, func(l *liar) { l.key = r.Key }},
 		{"a key of low order", peer.StepProof, func(l *liar) {
@@ -149,7 +149,7 @@ func TestLyingPeer(t *testing.T) {
 		{"secrets for another head", peer.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", peer.StepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.C.Parts().Self.EnrolmentKey() } }},
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.C.EnrolmentKey() } }},
 		{"secrets for another purpose", peer.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", peer.StepManifest,
@@ -258,7 +258,7 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	honest := coordinatortest.ServePeer(t, &liar{key: evil.Key, state: s})
 	r.Link.Lie(coordinatortest.HideReplicas)
 	r.Config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
@@ -317,7 +317,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.C.Parts().Head.State()
+	old := f.State()
 	oldHead, err := f.Store.Get(t.Context(), history.HeadKey)
 	coordinatortest.WantOnly(t, "head", err, "")
 	if err := coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)); err != nil {
@@ -351,7 +351,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.C.Parts().Head.State(); got.Phase != authority.Recovery {
+	if got := r.State(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -481,7 +481,7 @@ func askAs(f, r *coordinatortest.Fleet, key ed25519.PrivateKey,
 	f.T.Helper()
 	c := r.C.Parts().Secrets.PeerRecovery.WithPeers()
 	c.Cfg().Self = enrolledAs(r, key, r.C.Parts().Self.Certificate())
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	a := peer.NewAsking(c, coordinatortest.Loaded(f), s.Head, s.Manifest, f.Addr)
 	if alter != nil {
 		alter(a)
@@ -497,7 +497,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	r.Link.Lie(coordinatortest.HideReplicas)
 	r.Config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.Start()
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	nothing := func(t *testing.T, err error, code errcode.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {

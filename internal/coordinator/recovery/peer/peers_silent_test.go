@@ -25,7 +25,7 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	r.Config = func(c *coordinator.Config) { c.Peers = append(holes, f.Addr) }
 	r.Start()
 	r.AwaitHead(f) // what it costs is told by TestFirstOf, in virtual time
-	peers, failed := r.C.Parts().Secrets.PeerRecovery.Peers(t.Context(), f.C.Parts().Head.State().Manifest)
+	peers, failed := r.C.Parts().Secrets.PeerRecovery.Peers(t.Context(), f.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] != f.Addr {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
 	}
@@ -43,7 +43,7 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 	r.Config = func(c *coordinator.Config) { c.Peers = holes }
 	r.Start()
 	r.AwaitHead(f)
-	peers, _ := r.C.Parts().Secrets.PeerRecovery.Peers(t.Context(), f.C.Parts().Head.State().Manifest)
+	peers, _ := r.C.Parts().Secrets.PeerRecovery.Peers(t.Context(), f.State().Manifest)
 	if !slices.Equal(peers, []string{f.Addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
 	}

@@ -31,7 +31,7 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r := rs[0]
 	r.Start()
 	r.AwaitHead(f)
-	a, b := f.C.Parts().Head.State(), r.C.Parts().Head.State()
+	a, b := f.State(), r.State()
 	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash ||
 		b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
@@ -40,12 +40,12 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 		"mesh.received")
 	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" ||
 		given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" ||
-		given[0].Fields["key"] != r.C.Parts().Self.EnrolmentKey() ||
+		given[0].Fields["key"] != r.C.EnrolmentKey() ||
 		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
 	if len(received) != 2 || received[0].Fields["via"] != "peer" ||
-		received[0].Fields["key"] != f.C.Parts().Self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
+		received[0].Fields["key"] != f.C.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
 		given[0].At.After(received[0].At) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
@@ -83,7 +83,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	given := make(chan struct{})                   // by the first one
 	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
 	good := laterTo(t, f.Addr, given)
-	bad := coordinatortest.ServePeer(t, &liar{key: rs[1].Key, state: f.C.Parts().Head.State(),
+	bad := coordinatortest.ServePeer(t, &liar{key: rs[1].Key, state: f.State(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log logs.Text
 	rs[0].Link.Lie(coordinatortest.HideReplicas)
@@ -181,9 +181,9 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 	if err := coordinatortest.SetPeople(f, ""); err != nil {
 		t.Fatal(err)
 	}
-	before := r.C.Parts().Head.State()
+	before := r.State()
 	if _, err := r.Local().Token.CreateToken(r.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool",
-		Name: "n"}); err == nil && r.C.Parts().Head.State() == before {
+		Name: "n"}); err == nil && r.State() == before {
 		t.Error("a token was made under an old head")
 	}
 	r.AwaitHead(f)
@@ -199,7 +199,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	coordinatortest.AwaitReplica(r, func(r coordinatorpeer.Record) bool { return r.Phase == "ready" })
-	before := r.C.Parts().Head.State()
+	before := r.State()
 	// It dies with the answer of the swap.
 	f.Faults.Arm("set.after-swap", func() error {
 		f.Link.Cut(
@@ -212,7 +212,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	f.Stop()
 	r.AwaitState("the new head",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
-	after := r.C.Parts().Head.State()
+	after := r.State()
 	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
 		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
@@ -242,12 +242,12 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 		r.Start()
 		r.AwaitHead(rs[0])
 	}
-	s := rs[0].C.Parts().Head.State()
+	s := rs[0].State()
 	given, received := coordinatortest.Audited(f, "seed.given"), coordinatortest.Audited(f, "seed.received")
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))
 	}
-	holds := map[string]bool{f.C.Parts().Self.EnrolmentKey(): true} // it made the seed
+	holds := map[string]bool{f.C.EnrolmentKey(): true} // it made the seed
 	for i, g := range given {
 		key, err := proof.ParseKeyClaim(g.Fields["key"])
 		coordinatortest.WantOnly(t, "key", err, "")

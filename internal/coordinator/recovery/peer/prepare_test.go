@@ -156,7 +156,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := coordinatortest.NewPeerFleet(t, 2, func(c *coordinator.Config) {
 		c.Log = log.Logger(slog.LevelDebug)
 	})
-	s := f.C.Parts().Head.State()
+	s := f.State()
 	var said strings.Builder
 	bad := coordinatortest.ServePeer(t, &liar{key: rs[1].Key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -178,7 +178,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	rs[0].AwaitHead(f)
-	next := f.C.Parts().Head.State()
+	next := f.State()
 
 	thief := coordinatortest.Steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.Keys.RecordMAC(),
@@ -269,13 +269,13 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.C.Parts().Self.EnrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.C.EnrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := peer.NewGreeted(s, d.C.Parts().Self.EnrolmentKey(), shown)
+	g := peer.NewGreeted(s, d.C.EnrolmentKey(), shown)
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: d.C.Parts().Self.EnrolmentKey(), To: d.C.Parts().Self.EnrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: d.C.EnrolmentKey(), To: d.C.EnrolmentKey(),
 		Head: mv.Link.Hash}, keyring.Handed{Mesh: mv.Mesh.Key()})
 	if err != nil {
 		f.Fatal(err)

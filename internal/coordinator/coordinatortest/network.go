@@ -1,4 +1,4 @@
-package sim_test
+package coordinatortest
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// network is the listeners of a fleet, by address. All of it is in memory: a wait for it
-// is one of the bubble, whose time goes on.
-type network struct {
+// Network is what a fleet meets over in memory, where time can be virtual: a wait for it is one of a bubble of
+// testing/synctest, whose time goes on. The zero value is ready.
+type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener // guarded by mu
 }
@@ -22,9 +22,9 @@ const pipeBytes = 16 << 10
 // listener is the end of one coordinator.
 type listener struct {
 	*bufconn.Listener
-	on   *network
+	on   *Network
 	addr net.TCPAddr
-	of   *process
+	of   *Process
 }
 
 func (l *listener) Addr() net.Addr { return &l.addr }
@@ -47,7 +47,7 @@ func (l *listener) Close() error {
 }
 
 // listen takes the address of the n-th coordinator for a process.
-func (n *network) listen(number int, of *process) *listener {
+func (n *Network) listen(number int, of *Process) *listener {
 	l := &listener{Listener: bufconn.Listen(pipeBytes), on: n, addr: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7000 + number}, of: of}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,8 +60,8 @@ func (n *network) listen(number int, of *process) *listener {
 
 var clientAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 9000}
 
-// dial connects a process to addr; nil stands for people and members.
-func (n *network) dial(from *process) func(context.Context, string) (net.Conn, error) {
+// Dial connects a process to addr; nil stands for people and members.
+func (n *Network) Dial(from *Process) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, addr string) (net.Conn, error) {
 		n.mu.Lock()
 		l := n.listeners[addr]
@@ -80,7 +80,7 @@ func (n *network) dial(from *process) func(context.Context, string) (net.Conn, e
 // conn is one end of a connection. Data that comes in waits while its process stands still.
 type conn struct {
 	net.Conn
-	of            *process
+	of            *Process
 	local, remote net.Addr
 }
 
@@ -89,17 +89,24 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.of.standStill()
+	c.of.StandStill()
 	return n, err
 }
 
-// nobody is the local socket of a coordinator that no operator is at.
-type nobody struct{ done chan struct{} }
+// Nobody is a local socket that no operator is at. Make it with [NewNobody].
+type Nobody struct{ done chan struct{} }
 
-func (n nobody) Accept() (net.Conn, error) { <-n.done; return nil, net.ErrClosed }
-func (n nobody) Addr() net.Addr            { return &net.UnixAddr{Name: "local", Net: "unix"} }
+// NewNobody returns one that is open.
+func NewNobody() Nobody { return Nobody{make(chan struct{})} }
 
-func (n nobody) Close() error {
+// Accept waits until it is closed.
+func (n Nobody) Accept() (net.Conn, error) { <-n.done; return nil, net.ErrClosed }
+
+// Addr is no address.
+func (n Nobody) Addr() net.Addr { return &net.UnixAddr{Name: "local", Net: "unix"} }
+
+// Close ends Accept. It may be called again.
+func (n Nobody) Close() error {
 	select {
 	case <-n.done:
 	default:
@@ -108,14 +115,15 @@ func (n nobody) Close() error {
 	return nil
 }
 
-// process can stand still, as one that SIGSTOP came to: nothing reaches it, and its calls
+// Process is one of a coordinator in memory. It can stand still, as one that SIGSTOP came to: nothing reaches it, and its calls
 // of the store do not go on. Its clock does.
-type process struct {
+type Process struct {
 	mu     sync.Mutex
 	frozen chan struct{} // closed when it goes on; nil: it goes; guarded by mu
 }
 
-func (p *process) freeze() {
+// Freeze has the process stand still until [Process.Thaw].
+func (p *Process) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.frozen == nil {
@@ -123,7 +131,8 @@ func (p *process) freeze() {
 	}
 }
 
-func (p *process) thaw() {
+// Thaw has the process go on.
+func (p *Process) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.frozen != nil {
@@ -132,8 +141,8 @@ func (p *process) thaw() {
 	}
 }
 
-// standStill waits until the process goes on.
-func (p *process) standStill() {
+// StandStill waits until the process goes on.
+func (p *Process) StandStill() {
 	if p == nil {
 		return
 	}
