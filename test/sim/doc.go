@@ -1,8 +1,8 @@
 // Package sim tests whole coordinators in virtual time, under random schedules of faults.
 //
-// The coordinators are those of the product, with a folder each, TLS between them and one
-// store: everything that a program has but its sockets and its disk, which are in memory,
-// so that time is virtual. A schedule is a bounded series of operations and faults that a
+// The coordinators are a fleet of package coordinatortest in memory: those of the product, with a
+// folder each, TLS between them and one store, everything that a program has but its sockets and its
+// disk, so that time is virtual. A schedule is a bounded series of operations and faults that a
 // number decides. After it the test compares what the coordinators show with what they
 // acknowledged.
 //

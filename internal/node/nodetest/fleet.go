@@ -1,4 +1,6 @@
-// Package nodetest simulates a cluster, with faults, for tests of members.
+// Package nodetest is the other end of a member, without a coordinator: it admits who asks, and signs and serves what the
+// test says, so that a member can be sent what no coordinator sends. Tests that need a coordinator's decisions take package
+// coordinatortest.
 package nodetest
 
 import (
