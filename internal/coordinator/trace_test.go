@@ -288,16 +288,9 @@ func (s traced) Outcome(ctx context.Context, id string) (store.Revision, error) 
 }
 
 // Raise does as an engine does that begins above a floor; see [store.Raiser].
-func (s traced) Raise(_ context.Context, floor store.Revision) error {
+func (s traced) Raise(ctx context.Context, floor store.Revision) error {
 	s.tr.say(s.who, "raise")
-	m := s.Store.(*coordinatortest.MemStore)
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	if len(m.Entries) > 0 {
-		return store.ErrNotEmpty
-	}
-	m.Rev = max(m.Rev, floor)
-	return nil
+	return s.Store.(*coordinatortest.MemStore).Lifter().Raise(ctx, floor)
 }
 
 // absent says of a condition that it wants no such key.

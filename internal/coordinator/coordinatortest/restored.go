@@ -55,18 +55,8 @@ func BanIn(f *Fleet, n *Node) {
 
 // CopyOf is a copy of a store in memory, which goes back to it.
 func CopyOf(m *MemStore) (back func()) {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	rev := m.Rev
-	m.Mu.Unlock()
-	entries := m.Snapshot()
-	m.Mu.Lock()
-	return func() {
-		m.Revert(entries)
-		m.Mu.Lock()
-		defer m.Mu.Unlock()
-		m.Rev = rev
-	}
+	was := m.db.Dump()
+	return func() { m.db.GoBack(was) }
 }
 
 // RestoreInPlace does what fealty backup restore --in-place does.
@@ -99,11 +89,8 @@ type Lifted struct{ *MemStore }
 
 func (l Lifted) Raise(context.Context, store.Revision) error { return store.ErrNotEmpty }
 
-func (l Lifted) Lift(_ context.Context, floor store.Revision) error {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	l.Rev = max(l.Rev, floor)
-	return nil
+func (l Lifted) Lift(ctx context.Context, floor store.Revision) error {
+	return l.Lifter().Lift(ctx, floor)
 }
 
 // TryBan bans a member, or says why not.

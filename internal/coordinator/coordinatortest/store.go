@@ -12,29 +12,29 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
-// MemStore is a store in memory with fault switches: it can be down, and it can
-// lose the answers of writes that happened, or of writes that did not. It keeps
-// the promises of package store but durability, and follows no changes.
+// MemStore is a [storetest.Memory] with fault switches: it can be down, and it can
+// lose the answers of writes that happened, or of writes that did not. It follows no changes.
 type MemStore struct {
+	db     *storetest.Memory
+	handle store.Store // of db, without faults
+
 	Mu      sync.Mutex
-	Entries map[string]store.Entry    // guarded by Mu
-	done    map[string]store.Revision // by Tx ID; 0: void; guarded by Mu
-	Rev     store.Revision            // guarded by Mu
-	down    error                     // what every call returns; guarded by Mu
-	unread  string                    // the family that cannot be listed; "": every one can; guarded by Mu
-	lost    []LostAnswer              // of the next commits; guarded by Mu
-	before  func(store.Tx)            // called before each commit, without the lock; guarded by Mu
-	after   func(store.Tx)            // called after each commit that was applied, without the lock; guarded by Mu
-	answers int                       // calls until it is down with ErrDown; -1: it stays up; guarded by Mu
-	hangs   bool                      // what is down answers nobody, instead of failing; guarded by Mu
-	refuses error                     // what every write returns while reads go on; guarded by Mu
-	counted string                    // what of it is read is counted; guarded by Mu
-	read    int                       // entries below counted that were read; guarded by Mu
-	called  int                       // how many calls there were; guarded by Mu
-	onFull  func()                    // called after each write that was refused, without the lock; guarded by Mu
+	down    error          // what every call returns; guarded by Mu
+	unread  string         // the family that cannot be listed; "": every one can; guarded by Mu
+	lost    []LostAnswer   // of the next commits; guarded by Mu
+	before  func(store.Tx) // called before each commit, without the lock; guarded by Mu
+	after   func(store.Tx) // called after each commit that was applied, without the lock; guarded by Mu
+	answers int            // calls until it is down with ErrDown; -1: it stays up; guarded by Mu
+	hangs   bool           // what is down answers nobody, instead of failing; guarded by Mu
+	refuses error          // what every write returns while reads go on; guarded by Mu
+	counted string         // what of it is read is counted; guarded by Mu
+	read    int            // entries below counted that were read; guarded by Mu
+	called  int            // how many calls there were; guarded by Mu
+	onFull  func()         // called after each write that was refused, without the lock; guarded by Mu
 }
 
 // ErrFull is how a store refuses a write for which it has no space.
@@ -132,7 +132,8 @@ func InTurn[T any](n int, all ...T) []T { return testlane.Rounds(all[n%len(all):
 
 // NewMemStore returns an empty one.
 func NewMemStore() *MemStore {
-	return &MemStore{Entries: make(map[string]store.Entry), done: make(map[string]store.Revision), answers: -1}
+	db := storetest.NewMemory(1)
+	return &MemStore{db: db, handle: db.Open(), answers: -1}
 }
 
 // FailAfter lets n more calls be answered.
@@ -214,42 +215,57 @@ func (m *MemStore) Follow(f func(store.Tx)) {
 }
 
 // Snapshot returns a copy of all entries.
-func (m *MemStore) Snapshot() map[string]store.Entry {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	return maps.Clone(m.Entries)
+func (m *MemStore) Snapshot() (all map[string]store.Entry) {
+	m.db.Tamper(func(entries map[string]store.Entry, _ *store.Revision) { all = maps.Clone(entries) })
+	return all
 }
 
-// Revert puts entries back as they were, as a restored backup does.
-func (m *MemStore) Revert(entries map[string]store.Entry) {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	m.Entries = maps.Clone(entries)
+// Revert puts entries back as they were, as a restored backup does. The revision goes on.
+func (m *MemStore) Revert(to map[string]store.Entry) {
+	m.db.Tamper(func(entries map[string]store.Entry, _ *store.Revision) {
+		clear(entries)
+		maps.Copy(entries, to)
+	})
+}
+
+// Put puts an entry there as it is, keeping its version.
+func (m *MemStore) Put(e store.Entry) {
+	m.db.Tamper(func(entries map[string]store.Entry, _ *store.Revision) { entries[e.Key] = e })
 }
 
 // Alter changes the value of key behind everybody's back, keeping its version.
-func (m *MemStore) Alter(key string, f func([]byte) []byte) bool {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	e, ok := m.Entries[key]
-	if !ok {
-		return false
-	}
-	if e.Value = f(slices.Clone(e.Value)); e.Value == nil {
-		delete(m.Entries, key)
-		return true
-	}
-	m.Entries[key] = e
-	return true
+func (m *MemStore) Alter(key string, f func([]byte) []byte) (ok bool) {
+	m.db.Tamper(func(entries map[string]store.Entry, _ *store.Revision) {
+		var e store.Entry
+		if e, ok = entries[key]; !ok {
+			return
+		}
+		if e.Value = f(slices.Clone(e.Value)); e.Value == nil {
+			delete(entries, key)
+			return
+		}
+		entries[key] = e
+	})
+	return ok
 }
 
 // Write writes key, whatever the switches say.
-func (m *MemStore) Write(key string, value []byte) store.Revision {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	m.Rev++
-	m.Entries[key] = store.Entry{Key: key, Value: value, Version: m.Rev}
-	return m.Rev
+func (m *MemStore) Write(key string, value []byte) (at store.Revision) {
+	m.db.Tamper(func(entries map[string]store.Entry, revision *store.Revision) {
+		*revision++
+		at = *revision
+		entries[key] = store.Entry{Key: key, Value: value, Version: at}
+	})
+	return at
+}
+
+// Lifter raises the revision, whatever the switches say.
+func (m *MemStore) Lifter() store.Lifter { return m.handle.(store.Lifter) }
+
+// Revision is that of the last write.
+func (m *MemStore) Revision() (at store.Revision) {
+	m.db.Tamper(func(_ map[string]store.Entry, revision *store.Revision) { at = *revision })
+	return at
 }
 
 // ForgetLost has all answers heard again.
@@ -261,29 +277,27 @@ func (m *MemStore) ForgetLost() {
 
 // Remove deletes an entry, as somebody does who has the database.
 func (m *MemStore) Remove(key string) {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	m.Rev++
-	delete(m.Entries, key)
+	m.db.Tamper(func(entries map[string]store.Entry, revision *store.Revision) {
+		*revision++
+		delete(entries, key)
+	})
 }
 
 // Version is that of a key; 0: it is absent.
-func (m *MemStore) Version(key string) store.Revision {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	return m.Entries[key].Version
+func (m *MemStore) Version(key string) (at store.Revision) {
+	m.db.Tamper(func(entries map[string]store.Entry, _ *store.Revision) { at = entries[key].Version })
+	return at
 }
 
 // Keys are all below a prefix, sorted.
-func (m *MemStore) Keys(prefix string) []string {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	var out []string
-	for k := range m.Entries {
-		if strings.HasPrefix(k, prefix) {
-			out = append(out, k)
+func (m *MemStore) Keys(prefix string) (out []string) {
+	m.db.Tamper(func(entries map[string]store.Entry, _ *store.Revision) {
+		for key := range entries {
+			if strings.HasPrefix(key, prefix) {
+				out = append(out, key)
+			}
 		}
-	}
+	})
 	slices.Sort(out)
 	return out
 }
@@ -293,13 +307,11 @@ func (m *MemStore) Get(ctx context.Context, key string) (store.Entry, error) {
 		return store.Entry{}, err
 	}
 	defer m.Mu.Unlock()
-	e, ok := m.Entries[key]
-	if !ok {
-		return e, store.ErrNotFound
+	e, err := m.handle.Get(ctx, key)
+	if err == nil {
+		m.countLocked(key)
 	}
-	e.Value = slices.Clone(e.Value)
-	m.countLocked(key)
-	return e, nil
+	return e, err
 }
 
 func (m *MemStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision,
@@ -315,16 +327,11 @@ func (m *MemStore) List(ctx context.Context, prefix string) (store.Listing, erro
 	if m.unread != "" && prefix == m.unread {
 		return store.Listing{}, ErrDown
 	}
-	l := store.Listing{Revision: m.Rev}
-	for k, e := range m.Entries {
-		if strings.HasPrefix(k, prefix) {
-			e.Value = slices.Clone(e.Value)
-			m.countLocked(k)
-			l.Entries = append(l.Entries, e)
-		}
+	l, err := m.handle.List(ctx, prefix)
+	for _, e := range l.Entries {
+		m.countLocked(e.Key)
 	}
-	slices.SortFunc(l.Entries, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) })
-	return l, nil
+	return l, err
 }
 
 func (m *MemStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
@@ -359,32 +366,18 @@ func (m *MemStore) commit(ctx context.Context, tx store.Tx) (rev store.Revision,
 	if how == LostDropped || how == LostForGoodN {
 		return 0, nil, store.ErrUnknownOutcome
 	}
-	if rev, ok := m.done[tx.ID]; ok && tx.ID != "" {
-		if rev == 0 {
-			return 0, nil, store.ErrVoided
+	known := m.db.Applied(tx.ID)
+	if m.refuses != nil && !known {
+		if err := tx.Conflict(func(key string) (store.Revision, error) { return m.Version(key), nil }); err != nil {
+			return 0, nil, err
 		}
-		return rev, nil, nil
-	}
-	if err := tx.Conflict(func(key string) (store.Revision, error) { return m.Entries[key].Version, nil }); err != nil {
-		return 0, nil, err
-	}
-	if m.refuses != nil {
 		return 0, m.onFull, m.refuses
 	}
-	m.Rev++
-	for _, w := range tx.Put {
-		m.Entries[w.Key] = store.Entry{Key: w.Key, Value: slices.Clone(w.Value), Version: m.Rev}
-	}
-	for _, k := range tx.Delete {
-		delete(m.Entries, k)
-	}
-	if tx.ID != "" {
-		m.done[tx.ID] = m.Rev
-	}
-	if how == LostApplied || how == LostForGood {
+	rev, err = m.handle.Commit(ctx, tx)
+	if err == nil && !known && (how == LostApplied || how == LostForGood) {
 		return 0, nil, store.ErrUnknownOutcome
 	}
-	return m.Rev, nil, nil
+	return rev, nil, err
 }
 
 func (m *MemStore) Outcome(ctx context.Context, id string) (store.Revision, error) {
@@ -396,15 +389,10 @@ func (m *MemStore) Outcome(ctx context.Context, id string) (store.Revision, erro
 		m.lost = m.lost[1:] // stands for a question that is lost too
 		return 0, errors.New("no answer")
 	}
-	rev, ok := m.done[id]
-	if !ok && m.refuses != nil {
+	if m.refuses != nil && !m.db.Applied(id) {
 		return 0, m.refuses // that it never will be has to be written
 	}
-	if !ok || rev == 0 {
-		m.done[id] = 0
-		return 0, store.ErrNotFound
-	}
-	return rev, nil
+	return m.handle.Outcome(ctx, id)
 }
 
 func (m *MemStore) Watch(ctx context.Context, _ string) iter.Seq2[store.Entry, error] {

@@ -391,9 +391,7 @@ func TestConfigAltered(t *testing.T) {
 			d.Store.Alter(record("qos", "gold"), func([]byte) []byte { return other })
 		},
 		"a record is back": func(d *coordinatortest.Desk, before map[string]store.Entry) {
-			d.Store.Mu.Lock()
-			defer d.Store.Mu.Unlock()
-			d.Store.Entries[record("qos", "old")] = before[record("qos", "old")]
+			d.Store.Put(before[record("qos", "old")])
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

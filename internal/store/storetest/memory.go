@@ -92,6 +92,20 @@ func (m *Memory) GoBack(d Dump) {
 	clear(m.waiters)
 }
 
+// Tamper calls f with what the database holds, by key, and its revision, to be changed as by somebody who has the files.
+func (m *Memory) Tamper(f func(entries map[string]store.Entry, revision *store.Revision)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(m.entries, &m.revision)
+}
+
+// Applied reports whether a transaction with this ID was.
+func (m *Memory) Applied(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.outcomes[id].revision != 0
+}
+
 type memoryHandle struct {
 	m      *Memory
 	once   sync.Once
@@ -168,11 +182,12 @@ func (h *memoryHandle) List(ctx context.Context, prefix string) (store.Listing, 
 	}
 	defer h.end()
 	l := store.Listing{Revision: h.m.revision}
-	for _, key := range slices.Sorted(maps.Keys(h.m.entries)) {
+	for key, e := range h.m.entries {
 		if strings.HasPrefix(key, prefix) {
-			l.Entries = append(l.Entries, copyEntry(h.m.entries[key]))
+			l.Entries = append(l.Entries, copyEntry(e))
 		}
 	}
+	slices.SortFunc(l.Entries, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) })
 	return l, nil
 }
 
