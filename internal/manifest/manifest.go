@@ -223,7 +223,7 @@ func Parse(data []byte) (*Manifest, error) {
 		return nil, err
 	}
 	if m.findings != nil {
-		return nil, &InvalidError{Problems: m.findings}
+		return nil, invalid(m.findings)
 	}
 	return m, nil
 }

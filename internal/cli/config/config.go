@@ -27,7 +27,6 @@ import (
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
-	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
@@ -371,7 +370,7 @@ func recordProblem(file string, p *desired.Problem) string {
 	}
 	where := p.Problem
 	where.Field = about
-	return manifestpkg.ProblemLine(file, (*manifest.Problem)(&where))
+	return manifestpkg.ProblemLine(file, &where)
 }
 
 // placed adds to a coordinator's refusal where the record and the field stand that
