@@ -3,8 +3,6 @@ package examples_test
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -16,11 +14,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	folder "github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/member"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -28,26 +25,9 @@ var quiet = slog.New(slog.DiscardHandler)
 // joined has an agent join and run until the test ends, and returns its folder.
 func joined(t *testing.T, f *coordinatortest.Fleet, name string) string {
 	t.Helper()
-	dir := t.TempDir()
-	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: dir, Log: quiet,
-		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := agent.Open(t.Context(), agent.Config{DataDir: dir, Log: quiet, Release: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
-	return dir
+	m := member.Join(t, f, "pool", name)
+	m.Start()
+	return m.Dir
 }
 
 // program is an example that runs until the test ends.

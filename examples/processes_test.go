@@ -1,9 +1,7 @@
 package examples_test
 
 import (
-	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -14,8 +12,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/test/member"
 )
 
 // built builds an example, which is as short as is promised and reads no PEM.
@@ -91,36 +89,17 @@ func TestWorkloadProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	sockets := make(map[string]string)
-	var stops []func()
+	var members []*member.Member
 	for node, workload := range map[string]string{"node-a": "billing", "node-b": "ledger"} {
-		dir := t.TempDir()
 		short, err := os.MkdirTemp("", "w") // the path of a socket is short
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.RemoveAll(short) })
 		sockets[workload] = "unix://" + filepath.Join(short, "s")
-		_, err = enroll.Join(t.Context(), enroll.JoinConfig{DataDir: dir, Log: quiet,
-			Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "runners", Name: node}))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := agent.Open(t.Context(), agent.Config{DataDir: dir, Log: quiet, Release: "test",
-			Sockets: agent.Sockets{Workloads: filepath.Join(short, "s")}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- a.Run(ctx) }()
-		stops = append(stops, func() {
-			stop()
-			err := <-ended
-			if ended <- err; err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		})
-		t.Cleanup(stops[len(stops)-1])
+		m := member.Join(t, f, "runners", node)
+		m.Start(func(c *agent.Config) { c.Sockets.Workloads = filepath.Join(short, "s") })
+		members = append(members, m)
 		_, err = fealtyv1.NewConfigServiceClient(f.LocalConn()).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{
 			Records: [][]byte{fmt.Appendf(nil, "kind: service\nname: %s\ntype: process\nmembers: [data/%s]\n"+
 				"workload: {uid: %d}\n", workload, node, os.Getuid())}})
@@ -136,8 +115,8 @@ func TestWorkloadProgram(t *testing.T) {
 	as("ledger", address, client).say(t, "IdentityMismatch")
 	asking := as("ledger", address, server)
 	asking.say(t, "SERVING <nil>")
-	for _, stop := range stops {
-		stop()
+	for _, m := range members {
+		m.Stop()
 	}
 	for range 2 {
 		asking.say(t, "SERVING <nil>")

@@ -25,11 +25,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/node/enroll"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/platform/durable"
@@ -37,35 +35,31 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/member"
 	"github.com/fealty-io/fealty/test/wait"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// member is a real agent of a real coordinator, and its folder as a program sees it.
-type member struct {
+// agentFolder is a real agent of a real coordinator, and its folder as a program sees it.
+type agentFolder struct {
+	*member.Member
 	*node.Node
-	f    *coordinatortest.Fleet
-	dir  string
-	stop func() // of the agent; may be called again
+	f *coordinatortest.Fleet
 }
 
-func join(t testing.TB, f *coordinatortest.Fleet, name string) *member {
+func join(t testing.TB, f *coordinatortest.Fleet, name string) *agentFolder {
 	t.Helper()
 	return joinUnder(t, f, "pool", name)
 }
 
 // joinUnder is join under an entry of the manifest.
-func joinUnder(t testing.TB, f *coordinatortest.Fleet, entry, name string) *member {
+func joinUnder(t testing.TB, f *coordinatortest.Fleet, entry, name string) *agentFolder {
 	t.Helper()
-	m := &member{f: f, dir: t.TempDir()}
-	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: m.dir, Log: quiet, Now: f.Clock,
-		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: entry, Name: name}))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.run(t)
-	if m.Node, err = node.Open(m.dir, node.Options{Now: f.Clock, Log: quiet}); err != nil {
+	m := &agentFolder{Member: member.Join(t, f, entry, name), f: f}
+	m.Start()
+	var err error
+	if m.Node, err = node.Open(m.Dir, node.Options{Now: f.Clock, Log: quiet}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -76,31 +70,11 @@ func joinUnder(t testing.TB, f *coordinatortest.Fleet, entry, name string) *memb
 	return m
 }
 
-// run runs the agent until the test ends, or stop.
-func (m *member) run(t testing.TB) {
-	t.Helper()
-	a, err := agent.Open(t.Context(), agent.Config{DataDir: m.dir, Log: quiet, Now: m.f.Clock, Release: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	m.stop = func() {
-		stop()
-		err := <-ended
-		if ended <- err; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(m.stop)
-}
-
 // renew has the agent renew, and returns once the program follows.
-func (m *member) renew(t *testing.T) {
+func (m *agentFolder) renew(t *testing.T) {
 	t.Helper()
 	before := m.material(t)
-	conn, err := mesh.DialLocal(filepath.Join(m.dir, dir.SocketName))
+	conn, err := mesh.DialLocal(filepath.Join(m.Dir, dir.SocketName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +89,7 @@ func (m *member) renew(t *testing.T) {
 	}
 }
 
-func (m *member) material(t *testing.T) *credential.Material {
+func (m *agentFolder) material(t *testing.T) *credential.Material {
 	t.Helper()
 	material, err := m.Source().Current(t.Context())
 	if err != nil {
@@ -124,7 +98,7 @@ func (m *member) material(t *testing.T) *credential.Material {
 	return material
 }
 
-func (m *member) ban(t *testing.T, name string) {
+func (m *agentFolder) ban(t *testing.T, name string) {
 	t.Helper()
 	_, err := fealtyv1.NewMemberServiceClient(m.f.LocalConn()).BanMember(t.Context(),
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "stolen"})
@@ -377,14 +351,14 @@ func TestConfig(t *testing.T) {
 		}
 		switch len(told) {
 		case 1:
-			a.stop()
+			a.Stop()
 		case 2:
 			if err := a.Permit(t.Context(), "start_services"); err == nil {
 				t.Error("permitted without an agent")
 			} else if _, ok := errors.AsType[*node.RefusedError](err); ok {
 				t.Errorf("without an agent: %v", err)
 			}
-			a.run(t)
+			a.Start()
 		}
 		if len(told) == 3 {
 			break
@@ -408,20 +382,20 @@ func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	a, b := join(t, f, "node-a"), join(t, f, "node-b")
-	read := func(m *member) (raw []byte) {
+	read := func(m *agentFolder) (raw []byte) {
 		t.Helper()
 		wait.Until(t, "there is config", func() bool {
 			_, err := m.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 			return err == nil
 		})
-		raw, err := os.ReadFile(filepath.Join(m.dir, "snapshots", "node_runtime.active"))
+		raw, err := os.ReadFile(filepath.Join(m.Dir, "snapshots", "node_runtime.active"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return raw
 	}
 	own, foreign := read(a), read(b)
-	a.stop()
+	a.Stop()
 	f.Stop()
 	v, err := a.Verify(own)
 	if err != nil || v.Header().ScopeType != snapshot.ScopeNodeRuntime {
@@ -442,7 +416,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	for _, marks := range []string{"marks.a", "marks.b"} {
-		if err := os.WriteFile(filepath.Join(a.dir, marks), []byte("damaged"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(a.Dir, marks), []byte("damaged"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -468,14 +442,14 @@ func TestErrorsNameNoOptions(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	a := join(t, f, "node-a")
-	a.stop()
-	anchor := filepath.Join(a.dir, dir.AnchorName)
+	a.Stop()
+	anchor := filepath.Join(a.Dir, dir.AnchorName)
 	option := regexp.MustCompile(`(?:^|\s)--?[a-z]`)
 	for _, step := range []struct {
 		name, says string
 		spoil      func() error
 	}{
-		{"a folder that others can read", "chmod", func() error { return os.Chmod(filepath.Join(a.dir, dir.SVIDName), 0o644) }},
+		{"a folder that others can read", "chmod", func() error { return os.Chmod(filepath.Join(a.Dir, dir.SVIDName), 0o644) }},
 		{"a damaged anchor", "fealty explain FE-N102 says what to do", func() error { return os.WriteFile(anchor, []byte("{"), 0o600) }},
 		{"no identity", "fealty explain FE-N101 says what to do", func() error { return os.RemoveAll(filepath.Dir(anchor)) }},
 	} {
@@ -483,7 +457,7 @@ func TestErrorsNameNoOptions(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Look()
-		n, err := node.Open(a.dir, node.Options{Now: f.Clock, Log: quiet})
+		n, err := node.Open(a.Dir, node.Options{Now: f.Clock, Log: quiet})
 		if err == nil {
 			n.Close()
 			t.Fatalf("%s: opened", step.name)
@@ -519,15 +493,15 @@ func TestTrustDoesNotGoBack(t *testing.T) {
 		_, err := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 		return err == nil
 	})
-	a.stop()
-	runtime, err := os.ReadFile(filepath.Join(a.dir, "snapshots", "node_runtime.active"))
+	a.Stop()
+	runtime, err := os.ReadFile(filepath.Join(a.Dir, "snapshots", "node_runtime.active"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Verify(runtime); err != nil {
 		t.Fatal(err)
 	}
-	active := filepath.Join(a.dir, "snapshots", "trust_bundle.active")
+	active := filepath.Join(a.Dir, "snapshots", "trust_bundle.active")
 	if err := os.Truncate(active, 100); err != nil {
 		t.Fatal(err)
 	}
@@ -571,9 +545,9 @@ func TestClosed(t *testing.T) {
 
 // emergency puts a statement of the signers into the folder, which bans a member and takes the config
 // keys of the bundle in force away. The agent does not run.
-func (m *member) emergency(t *testing.T, banned identity.ID) {
+func (m *agentFolder) emergency(t *testing.T, banned identity.ID) {
 	t.Helper()
-	out, err := state.ReadTrustView(durable.OS(), m.dir, m.f.Clock())
+	out, err := state.ReadTrustView(durable.OS(), m.Dir, m.f.Clock())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -598,7 +572,7 @@ func (m *member) emergency(t *testing.T, banned identity.ID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (&state.Store{FS: durable.OS(), Dir: m.dir}).WriteEmergencies([][]byte{raw}); err != nil {
+	if err := (&state.Store{FS: durable.OS(), Dir: m.Dir}).WriteEmergencies([][]byte{raw}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -613,8 +587,8 @@ func TestEmergency(t *testing.T) {
 		_, err := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
 		return err == nil
 	})
-	a.stop()
-	signed, err := os.ReadFile(filepath.Join(a.dir, "snapshots", "node_runtime.active"))
+	a.Stop()
+	signed, err := os.ReadFile(filepath.Join(a.Dir, "snapshots", "node_runtime.active"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func (n *named) called() int {
 }
 
 // peerServer runs a server that is m until the test ends.
-func peerServer(t *testing.T, m *member) (addr string, n *named) {
+func peerServer(t *testing.T, m *agentFolder) (addr string, n *named) {
 	t.Helper()
 	server, err := m.NewServer()
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 // permits is a member of a fleet with a policy of degraded mode, which has its config, and is asked
 // what it permits.
 type permits struct {
-	*member
+	*agentFolder
 	t *testing.T
 }
 
@@ -63,7 +63,7 @@ func (p permits) refuses(when string, action guard.Action, code errcode.Code, re
 // begin starts the agent again, and returns once it answers.
 func (p permits) begin() {
 	p.t.Helper()
-	p.run(p.t)
+	p.Start()
 	wait.Until(p.t, "the agent answers", func() bool {
 		err := p.Permit(p.t.Context(), node.ReconnectPeers)
 		_, ok := errors.AsType[*node.RefusedError](err)
@@ -119,7 +119,7 @@ func TestPermitRefuses(t *testing.T) {
 		t.Parallel()
 		a := permitsUnder(t, "{max: 3h}")
 		a.f.Stop()
-		a.stop()
+		a.Stop()
 		a.emergency(t, a.ID())
 		a.begin()
 		a.refuses("banned", guard.ContinueServices, errcode.ActionBoundOver, guard.Withdrawn)
@@ -129,8 +129,8 @@ func TestPermitRefuses(t *testing.T) {
 		t.Parallel()
 		a := permitsUnder(t, "{max: 3h}")
 		a.f.Stop()
-		a.stop()
-		if err := os.Remove(filepath.Join(a.dir, "snapshots", "trust_bundle.active")); err != nil {
+		a.Stop()
+		if err := os.Remove(filepath.Join(a.Dir, "snapshots", "trust_bundle.active")); err != nil {
 			t.Fatal(err)
 		}
 		a.begin()
@@ -155,7 +155,7 @@ func reasonOf(t *testing.T, err error) mesh.Reason {
 
 // rawly connects with a member's certificate, and looks at nobody else's. The error is that of the
 // first byte after the handshake, which is where a server says what it thinks of a client.
-func rawly(t *testing.T, address string, m *member, protocols ...string) error {
+func rawly(t *testing.T, address string, m *agentFolder, protocols ...string) error {
 	t.Helper()
 	own := tls.Certificate{PrivateKey: m.material(t).Key()}
 	for _, c := range m.material(t).Chain() {
@@ -233,7 +233,7 @@ func TestServerRefuses(t *testing.T) {
 	}
 
 	end := b.material(t).NotAfter()
-	b.stop()
+	b.Stop()
 	f.Advance(40 * time.Minute)
 	a.renew(t)
 	f.Advance(end.Sub(f.Clock()) + time.Minute)

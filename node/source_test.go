@@ -25,12 +25,12 @@ func TestNodeIsASource(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	m := join(t, f, "node-a")
-	conn, err := mesh.DialLocal(filepath.Join(m.dir, dir.SocketName))
+	conn, err := mesh.DialLocal(filepath.Join(m.Dir, dir.SocketName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	svid := filepath.Join(m.dir, filepath.FromSlash(dir.SVIDName))
+	svid := filepath.Join(m.Dir, filepath.FromSlash(dir.SVIDName))
 	renew := func(t testing.TB) {
 		wait.Until(t, "the agent renews", func() bool {
 			_, err := fealtyv1.NewNodeServiceClient(conn).RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
@@ -40,7 +40,7 @@ func TestNodeIsASource(t *testing.T) {
 	pkitest.Run(t, func(t *testing.T) *pkitest.Subject {
 		renew(t) // after what the case before left
 		log := new(logs.Text)
-		n, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: log.Logger(slog.LevelInfo)})
+		n, err := node.Open(m.Dir, node.Options{Now: f.Clock, Log: log.Logger(slog.LevelInfo)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestNodeIsASource(t *testing.T) {
 			Source: n.Source(), Failure: n.Failure, Log: log.String, Stop: func() { looks = false; n.Close() },
 			Rotate: func(t testing.TB) *x509.Certificate {
 				renew(t)
-				other, err := node.Open(m.dir, node.Options{Now: f.Clock, Log: quiet}) // that starts now
+				other, err := node.Open(m.Dir, node.Options{Now: f.Clock, Log: quiet}) // that starts now
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -46,7 +46,7 @@ func exampleMembers(names ...string) (folders []string, end func()) {
 			_, err := m.Snapshot(tb.Context(), snapshot.ScopeNodeRuntime)
 			return err == nil
 		})
-		folders = append(folders, m.dir)
+		folders = append(folders, m.Dir)
 	}
 	return folders, func() {
 		for _, end := range slices.Backward(tb.ends) {

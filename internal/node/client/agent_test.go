@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -19,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/node/dir"
-	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/test/member"
 	"github.com/fealty-io/fealty/test/wait"
 )
 
@@ -28,27 +27,11 @@ var quiet = slog.New(slog.DiscardHandler)
 // joined has a real agent join a real coordinator, and run until the test ends.
 func joined(t *testing.T, f *coordinatortest.Fleet, name string) (folder string) {
 	t.Helper()
-	folder = t.TempDir()
-	_, err := enroll.Join(t.Context(), enroll.JoinConfig{DataDir: folder, Log: quiet, Now: f.Clock,
-		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, Log: quiet, Now: f.Clock, Release: "test",
-		Socket: filepath.Join(folder, "a.sock"), Sockets: agent.Sockets{Config: filepath.Join(folder, "c.sock")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+	m := member.Join(t, f, "pool", name)
+	m.Start(func(c *agent.Config) {
+		c.Socket, c.Sockets.Config = filepath.Join(m.Dir, "a.sock"), filepath.Join(m.Dir, "c.sock")
 	})
-	return folder
+	return m.Dir
 }
 
 // A program beside an agent is the agent's member to a coordinator, believes what it believes,

@@ -28,9 +28,9 @@ func BenchmarkFirstSVID(b *testing.B) {
 		m := enrolled(b, f, fmt.Sprintf("node-%d", n))
 		n++
 		first = append(first, m.untilCertified())
-		m.stop()
+		m.Stop()
 		again = append(again, m.untilCertified())
-		m.stop()
+		m.Stop()
 	}
 	for name, took := range map[string][]time.Duration{"first": first, "restarted": again} {
 		slices.Sort(took)
@@ -49,7 +49,7 @@ func executable(tb testing.TB) string {
 }
 
 // untilCertified starts the agent, and returns how long it took until this process had a certificate.
-func (m *member) untilCertified() time.Duration {
+func (m *machine) untilCertified() time.Duration {
 	m.t.Helper()
 	soon := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}
 	conn, err := grpc.NewClient("unix://"+m.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),

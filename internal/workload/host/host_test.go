@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/node/enroll"
+	"github.com/fealty-io/fealty/test/member"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -84,15 +84,14 @@ func fleet(t testing.TB) *coordinatortest.Fleet {
 	return f
 }
 
-// member is a node that joined a fleet, with its agent.
-type member struct {
+// machine is a member of a fleet whose agent serves workloads.
+type machine struct {
+	*member.Member
 	t      testing.TB
-	dir    string
 	socket string
-	stop   func()
 }
 
-func joined(t testing.TB, f *coordinatortest.Fleet, name string) *member {
+func joined(t testing.TB, f *coordinatortest.Fleet, name string) *machine {
 	t.Helper()
 	m := enrolled(t, f, name)
 	m.start()
@@ -100,45 +99,24 @@ func joined(t testing.TB, f *coordinatortest.Fleet, name string) *member {
 }
 
 // enrolled is a node that joined, and whose agent was never started.
-func enrolled(t testing.TB, f *coordinatortest.Fleet, name string) *member {
+func enrolled(t testing.TB, f *coordinatortest.Fleet, name string) *machine {
 	t.Helper()
-	m := &member{t: t, dir: t.TempDir()}
 	// The path of a socket is short.
 	short, err := os.MkdirTemp("", "w")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(short) })
-	m.socket = filepath.Join(short, "s")
-	_, err = enroll.Join(t.Context(), enroll.JoinConfig{DataDir: m.dir, Log: quiet,
-		Proof: enroll.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "runners", Name: name}))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return &machine{Member: member.Join(t, f, "runners", name), t: t, socket: filepath.Join(short, "s")}
 }
 
-func (m *member) start() {
+func (m *machine) start() {
 	m.t.Helper()
-	a, err := agent.Open(m.t.Context(), agent.Config{DataDir: m.dir, Sockets: agent.Sockets{Workloads: m.socket}, Log: logger(m.t), Release: "test"})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	m.stop = func() {
-		stop()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			m.t.Error(err)
-		}
-		m.stop = func() {}
-	}
-	m.t.Cleanup(func() { m.stop() })
+	m.Start(func(c *agent.Config) { c.Sockets.Workloads, c.Log, c.Now = m.socket, logger(m.t), nil })
 }
 
 // serves returns once the socket does.
-func (m *member) serves() {
+func (m *machine) serves() {
 	m.t.Helper()
 	for {
 		conn, err := net.Dial("unix", m.socket)
@@ -155,7 +133,7 @@ func (m *member) serves() {
 }
 
 // program starts a workload, and returns what it prints, line by line.
-func (m *member) program() *lines {
+func (m *machine) program() *lines {
 	m.t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "FEALTY_TEST_WORKLOAD="+m.socket)
@@ -271,9 +249,9 @@ func TestRestartedAgentServesFromDisk(t *testing.T) {
 	m := joined(t, f, "node-a")
 	put(t, f, service("billing", fmt.Sprintf("workload: {uid: %d}\n", os.Getuid())))
 	first := m.program().until("svid")
-	kept, err := filepath.Glob(filepath.Join(m.dir, "workloads", "*.pem"))
+	kept, err := filepath.Glob(filepath.Join(m.Dir, "workloads", "*.pem"))
 	for end := time.Now().Add(time.Minute); len(kept) == 0 && time.Now().Before(end); {
-		kept, err = filepath.Glob(filepath.Join(m.dir, "workloads", "*.pem"))
+		kept, err = filepath.Glob(filepath.Join(m.Dir, "workloads", "*.pem"))
 	}
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("on disk: %v, %v", kept, err)
@@ -281,7 +259,7 @@ func TestRestartedAgentServesFromDisk(t *testing.T) {
 	if info, err := os.Stat(kept[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	m.stop()
+	m.Stop()
 	f.Stop()
 	m.start()
 	if again := m.program().until("svid"); again != first {
@@ -306,7 +284,7 @@ func TestTokens(t *testing.T) {
 	put(t, f, service("billing", fmt.Sprintf("workload: {id: billing/api, uid: %d}\n", os.Getuid())))
 	a.program().until("svid")
 	b.program().until("svid")
-	connect := func(m *member) *workloadapi.Client {
+	connect := func(m *machine) *workloadapi.Client {
 		client, err := workloadapi.New(t.Context(), workloadapi.WithAddr("unix://"+m.socket))
 		if err != nil {
 			t.Fatal(err)
@@ -359,7 +337,7 @@ func TestTokens(t *testing.T) {
 	if again, err := of.FetchJWTSVID(t.Context(), jwtsvid.Params{Audience: "ledger"}); err != nil || again.Marshal() != svid.Marshal() {
 		t.Errorf("in an outage: %v", err)
 	}
-	b.stop()
+	b.Stop()
 	b.start()
 	b.program().until("svid") // it serves again
 	if got, err := connect(b).ValidateJWTSVID(t.Context(), svid.Marshal(), "ledger"); err != nil || got.ID.String() != id {

@@ -76,7 +76,7 @@ func TestSourceOfAnAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed := client.Changed()
-	a.stop()
+	a.Stop()
 	reason := func() credential.Reason {
 		e, _ := errors.AsType[*credential.MaterialError](client.Failure())
 		if e == nil {
@@ -86,7 +86,7 @@ func TestSourceOfAnAgent(t *testing.T) {
 	}
 	wait.Until(t, "the source says that the agent is away", func() bool { return reason() == credential.Unreadable })
 	speak()
-	kept, err := filepath.Glob(filepath.Join(a.dir, "workloads", "*.pem"))
+	kept, err := filepath.Glob(filepath.Join(a.Dir, "workloads", "*.pem"))
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("on disk: %v, %v", kept, err)
 	}
@@ -152,7 +152,7 @@ func TestWorkloadAPIIsASource(t *testing.T) {
 		gone := func(t testing.TB) {
 			put(t, f, nobodys)
 			wait.Until(t, "the process is another", func() bool { return leaf(t) == nil })
-			kept, err := filepath.Glob(filepath.Join(m.dir, "workloads", "*.pem"))
+			kept, err := filepath.Glob(filepath.Join(m.Dir, "workloads", "*.pem"))
 			for _, file := range kept { // it may not be swept yet
 				err = errors.Join(err, os.RemoveAll(file))
 			}
