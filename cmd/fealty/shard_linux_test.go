@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
-	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/wait"
 )
@@ -339,7 +339,7 @@ func TestZombieShard(t *testing.T) {
 		t.Errorf("the provider does not count it: %s", metrics)
 	}
 	fenced := 0
-	for said, err := range journal.Replay(journal.Export(durable.OS(), filepath.Join(a.dir, "first.data", "journal"))) {
+	for said, err := range execute.Replay(execute.Export(durable.OS(), filepath.Join(a.dir, "first.data", "journal"))) {
 		if err != nil {
 			t.Fatal(err)
 		}

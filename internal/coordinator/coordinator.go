@@ -47,7 +47,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
 	"github.com/fealty-io/fealty/internal/platform/logging"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
@@ -247,11 +246,11 @@ type Coordinator struct {
 	verdicts    verdicts             // since when the cluster is as it is
 	serving     atomic.Bool
 	guard       *mesh.Guard
-	limiter     *flowcontrol.Sources
+	limiter     *ratelimit.Sources
 	noise       ratelimit.NoiseSampler // of connections that come to nothing
 	refusals    *ratelimit.LogSampler  // of the other log lines that strangers can cause
 	failures    *ratelimit.LogSampler  // of failures and clone alarms, which strangers must not drown
-	readers     *flowcontrol.Readers
+	readers     *ratelimit.Readers
 	lock        io.Closer     // of the data directory
 	stopping    chan struct{} // closed when Run's context ended
 	alive       []func()      // each returns once locks that calls of one part take were free
@@ -391,7 +390,7 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 		cfg: cfg, log: cfg.Log, now: cfg.Machine.Now, fs: cfg.Machine.FS,
 		startedAt: cfg.Machine.Now(), elapsed: cfg.Machine.Elapsed,
 		registry: cfg.Monitoring.Registry,
-		readers:  new(flowcontrol.Readers),
+		readers:  new(ratelimit.Readers),
 		limiter:  cfg.Rates.perSource(),
 		refusals: ratelimit.NewLogSampler(),
 		failures: ratelimit.NewLogSampler(),

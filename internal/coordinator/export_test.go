@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/clock"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -50,7 +49,7 @@ func Assemble(cfg Config, key ed25519.PrivateKey, source *credential.Issued) (*C
 
 // ReadRequest reads the one request of a stream, and returns once nothing is left running.
 func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
-	c := &Coordinator{readers: new(flowcontrol.Readers)}
+	c := &Coordinator{readers: new(ratelimit.Readers)}
 	err := oneRequest{s, c}.RecvMsg(into)
 	settle()
 	c.readers.Wait()
@@ -127,7 +126,7 @@ func (x *Coordinator) Now() func() time.Time { return x.now }
 
 func (x *Coordinator) SelfChecked() *clock.Last { return &x.selfChecked }
 
-func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
+func (x *Coordinator) Readers() *ratelimit.Readers { return x.readers }
 
 func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
 

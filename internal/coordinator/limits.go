@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Bounds on a connection and its calls.
@@ -16,7 +16,7 @@ const (
 	maxStreams = 64
 	// maxStrangerStreams bounds those on one without a certificate, and
 	// maxStrangerBytes a message on it; a larger request comes in parts, see
-	// [flowcontrol.ReceiveParts]. strangerWindow is what may be under way to such a call,
+	// [ratelimit.ReceiveParts]. strangerWindow is what may be under way to such a call,
 	// and to all those of a connection, before anybody reads: the least that HTTP/2 knows
 	// of.
 	maxStrangerStreams = 8
@@ -66,9 +66,9 @@ func (r Rates) withDefaults() Rates {
 }
 
 // perSource limits joins, and other calls of strangers, by source and overall.
-func (r Rates) perSource() *flowcontrol.Sources {
+func (r Rates) perSource() *ratelimit.Sources {
 	r = r.withDefaults()
-	return flowcontrol.NewSources(r.PerSource, r.SourceBurst, r.Overall, r.OverallBurst)
+	return ratelimit.NewSources(r.PerSource, r.SourceBurst, r.Overall, r.OverallBurst)
 }
 
 // maxMembers bounds the members whose rate is remembered.
@@ -82,13 +82,13 @@ const (
 
 // perPoller limits what each member asks about its domains: it does so every other second, and
 // once more when it let go of one. It may do so more often than it renews.
-func (r Rates) perPoller() *flowcontrol.PerKey {
+func (r Rates) perPoller() *ratelimit.PerKey {
 	r = r.withDefaults()
-	return flowcontrol.NewPerKey(max(r.PerMember, pollRate), max(r.MemberBurst, pollBurst), maxMembers)
+	return ratelimit.NewPerKey(max(r.PerMember, pollRate), max(r.MemberBurst, pollBurst), maxMembers)
 }
 
 // perMember limits the renewals and rejoins of each member.
-func (r Rates) perMember() *flowcontrol.PerKey {
+func (r Rates) perMember() *ratelimit.PerKey {
 	r = r.withDefaults()
-	return flowcontrol.NewPerKey(r.PerMember, r.MemberBurst, maxMembers)
+	return ratelimit.NewPerKey(r.PerMember, r.MemberBurst, maxMembers)
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
@@ -66,7 +65,7 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 	c := unopened(t, slog.Default())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	_, err := flowcontrol.Receive(ctx, c.Readers(), func() (any, error) { <-t.Context().Done(); return nil, nil })
+	_, err := ratelimit.Receive(ctx, c.Readers(), func() (any, error) { <-t.Context().Done(); return nil, nil })
 	if got := c.Word(t.Context(), "/method", err); status.Code(got) != codes.DeadlineExceeded {
 		t.Fatalf("told %v", got)
 	}
@@ -75,7 +74,7 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	ctx := metadata.AppendToOutgoingContext(f.Context(), "x", strings.Repeat("x", 2*flowcontrol.MaxHeaderBytes))
+	ctx := metadata.AppendToOutgoingContext(f.Context(), "x", strings.Repeat("x", 2*ratelimit.MaxHeaderBytes))
 	_, err := coordinatortest.NewClients(f.Member("node-a").Conn()).Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err == nil || !strings.Contains(err.Error(), "header list size") {
 		t.Fatalf("%v, want a refusal of the headers", err)

@@ -47,7 +47,7 @@ func TestLogMessages(t *testing.T) {
 		return nil
 	}
 	// Its parts, and what words their panics and failures.
-	for _, dir := range []string{".", "../platform/flowcontrol/panicked.go", "../platform/watch/forever.go"} {
+	for _, dir := range []string{".", "../platform/ratelimit/panicked.go", "../platform/watch/forever.go"} {
 		if err := filepath.WalkDir(dir, look); err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/durable"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
 	"github.com/fealty-io/fealty/internal/store/timeout"
@@ -282,7 +282,7 @@ func (c *Coordinator) wire(o own) error {
 		Faults: cfg.Faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
-	asking := func(each *flowcontrol.PerKey, what string) member.Asking {
+	asking := func(each *ratelimit.PerKey, what string) member.Asking {
 		return member.Asking{Membership: r.Membership, Each: each, What: what}
 	}
 	r.Fencing.Grants = grants.New(grants.Config{Head: r.Head, Bundle: r.Bundle,

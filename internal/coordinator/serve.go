@@ -26,8 +26,8 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/platform/durable"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/localsocket"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
@@ -185,7 +185,7 @@ func Services() []string {
 // differs is how much a call may cost. It fails if one has a method that the table of
 // gate has not (I3).
 func (c *Coordinator) grpcServers(gate *authz.Authorizer) (members, strangers *grpc.Server, err error) {
-	if members, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(flowcontrol.MaxMessageBytes),
+	if members, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(ratelimit.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreams)); err != nil {
 		return nil, nil, err
 	}
@@ -201,7 +201,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		// Unary methods are in no chain: admitFirst applies the same three.
 		grpc.StreamInterceptor(c.streamInterceptor(gate)),
 		grpc.UnknownServiceHandler(gate.UnknownService),
-		grpc.MaxHeaderListSize(flowcontrol.MaxHeaderBytes),
+		grpc.MaxHeaderListSize(ratelimit.MaxHeaderBytes),
 		grpc.WaitForHandlers(true),
 		// Small buffers: most connections are agents' that say little.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),
@@ -319,7 +319,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo,
 			resp, err := handler(authority.Granted(ctx), func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
-				_, err := flowcontrol.Receive(reading, a.c.readers,
+				_, err := ratelimit.Receive(reading, a.c.readers,
 					func() (any, error) { return nil, stream.RecvMsg(req) })
 				return err
 			})
@@ -368,7 +368,7 @@ func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnarySe
 	handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = flowcontrol.Panicked(ctx, c.log, info.FullMethod, p)
+			err = ratelimit.Panicked(ctx, c.log, info.FullMethod, p)
 		}
 		err = c.word(ctx, info.FullMethod, err)
 	}()
@@ -379,7 +379,7 @@ func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.S
 	handler grpc.StreamHandler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = flowcontrol.Panicked(stream.Context(), c.log, info.FullMethod, p)
+			err = ratelimit.Panicked(stream.Context(), c.log, info.FullMethod, p)
 		}
 		err = c.word(stream.Context(), info.FullMethod, err)
 	}()

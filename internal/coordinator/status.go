@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -267,7 +267,7 @@ func operatorRootFindings(s *authority.State, now time.Time) []*fealtyv1.Finding
 	if last == nil || last.NotAfter.Sub(now) >= rootsLow {
 		return nil
 	}
-	fields := []any{"root", flowcontrol.Clip(last.Subject.String(), flowcontrol.MaxShownBytes), "at",
+	fields := []any{"root", ratelimit.Clip(last.Subject.String(), ratelimit.MaxShownBytes), "at",
 		last.NotAfter.UTC().Format(time.RFC3339)}
 	if now.After(last.NotAfter) {
 		return []*fealtyv1.Finding{finding.NewCritical(errcode.OperatorRootsEnd, append(fields, "ends", "has ended")...)}

@@ -12,10 +12,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -25,34 +22,34 @@ type provider struct {
 	gate *fence.Gate
 
 	mu       sync.Mutex
-	machines map[string]inventory.Machine
+	machines map[string]scheduler.Machine
 	changed  map[string]int // revision of the last change
 	revision int
 	asked    []string // "drain m1", in their order
 	lists    []string // the revisions that were asked for
 	// These go wrong.
-	listing   func(inventory.Listing) (inventory.Listing, error)
+	listing   func(scheduler.Listing) (scheduler.Listing, error)
 	answering func(call string, o execute.Order) error // instead of doing it
 	lost      func(call string, o execute.Order) error // after doing it
 }
 
 func newProvider() *provider {
 	ledger := fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true})
-	return &provider{gate: fence.NewGate(fence.InMemory(ledger), 0), machines: make(map[string]inventory.Machine),
+	return &provider{gate: fence.NewGate(fence.InMemory(ledger), 0), machines: make(map[string]scheduler.Machine),
 		changed: make(map[string]int)}
 }
 
 // with adds n machines of profile small in a state, and returns the provider.
-func (p *provider) with(n int, state inventory.State, tenant string, priority int32) *provider {
+func (p *provider) with(n int, state scheduler.State, tenant string, priority int32) *provider {
 	for range n {
 		id := fmt.Sprint("m", len(p.machines))
-		p.set(inventory.Machine{Key: inventory.Key{ID: id}, Profile: "small", State: state, Tenant: tenant,
+		p.set(scheduler.Machine{MachineKey: scheduler.MachineKey{ID: id}, Profile: "small", State: state, Tenant: tenant,
 			Priority: priority, Price: 1})
 	}
 	return p
 }
 
-func (p *provider) set(m inventory.Machine) {
+func (p *provider) set(m scheduler.Machine) {
 	p.revision++
 	p.machines[m.ID], p.changed[m.ID] = m, p.revision
 }
@@ -64,14 +61,14 @@ func (p *provider) tick() {
 	for _, id := range slices.Sorted(maps.Keys(p.machines)) {
 		m := p.machines[id]
 		switch m.State {
-		case inventory.Creating:
-			m.State = inventory.Idle
-		case inventory.Configuring:
-			m.State = inventory.Configured
-		case inventory.Draining:
-			m.State, m.Tenant, m.Priority = inventory.Idle, "", 0
-		case inventory.Deleting:
-			m.State = inventory.Speculative
+		case scheduler.Creating:
+			m.State = scheduler.Idle
+		case scheduler.Configuring:
+			m.State = scheduler.Configured
+		case scheduler.Draining:
+			m.State, m.Tenant, m.Priority = scheduler.Idle, "", 0
+		case scheduler.Deleting:
+			m.State = scheduler.Speculative
 		default:
 			continue
 		}
@@ -80,7 +77,7 @@ func (p *provider) tick() {
 }
 
 // counts returns how many machines are in each state, and of whom.
-func (p *provider) count(state inventory.State, tenant string) (n int) {
+func (p *provider) count(state scheduler.State, tenant string) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range p.machines {
@@ -126,12 +123,12 @@ type reached struct {
 	sender *fence.Sender
 }
 
-func (r *reached) List(_ context.Context, since string) (inventory.Listing, error) {
+func (r *reached) List(_ context.Context, since string) (scheduler.Listing, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lists = append(r.lists, since)
 	from, err := strconv.Atoi(since)
-	l := inventory.Listing{Full: err != nil, Revision: strconv.Itoa(r.revision)}
+	l := scheduler.Listing{Full: err != nil, Revision: strconv.Itoa(r.revision)}
 	for _, id := range slices.Sorted(maps.Keys(r.machines)) {
 		if l.Full || r.changed[id] > from {
 			l.Machines = append(l.Machines, r.machines[id])
@@ -143,7 +140,7 @@ func (r *reached) List(_ context.Context, since string) (inventory.Listing, erro
 	return l, nil
 }
 
-func (r *reached) send(ctx context.Context, call string, o execute.Order, to inventory.State) error {
+func (r *reached) send(ctx context.Context, call string, o execute.Order, to scheduler.State) error {
 	token, err := r.sender.Next(0, []byte(call+o.Operation))
 	if err != nil {
 		return err
@@ -167,7 +164,7 @@ func (r *reached) send(ctx context.Context, call string, o execute.Order, to inv
 			return fmt.Errorf("%s is %s: %w", m.ID, m.State, execute.ErrRejected)
 		}
 		m.State, m.Operation = to, o.Operation
-		if to == inventory.Configuring {
+		if to == scheduler.Configuring {
 			m.Tenant, m.Priority = o.Tenant, o.Priority
 		}
 		r.set(m)
@@ -179,16 +176,16 @@ func (r *reached) send(ctx context.Context, call string, o execute.Order, to inv
 }
 
 func (r *reached) Create(ctx context.Context, o execute.Order) error {
-	return r.send(ctx, "create", o, inventory.Creating)
+	return r.send(ctx, "create", o, scheduler.Creating)
 }
 func (r *reached) Configure(ctx context.Context, o execute.Order) error {
-	return r.send(ctx, "configure", o, inventory.Configuring)
+	return r.send(ctx, "configure", o, scheduler.Configuring)
 }
 func (r *reached) Drain(ctx context.Context, o execute.Order) error {
-	return r.send(ctx, "drain", o, inventory.Draining)
+	return r.send(ctx, "drain", o, scheduler.Draining)
 }
 func (r *reached) Delete(ctx context.Context, o execute.Order) error {
-	return r.send(ctx, "delete", o, inventory.Deleting)
+	return r.send(ctx, "delete", o, scheduler.Deleting)
 }
 
 // world is a shard and its providers.
@@ -197,7 +194,7 @@ type world struct {
 	*shard.Shard
 	disk *durabletest.Disk
 	p    *provider
-	key  demand.Key
+	key  scheduler.DemandKey
 }
 
 // only has one provider, and it is p.
@@ -215,8 +212,8 @@ func both(c *shard.Config, name string, p shard.Provider) func() map[string]shar
 // run returns a shard on provider p, and others. edit changes its config.
 func run(t testing.TB, p *provider, edit func(*shard.Config)) *world {
 	t.Helper()
-	w := &world{t: t, p: p, disk: durabletest.NewDisk(), key: demand.Key{Run: 1}}
-	j, err := journal.Open(journal.Options{Files: w.disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
+	w := &world{t: t, p: p, disk: durabletest.NewDisk(), key: scheduler.DemandKey{Run: 1}}
+	j, err := execute.OpenJournal(execute.JournalOptions{Files: w.disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,12 +240,12 @@ func (w *world) step() shard.Report {
 
 // report reports that a tenant wants so many machines of profile small; 0 is a roll-up
 // without rows.
-func (w *world) report(tenant string, priority int32, n int) demand.Outcome {
+func (w *world) report(tenant string, priority int32, n int) scheduler.Outcome {
 	w.t.Helper()
 	w.key.Number++
-	r := demand.RollUp{Tenant: tenant, Key: w.key}
+	r := scheduler.RollUp{Tenant: tenant, Key: w.key}
 	if n > 0 {
-		r.Rows = []demand.Row{{Profile: "small", Priority: priority, Count: n}}
+		r.Rows = []scheduler.DemandRow{{Profile: "small", Priority: priority, Count: n}}
 	}
 	out, err := w.Report(r)
 	if err != nil {
@@ -261,7 +258,7 @@ func (w *world) report(tenant string, priority int32, n int) demand.Outcome {
 func (w *world) said() map[string]int {
 	w.t.Helper()
 	out := make(map[string]int)
-	for e, err := range journal.Replay(journal.Export(w.disk.FS(), "j")) {
+	for e, err := range execute.Replay(execute.Export(w.disk.FS(), "j")) {
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -9,10 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -26,13 +23,13 @@ type course struct {
 	paused bool
 	at     time.Time // by hand
 	disk   error
-	notes  []journal.Entry
+	notes  []execute.Entry
 }
 
 // Cycle and Append make the course its shard's journal, which fails as the disk does.
-func (c *course) Cycle(entries []journal.Entry) []journal.Entry { return entries }
+func (c *course) Cycle(entries []execute.Entry) []execute.Entry { return entries }
 
-func (c *course) Append(entries []journal.Entry) (int, error) {
+func (c *course) Append(entries []execute.Entry) (int, error) {
 	if len(entries) == 0 || c.disk == nil {
 		c.notes = append(c.notes, entries...)
 		return len(entries), nil
@@ -51,8 +48,8 @@ func (c *course) Now() time.Time { return c.at }
 // when all is well again, demand is met.
 func TestWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		p := newProvider().with(20, inventory.Configured, "red", 1).with(10, inventory.Configured, "blue", 1).
-			with(10, inventory.Idle, "", 0).with(10, inventory.Speculative, "", 0)
+		p := newProvider().with(20, scheduler.Configured, "red", 1).with(10, scheduler.Configured, "blue", 1).
+			with(10, scheduler.Idle, "", 0).with(10, scheduler.Speculative, "", 0)
 		c := &course{t: rt, at: time.Unix(1_800_000_000, 0), wants: make(map[string]int), told: make(map[string]bool), quotas: map[scheduler.Quota]int{
 			{Tenant: "red", Profile: "small"}: rapid.IntRange(20, 22).Draw(rt, "quota")}}
 		c.world = run(t, p, func(cfg *shard.Config) {
@@ -87,9 +84,9 @@ func TestWhateverHappens(t *testing.T) {
 			"listing": func(rt *rapid.T) {
 				err := rapid.SampledFrom([]error{nil, errors.New("no")}).Draw(rt, "answer")
 				empty := rapid.IntRange(0, 3).Draw(rt, "empty") == 0
-				p.listing = func(l inventory.Listing) (inventory.Listing, error) {
+				p.listing = func(l scheduler.Listing) (scheduler.Listing, error) {
 					if empty {
-						return inventory.Listing{Full: true}, err
+						return scheduler.Listing{Full: true}, err
 					}
 					return l, err
 				}
@@ -105,21 +102,21 @@ func TestWhateverHappens(t *testing.T) {
 
 func (c *course) say(tenant string, priority int32, n int) {
 	c.key.Number++
-	r := demand.RollUp{Tenant: tenant, Key: c.key}
+	r := scheduler.RollUp{Tenant: tenant, Key: c.key}
 	if n > 0 {
-		r.Rows = []demand.Row{{Profile: "small", Priority: priority, Count: n}}
+		r.Rows = []scheduler.DemandRow{{Profile: "small", Priority: priority, Count: n}}
 	}
 	switch outcome, err := c.Report(r); {
 	case err != nil:
 		c.t.Fatal(err)
-	case outcome == demand.Taken:
+	case outcome == scheduler.Taken:
 		c.wants[tenant], c.told[tenant] = n, true
 	}
 }
 
 // cycle does one cycle, and looks at what it did.
 func (c *course) cycle() error {
-	before := map[string]int{"red": c.p.count(inventory.Configured, "red"), "blue": c.p.count(inventory.Configured, "blue")}
+	before := map[string]int{"red": c.p.count(scheduler.Configured, "red"), "blue": c.p.count(scheduler.Configured, "blue")}
 	c.p.calls()
 	r, err := c.Step(c.t.Context())
 	lost := make(map[string]int)
@@ -135,14 +132,14 @@ func (c *course) cycle() error {
 	}
 	for tenant, n := range lost {
 		// The shard may go by an older listing.
-		if seen := max(r.Machines[inventory.Configured], before[tenant]); n > scheduler.Radius(seen) || !c.told[tenant] {
+		if seen := max(r.Machines[scheduler.Configured], before[tenant]); n > scheduler.Radius(seen) || !c.told[tenant] {
 			c.t.Fatalf("%s loses %d of %d, and reported: %v", tenant, n, seen, c.told[tenant])
 		}
 	}
 	if calls := c.p.calls(); c.paused && len(calls) > 0 {
 		c.t.Fatalf("paused, and does %q", calls)
 	}
-	for _, state := range []inventory.State{inventory.Configured, inventory.Configuring, inventory.Draining} {
+	for _, state := range []scheduler.State{scheduler.Configured, scheduler.Configuring, scheduler.Draining} {
 		lost["has"] += c.p.count(state, "red")
 	}
 	if limit := c.quotas[scheduler.Quota{Tenant: "red", Profile: "small"}]; lost["has"] > limit {
@@ -181,16 +178,16 @@ func (c *course) settles() {
 		}
 	}
 	for _, tenant := range []string{"red", "blue"} {
-		if got := c.p.count(inventory.Configured, tenant); got != 10 {
+		if got := c.p.count(scheduler.Configured, tenant); got != 10 {
 			c.t.Fatalf("%s has %d, and wants 10: %+v", tenant, got, c.Last())
 		}
 	}
 	begun := make(map[string]int)
 	for _, e := range c.notes {
 		switch name := fmt.Sprint(e.Kind, e.Machine, e.Operation); e.Outcome {
-		case journal.Begun:
+		case execute.Begun:
 			begun[name]++
-		case journal.Capped, journal.Suppressed, journal.Noticed:
+		case execute.Capped, execute.Suppressed, execute.Noticed:
 		default:
 			if begun[name]--; begun[name] < 0 {
 				c.t.Fatalf("%+v has an outcome, and never began", e)

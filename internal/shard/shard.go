@@ -21,10 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -40,7 +37,7 @@ type Provider interface {
 
 	// List returns all machines, or what changed since a revision that it returned before; ""
 	// asks for all. It reads, and carries no token. It returns when ctx ends.
-	List(ctx context.Context, since string) (inventory.Listing, error)
+	List(ctx context.Context, since string) (scheduler.Listing, error)
 }
 
 // Clock tells the time.
@@ -50,16 +47,16 @@ type systemClock struct{}
 
 func (systemClock) Now() time.Time { return time.Now() }
 
-// Journal keeps what was decided: [journal.Journal].
+// Journal keeps what was decided: [execute.Journal].
 type Journal interface {
-	Cycle([]journal.Entry) []journal.Entry
-	Append([]journal.Entry) (written int, err error)
+	Cycle([]execute.Entry) []execute.Entry
+	Append([]execute.Entry) (written int, err error)
 }
 
 // Config is what a shard is made of.
 type Config struct {
 	// Providers returns those that have the machines now, by their names: valid ones by
-	// [inventory.ValidName], and at most [inventory.MaxProviders]. It is asked when a cycle begins;
+	// [scheduler.ValidName], and at most [scheduler.MaxProviders]. It is asked when a cycle begins;
 	// what it returned before is used no more then. One of another value than before, under the
 	// same name, is asked for all machines. While there is none nothing is decided. Required.
 	Providers func() map[string]Provider
@@ -104,21 +101,21 @@ type Config struct {
 // several goroutines, but Step by one.
 type Shard struct {
 	cfg     Config
-	book    *demand.Book
+	book    *scheduler.DemandBook
 	pool    *execute.Pool
 	notices *scheduler.Board
 	paused  atomic.Bool
 
-	inventory inventory.Inventory // owned by Step
+	inventory scheduler.Inventory // owned by Step
 	providers map[string]Provider // of this cycle; owned by Step
 	listed    map[string]bool     // of them, since they are known; owned by Step
 	complete  bool                // all of them were listed at some time; owned by Step
-	owed      []journal.Entry     // outcomes that could not be written yet; owned by Step
+	owed      []execute.Entry     // outcomes that could not be written yet; owned by Step
 	unknown   map[string]bool     // profiles of quotas that no machine has, told already; owned by Step
 
 	mu      sync.Mutex
 	ready   bool                          // the tallies are of all providers; guarded by mu
-	tallies map[string][]*inventory.Tally // of each tenant; guarded by mu
+	tallies map[string][]*scheduler.Tally // of each tenant; guarded by mu
 	last    Report                        // guarded by mu
 	changed chan struct{}                 // closed when the next cycle is over; guarded by mu
 }
@@ -152,8 +149,8 @@ func New(cfg Config) (*Shard, error) {
 		return nil, err
 	}
 	s := &Shard{cfg: cfg, pool: pool, notices: scheduler.NewBoard(cfg.Grace), changed: make(chan struct{}),
-		book:      demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
-		inventory: inventory.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
+		book:      scheduler.NewDemandBook(scheduler.DemandOptions{Quarantine: cfg.Rails.Quarantine}),
+		inventory: scheduler.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
 	s.paused.Store(cfg.Rails.Paused)
 	return s, nil
 }
@@ -179,24 +176,24 @@ func (s *Shard) Run(ctx context.Context) error {
 	}
 }
 
-// Report takes the demand of a tenant. See [demand.Book.Report].
+// Report takes the demand of a tenant. See [scheduler.DemandBook.Report].
 //
 // While a provider was not listed since the start nobody knows what a tenant has, so that a
 // roll-up which drops all of it looks like any other: the error matches
-// [demand.ErrUnready], and the operator sends it again.
-func (s *Shard) Report(r demand.RollUp) (demand.Outcome, error) {
+// [scheduler.ErrUnready], and the operator sends it again.
+func (s *Shard) Report(r scheduler.RollUp) (scheduler.Outcome, error) {
 	s.mu.Lock()
 	ready, tallies := s.ready, s.tallies[r.Tenant]
 	s.mu.Unlock()
 	if !ready {
 		return "", fmt.Errorf("shard: not every provider was listed yet: the roll-up of tenant %.80q: %w: send it "+
 			"again in a moment",
-			r.Tenant, demand.ErrUnready)
+			r.Tenant, scheduler.ErrUnready)
 	}
-	var running []demand.Row
+	var running []scheduler.DemandRow
 	for _, t := range tallies {
 		for priority, n := range t.Working {
-			running = append(running, demand.Row{Profile: t.Profile, Priority: priority, Count: n})
+			running = append(running, scheduler.DemandRow{Profile: t.Profile, Priority: priority, Count: n})
 		}
 	}
 	return s.book.Report(r, running)
@@ -204,14 +201,14 @@ func (s *Shard) Report(r demand.RollUp) (demand.Outcome, error) {
 
 // Capacity returns what a tenant has, as of the last cycle: one tally for each profile of
 // which it has a machine, by the profile's name. Nobody changes what is returned.
-func (s *Shard) Capacity(tenant string) []*inventory.Tally {
+func (s *Shard) Capacity(tenant string) []*scheduler.Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tallies[tenant]
 }
 
 // Wanted returns what a tenant wants, as far as it was taken.
-func (s *Shard) Wanted(tenant string) []demand.Row {
+func (s *Shard) Wanted(tenant string) []scheduler.DemandRow {
 	rows, _ := s.book.Of(tenant)
 	return rows
 }
@@ -222,7 +219,7 @@ func (s *Shard) Notices(tenant string) []scheduler.Notice { return s.notices.Of(
 
 // Release says that a tenant does not need a machine any more of which it was told, and
 // reports whether it was: it is drained with the next cycle.
-func (s *Shard) Release(tenant string, machine inventory.Key) bool {
+func (s *Shard) Release(tenant string, machine scheduler.MachineKey) bool {
 	return s.notices.Release(tenant, machine)
 }
 
@@ -238,8 +235,8 @@ func (s *Shard) Changed() <-chan struct{} {
 func (s *Shard) Pause(paused bool) { s.paused.Store(paused) }
 
 // owns reports whether the shard may act on a machine.
-func (s *Shard) owns(m *inventory.Machine) bool {
-	return m.Domain == "" || !s.pool.Moved(m.Domain) && (s.cfg.Owns == nil || s.cfg.Owns(m.Key.Provider, m.Domain))
+func (s *Shard) owns(m *scheduler.Machine) bool {
+	return m.Domain == "" || !s.pool.Moved(m.Domain) && (s.cfg.Owns == nil || s.cfg.Owns(m.MachineKey.Provider, m.Domain))
 }
 
 // Own says that a domain is this shard's again, under an ownership that its receivers
@@ -264,10 +261,10 @@ func (s *Shard) Last() Report {
 // Report is what happened in one cycle.
 type Report struct {
 	At       time.Time
-	Machines map[inventory.State]int
+	Machines map[scheduler.State]int
 	// Providers are those whose machines were left alone, and why.
 	Providers map[string]error
-	Vanished  []inventory.Key
+	Vanished  []scheduler.MachineKey
 	// Held are the tenants whose newest roll-up waits to be confirmed.
 	Held []string
 	// Unreported are the tenants that have machines and did not report since the start.

@@ -14,30 +14,27 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // From nothing to what is wanted, and to what is wanted then; each step is in the journal.
 func TestDemandBecomesMachines(t *testing.T) {
-	p := newProvider().with(6, inventory.Speculative, "", 0)
+	p := newProvider().with(6, scheduler.Speculative, "", 0)
 	w := run(t, p, func(c *shard.Config) { c.Policy.Release = true })
 	w.step()
 	w.report("red", 5, 4)
 	for range 2 {
 		w.step()
 	}
-	if got := p.count(inventory.Configured, "red"); got != 4 {
+	if got := p.count(scheduler.Configured, "red"); got != 4 {
 		t.Fatalf("red has %d", got)
 	}
 	w.report("red", 5, 1)
 	for range 8 {
 		w.step()
 	}
-	if red, made := p.count(inventory.Configured, "red"), p.count(inventory.Speculative, ""); red != 1 || made != 5 {
+	if red, made := p.count(scheduler.Configured, "red"), p.count(scheduler.Speculative, ""); red != 1 || made != 5 {
 		t.Fatalf("red has %d, and %d are given back", red, made)
 	}
 	before := p.calls()
@@ -60,15 +57,15 @@ func TestDemandBecomesMachines(t *testing.T) {
 // A tenant whose operator says that it wants nothing loses nothing before it said so three
 // times, and 5% in a cycle then.
 func TestWipe(t *testing.T) {
-	p := newProvider().with(1000, inventory.Configured, "red", 5)
+	p := newProvider().with(1000, scheduler.Configured, "red", 5)
 	w := run(t, p, nil)
 	w.step()
-	if got := w.report("red", 5, 1000); got != demand.Taken {
+	if got := w.report("red", 5, 1000); got != scheduler.Taken {
 		t.Fatal(got)
 	}
 	w.step()
 	for i := range 2 {
-		if got := w.report("red", 0, 0); got != demand.Held {
+		if got := w.report("red", 0, 0); got != scheduler.Held {
 			t.Fatal(got)
 		}
 		if r := w.step(); !slices.Equal(r.Held, []string{"red"}) {
@@ -78,12 +75,12 @@ func TestWipe(t *testing.T) {
 			t.Fatalf("after %d roll-ups: %q", i+1, got)
 		}
 	}
-	if got := w.report("red", 0, 0); got != demand.Taken {
+	if got := w.report("red", 0, 0); got != scheduler.Taken {
 		t.Fatal(got)
 	}
 	for left := 1000; left > 100; {
 		w.step()
-		lost := left - p.count(inventory.Configured, "red")
+		lost := left - p.count(scheduler.Configured, "red")
 		if most := max(1, left*5/100); lost > most || lost == 0 {
 			t.Fatalf("of %d %d are lost in a cycle, want %d", left, lost, most)
 		}
@@ -94,7 +91,7 @@ func TestWipe(t *testing.T) {
 	for range 3 {
 		w.step()
 	}
-	if got := p.count(inventory.Configured, "red"); got != 1000 {
+	if got := p.count(scheduler.Configured, "red"); got != 1000 {
 		t.Errorf("red has %d again", got)
 	}
 }
@@ -102,16 +99,16 @@ func TestWipe(t *testing.T) {
 // The same at the start of the process, which remembers no roll-up: what is there is what
 // an empty one is held against.
 func TestWipeAfterAStart(t *testing.T) {
-	p := newProvider().with(1000, inventory.Configured, "red", 5)
+	p := newProvider().with(1000, scheduler.Configured, "red", 5)
 	w := run(t, p, nil)
-	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
-		demand.ErrUnready) {
+	if _, err := w.Report(scheduler.RollUp{Tenant: "red", Key: scheduler.DemandKey{Run: 1, Number: 1}}); !errors.Is(err,
+		scheduler.ErrUnready) {
 		t.Errorf("before anybody knows what there is: %v", err)
 	}
 	w.step()
-	for _, want := range []demand.Outcome{demand.Held, demand.Held, demand.Taken} {
+	for _, want := range []scheduler.Outcome{scheduler.Held, scheduler.Held, scheduler.Taken} {
 		w.step()
-		if got := p.count(inventory.Configured, "red"); got != 1000 {
+		if got := p.count(scheduler.Configured, "red"); got != 1000 {
 			t.Fatalf("red has %d", got)
 		}
 		if got := w.report("red", 0, 0); got != want {
@@ -119,14 +116,14 @@ func TestWipeAfterAStart(t *testing.T) {
 		}
 	}
 	w.step()
-	if got := p.count(inventory.Configured, "red"); got != 950 {
+	if got := p.count(scheduler.Configured, "red"); got != 950 {
 		t.Errorf("red has %d", got)
 	}
 }
 
 // When paused a shard shows what it would do, and does nothing; the switch needs nobody.
 func TestPaused(t *testing.T) {
-	p := newProvider().with(100, inventory.Configured, "red", 5).with(1, inventory.Idle, "", 0)
+	p := newProvider().with(100, scheduler.Configured, "red", 5).with(1, scheduler.Idle, "", 0)
 	w := run(t, p, func(c *shard.Config) { c.Rails.Paused = true })
 	w.step()
 	w.report("blue", 5, 1)
@@ -157,7 +154,7 @@ func TestPaused(t *testing.T) {
 // Silence is no demand for nothing: who did not report since the start loses nothing, to
 // nobody.
 func TestSilentTenant(t *testing.T) {
-	p := newProvider().with(1000, inventory.Configured, "red", 0)
+	p := newProvider().with(1000, scheduler.Configured, "red", 0)
 	w := run(t, p, nil)
 	w.step()
 	w.report("blue", 9, 1000)
@@ -176,24 +173,24 @@ func TestSilentTenant(t *testing.T) {
 
 // A provider that does not answer, or with nonsense, is left alone, and others go on.
 func TestProviderThatDoesNotAnswer(t *testing.T) {
-	for name, answer := range map[string]func(inventory.Listing) (inventory.Listing, error){
-		"an error": func(l inventory.Listing) (inventory.Listing, error) { return l, errors.New("no") },
-		"a broken one": func(l inventory.Listing) (inventory.Listing, error) {
+	for name, answer := range map[string]func(scheduler.Listing) (scheduler.Listing, error){
+		"an error": func(l scheduler.Listing) (scheduler.Listing, error) { return l, errors.New("no") },
+		"a broken one": func(l scheduler.Listing) (scheduler.Listing, error) {
 			l.Machines[0].State = "?"
 			l.Full = true
 			return l, nil
 		},
-		"an empty one": func(l inventory.Listing) (inventory.Listing, error) {
-			return inventory.Listing{Full: true},
+		"an empty one": func(l scheduler.Listing) (scheduler.Listing, error) {
+			return scheduler.Listing{Full: true},
 				nil
 		},
-		"of another name": func(l inventory.Listing) (inventory.Listing,
+		"of another name": func(l scheduler.Listing) (scheduler.Listing,
 			error) {
 			l.Machines[0].Provider = "x"
 			return l, nil
 		},
 	} {
-		p, q := newProvider().with(20, inventory.Configured, "red", 5), newProvider().with(20, inventory.Idle, "", 0)
+		p, q := newProvider().with(20, scheduler.Configured, "red", 5), newProvider().with(20, scheduler.Idle, "", 0)
 		w := run(t, p, func(c *shard.Config) { c.Providers = both(c, "q", q.as(1)) })
 		w.step()
 		w.report("red", 5, 20)
@@ -203,14 +200,14 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 		check := func() {
 			t.Helper()
 			if r := w.step(); len(r.Providers) != 1 || r.Providers["p"] == nil ||
-				r.Machines[inventory.Configured] < 20 || len(p.calls()) != 0 {
+				r.Machines[scheduler.Configured] < 20 || len(p.calls()) != 0 {
 				t.Errorf("%s: %v, %v", name, r.Providers, r.Machines)
 			}
 			q.tick()
 		}
 		w.report("red", 5, 22)
-		if check(); q.count(inventory.Configured, "red") != 2 {
-			t.Errorf("%s: red has %d of the other", name, q.count(inventory.Configured, "red"))
+		if check(); q.count(scheduler.Configured, "red") != 2 {
+			t.Errorf("%s: red has %d of the other", name, q.count(scheduler.Configured, "red"))
 		}
 		w.report("red", 5, 10)
 		check()
@@ -224,12 +221,12 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 // Nothing is given while a provider was never seen: the tenants may have there what they
 // seem to lack.
 func TestProviderThatWasNeverSeen(t *testing.T) {
-	p, q := newProvider().with(20, inventory.Configured, "red", 5), newProvider().with(20, inventory.Idle, "", 0)
+	p, q := newProvider().with(20, scheduler.Configured, "red", 5), newProvider().with(20, scheduler.Idle, "", 0)
 	w := run(t, p, func(c *shard.Config) { c.Providers = both(c, "q", q.as(1)) })
-	p.listing = func(l inventory.Listing) (inventory.Listing, error) { return l, errors.New("no") }
+	p.listing = func(l scheduler.Listing) (scheduler.Listing, error) { return l, errors.New("no") }
 	w.step()
-	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
-		demand.ErrUnready) {
+	if _, err := w.Report(scheduler.RollUp{Tenant: "red", Key: scheduler.DemandKey{Run: 1, Number: 1}}); !errors.Is(err,
+		scheduler.ErrUnready) {
 		t.Errorf("%v", err)
 	}
 	p.listing = nil
@@ -244,14 +241,14 @@ func TestProviderThatWasNeverSeen(t *testing.T) {
 // passed.
 func TestAnswerIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProvider().with(5, inventory.Idle, "", 0)
+		p := newProvider().with(5, scheduler.Idle, "", 0)
 		w := run(t, p, nil)
 		w.step()
 		w.report("red", 5, 1)
 		p.lost = func(string, execute.Order) error { return execute.ErrUnavailable }
-		stale := inventory.Listing{Revision: "x"} // and the listing does not show it yet
+		stale := scheduler.Listing{Revision: "x"} // and the listing does not show it yet
 		r := w.step()
-		p.listing = func(inventory.Listing) (inventory.Listing, error) { return stale, nil }
+		p.listing = func(scheduler.Listing) (scheduler.Listing, error) { return stale, nil }
 		if r.Executed(execute.Unavailable) != 1 || len(p.calls()) != 1 {
 			t.Fatalf("%+v", r.Results)
 		}
@@ -260,8 +257,8 @@ func TestAnswerIsLost(t *testing.T) {
 		}
 		p.listing, p.lost = nil, nil
 		time.Sleep(time.Minute)
-		if w.step(); p.count(inventory.Configured, "red") != 1 || len(p.calls()) != 0 {
-			t.Errorf("red has %d", p.count(inventory.Configured, "red"))
+		if w.step(); p.count(scheduler.Configured, "red") != 1 || len(p.calls()) != 0 {
+			t.Errorf("red has %d", p.count(scheduler.Configured, "red"))
 		}
 	})
 }
@@ -270,7 +267,7 @@ func TestAnswerIsLost(t *testing.T) {
 // takes its place meanwhile.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProvider().with(1, inventory.Idle, "", 0)
+		p := newProvider().with(1, scheduler.Idle, "", 0)
 		w := run(t, p, nil)
 		w.step()
 		w.report("red", 5, 1)
@@ -284,13 +281,13 @@ func TestRetries(t *testing.T) {
 		if tries != 5 { // at 0, 1, 3, 7 and 15 s
 			t.Errorf("%d tries in 20 s", tries)
 		}
-		p.with(1, inventory.Idle, "", 0)
+		p.with(1, scheduler.Idle, "", 0)
 		p.answering = nil
 		if w.step(); !slices.Equal(p.calls(), []string{"configure m1"}) {
 			t.Error("no other machine takes its place")
 		}
 		// One that went and came back is another one.
-		p.listing = func(l inventory.Listing) (inventory.Listing, error) {
+		p.listing = func(l scheduler.Listing) (scheduler.Listing, error) {
 			l.Removed = []string{"m0"}
 			return l, nil
 		}
@@ -306,7 +303,7 @@ func TestRetries(t *testing.T) {
 
 // Nothing is done that is not written down, and what was done is written down first.
 func TestJournalFails(t *testing.T) {
-	p := newProvider().with(2, inventory.Idle, "", 0)
+	p := newProvider().with(2, scheduler.Idle, "", 0)
 	w := run(t, p, nil)
 	w.step()
 	w.report("red", 5, 1)
@@ -333,11 +330,11 @@ func TestJournalFails(t *testing.T) {
 
 // half is a journal that has room for so many entries.
 type half struct {
-	*journal.Journal
+	*execute.Journal
 	room int
 }
 
-func (h *half) Append(all []journal.Entry) (int, error) {
+func (h *half) Append(all []execute.Entry) (int, error) {
 	n := min(len(all), h.room)
 	h.room -= n
 	if written, err := h.Journal.Append(all[:n]); err != nil || n == len(all) {
@@ -349,10 +346,10 @@ func (h *half) Append(all []journal.Entry) (int, error) {
 // The journal may take any part of a cycle: an action that it says has begun has one outcome.
 func TestJournalTakesAPart(t *testing.T) {
 	for room := range 9 {
-		p := newProvider().with(4, inventory.Idle, "", 0)
+		p := newProvider().with(4, scheduler.Idle, "", 0)
 		var h *half
 		w := run(t, p, func(c *shard.Config) {
-			h = &half{c.Journal.(*journal.Journal), 1000}
+			h = &half{c.Journal.(*execute.Journal), 1000}
 			c.Journal = h
 		})
 		w.step()
@@ -375,7 +372,7 @@ func TestJournalTakesAPart(t *testing.T) {
 
 // A shard that was fenced does nothing any more, says so, and stays.
 func TestFenced(t *testing.T) {
-	p := newProvider().with(50, inventory.Idle, "", 0)
+	p := newProvider().with(50, scheduler.Idle, "", 0)
 	zombie := run(t, p, func(c *shard.Config) { c.Execution.Concurrency = 1 })
 	zombie.step()
 	zombie.report("red", 5, 40)
@@ -413,7 +410,7 @@ func TestFenced(t *testing.T) {
 
 // Quotas are asked for in each cycle.
 func TestQuotas(t *testing.T) {
-	p := newProvider().with(9, inventory.Idle, "", 0)
+	p := newProvider().with(9, scheduler.Idle, "", 0)
 	quota := 2
 	w := run(t, p, func(c *shard.Config) {
 		c.Quotas = func() map[scheduler.Quota]int {
@@ -426,7 +423,7 @@ func TestQuotas(t *testing.T) {
 		for range 3 {
 			w.step()
 		}
-		if got := p.count(inventory.Configured, "red"); got != quota {
+		if got := p.count(scheduler.Configured, "red"); got != quota {
 			t.Errorf("red has %d of %d", got, quota)
 		}
 	}
@@ -434,7 +431,7 @@ func TestQuotas(t *testing.T) {
 
 // A quota of a profile that no provider has is told once, with those there are, and again only after it was mended.
 func TestQuotaOfAnUnknownProfile(t *testing.T) {
-	p := newProvider().with(2, inventory.Idle, "", 0)
+	p := newProvider().with(2, scheduler.Idle, "", 0)
 	var log strings.Builder
 	profile := "smal"
 	w := run(t, p, func(c *shard.Config) {
@@ -457,7 +454,7 @@ func TestQuotaOfAnUnknownProfile(t *testing.T) {
 
 // A domain that moved on is left alone.
 func TestMovedDomain(t *testing.T) {
-	p := newProvider().with(4, inventory.Idle, "", 0)
+	p := newProvider().with(4, scheduler.Idle, "", 0)
 	for id, m := range p.machines {
 		m.Domain = "d-" + id
 		p.set(m)
@@ -489,7 +486,7 @@ func TestMovedDomain(t *testing.T) {
 // A shard acts on machines of domains that it owns at their provider, and of none. A machine that a
 // tenant has elsewhere counts, and stays.
 func TestDomainsOfOthers(t *testing.T) {
-	p := newProvider().with(2, inventory.Idle, "", 0).with(2, inventory.Configured, "red", 5).with(2, inventory.Idle, "", 0)
+	p := newProvider().with(2, scheduler.Idle, "", 0).with(2, scheduler.Configured, "red", 5).with(2, scheduler.Idle, "", 0)
 	for id, m := range p.machines {
 		if id == "m0" || id == "m2" {
 			m.Domain = "theirs"
@@ -536,7 +533,7 @@ func TestDomainsOfOthers(t *testing.T) {
 // Run does a cycle each second, goes on after one that failed, and ends with its context.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProvider().with(1, inventory.Idle, "", 0)
+		p := newProvider().with(1, scheduler.Idle, "", 0)
 		w := run(t, p, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -553,7 +550,7 @@ func TestRun(t *testing.T) {
 		if got := p.calls(); !slices.Equal(got, []string{"configure m0"}) || p.cycles() != 6 {
 			t.Errorf("%q after %d cycles", got, p.cycles())
 		}
-		if last := w.Last(); last.Machines[inventory.Idle] != 1 || last.Executed(execute.Executed) != 1 {
+		if last := w.Last(); last.Machines[scheduler.Idle] != 1 || last.Executed(execute.Executed) != 1 {
 			t.Errorf("the last one: %+v", last)
 		}
 		cancel()
@@ -567,7 +564,7 @@ func TestRun(t *testing.T) {
 // stays.
 func TestNotices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProvider().with(40, inventory.Configured, "red", 5)
+		p := newProvider().with(40, scheduler.Configured, "red", 5)
 		w := run(t, p, func(c *shard.Config) { c.Grace = 10 * time.Second })
 		w.step()
 		w.report("red", 5, 38)
@@ -584,7 +581,7 @@ func TestNotices(t *testing.T) {
 			t.Error("it is let go, and stays")
 		}
 		time.Sleep(10 * time.Second)
-		if w.step(); len(p.calls()) != 1 || p.count(inventory.Configured, "red") != 38 {
+		if w.step(); len(p.calls()) != 1 || p.count(scheduler.Configured, "red") != 38 {
 			t.Error("its time is over, and it stays")
 		}
 		w.report("red", 5, 37)
@@ -602,7 +599,7 @@ func TestNotices(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := func() shard.Config {
-		return shard.Config{Providers: only(newProvider().as(1)), Journal: &journal.Journal{}}
+		return shard.Config{Providers: only(newProvider().as(1)), Journal: &execute.Journal{}}
 	}
 	if _, err := shard.New(good()); err != nil {
 		t.Error(err)
@@ -626,7 +623,7 @@ func TestConfig(t *testing.T) {
 func BenchmarkStep(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			p := newProvider().with(n, inventory.Configured, "red", 5)
+			p := newProvider().with(n, scheduler.Configured, "red", 5)
 			w := run(b, p, nil)
 			w.step()
 			w.report("red", 5, n)

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -45,12 +43,12 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 			"before that: %w", err)
 	}
 	var actions []scheduler.Action
-	entries := make([]journal.Entry, 0, len(report.Rulings))
+	entries := make([]execute.Entry, 0, len(report.Rulings))
 	for _, r := range report.Rulings {
 		e := entryOf(r.Action)
 		if e.Outcome, e.Reason = string(r.Verdict), string(r.Reason); r.Verdict == scheduler.Execute {
 			actions = append(actions, r.Action)
-			e.Outcome = journal.Begun
+			e.Outcome = execute.Begun
 		}
 		entries = append(entries, e)
 	}
@@ -58,7 +56,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	if written, err := s.cfg.Journal.Append(entries); err != nil {
 		// Those entries say that something is about to be done, and it is not.
 		for _, e := range entries[:written] {
-			if e.Outcome == journal.Begun {
+			if e.Outcome == execute.Begun {
 				e.Outcome = string(execute.PutOff)
 				s.owed = append(s.owed, e)
 			}
@@ -92,8 +90,8 @@ func (s *Shard) pay() error {
 	return err
 }
 
-func entryOf(a scheduler.Action) journal.Entry {
-	return journal.Entry{Kind: string(a.Kind), Machine: a.Machine.String(), Tenant: a.Tenant, For: a.For,
+func entryOf(a scheduler.Action) execute.Entry {
+	return execute.Entry{Kind: string(a.Kind), Machine: a.Machine.String(), Tenant: a.Tenant, For: a.For,
 		Profile: a.Profile,
 		Domain:  a.Domain, Priority: a.Priority, Operation: a.Operation}
 }
@@ -146,7 +144,7 @@ func (s *Shard) follow() {
 func (s *Shard) list(ctx context.Context, report *Report) {
 	type answer struct {
 		name    string
-		listing inventory.Listing
+		listing scheduler.Listing
 		err     error
 	}
 	answers := make(chan answer, len(s.providers))
@@ -165,7 +163,7 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 	s.inventory.Begin()
 	report.Providers = make(map[string]error)
 	for a := range answers {
-		var changes inventory.Changes
+		var changes scheduler.Changes
 		if a.err == nil {
 			changes, a.err = s.inventory.Reconcile(a.name, a.listing)
 		}
@@ -178,13 +176,13 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 		s.listed[a.name] = true
 		report.Vanished = append(report.Vanished, changes.Vanished...)
 	}
-	s.pool.Retain(func(k inventory.Key) bool { return s.inventory.Get(k) != nil })
+	s.pool.Retain(func(k scheduler.MachineKey) bool { return s.inventory.Get(k) != nil })
 }
 
 // look puts together what is decided about, and what the rails go by.
 func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
-	in := scheduler.Input{Machines: make([]*inventory.Machine, 0, s.inventory.Len()), Demand: s.book.Rows(),
-		Held: make(map[inventory.Key]struct{}), Silent: s.inventory.Silent(), Policy: s.cfg.Policy}
+	in := scheduler.Input{Machines: make([]*scheduler.Machine, 0, s.inventory.Len()), Demand: s.book.Rows(),
+		Held: make(map[scheduler.MachineKey]struct{}), Silent: s.inventory.Silent(), Policy: s.cfg.Policy}
 	if s.cfg.Quotas != nil {
 		in.Quotas = s.cfg.Quotas()
 	}
@@ -196,24 +194,24 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 		facts.Reported[tenant] = true
 	}
 	holds := s.pool.Holds(report.At)
-	report.Machines = make(map[inventory.State]int)
+	report.Machines = make(map[scheduler.State]int)
 	unreported := make(map[string]bool)
-	tally := inventory.NewTallies()
+	tally := scheduler.NewTallies()
 	for m := range s.inventory.All() {
 		report.Machines[m.State]++
 		switch m.State {
-		case inventory.Idle:
+		case scheduler.Idle:
 			facts.Idle++
-		case inventory.Configured:
+		case scheduler.Configured:
 			facts.Configured[m.Tenant]++
 		}
 		if m.Tenant != "" && !facts.Reported[m.Tenant] {
 			unreported[m.Tenant] = true
 		}
 		tally.Add(m)
-		hold, held := holds[m.Key]
+		hold, held := holds[m.MachineKey]
 		if held || !s.owns(m) {
-			in.Held[m.Key] = struct{}{}
+			in.Held[m.MachineKey] = struct{}{}
 		}
 		// An action that may have been done counts as done, so that nobody gets two for one.
 		if held && hold.Doubt && m.State == hold.Action.Kind.From() {

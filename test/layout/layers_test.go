@@ -28,9 +28,9 @@ var levels = [][]string{
 	{"credential", "snapshot", "internal/authz", "internal/instruction", "internal/manifest", "internal/pki", "internal/quota",
 		"internal/cli/command", "internal/cli/term/message"},
 	{"internal/auditlog", "internal/jwtsvid", "internal/mesh/pinned"},
-	{"mesh", "internal/mirror", "internal/trust"},
-	{"internal/history", "internal/platform/flowcontrol", "internal/proof"},
-	{"provider", "internal/backup", "internal/node", "internal/pki/enterprise", "internal/shard", "internal/store/sealed"},
+	{"mesh", "internal/trust"},
+	{"internal/history", "internal/platform/ratelimit", "internal/proof"},
+	{"provider", "internal/backup", "internal/mirror", "internal/node", "internal/pki/enterprise", "internal/shard", "internal/store/sealed"},
 	{"internal/errcode/render", "internal/keyring/recovery", "internal/node/client", "internal/provider/client",
 		"internal/provider/conformance", "internal/provider/process", "internal/workload"},
 	{"internal/agent", "internal/config", "internal/shard/process"},
@@ -68,8 +68,8 @@ var testOnly = []string{
 // pure packages decide and leave acting to others: see "Deciding code does not act" in docs/architecture.md.
 var pure = []string{
 	"fence", "snapshot", "internal/manifest", "internal/document", "internal/store/health", "internal/auditlog",
-	"internal/config", "internal/node/guard", "internal/quarantine", "internal/shard/inventory", "internal/shard/demand",
-	"internal/shard/scheduler", "test/chaos",
+	"internal/config", "internal/node/guard", "internal/quarantine", "internal/shard/scheduler",
+	"test/chaos",
 }
 
 // splitsAddresses are those of them that read HOST:PORT, with package net.
@@ -396,7 +396,7 @@ func TestHotPathDialsNobody(t *testing.T) {
 		}
 	}
 	follow(shard)
-	for _, dir := range []string{"fence", shard + "/scheduler", shard + "/execute", shard + "/journal"} {
+	for _, dir := range []string{"fence", shard + "/scheduler", shard + "/execute"} {
 		if !reached[dir] {
 			t.Errorf("%s was not looked at", dir)
 		}

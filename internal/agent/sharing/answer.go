@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/node/state"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -27,7 +26,7 @@ type server struct {
 	cfg     Config
 	bounds  *bounds
 	sampler *ratelimit.LogSampler
-	writers flowcontrol.Readers // that wait for callers to take what is sent
+	writers ratelimit.Readers // that wait for callers to take what is sent
 }
 
 // call is one call under way.
@@ -85,7 +84,7 @@ func (c *call) send(ctx context.Context, bytes int, do func() error) error {
 }
 
 // within has a caller take what do sends in the time that there is for it.
-func within(ctx context.Context, writers *flowcontrol.Readers, most time.Duration, do func() error) error {
+func within(ctx context.Context, writers *ratelimit.Readers, most time.Duration, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	return writers.Do(ctx, do)
@@ -222,7 +221,7 @@ func (c *call) sendContent(content string, stream fealtyv1.SharedService_GetShar
 
 // inPieces sends content piece by piece: each in stallTime, and all of them in the time that so many
 // bytes may take.
-func inPieces(ctx context.Context, writers *flowcontrol.Readers, content string, send func([]byte) error) error {
+func inPieces(ctx context.Context, writers *ratelimit.Readers, content string, send func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, ratelimit.TransferTime(int64(len(content))))
 	defer cancel()
 	for len(content) > 0 {
@@ -240,7 +239,7 @@ func (s *server) recovered(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	handler grpc.StreamHandler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = flowcontrol.Panicked(stream.Context(), s.cfg.Log, info.FullMethod, p)
+			err = ratelimit.Panicked(stream.Context(), s.cfg.Log, info.FullMethod, p)
 		}
 	}()
 	return handler(srv, stream)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Limits on what members ask of this node, which has other work.
@@ -50,8 +50,8 @@ const (
 
 // bounds are kept before anything is looked at.
 type bounds struct {
-	calls, member, all *flowcontrol.PerKey
-	untaken            *flowcontrol.PerKey // answers, by member
+	calls, member, all *ratelimit.PerKey
+	untaken            *ratelimit.PerKey // answers, by member
 
 	mu       sync.Mutex
 	underWay map[string]int // by member, those with any; guarded by mu
@@ -60,10 +60,10 @@ type bounds struct {
 
 func newBounds() *bounds {
 	return &bounds{
-		calls:    flowcontrol.NewPerKey(askRate, askBurst, maxAskers),
-		member:   flowcontrol.NewPerKey(memberBytes, memberBurst, maxAskers),
-		all:      flowcontrol.NewPerKey(allBytes, allBurst, 1),
-		untaken:  flowcontrol.NewPerKey(rate.Every(untakenEvery), 1, maxAskers),
+		calls:    ratelimit.NewPerKey(askRate, askBurst, maxAskers),
+		member:   ratelimit.NewPerKey(memberBytes, memberBurst, maxAskers),
+		all:      ratelimit.NewPerKey(allBytes, allBurst, 1),
+		untaken:  ratelimit.NewPerKey(rate.Every(untakenEvery), 1, maxAskers),
 		underWay: make(map[string]int),
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Bounds are those of a server.
@@ -31,7 +31,7 @@ const UntakenEvery = untakenEvery
 
 // InPieces sends content to one caller, and returns once nothing is sent any more.
 func InPieces(ctx context.Context, content string, send func([]byte) error) error {
-	var writers flowcontrol.Readers
+	var writers ratelimit.Readers
 	return inPieces(ctx, &writers, content, send)
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	internalmesh "github.com/fealty-io/fealty/internal/mesh"
 	"github.com/fealty-io/fealty/internal/node/accept"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -115,7 +114,7 @@ func newServer(cfg Config) (*grpc.Server, *mesh.Guard, *server, error) {
 	g := grpc.NewServer(append(guard.ServerOptions(),
 		grpc.ChainStreamInterceptor(gate.Stream(), s.recovered), grpc.ChainUnaryInterceptor(gate.Unary()),
 		grpc.UnknownServiceHandler(gate.UnknownService),
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(flowcontrol.MaxHeaderBytes),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(ratelimit.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(internalmesh.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: time.Minute, Time: time.Minute,

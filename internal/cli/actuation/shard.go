@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/quota"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/process"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/internal/signed"
@@ -218,7 +217,7 @@ func (f *shards) readQuotas() (map[scheduler.Quota]int, error) {
 		of, number, _ := strings.Cut(text, "=")
 		tenant, profile, ok := strings.Cut(of, "/")
 		n, err := strconv.Atoi(number)
-		if !ok || err != nil || n < 0 || !inventory.ValidName(tenant) || !inventory.ValidName(profile) {
+		if !ok || err != nil || n < 0 || !scheduler.ValidName(tenant) || !scheduler.ValidName(profile) {
 			return nil, badValue("--quota", text, "it does not say of whom and how many", "TENANT/PROFILE=N")
 		}
 		out[scheduler.Quota{Tenant: tenant, Profile: profile}] = n

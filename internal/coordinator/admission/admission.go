@@ -35,7 +35,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer/status"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -51,9 +50,9 @@ type Config struct {
 	StoreGuard *storeguard.Guard
 	Auditing   *buffer.Queue
 	Faults     *failpoint.Points
-	Limiter    *flowcontrol.Sources
-	PerMember  *flowcontrol.PerKey // renewals and rejoins, by identity
-	Readers    *flowcontrol.Readers
+	Limiter    *ratelimit.Sources
+	PerMember  *ratelimit.PerKey // renewals and rejoins, by identity
+	Readers    *ratelimit.Readers
 	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
@@ -71,7 +70,7 @@ type Admission struct {
 	metrics *metrics
 
 	recalls      member.ReconnectList // of streams whose members hold certificates that stand in no record
-	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
+	joinsWaiting *ratelimit.Limiter   // of joins from challenge to answer
 	joinSlots    chan struct{}        // held by each join that is decided
 	joins        *batch.Desk[joinLine, *joiner]
 	known        *known

@@ -13,8 +13,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/hostinfo"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshot"
 )
@@ -257,7 +257,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 // proof, or none any more: it would be admitted beside what it was.
 func stillMember(m match, c candidate, member record.Versioned[record.Member]) error {
 	other := func(problem string) error {
-		return errcode.New(errcode.JoinOtherMember, "claimed", flowcontrol.Clip(c.member, flowcontrol.MaxShownBytes),
+		return errcode.New(errcode.JoinOtherMember, "claimed", ratelimit.Clip(c.member, ratelimit.MaxShownBytes),
 			"problem", problem)
 	}
 	switch {

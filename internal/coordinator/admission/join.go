@@ -24,8 +24,8 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/hostinfo"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -46,16 +46,16 @@ const (
 
 // newJoinsWaiting bounds the candidates that were challenged. The rate at which
 // they come has its own settings: see Rates of package coordinator.
-func newJoinsWaiting(pending, perSource int) *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{What: "joins", Most: cmp.Or(pending, joinsPending),
-		PerSource: cmp.Or(perSource, joinsPerSource), Patience: flowcontrol.AnswerTimeout})
+func newJoinsWaiting(pending, perSource int) *ratelimit.Limiter {
+	return ratelimit.New(ratelimit.Limits{What: "joins", Most: cmp.Or(pending, joinsPending),
+		PerSource: cmp.Or(perSource, joinsPerSource), Patience: ratelimit.AnswerTimeout})
 }
 
 // Join runs the handshake of an admission on one stream: challenge, proof, grant. See
 // docs/explanation/threat-model.md.
 func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	c := a.c
-	ctx, cancel := context.WithTimeout(authority.Granted(stream.Context()), flowcontrol.ExchangeTimeout)
+	ctx, cancel := context.WithTimeout(authority.Granted(stream.Context()), ratelimit.ExchangeTimeout)
 	defer cancel()
 	peer := identity.FromContext(ctx)
 	started := time.Now()
@@ -82,7 +82,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err != nil {
 			return nil, err
 		}
-		req, err := flowcontrol.Receive(slot.Context(), c.cfg.Readers, stream.Recv)
+		req, err := ratelimit.Receive(slot.Context(), c.cfg.Readers, stream.Recv)
 		if err != nil {
 			return nil, slot.Reason(err)
 		}
@@ -92,7 +92,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 					maxJoinBytes))
 		}
 		slot.Leave()
-		release, err := flowcontrol.KeepConnection(ctx, "joins", 0)
+		release, err := ratelimit.KeepConnection(ctx, "joins", 0)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +100,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err := ch.Stale(); err != nil {
 			return nil, err
 		}
-		kind = flowcontrol.Clip(req.GetKind(), flowcontrol.MaxShownBytes)
+		kind = ratelimit.Clip(req.GetKind(), ratelimit.MaxShownBytes)
 		// A candidate that is slow to answer holds none of these.
 		select {
 		case c.joinSlots <- struct{}{}:
@@ -204,7 +204,7 @@ func (a *Admission) prove(ctx context.Context, s *authority.State, ch proof.Chal
 		proven, proofErr = a.proofs(s).Verify(ctx, t, e)
 	}
 	if req.GetClusterId() != s.Manifest.Cluster {
-		fields := []any{"presented", flowcontrol.Clip(req.GetClusterId(), flowcontrol.MaxShownBytes)}
+		fields := []any{"presented", ratelimit.Clip(req.GetClusterId(), ratelimit.MaxShownBytes)}
 		if spki != nil && proofErr == nil {
 			// Only who is known here learns which cluster this is.
 			fields = append(fields, "cluster", s.Manifest.Cluster)
@@ -219,7 +219,7 @@ func (a *Admission) prove(ctx context.Context, s *authority.State, ch proof.Chal
 	}
 	if !joinable(kind) {
 		return nil, kindMismatch(fmt.Sprint(proven.Selectors()), "",
-			identity.Kind(flowcontrol.Clip(string(kind), flowcontrol.MaxShownBytes)))
+			identity.Kind(ratelimit.Clip(string(kind), ratelimit.MaxShownBytes)))
 	}
 	said := req.GetMachine()
 	cand := candidate{
@@ -332,7 +332,7 @@ func (a *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 		return errcode.Wrap(err, errcode.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
 		return errcode.Wrap(err, errcode.ProofUnknownType, "type",
-			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
+			ratelimit.Clip(unknown.Type, ratelimit.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
 		return a.cfg.Head.StoreError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
@@ -345,7 +345,7 @@ func (a *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 		return unknownToken()
 	}
 	return errcode.Wrap(err, errcode.JoinUnauthorized, "shown",
-		"a "+flowcontrol.Clip(e.Type, flowcontrol.MaxShownBytes)+" proof that does not verify over this channel")
+		"a "+ratelimit.Clip(e.Type, ratelimit.MaxShownBytes)+" proof that does not verify over this channel")
 }
 
 // certificateRejection says which rule refused a candidate's certificate. The caller
@@ -360,10 +360,10 @@ func certificateRejection(err *proof.CertificateError) error {
 			"not_after", chain.NotAfter.UTC().Format(time.RFC3339), "now", chain.Now.UTC().Format(time.RFC3339))
 	case identity.ErrUntrusted:
 		return errcode.Wrap(err, errcode.JoinCertificateForeign, "issuer",
-			flowcontrol.Clip(err.Issuer, flowcontrol.MaxShownBytes))
+			ratelimit.Clip(err.Issuer, ratelimit.MaxShownBytes))
 	}
 	return errcode.Wrap(err, errcode.JoinCertificateUnfit, "rule", chain.Rule, "section", chain.Section, "problem",
-		flowcontrol.Clip(chain.Detail, 4*flowcontrol.MaxShownBytes))
+		ratelimit.Clip(chain.Detail, 4*ratelimit.MaxShownBytes))
 }
 
 // unknownToken is the one answer to an unknown token and to a wrong signature.

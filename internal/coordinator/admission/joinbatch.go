@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -532,7 +532,7 @@ func (a *Admission) admitTogether(ctx context.Context, line joinLine,
 	calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			err := flowcontrol.Panicked(ctx, a.cfg.Log, "admission of several", p)
+			err := ratelimit.Panicked(ctx, a.cfg.Log, "admission of several", p)
 			for _, call := range calls {
 				call.Answer(err)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -102,7 +102,7 @@ admit:
 // Nothing is certified again under a head that is not in force any more: the newer manifest may
 // not admit the member.
 func TestNothingIsRecertifiedUnderAnOlderHead(t *testing.T) {
-	a := New(Config{Head: authority.NewHead(authority.HeadConfig{}), Readers: new(flowcontrol.Readers)})
+	a := New(Config{Head: authority.NewHead(authority.HeadConfig{}), Readers: new(ratelimit.Readers)})
 	cause := errcode.New(errcode.StoreUnreachable, "what", "the renewal", "cause", "it is away")
 	chain, err := a.recertify(t.Context(), &authority.State{}, identity.Peer{}, renewRequest{}, record.Member{},
 		time.Hour, nil, cause)

@@ -20,7 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -59,9 +59,9 @@ type JournalsConfig struct {
 // Journals serve JournalService. Make them with [NewJournals].
 type Journals struct {
 	cfg    JournalsConfig
-	bytes  *flowcontrol.PerKey
-	chains *flowcontrol.PerKey
-	turns  *flowcontrol.Locks // of shards: what one call reads counts before the next one reads
+	bytes  *ratelimit.PerKey
+	chains *ratelimit.PerKey
+	turns  *ratelimit.Locks // of shards: what one call reads counts before the next one reads
 	kept   prometheus.Counter
 
 	mu   sync.Mutex
@@ -71,11 +71,11 @@ type Journals struct {
 // NewJournals returns Journals that kept nothing yet.
 func NewJournals(cfg JournalsConfig) *Journals {
 	return &Journals{cfg: cfg,
-		bytes:  flowcontrol.NewPerKey(BytesPerSecond, BytesAtOnce, maxShards),
-		chains: flowcontrol.NewPerKey(ChainsPerHour/3600., ChainsAtOnce, maxShards),
+		bytes:  ratelimit.NewPerKey(BytesPerSecond, BytesAtOnce, maxShards),
+		chains: ratelimit.NewPerKey(ChainsPerHour/3600., ChainsAtOnce, maxShards),
 		kept: prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_journal_entries_total",
 			Help: "Entries of the journals of shards that were put into the audit log."}),
-		turns: flowcontrol.NewLocks(), ends: make(map[string]auditlogstore.End)}
+		turns: ratelimit.NewLocks(), ends: make(map[string]auditlogstore.End)}
 }
 
 // RegisterMetrics registers what it counts.

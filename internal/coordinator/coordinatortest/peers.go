@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
@@ -224,8 +224,8 @@ func Loaded(f *Fleet) *history.History {
 // coordinator would.
 func DialUnproven(addr string) (*mesh.Conn, error) {
 	return mesh.DialPinned("passthrough:///"+addr, pinned.Unproven(), mesh.Options{GRPC: []grpc.DialOption{
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
-		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(ratelimit.MaxMessageBytes)),
+		grpc.WithMaxHeaderListSize(ratelimit.MaxHeaderBytes),
 	}})
 }
 

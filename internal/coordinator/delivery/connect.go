@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -43,7 +43,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
-	hello, err := flowcontrol.Receive(helloCtx, c.cfg.Readers, stream.Recv)
+	hello, err := ratelimit.Receive(helloCtx, c.cfg.Readers, stream.Recv)
 	cancel()
 	if err != nil {
 		return err

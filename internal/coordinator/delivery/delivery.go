@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
@@ -32,7 +31,7 @@ type Config struct {
 	Trust       *trust.Trust
 	Admission   *admission.Admission
 	Publication *publication.Publication
-	Readers     *flowcontrol.Readers
+	Readers     *ratelimit.Readers
 	Failures    *ratelimit.LogSampler
 	Log         *slog.Logger
 	Now         func() time.Time

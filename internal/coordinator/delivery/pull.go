@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member/live"
 	"github.com/fealty-io/fealty/internal/errcode"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -35,14 +34,14 @@ const (
 
 // pullLimiter bounds what members pull, for each of them.
 type pullLimiter struct {
-	rates *flowcontrol.PerKey
+	rates *ratelimit.PerKey
 
 	mu       sync.Mutex
 	underWay map[string]int // by member, those with any; guarded by mu
 }
 
 func newPullLimiter() *pullLimiter {
-	return &pullLimiter{rates: flowcontrol.NewPerKey(pullsPerSecond, PullBurst, maxPullers),
+	return &pullLimiter{rates: ratelimit.NewPerKey(pullsPerSecond, PullBurst, maxPullers),
 		underWay: make(map[string]int)}
 }
 
@@ -183,7 +182,7 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 	scope := snapshot.Scope(req.GetScope())
 	if !slices.Contains(snapshot.Scopes(), scope) {
 		return nil, errcode.New(errcode.NotFound, "what", "scope", "name",
-			flowcontrol.Clip(req.GetScope(), live.MaxReleaseBytes))
+			ratelimit.Clip(req.GetScope(), live.MaxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
 		if t := c.cfg.Bundle.View(); t != nil {
@@ -203,5 +202,5 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 		}
 	}
 	return nil, errcode.New(errcode.NotFound, "what", string(scope)+" of", "name",
-		flowcontrol.Clip(req.GetKind()+"/"+req.GetName(), internalidentity.MaxIDBytes))
+		ratelimit.Clip(req.GetKind()+"/"+req.GetName(), internalidentity.MaxIDBytes))
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/shares"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -32,8 +31,8 @@ type Config struct {
 	Reseal     *reseal.Reseal
 	Shares     *shares.Shares
 	Store      store.Store
-	Limiter    *flowcontrol.Sources
-	Readers    *flowcontrol.Readers
+	Limiter    *ratelimit.Sources
+	Readers    *ratelimit.Readers
 	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
@@ -50,7 +49,7 @@ type Config struct {
 type Manifests struct {
 	cfg       Config
 	prepared  *prepared // a seed that waits for its signatures; owned by who has the turn
-	firstSets *flowcontrol.Limiter
+	firstSets *ratelimit.Limiter
 }
 
 // New returns Manifests.

@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -38,9 +38,9 @@ const (
 
 // newFirstSets are the places of who sets the first manifest. The caller that proves
 // the setup token keeps its slot.
-func newFirstSets() *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{What: "first sets", Most: firstSetsAtOnce,
-		PerSource: firstSetsPerSource, Patience: flowcontrol.AnswerTimeout, PerHolder: 1})
+func newFirstSets() *ratelimit.Limiter {
+	return ratelimit.New(ratelimit.Limits{What: "first sets", Most: firstSetsAtOnce,
+		PerSource: firstSetsPerSource, Patience: ratelimit.AnswerTimeout, PerHolder: 1})
 }
 
 // manifestServer serves ManifestService.
@@ -64,7 +64,7 @@ func (m manifestServer) SetManifest(ctx context.Context,
 // to this manifest.
 func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer) error {
 	c := m.c
-	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), ratelimit.ExchangeTimeout)
 	defer cancel()
 	if c.cfg.Self.SetupKey() == nil { // before anything is read
 		return errcode.New(errcode.HistoryInitialized)
@@ -81,17 +81,17 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	return slot.Reason(m.firstSet(slot, stream))
 }
 
-func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
+func (m manifestServer) firstSet(slot *ratelimit.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
 	c, ctx := m.c, slot.Context()
 	ch, err := proof.OpenChallenge(ctx)
 	if err != nil {
 		return err
 	}
 	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.Nonce},
-		PartBytes: flowcontrol.PartBytes}); err != nil {
+		PartBytes: ratelimit.PartBytes}); err != nil {
 		return err
 	}
-	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
+	req, err := ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (c *Manifests) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 			"field", "manifest_bytes",
 			"problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
 	}
-	whole, err := flowcontrol.ReceiveParts(ctx, c.cfg.Readers, nil, size, func() ([]byte, bool, error) {
+	whole, err := ratelimit.ReceiveParts(ctx, c.cfg.Readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
 		return m.GetPart(), true, err
 	})

@@ -7,13 +7,13 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Asking is what members may ask about themselves, and how often each.
 type Asking struct {
 	Membership *Membership
-	Each       *flowcontrol.PerKey
+	Each       *ratelimit.PerKey
 	What       string // for refusals
 }
 

@@ -32,7 +32,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -180,7 +179,7 @@ func (r Record) check() error {
 		}
 	}
 	if !slices.Contains([]string{decide.Ready.String(), decide.Recovery.String()},
-		r.Phase) || len(r.Release) > flowcontrol.MaxShownBytes {
+		r.Phase) || len(r.Release) > ratelimit.MaxShownBytes {
 		return errors.New("it has a field that is not acceptable")
 	}
 	return checkKeeperViews(r.Keepers)

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -46,9 +45,9 @@ const (
 )
 
 // newPresenters bounds the callers that show a trust bundle of before a restore.
-func newPresenters() *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{What: "trust bundles", Most: presentersAtOnce,
-		PerSource: presentersPerSource, Patience: flowcontrol.AnswerTimeout})
+func newPresenters() *ratelimit.Limiter {
+	return ratelimit.New(ratelimit.Limits{What: "trust bundles", Most: presentersAtOnce,
+		PerSource: presentersPerSource, Patience: ratelimit.AnswerTimeout})
 }
 
 // restoreServer serves RestoreService.
@@ -97,7 +96,7 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 
 func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustServer) error {
 	c := r.c
-	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), ratelimit.ExchangeTimeout)
 	defer cancel()
 	addr := identity.FromContext(ctx).Addr
 	if err := c.cfg.Limiter.Admit("calls", addr, c.cfg.Now()); err != nil {
@@ -116,7 +115,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	} else if t := c.cfg.Bundle.View(); t != nil {
 		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.Epoch, t.Version
 	}
-	first.PartBytes = flowcontrol.PartBytes
+	first.PartBytes = ratelimit.PartBytes
 	if err := stream.Send(first); err != nil {
 		return err
 	}
@@ -125,7 +124,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	}
 	defer slot.Leave()
-	waiting, stop := context.WithTimeout(slot.Context(), flowcontrol.AnswerTimeout)
+	waiting, stop := context.WithTimeout(slot.Context(), ratelimit.AnswerTimeout)
 	defer stop()
 	raw, err := c.bundleParts(waiting, stream)
 	if errors.Is(err, io.EOF) {
@@ -164,11 +163,11 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 // bundleParts receives the envelope of a trust bundle. Its content shows when it is
 // whole, so that few are received at a time.
 func (c *Trust) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
-	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
+	req, err := ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil || !req.GetMore() {
 		return req.GetBundle().GetEnvelope(), err
 	}
-	return flowcontrol.ReceiveParts(ctx, c.cfg.Readers, req.GetBundle().GetEnvelope(), flowcontrol.MaxMessageBytes,
+	return ratelimit.ReceiveParts(ctx, c.cfg.Readers, req.GetBundle().GetEnvelope(), ratelimit.MaxMessageBytes,
 		func() ([]byte, bool, error) {
 			m, err := stream.Recv()
 			return m.GetPart(), m.GetMore(), err

@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/trust"
@@ -118,7 +118,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bundle.Input, ch *record.Change,
 	signed *trust.SignedEmergency, e *trust.Emergency) error {
 	now, by := c.cfg.Now().UTC().Truncate(time.Second), record.Actor(ctx)
-	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
+	ban := record.Ban{Reason: ratelimit.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
 	var d bundle.Delta
 	for _, id := range e.Nodes {
 		if slices.Contains(in.BannedIDs, id) {

@@ -18,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member/live"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -81,7 +81,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context,
 			}
 			if errors.Is(err, bundle.ErrNoSuchKey) {
 				err = errcode.Wrap(err, errcode.NotFound, "what", "config signing key", "name",
-					flowcontrol.Clip(stolen, live.MaxReleaseBytes))
+					ratelimit.Clip(stolen, live.MaxReleaseBytes))
 			}
 			if err != nil {
 				return record.AuditEntry{}, false, err

@@ -18,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
@@ -42,8 +41,8 @@ type Config struct {
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Faults     *failpoint.Points
-	Limiter    *flowcontrol.Sources
-	Readers    *flowcontrol.Readers
+	Limiter    *ratelimit.Sources
+	Readers    *ratelimit.Readers
 	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
@@ -57,14 +56,14 @@ type Config struct {
 type Trust struct {
 	cfg Config
 
-	presenting   *flowcontrol.Locks   // held by who takes a presented bundle in
-	keyConfirmed watch.Signal         // a member may have confirmed a config key: it is to be looked at soon
-	presenters   *flowcontrol.Limiter // of trust bundles of before a restore
+	presenting   *ratelimit.Locks   // held by who takes a presented bundle in
+	keyConfirmed watch.Signal       // a member may have confirmed a config key: it is to be looked at soon
+	presenters   *ratelimit.Limiter // of trust bundles of before a restore
 }
 
 // New returns a [Trust] that was shown nothing yet.
 func New(cfg Config) *Trust {
-	return &Trust{cfg: cfg, presenting: flowcontrol.NewLocks(), presenters: newPresenters()}
+	return &Trust{cfg: cfg, presenting: ratelimit.NewLocks(), presenters: newPresenters()}
 }
 
 // LookAtKeys says that a member may have confirmed a config key: it is to be looked at soon.

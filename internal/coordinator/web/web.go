@@ -28,8 +28,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/jwtsvid"
 	"github.com/fealty-io/fealty/internal/mesh"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // MaxAge is for how long an answer may be kept and given again. It is shorter than
@@ -67,7 +67,7 @@ type Config struct {
 // Web serves the documents. Make it with [New].
 type Web struct {
 	cfg      Config
-	sources  *flowcontrol.Sources
+	sources  *ratelimit.Sources
 	limiter  *mesh.Limiter
 	requests *prometheus.CounterVec
 
@@ -88,7 +88,7 @@ type made struct {
 func New(cfg Config) *Web {
 	return &Web{
 		cfg:     cfg,
-		sources: flowcontrol.NewSources(sourceRate, sourceBurst, connectionRate, connectionBurst),
+		sources: ratelimit.NewSources(sourceRate, sourceBurst, connectionRate, connectionBurst),
 		limiter: mesh.NewLimiter(mesh.Limits{Slots: maxConnections}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_web_requests_total",

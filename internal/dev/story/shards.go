@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	signedorder "github.com/fealty-io/fealty/internal/signed/order"
 )
@@ -328,7 +327,7 @@ func (f *shards) reclaimedAtOnce(p *process.Program) (most int, err error) {
 		switch {
 		case err != nil:
 			return 0, err
-		case said.Outcome == journal.Begun && said.Kind == string(scheduler.Reclaim):
+		case said.Outcome == execute.Begun && said.Kind == string(scheduler.Reclaim):
 			begun++
 			most = max(most, begun)
 		case said.Outcome == string(execute.Executed):
@@ -338,8 +337,8 @@ func (f *shards) reclaimedAtOnce(p *process.Program) (most int, err error) {
 	return most, nil
 }
 
-func (f *shards) journal(p *process.Program) func(func(journal.Said, error) bool) {
-	return journal.Replay(journal.Export(durable.OS(), filepath.Join(f.Dir(), p.Name, "journal")))
+func (f *shards) journal(p *process.Program) func(func(execute.Said, error) bool) {
+	return execute.Replay(execute.Export(durable.OS(), filepath.Join(f.Dir(), p.Name, "journal")))
 }
 
 func (f *shards) paused(ctx context.Context) (string, error) {
@@ -369,9 +368,9 @@ func (f *shards) paused(ctx context.Context) (string, error) {
 			switch {
 			case err != nil:
 				return false, err
-			case said.Outcome == journal.Suppressed:
+			case said.Outcome == execute.Suppressed:
 				decided += 1 + said.Count
-			case said.Outcome == journal.Begun:
+			case said.Outcome == execute.Begun:
 				return false, fmt.Errorf("it began to %s %s", said.Kind, said.Machine)
 			}
 		}

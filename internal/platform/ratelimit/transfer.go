@@ -1,12 +1,15 @@
-// Package ratelimit gives up transfers that are too slow, and limits how many lines a stranger can
-// add to a log.
+// Package ratelimit bounds how much one caller may ask of a server, so that none can keep the others
+// out: how often ([PerKey], [Sources]), how many calls of strangers are under way at once
+// ([Limiter]), who waits for whom ([Locks]), how large what it sends is ([ReceiveParts]), how slow a
+// transfer may be ([Transfer]), how many lines a stranger can add to a log ([LogSampler],
+// [NoiseSampler]), and how much of what it sent a line repeats ([Clip]).
+//
+// Everything that is remembered of callers is bounded too, by numbers that the caller of this
+// package chooses, or that stand here.
 //
 // A [Transfer] has to end within [TransferGrace] plus the time that its bytes take at
 // [TransferRate]. Bytes may arrive in bursts: each [Window] has to bring half of that rate. So
-// neither the sender nor the receiver can hold up the other for as long as it likes. [LogSampler]
-// and [NoiseSampler] bound log lines.
-//
-// How often somebody may ask is bounded by package flowcontrol.
+// neither the sender nor the receiver can hold up the other for as long as it likes.
 package ratelimit
 
 import (

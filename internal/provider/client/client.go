@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -29,16 +29,16 @@ func New(client *provider.Client, price *float64) *Provider { return &Provider{c
 
 // List returns all machines, or what changed since a revision. When the provider cannot tell
 // what changed, all are asked for.
-func (p *Provider) List(ctx context.Context, since string) (inventory.Listing, error) {
+func (p *Provider) List(ctx context.Context, since string) (scheduler.Listing, error) {
 	l, err := p.client.List(ctx, since)
 	if errors.Is(err, provider.ErrListAnew) && since != "" {
 		since = ""
 		l, err = p.client.List(ctx, "")
 	}
 	if err != nil {
-		return inventory.Listing{}, err
+		return scheduler.Listing{}, err
 	}
-	out := inventory.Listing{Full: since == "", Revision: l.Revision, Removed: l.Gone}
+	out := scheduler.Listing{Full: since == "", Revision: l.Revision, Removed: l.Gone}
 	for _, m := range l.Machines {
 		listed := machine(m)
 		if p.price != nil {
@@ -49,9 +49,9 @@ func (p *Provider) List(ctx context.Context, since string) (inventory.Listing, e
 	return out, nil
 }
 
-func machine(m provider.Machine) inventory.Machine {
-	return inventory.Machine{
-		Key: inventory.Key{ID: m.ID}, Profile: m.Profile, Domain: m.Domain, State: inventory.State(m.State),
+func machine(m provider.Machine) scheduler.Machine {
+	return scheduler.Machine{
+		MachineKey: scheduler.MachineKey{ID: m.ID}, Profile: m.Profile, Domain: m.Domain, State: scheduler.State(m.State),
 		Tenant: m.Tenant, Priority: m.Priority, Price: m.PricePerHour,
 		Interruption: daily(m.InterruptionProbability), Operation: m.Operation, LastError: m.LastError,
 	}

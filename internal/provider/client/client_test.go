@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	providerclient "github.com/fealty-io/fealty/internal/provider/client"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -109,8 +109,8 @@ func TestProvider(t *testing.T) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	a, b := all.Machines[0], all.Machines[1]
-	if a.ID != "a" || a.Profile != "web" || a.State != inventory.Speculative || a.Price != 2 ||
-		math.Abs(a.Interruption-(1-math.Pow(0.5, 24))) > 1e-12 || b.State != inventory.Failed || b.LastError != "it burned" {
+	if a.ID != "a" || a.Profile != "web" || a.State != scheduler.Speculative || a.Price != 2 ||
+		math.Abs(a.Interruption-(1-math.Pow(0.5, 24))) > 1e-12 || b.State != scheduler.Failed || b.LastError != "it burned" {
 		t.Errorf("%+v", all.Machines)
 	}
 	for _, m := range all.Machines {
@@ -119,7 +119,7 @@ func TestProvider(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	order := execute.Order{Machine: inventory.Key{Provider: "p", ID: "a"}, Tenant: "acme", Priority: 7}
+	order := execute.Order{Machine: scheduler.MachineKey{Provider: "p", ID: "a"}, Tenant: "acme", Priority: 7}
 	if err := p.Create(t.Context(), order); err != nil {
 		t.Error(err)
 	}
@@ -128,7 +128,7 @@ func TestProvider(t *testing.T) {
 	}
 	some, err := p.List(t.Context(), all.Revision)
 	if err != nil || some.Full || len(some.Machines) != 1 || some.Machines[0].Tenant != "acme" ||
-		some.Machines[0].Priority != 7 || some.Machines[0].State != inventory.Configured {
+		some.Machines[0].Priority != 7 || some.Machines[0].State != scheduler.Configured {
 		t.Errorf("what changed: %+v, %v", some, err)
 	}
 	if again, err := p.List(t.Context(), "of somebody else"); err != nil || !again.Full || len(again.Machines) != 2 {
@@ -137,7 +137,7 @@ func TestProvider(t *testing.T) {
 	if err := p.Delete(t.Context(), order); execute.Classify(err) != execute.Rejected {
 		t.Errorf("delete a machine at work: %v", err)
 	}
-	unknown := execute.Order{Machine: inventory.Key{Provider: "p", ID: "x"}}
+	unknown := execute.Order{Machine: scheduler.MachineKey{Provider: "p", ID: "x"}}
 	if err := p.Create(t.Context(), unknown); execute.Classify(err) != execute.NotFound {
 		t.Errorf("create a machine that is none: %v", err)
 	}
@@ -187,7 +187,7 @@ func TestRefusedIsNotDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	err = providerclient.New(client, nil).Create(t.Context(), execute.Order{Machine: inventory.Key{Provider: "p", ID: "a"}})
+	err = providerclient.New(client, nil).Create(t.Context(), execute.Order{Machine: scheduler.MachineKey{Provider: "p", ID: "a"}})
 	if execute.Classify(err) != execute.Rejected || !errors.Is(err, fence.ErrRefused) {
 		t.Errorf("without a grant: %v is %v", err, execute.Classify(err))
 	}
@@ -237,7 +237,7 @@ func TestDecidedOnAnOldListing(t *testing.T) {
 		return providerclient.New(client, nil)
 	}
 	order := func(id, tenant string) execute.Order {
-		return execute.Order{Machine: inventory.Key{Provider: "p", ID: id}, Tenant: tenant, Priority: 1}
+		return execute.Order{Machine: scheduler.MachineKey{Provider: "p", ID: id}, Tenant: tenant, Priority: 1}
 	}
 	successor := at(2)
 	// Each process has read once, before its successor acts, and acts afterwards: on a machine that
@@ -251,7 +251,7 @@ func TestDecidedOnAnOldListing(t *testing.T) {
 	for id := range zombies {
 		processes[id] = at(1)
 		if l, err := processes[id].List(t.Context(), ""); err != nil || len(l.Machines) != 4 ||
-			l.Machines[0].State != inventory.Idle {
+			l.Machines[0].State != scheduler.Idle {
 			t.Fatalf("%+v, %v", l, err)
 		}
 	}

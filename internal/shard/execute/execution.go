@@ -4,6 +4,15 @@
 // was refused because this process is no longer in charge ends the pool for good, as nothing that
 // it knows is current any more: it is an incident, and never retried. A machine whose call failed
 // otherwise is left alone for a while, and decided anew after it.
+//
+// The [Journal] keeps on disk what the shard decided, and what became of it. Each decision is an entry
+// of a chain, in the form of the audit log (package auditlog): it names the hash of the entry before
+// it, so that an entry which was altered, taken out or put in shows. A process begins a chain of its
+// own, whose first entry names the last one of the process before. An entry that [Journal.Append]
+// counted survives a power cut. An action that is to be executed is there before it begins ([Begun])
+// and again with its outcome: one that has begun and no outcome was under way when the process ended.
+// The journal is bounded: it drops the oldest segment when there is one too many, and the first entry
+// that is kept then follows one that is gone.
 package execute
 
 import (
@@ -15,7 +24,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -44,7 +52,7 @@ var (
 
 // Order is what a provider is asked to do with one of its machines.
 type Order struct {
-	Machine   inventory.Key
+	Machine   scheduler.MachineKey
 	Profile   string
 	Domain    string
 	Tenant    string // of Configure
@@ -139,11 +147,11 @@ type Pool struct {
 	over    chan struct{} // closed when fenced
 
 	mu        sync.Mutex
-	providers map[string]Provider        // never changed, but replaced; guarded by mu
-	busy      map[inventory.Key]struct{} // calls under way; guarded by mu
-	failed    map[inventory.Key]failure  // guarded by mu
-	moved     map[string]error           // domains that belong to somebody else; guarded by mu
-	fenced    error                      // guarded by mu
+	providers map[string]Provider               // never changed, but replaced; guarded by mu
+	busy      map[scheduler.MachineKey]struct{} // calls under way; guarded by mu
+	failed    map[scheduler.MachineKey]failure  // guarded by mu
+	moved     map[string]error                  // domains that belong to somebody else; guarded by mu
+	fenced    error                             // guarded by mu
 }
 
 // failure is what is known of a machine whose last call failed.
@@ -182,7 +190,7 @@ func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
 		o.Now = time.Now
 	}
 	return &Pool{options: o, providers: maps.Clone(providers), over: make(chan struct{}),
-		busy: make(map[inventory.Key]struct{}), failed: make(map[inventory.Key]failure),
+		busy: make(map[scheduler.MachineKey]struct{}), failed: make(map[scheduler.MachineKey]failure),
 		moved: make(map[string]error)}, nil
 }
 
@@ -310,10 +318,10 @@ type Hold struct {
 
 // Holds returns the machines that are left alone at a time, because a call for them failed
 // or is under way.
-func (p *Pool) Holds(now time.Time) map[inventory.Key]Hold {
+func (p *Pool) Holds(now time.Time) map[scheduler.MachineKey]Hold {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make(map[inventory.Key]Hold)
+	out := make(map[scheduler.MachineKey]Hold)
 	for k, f := range p.failed {
 		if now.Before(f.until) {
 			out[k] = Hold{f.action, f.doubt}
@@ -328,10 +336,10 @@ func (p *Pool) Holds(now time.Time) map[inventory.Key]Hold {
 }
 
 // Retain forgets the failures of machines that are gone.
-func (p *Pool) Retain(there func(inventory.Key) bool) {
+func (p *Pool) Retain(there func(scheduler.MachineKey) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.failed, func(k inventory.Key, _ failure) bool { return !there(k) })
+	maps.DeleteFunc(p.failed, func(k scheduler.MachineKey, _ failure) bool { return !there(k) })
 }
 
 // Own says that a domain is this holder's again, under an ownership that its receivers

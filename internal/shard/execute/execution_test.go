@@ -11,7 +11,6 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -87,7 +86,7 @@ func (s *scripted) asked() int {
 }
 
 func action(kind scheduler.Kind, id string) scheduler.Action {
-	return scheduler.Action{Kind: kind, Machine: inventory.Key{Provider: "p", ID: id}, Domain: "d-" + id, Tenant: "red", Priority: 5, Operation: "op-" + id}
+	return scheduler.Action{Kind: kind, Machine: scheduler.MachineKey{Provider: "p", ID: id}, Domain: "d-" + id, Tenant: "red", Priority: 5, Operation: "op-" + id}
 }
 
 func pool(t *testing.T, p execute.Provider, o execute.Options) *execute.Pool {
@@ -110,7 +109,7 @@ func TestOrders(t *testing.T) {
 	for _, kind := range scheduler.Kinds() {
 		all = append(all, action(kind, string(kind)))
 	}
-	all = append(all, action("dance", "x"), scheduler.Action{Kind: scheduler.Release, Machine: inventory.Key{Provider: "q", ID: "y"}})
+	all = append(all, action("dance", "x"), scheduler.Action{Kind: scheduler.Release, Machine: scheduler.MachineKey{Provider: "q", ID: "y"}})
 	results := pool(t, p, execute.Options{Concurrency: 1}).Execute(t.Context(), all)
 	want := []string{"configure p/assign red 5 op-assign", "create p/create  0 op-create", "drain p/preempt  0 op-preempt",
 		"drain p/reclaim  0 op-reclaim", "delete p/release  0 op-release"}
@@ -217,7 +216,7 @@ func TestPauses(t *testing.T) {
 		answer = execute.ErrRejected
 		fail(time.Second)
 		fail(2 * time.Second)
-		x.Retain(func(inventory.Key) bool { return false })
+		x.Retain(func(scheduler.MachineKey) bool { return false })
 		fail(time.Second)
 	})
 }

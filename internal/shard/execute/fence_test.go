@@ -11,7 +11,6 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -81,7 +80,7 @@ func (p *process) Delete(ctx context.Context, o execute.Order) error {
 
 func all(kind scheduler.Kind, n int) (out []scheduler.Action) {
 	for i := range n {
-		out = append(out, scheduler.Action{Kind: kind, Machine: inventory.Key{Provider: "p", ID: fmt.Sprint("m", i)}, Operation: string(kind)})
+		out = append(out, scheduler.Action{Kind: kind, Machine: scheduler.MachineKey{Provider: "p", ID: fmt.Sprint("m", i)}, Operation: string(kind)})
 	}
 	return out
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/ownership"
 )
 
 // ErrLost is matched when a shard lost what it has to remember of its coordinators.
@@ -73,7 +72,7 @@ func refuses(err error) bool {
 
 // domains are those that the shard owns. A nil one is of a shard that nobody assigns domains to.
 type domains struct {
-	holder *ownership.Holder
+	holder *Holder
 	mark   *epochs.Term
 
 	mu    sync.Mutex
@@ -106,9 +105,9 @@ func (r *running) openDomains() error {
 	}
 	r.closers = append(r.closers, mark.Close)
 	d := &domains{mark: mark}
-	d.holder, err = ownership.New(ownership.Config{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
+	d.holder, err = NewHolder(HolderConfig{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
 		Term: mark, Receivers: d.receivers, Clock: clock.SystemBootClock(),
-		File:  ownership.File{Files: durable.OS(), Dir: dir},
+		File:  File{Files: durable.OS(), Dir: dir},
 		Quiet: d.quiet, Owned: func(domain string) { d.of().Own(domain) }, Log: r.cfg.Log})
 	if err != nil {
 		return err
@@ -170,7 +169,7 @@ func (d *domains) promisedBy(sites *providers) {
 	d.sites = sites
 }
 
-func (d *domains) receivers() map[string]ownership.Receiver {
+func (d *domains) receivers() map[string]DomainReceiver {
 	d.mu.Lock()
 	sites := d.sites
 	d.mu.Unlock()

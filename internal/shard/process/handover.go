@@ -15,7 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/platform/watch"
-	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 )
 
 // Of one call, within the limits of a coordinator.
@@ -28,9 +28,9 @@ const (
 	timeout = 15 * time.Second
 )
 
-// Source has the records in their order: [journal.Reader].
+// Source has the records in their order: [execute.Reader].
 type Source interface {
-	Next(records, size int) ([]journal.Record, error)
+	Next(records, size int) ([]execute.Record, error)
 	Rewind()
 }
 
@@ -49,7 +49,7 @@ type Handover struct {
 	given, left prometheus.Counter
 
 	// The state of Give, which owns it.
-	waiting []journal.Record // that the source gave, and no coordinator has for all that is known
+	waiting []execute.Record // that the source gave, and no coordinator has for all that is known
 	chain   chain
 	rewound bool // the source was begun anew, and not all was given since
 }
@@ -106,7 +106,7 @@ func (h *Handover) Run(ctx context.Context) {
 func (h *Handover) Give(ctx context.Context) (more bool, err error) {
 	if len(h.waiting) == 0 {
 		h.waiting, err = h.cfg.Source.Next(entries, size)
-		if errors.Is(err, journal.ErrBroken) {
+		if errors.Is(err, execute.ErrBroken) {
 			h.cfg.Log.Error("a part of the journal cannot be read, and is not given to the audit log", "err", err)
 			return true, nil
 		}
@@ -155,7 +155,7 @@ func (h *Handover) rewind() {
 
 // next drops what a coordinator has of the chain, and returns those that come next of it: one
 // follows the other.
-func (h *Handover) next() (batch []journal.Record) {
+func (h *Handover) next() (batch []execute.Record) {
 	for i, r := range h.waiting {
 		name, number, _ := auditlog.ParseKey(r.Key)
 		switch {
@@ -201,7 +201,7 @@ func (h *Handover) call(ctx context.Context, req *fealtyv1.KeepJournalRequest) (
 }
 
 // give gives a batch of the chain, whose records follow one another.
-func (h *Handover) give(ctx context.Context, batch []journal.Record) error {
+func (h *Handover) give(ctx context.Context, batch []execute.Record) error {
 	req := &fealtyv1.KeepJournalRequest{Chain: h.chain.name}
 	_, req.First, _ = auditlog.ParseKey(batch[0].Key)
 	for _, r := range batch {

@@ -19,7 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/process"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -52,7 +52,7 @@ type world struct {
 	conn *cut
 	disk *durabletest.Disk
 	now  time.Time
-	j    *journal.Journal
+	j    *execute.Journal
 	h    *process.Handover
 	log  strings.Builder
 }
@@ -76,7 +76,7 @@ func newWorld(t *testing.T) *world {
 // begin starts the shard's process.
 func (w *world) begin() {
 	w.t.Helper()
-	j, err := journal.Open(journal.Options{Files: w.disk.FS(), Dir: "journal", Actor: w.id.String(),
+	j, err := execute.OpenJournal(execute.JournalOptions{Files: w.disk.FS(), Dir: "journal", Actor: w.id.String(),
 		Writer: auditlog.WriterOf(w.id.String()), Segments: 6, Now: func() time.Time { return w.now }})
 	if err != nil {
 		w.t.Fatal(err)
@@ -99,7 +99,7 @@ func (w *world) restart() {
 func (w *world) decides(n, size int) {
 	w.t.Helper()
 	for i := range n {
-		if _, err := w.j.Append([]journal.Entry{{Kind: "create", Machine: fmt.Sprint("local/m", i), Outcome: "executed",
+		if _, err := w.j.Append([]execute.Entry{{Kind: "create", Machine: fmt.Sprint("local/m", i), Outcome: "executed",
 			Error: strings.Repeat("x", size)}}); err != nil {
 			w.t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func (w *world) forget() {
 func (w *world) wantAll() {
 	w.t.Helper()
 	kept, n := w.kept(), 0
-	for r, err := range journal.Export(w.disk.FS(), "journal") {
+	for r, err := range execute.Export(w.disk.FS(), "journal") {
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -328,11 +328,11 @@ func (w *world) segments() (out []string) {
 func (w *world) lastKey(i int) string {
 	w.t.Helper()
 	segments := w.segments()
-	data, err := w.disk.FS().ReadFile(segments[len(segments)-1], journal.MaxSegmentBytes)
+	data, err := w.disk.FS().ReadFile(segments[len(segments)-1], execute.MaxSegmentBytes)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var r journal.Record
+	var r execute.Record
 	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&r); err != nil {
 		w.t.Fatal(err)
 	}

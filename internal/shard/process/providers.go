@@ -11,8 +11,6 @@ import (
 	providerclient "github.com/fealty-io/fealty/internal/provider/client"
 	"github.com/fealty-io/fealty/internal/quota"
 	"github.com/fealty-io/fealty/internal/shard"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
-	"github.com/fealty-io/fealty/internal/shard/ownership"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -40,13 +38,13 @@ type providers struct {
 	clashes map[string]string   // registered addresses that do not count, by name; guarded by asking
 
 	mu        sync.Mutex
-	all       map[string]shard.Provider     // replaced, and never changed; guarded by mu
-	receivers map[string]ownership.Receiver // as all; guarded by mu
-	followed  quota.Plan                    // what all is made of; guarded by mu
+	all       map[string]shard.Provider // replaced, and never changed; guarded by mu
+	receivers map[string]DomainReceiver // as all; guarded by mu
+	followed  quota.Plan                // what all is made of; guarded by mu
 }
 
 // maxFlags leaves room for all that can be registered.
-const maxFlags = inventory.MaxProviders - quota.MaxProviders
+const maxFlags = scheduler.MaxProviders - quota.MaxProviders
 
 // reached is a provider that was dialed.
 type reached struct {
@@ -75,7 +73,7 @@ func (p *providers) open() error {
 }
 
 // receiving are the providers as those who promise.
-func (p *providers) receiving() map[string]ownership.Receiver {
+func (p *providers) receiving() map[string]DomainReceiver {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.receivers
@@ -140,7 +138,7 @@ func (p *providers) follow(plan quota.Plan) {
 		p.dialed[name] = &reached{as, client, providerclient.New(client, as.Price)}
 		p.log.Info("the shard acts at a provider", "provider", name, "address", as.Address)
 	}
-	all, receivers := make(map[string]shard.Provider), make(map[string]ownership.Receiver)
+	all, receivers := make(map[string]shard.Provider), make(map[string]DomainReceiver)
 	for name, r := range p.dialed {
 		all[name], receivers[name] = r.remote, r.client
 	}

@@ -7,6 +7,13 @@
 // remembered here: a process that starts asks, and an answer that was lost is asked for again. A
 // store that was restored from a backup is given again what it lost, as far as the journal still
 // has it.
+//
+// A [Holder] keeps the domains that the shard owns: it hears of them, has the receivers promise each
+// before the shard acts, lets go when it is asked to, and fences itself when it was told nothing for
+// as long as its lease. A shard owns nothing before it was told (I7). An assignment is kept on disk
+// with the end of its lease by a clock that goes on in suspend and that nobody sets: a process that
+// starts while no coordinator answers goes on where the one before it stood, and after a start of the
+// machine, when that clock begins anew, it waits until it is told. See docs/explanation/fencing.md.
 package process
 
 import (
@@ -45,7 +52,6 @@ import (
 	"github.com/fealty-io/fealty/internal/quota"
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/internal/shard/session"
 	"github.com/fealty-io/fealty/mesh"
@@ -213,7 +219,7 @@ func (r *running) open(ctx context.Context) error {
 		(err != nil || !addr.Addr().Unmap().IsLoopback()) {
 		return fmt.Errorf("serve operators on %s: %w", cfg.Listener.Addr(), internalprovider.ErrNotLoopback)
 	}
-	j, err := journal.Open(journal.Options{Files: cfg.Locks.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
+	j, err := execute.OpenJournal(execute.JournalOptions{Files: cfg.Locks.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
 		Actor: cfg.ID.String(), Writer: auditlog.WriterOf(cfg.ID.String())})
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)

@@ -18,6 +18,15 @@
 // hold back. So others do not wait for these machines, and nobody takes them by priority: what they
 // are worth is not known.
 //
+// What goes into a decision is kept here too. The [Inventory] has the machines as providers list
+// them. A provider is another program: its listing is checked before any of it counts, and taken
+// whole or not at all. A provider that did not answer, or whose listing was refused, is
+// [Inventory.Silent]: what was known of it stands, and nothing is decided about its machines until
+// it is heard again. The [DemandBook] has how many machines each tenant wants. A tenant's operator
+// reports its complete demand each time, a [RollUp], which replaces the one before; their
+// [DemandKey] grows, so that a report that was overtaken on its way changes nothing. A tenant that
+// was not heard since the process started has an unknown demand, which is another thing than none.
+//
 // [Rails] bound what a wrong decision can do. They stand between decision and execution, so that
 // the decision stays a function of what is there and what is wanted. They know no reason why a
 // decision may be right: a machine that is let go a few seconds later than it could be costs
@@ -40,9 +49,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-
-	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 )
 
 // Kind is what is done with a machine, and why.
@@ -63,7 +69,7 @@ func Kinds() []Kind { return []Kind{Assign, Create, Preempt, Reclaim, Release} }
 // Action is one thing to be done with one machine.
 type Action struct {
 	Kind    Kind
-	Machine inventory.Key
+	Machine MachineKey
 	Profile string
 	Domain  string
 	// Tenant gets the machine, of an Assign; waits for one, of a Create; loses it, of a
@@ -92,15 +98,15 @@ type Policy struct {
 // Input is all that is decided about.
 type Input struct {
 	// Machines are in any order, and each key is there once, as an inventory has them.
-	Machines []*inventory.Machine
-	// Demand are the rows of each tenant that reported, as demand.Book returns them.
-	Demand map[string][]demand.Row
+	Machines []*Machine
+	// Demand are the rows of each tenant that reported, as DemandBook returns them.
+	Demand map[string][]DemandRow
 	// Quotas limit machines that are configured, about to be, or not drained yet. Without one
 	// there is no limit.
 	Quotas map[Quota]int
 	// Held are machines that get no action now, and Silent are providers none of whose
 	// machines does. They serve on where they serve.
-	Held   map[inventory.Key]struct{}
+	Held   map[MachineKey]struct{}
 	Silent map[string]struct{}
 	Policy Policy
 }
@@ -148,19 +154,19 @@ func Decide(in Input) []Action {
 type profile struct {
 	in      *Input
 	tenants map[string]*tenant
-	idle    []*inventory.Machine // that may get an action
-	made    []*inventory.Machine // speculative, that may get an action
-	coming  int                  // machines that become idle without a decision
+	idle    []*Machine // that may get an action
+	made    []*Machine // speculative, that may get an action
+	coming  int        // machines that become idle without a decision
 	actions map[Kind][]Action
 }
 
 // tenant is one within a profile.
 type tenant struct {
 	name     string
-	rows     []demand.Row // the highest priority first
+	rows     []DemandRow // the highest priority first
 	reported bool
-	serving  []*inventory.Machine // configured or about to be
-	leaving  int                  // draining
+	serving  []*Machine // configured or about to be
+	leaving  int        // draining
 }
 
 // need is machines that a row waits for.
@@ -182,45 +188,45 @@ func (p *profile) tenant(name string) *tenant {
 }
 
 // free reports whether a machine may get an action.
-func (p *profile) free(m *inventory.Machine) bool {
-	if _, held := p.in.Held[m.Key]; held {
+func (p *profile) free(m *Machine) bool {
+	if _, held := p.in.Held[m.MachineKey]; held {
 		return false
 	}
 	_, silent := p.in.Silent[m.Provider]
 	return !silent
 }
 
-func (p *profile) add(m *inventory.Machine) {
+func (p *profile) add(m *Machine) {
 	switch m.State {
-	case inventory.Speculative:
+	case Speculative:
 		if p.free(m) {
 			p.made = append(p.made, m)
 		}
-	case inventory.Creating:
+	case Creating:
 		p.coming++
-	case inventory.Idle:
+	case Idle:
 		if p.free(m) {
 			p.idle = append(p.idle, m)
 		}
-	case inventory.Configuring, inventory.Configured:
+	case Configuring, Configured:
 		t := p.tenant(m.Tenant)
 		t.serving = append(t.serving, m)
-	case inventory.Draining:
+	case Draining:
 		p.tenant(m.Tenant).leaving++
 		p.coming++
-	case inventory.Deleting, inventory.Failed:
+	case Deleting, Failed:
 		// One that failed is left to people: nobody knows what works on it.
 	}
 }
 
 // cheapest orders machines by what they cost, then by how likely they are to go.
-func cheapest(a, b *inventory.Machine) int {
-	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Interruption, b.Interruption), a.Key.Compare(b.Key))
+func cheapest(a, b *Machine) int {
+	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Interruption, b.Interruption), a.MachineKey.Compare(b.MachineKey))
 }
 
 // mostWorthKeeping orders the machines of a tenant: what is reclaimed is taken from the
 // end. One that works is kept before one that is about to; "configured" sorts first.
-func mostWorthKeeping(a, b *inventory.Machine) int {
+func mostWorthKeeping(a, b *Machine) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.State, b.State), cheapest(a, b))
 }
 
@@ -228,7 +234,7 @@ func (p *profile) decide() {
 	p.actions = make(map[Kind][]Action)
 	var needs []*need
 	var victims []victim
-	var excess []*inventory.Machine
+	var excess []*Machine
 	blocked := 0 // machines that are needed and cannot be given yet
 	for _, name := range slices.Sorted(maps.Keys(p.tenants)) {
 		t := p.tenants[name]
@@ -236,7 +242,7 @@ func (p *profile) decide() {
 		needs = append(needs, n...)
 		blocked += wait
 	}
-	slices.SortFunc(excess, func(a, b *inventory.Machine) int { return mostWorthKeeping(b, a) })
+	slices.SortFunc(excess, func(a, b *Machine) int { return mostWorthKeeping(b, a) })
 	for _, m := range excess {
 		p.act(Reclaim, m, m.Tenant, m.Priority, "")
 		if p.tenants[m.Tenant].reported {
@@ -248,15 +254,15 @@ func (p *profile) decide() {
 
 // victim is a machine that a higher priority may take.
 type victim struct {
-	machine  *inventory.Machine
+	machine  *Machine
 	priority int32 // of the row that it serves
 }
 
 // serve has the machines of a tenant serve its rows. It returns what is missing, and how
 // many of those that are missing cannot be given before others are drained.
-func (p *profile) serve(t *tenant, victims *[]victim, excess *[]*inventory.Machine) (needs []*need, blocked int) {
+func (p *profile) serve(t *tenant, victims *[]victim, excess *[]*Machine) (needs []*need, blocked int) {
 	slices.SortFunc(t.serving, mostWorthKeeping)
-	limit := demand.MaxCount
+	limit := MaxCount
 	quota, limited := p.in.Quotas[Quota{t.name, p.profileName(t)}]
 	if limited {
 		limit = max(0, quota)
@@ -267,7 +273,7 @@ func (p *profile) serve(t *tenant, victims *[]victim, excess *[]*inventory.Machi
 		wanted += count
 		for ; count > 0 && served < len(t.serving); count-- {
 			m := t.serving[served]
-			if served++; m.State == inventory.Configured && p.free(m) {
+			if served++; m.State == Configured && p.free(m) {
 				*victims = append(*victims, victim{m, row.Priority})
 			}
 		}
@@ -282,7 +288,7 @@ func (p *profile) serve(t *tenant, victims *[]victim, excess *[]*inventory.Machi
 		}
 	}
 	for _, m := range t.serving[served:] {
-		if m.State == inventory.Configured && p.free(m) {
+		if m.State == Configured && p.free(m) {
 			*excess = append(*excess, m)
 		}
 	}
@@ -387,15 +393,15 @@ func (q *turns) Pop() any {
 	return last
 }
 
-func (p *profile) act(kind Kind, m *inventory.Machine, tenant string, priority int32, forTenant string) {
-	p.actions[kind] = append(p.actions[kind], Action{Kind: kind, Machine: m.Key, Profile: m.Profile, Domain: m.Domain,
+func (p *profile) act(kind Kind, m *Machine, tenant string, priority int32, forTenant string) {
+	p.actions[kind] = append(p.actions[kind], Action{Kind: kind, Machine: m.MachineKey, Profile: m.Profile, Domain: m.Domain,
 		Tenant: tenant, Priority: priority, For: forTenant, Operation: operation(kind, m, tenant, priority)})
 }
 
 // operation names what is done with a machine in the state in which its last operation left
 // it. An attempt that is made again has the same name; after the provider accepted it, the same thing
 // once more is another operation.
-func operation(kind Kind, m *inventory.Machine, tenant string, priority int32) string {
+func operation(kind Kind, m *Machine, tenant string, priority int32) string {
 	h := sha256.New()
 	for _, part := range []string{"fealty/operation/v1", m.Operation, string(target(kind)), m.Provider, m.ID, tenant} {
 		var n [8]byte
@@ -412,34 +418,34 @@ func operation(kind Kind, m *inventory.Machine, tenant string, priority int32) s
 }
 
 // target is the state that an action leads to, on its way.
-func target(kind Kind) inventory.State {
+func target(kind Kind) State {
 	switch kind {
 	case Assign:
-		return inventory.Configuring
+		return Configuring
 	case Create:
-		return inventory.Creating
+		return Creating
 	case Preempt, Reclaim:
-		return inventory.Draining
+		return Draining
 	default:
-		return inventory.Deleting
+		return Deleting
 	}
 }
 
 // From is the state that an action of a kind starts from.
-func (k Kind) From() inventory.State {
+func (k Kind) From() State {
 	switch k {
 	case Create:
-		return inventory.Speculative
+		return Speculative
 	case Assign, Release:
-		return inventory.Idle
+		return Idle
 	default:
-		return inventory.Configured
+		return Configured
 	}
 }
 
 // After returns the machine as it is once the provider accepted the action: what is taken to
 // be so while nobody knows whether it did.
-func (a Action) After(m inventory.Machine) inventory.Machine {
+func (a Action) After(m Machine) Machine {
 	m.State = target(a.Kind)
 	switch a.Kind {
 	case Assign:

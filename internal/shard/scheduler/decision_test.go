@@ -7,28 +7,26 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 // machine makes one of profile small: its id is its name, its price is price.
-func machine(id string, state inventory.State, price float64) *inventory.Machine {
-	return &inventory.Machine{Key: inventory.Key{Provider: "p", ID: id}, Profile: "small", State: state, Price: price}
+func machine(id string, state scheduler.State, price float64) *scheduler.Machine {
+	return &scheduler.Machine{MachineKey: scheduler.MachineKey{Provider: "p", ID: id}, Profile: "small", State: state, Price: price}
 }
 
 // of makes a machine that a tenant has.
-func of(id, tenant string, priority int32, state inventory.State, price float64) *inventory.Machine {
+func of(id, tenant string, priority int32, state scheduler.State, price float64) *scheduler.Machine {
 	m := machine(id, state, price)
 	m.Tenant, m.Priority = tenant, priority
 	return m
 }
 
-func small(priority int32, count int) demand.Row {
-	return demand.Row{Profile: "small", Priority: priority, Count: count}
+func small(priority int32, count int) scheduler.DemandRow {
+	return scheduler.DemandRow{Profile: "small", Priority: priority, Count: count}
 }
 
-type rows = map[string][]demand.Row
+type rows = map[string][]scheduler.DemandRow
 
 // said writes what was decided in short: "assign a red 5".
 func said(actions []scheduler.Action) (out []string) {
@@ -47,11 +45,11 @@ func said(actions []scheduler.Action) (out []string) {
 
 func TestDecide(t *testing.T) {
 	const (
-		speculative, creating, idle = inventory.Speculative, inventory.Creating, inventory.Idle
-		configuring, configured     = inventory.Configuring, inventory.Configured
-		draining, failed            = inventory.Draining, inventory.Failed
+		speculative, creating, idle = scheduler.Speculative, scheduler.Creating, scheduler.Idle
+		configuring, configured     = scheduler.Configuring, scheduler.Configured
+		draining, failed            = scheduler.Draining, scheduler.Failed
 	)
-	type machines = []*inventory.Machine
+	type machines = []*scheduler.Machine
 	other := machine("o", idle, 1)
 	other.Profile = "other"
 	for _, tt := range []struct {
@@ -66,9 +64,9 @@ func TestDecide(t *testing.T) {
 			[]string{"assign b red 5", "assign c red 5"}},
 		{"of one price the one that stays, then by name",
 			scheduler.Input{Machines: machines{
-				{Key: inventory.Key{Provider: "p", ID: "a"}, Profile: "small", State: idle, Interruption: .5},
-				{Key: inventory.Key{Provider: "q", ID: "b"}, Profile: "small", State: idle},
-				{Key: inventory.Key{Provider: "p", ID: "b"}, Profile: "small", State: idle}},
+				{MachineKey: scheduler.MachineKey{Provider: "p", ID: "a"}, Profile: "small", State: idle, Interruption: .5},
+				{MachineKey: scheduler.MachineKey{Provider: "q", ID: "b"}, Profile: "small", State: idle},
+				{MachineKey: scheduler.MachineKey{Provider: "p", ID: "b"}, Profile: "small", State: idle}},
 				Demand: rows{"red": {small(5, 2)}}},
 			[]string{"assign b red 5", "assign b red 5"}},
 		{"by priority",
@@ -149,7 +147,7 @@ func TestDecide(t *testing.T) {
 		{"one that is held gets no action, and serves what it serves",
 			scheduler.Input{Machines: machines{machine("a", idle, 1), of("b", "red", 5, configured, 1), of("c", "blue", 1, configured, 1), machine("d", speculative, 1)},
 				Demand: rows{"red": {small(5, 2)}, "blue": nil},
-				Held:   map[inventory.Key]struct{}{{Provider: "p", ID: "a"}: {}, {Provider: "p", ID: "c"}: {}, {Provider: "p", ID: "d"}: {}}}, nil},
+				Held:   map[scheduler.MachineKey]struct{}{{Provider: "p", ID: "a"}: {}, {Provider: "p", ID: "c"}: {}, {Provider: "p", ID: "d"}: {}}}, nil},
 		{"nor do those of a provider that is silent",
 			scheduler.Input{Machines: machines{machine("a", idle, 1), of("b", "red", 5, configured, 1), of("c", "blue", 1, configured, 1)},
 				Demand: rows{"red": {small(5, 2)}, "blue": {small(1, 1)}}, Silent: map[string]struct{}{"p": {}}}, nil},
@@ -183,24 +181,24 @@ func TestDecide(t *testing.T) {
 
 // An operation has one name until the provider accepted one, and another one after it.
 func TestOperation(t *testing.T) {
-	in := scheduler.Input{Machines: []*inventory.Machine{machine("a", inventory.Idle, 1)}, Demand: rows{"red": {small(5, 1)}}}
+	in := scheduler.Input{Machines: []*scheduler.Machine{machine("a", scheduler.Idle, 1)}, Demand: rows{"red": {small(5, 1)}}}
 	first := scheduler.Decide(in)[0].Operation
 	if again := scheduler.Decide(in)[0].Operation; again != first || len(first) != 32 {
 		t.Errorf("%q, then %q", first, again)
 	}
 	seen := map[string]string{first: "the first"}
-	for name, change := range map[string]func(*inventory.Machine, rows){
-		"after another operation": func(m *inventory.Machine, _ rows) { m.Operation = first },
-		"another machine":         func(m *inventory.Machine, _ rows) { m.ID = "b" },
-		"another provider":        func(m *inventory.Machine, _ rows) { m.Provider = "q" },
-		"another tenant":          func(_ *inventory.Machine, d rows) { d["blue"] = d["red"]; delete(d, "red") },
-		"another priority":        func(_ *inventory.Machine, d rows) { d["red"] = []demand.Row{small(6, 1)} },
-		"another target":          func(m *inventory.Machine, _ rows) { m.State = inventory.Speculative },
-		"names that run together": func(m *inventory.Machine, d rows) { m.ID = "ar"; d["ed"] = d["red"]; delete(d, "red") },
+	for name, change := range map[string]func(*scheduler.Machine, rows){
+		"after another operation": func(m *scheduler.Machine, _ rows) { m.Operation = first },
+		"another machine":         func(m *scheduler.Machine, _ rows) { m.ID = "b" },
+		"another provider":        func(m *scheduler.Machine, _ rows) { m.Provider = "q" },
+		"another tenant":          func(_ *scheduler.Machine, d rows) { d["blue"] = d["red"]; delete(d, "red") },
+		"another priority":        func(_ *scheduler.Machine, d rows) { d["red"] = []scheduler.DemandRow{small(6, 1)} },
+		"another target":          func(m *scheduler.Machine, _ rows) { m.State = scheduler.Speculative },
+		"names that run together": func(m *scheduler.Machine, d rows) { m.ID = "ar"; d["ed"] = d["red"]; delete(d, "red") },
 	} {
 		m, d := *in.Machines[0], rows{"red": {small(5, 1)}}
 		change(&m, d)
-		got := scheduler.Decide(scheduler.Input{Machines: []*inventory.Machine{&m}, Demand: d})[0].Operation
+		got := scheduler.Decide(scheduler.Input{Machines: []*scheduler.Machine{&m}, Demand: d})[0].Operation
 		if was := seen[got]; was != "" {
 			t.Errorf("%s has the operation of %s", name, was)
 		}

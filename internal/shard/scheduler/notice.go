@@ -5,13 +5,11 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 )
 
 // Notice says which machine a tenant is about to lose.
 type Notice struct {
-	Machine inventory.Key
+	Machine MachineKey
 	Profile string
 	Tenant  string
 	Kind    Kind      // Preempt or Reclaim
@@ -23,7 +21,7 @@ type Board struct {
 	grace time.Duration
 
 	mu  sync.Mutex
-	out map[inventory.Key]*posted // guarded by mu
+	out map[MachineKey]*posted // guarded by mu
 }
 
 type posted struct {
@@ -33,7 +31,7 @@ type posted struct {
 
 // NewBoard returns a board without notices. A grace of 0 gives none.
 func NewBoard(grace time.Duration) *Board {
-	return &Board{grace: grace, out: make(map[inventory.Key]*posted)}
+	return &Board{grace: grace, out: make(map[MachineKey]*posted)}
 }
 
 // Due takes all actions of a cycle that are to be executed, and says of each whether it may
@@ -44,7 +42,7 @@ func (b *Board) Due(actions []Action, now time.Time) []bool {
 	due := make([]bool, len(actions))
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	next := make(map[inventory.Key]*posted)
+	next := make(map[MachineKey]*posted)
 	for i, a := range actions {
 		if b.grace <= 0 || a.Kind != Preempt && a.Kind != Reclaim {
 			due[i] = true
@@ -66,7 +64,7 @@ func (b *Board) Due(actions []Action, now time.Time) []bool {
 
 // Release says that a tenant does not need a machine any more of which it was told, and
 // reports whether it was.
-func (b *Board) Release(tenant string, machine inventory.Key) bool {
+func (b *Board) Release(tenant string, machine MachineKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.out[machine]

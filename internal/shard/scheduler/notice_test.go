@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 func action(kind scheduler.Kind, id, tenant string) scheduler.Action {
-	return scheduler.Action{Kind: kind, Machine: inventory.Key{Provider: "p", ID: id}, Profile: "small", Tenant: tenant}
+	return scheduler.Action{Kind: kind, Machine: scheduler.MachineKey{Provider: "p", ID: id}, Profile: "small", Tenant: tenant}
 }
 
 func TestDue(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -19,13 +17,13 @@ var (
 	profiles = []string{"big", "small"}
 )
 
-func drawMachines(t *rapid.T) (out []*inventory.Machine) {
+func drawMachines(t *rapid.T) (out []*scheduler.Machine) {
 	for i := range rapid.IntRange(0, 30).Draw(t, "machines") {
-		m := machine(fmt.Sprint("m", i), rapid.SampledFrom(inventory.States()).Draw(t, "state"), float64(rapid.IntRange(0, 3).Draw(t, "price")))
+		m := machine(fmt.Sprint("m", i), rapid.SampledFrom(scheduler.States()).Draw(t, "state"), float64(rapid.IntRange(0, 3).Draw(t, "price")))
 		m.Profile = rapid.SampledFrom(profiles).Draw(t, "profile")
 		m.Provider = rapid.SampledFrom([]string{"p", "q"}).Draw(t, "provider")
 		switch m.State {
-		case inventory.Configuring, inventory.Configured, inventory.Draining:
+		case scheduler.Configuring, scheduler.Configured, scheduler.Draining:
 			m.Tenant = rapid.SampledFrom(tenants).Draw(t, "tenant")
 			m.Priority = int32(rapid.IntRange(0, 3).Draw(t, "priority"))
 		}
@@ -34,14 +32,14 @@ func drawMachines(t *rapid.T) (out []*inventory.Machine) {
 	return out
 }
 
-func drawDemand(t *rapid.T) map[string][]demand.Row {
-	book := demand.NewBook(demand.Options{})
+func drawDemand(t *rapid.T) map[string][]scheduler.DemandRow {
+	book := scheduler.NewDemandBook(scheduler.DemandOptions{})
 	for _, tenant := range tenants[:3] {
-		r := demand.RollUp{Tenant: tenant, Key: demand.Key{Run: 1, Number: 1}}
+		r := scheduler.RollUp{Tenant: tenant, Key: scheduler.DemandKey{Run: 1, Number: 1}}
 		for _, profile := range profiles {
 			for priority := range int32(4) {
 				if n := rapid.IntRange(-3, 6).Draw(t, "count"); n > 0 {
-					r.Rows = append(r.Rows, demand.Row{Profile: profile, Priority: priority, Count: n})
+					r.Rows = append(r.Rows, scheduler.DemandRow{Profile: profile, Priority: priority, Count: n})
 				}
 			}
 		}
@@ -54,7 +52,7 @@ func drawDemand(t *rapid.T) map[string][]demand.Row {
 
 func drawInput(t *rapid.T) scheduler.Input {
 	in := scheduler.Input{Machines: drawMachines(t), Demand: drawDemand(t), Quotas: make(map[scheduler.Quota]int),
-		Held: make(map[inventory.Key]struct{}), Silent: make(map[string]struct{}),
+		Held: make(map[scheduler.MachineKey]struct{}), Silent: make(map[string]struct{}),
 		Policy: scheduler.Policy{Release: rapid.Bool().Draw(t, "release"), Spare: rapid.IntRange(0, 2).Draw(t, "spare")}}
 	for _, tenant := range tenants {
 		for _, profile := range profiles {
@@ -65,7 +63,7 @@ func drawInput(t *rapid.T) scheduler.Input {
 	}
 	for _, m := range in.Machines {
 		if rapid.IntRange(0, 9).Draw(t, "held") == 0 {
-			in.Held[m.Key] = struct{}{}
+			in.Held[m.MachineKey] = struct{}{}
 		}
 	}
 	if rapid.IntRange(0, 9).Draw(t, "silent") == 0 {
@@ -81,9 +79,9 @@ func TestWhateverIsDecided(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
 		actions := scheduler.Decide(in)
-		machines := make(map[inventory.Key]*inventory.Machine)
+		machines := make(map[scheduler.MachineKey]*scheduler.Machine)
 		for _, m := range in.Machines {
-			machines[m.Key] = m
+			machines[m.MachineKey] = m
 		}
 		has := make(map[scheduler.Quota]int) // configured or about to be, or draining
 		keeps := make(map[scheduler.Quota]int)
@@ -91,7 +89,7 @@ func TestWhateverIsDecided(t *testing.T) {
 			if m.Tenant != "" {
 				has[scheduler.Quota{Tenant: m.Tenant, Profile: m.Profile}]++
 			}
-			if m.State == inventory.Configured || m.State == inventory.Configuring {
+			if m.State == scheduler.Configured || m.State == scheduler.Configuring {
 				keeps[scheduler.Quota{Tenant: m.Tenant, Profile: m.Profile}]++
 			}
 		}
@@ -101,7 +99,7 @@ func TestWhateverIsDecided(t *testing.T) {
 				wants[scheduler.Quota{Tenant: tenant, Profile: row.Profile}] += row.Count
 			}
 		}
-		acted := make(map[inventory.Key]bool)
+		acted := make(map[scheduler.MachineKey]bool)
 		for _, a := range actions {
 			m := machines[a.Machine]
 			if m == nil || acted[a.Machine] || m.State != a.Kind.From() || a.Profile != m.Profile || a.Domain != m.Domain {
@@ -146,26 +144,26 @@ func TestWhateverIsDecided(t *testing.T) {
 
 // settle applies actions until nothing is decided any more, with what is under way over
 // after each cycle, and returns what is left. It fails if that takes too long.
-func settle(t *rapid.T, in scheduler.Input) []*inventory.Machine {
+func settle(t *rapid.T, in scheduler.Input) []*scheduler.Machine {
 	for range 4*len(in.Machines) + 10 {
 		actions := scheduler.Decide(in)
-		next := make(map[inventory.Key]inventory.Machine)
-		var gone []inventory.Key
+		next := make(map[scheduler.MachineKey]scheduler.Machine)
+		var gone []scheduler.MachineKey
 		moving := false
 		for _, m := range in.Machines {
 			n := *m
 			switch m.State {
-			case inventory.Creating:
-				n.State = inventory.Idle
-			case inventory.Configuring:
-				n.State = inventory.Configured
-			case inventory.Draining:
-				n.State, n.Tenant, n.Priority = inventory.Idle, "", 0
-			case inventory.Deleting:
-				gone = append(gone, m.Key)
+			case scheduler.Creating:
+				n.State = scheduler.Idle
+			case scheduler.Configuring:
+				n.State = scheduler.Configured
+			case scheduler.Draining:
+				n.State, n.Tenant, n.Priority = scheduler.Idle, "", 0
+			case scheduler.Deleting:
+				gone = append(gone, m.MachineKey)
 			}
 			moving = moving || m.State.Transitional()
-			next[m.Key] = n
+			next[m.MachineKey] = n
 		}
 		if len(actions) == 0 && !moving {
 			return in.Machines
@@ -195,7 +193,7 @@ func TestSettles(t *testing.T) {
 		released := in.Policy.Release
 		before := len(in.Machines)
 		for _, m := range in.Machines {
-			if m.State == inventory.Deleting {
+			if m.State == scheduler.Deleting {
 				before--
 			}
 		}
@@ -209,9 +207,9 @@ func TestSettles(t *testing.T) {
 			for _, m := range machines {
 				if m.Profile == profile {
 					switch m.State {
-					case inventory.Configured:
+					case scheduler.Configured:
 						has[m.Tenant]++
-					case inventory.Idle, inventory.Speculative:
+					case scheduler.Idle, scheduler.Speculative:
 						spare++
 					}
 				}
@@ -257,16 +255,16 @@ func TestSettles(t *testing.T) {
 
 // fleet is a shard's: demand that moved a little since it was met.
 func fleet(n int) scheduler.Input {
-	in := scheduler.Input{Demand: make(map[string][]demand.Row)}
+	in := scheduler.Input{Demand: make(map[string][]scheduler.DemandRow)}
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range n {
-		m := machine(fmt.Sprint("machine-", i), inventory.Configured, float64(r.IntN(100)))
+		m := machine(fmt.Sprint("machine-", i), scheduler.Configured, float64(r.IntN(100)))
 		m.Profile = fmt.Sprint("profile-", i%20)
 		switch {
 		case i%10 == 0:
-			m.State = inventory.Idle
+			m.State = scheduler.Idle
 		case i%10 == 1:
-			m.State = inventory.Speculative
+			m.State = scheduler.Speculative
 		default:
 			m.Tenant, m.Priority = fmt.Sprint("tenant-", r.IntN(50)), int32(r.IntN(5))
 		}
@@ -274,10 +272,10 @@ func fleet(n int) scheduler.Input {
 	}
 	r.Shuffle(n, func(i, j int) { in.Machines[i], in.Machines[j] = in.Machines[j], in.Machines[i] })
 	for tenant := range 50 {
-		var rows []demand.Row
+		var rows []scheduler.DemandRow
 		for profile := range 20 {
 			for priority := int32(4); priority >= 0; priority-- {
-				rows = append(rows, demand.Row{Profile: fmt.Sprint("profile-", profile), Priority: priority, Count: max(1, n/50/20/5)})
+				rows = append(rows, scheduler.DemandRow{Profile: fmt.Sprint("profile-", profile), Priority: priority, Count: max(1, n/50/20/5)})
 			}
 		}
 		in.Demand[fmt.Sprint("tenant-", tenant)] = rows

@@ -7,13 +7,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
 func actions(kind scheduler.Kind, tenant string, n int) (out []scheduler.Action) {
 	for i := range n {
-		out = append(out, scheduler.Action{Kind: kind, Tenant: tenant, Machine: inventory.Key{Provider: tenant, ID: fmt.Sprint(kind, i)}})
+		out = append(out, scheduler.Action{Kind: kind, Tenant: tenant, Machine: scheduler.MachineKey{Provider: tenant, ID: fmt.Sprint(kind, i)}})
 	}
 	return out
 }
@@ -106,7 +105,7 @@ func TestWhateverIsRuled(t *testing.T) {
 		var all []scheduler.Action
 		for range rapid.IntRange(0, 60).Draw(t, "actions") {
 			all = append(all, scheduler.Action{Kind: rapid.SampledFrom(scheduler.Kinds()).Draw(t, "kind"), Tenant: rapid.SampledFrom(tenants).Draw(t, "tenant"),
-				Machine: inventory.Key{Provider: "p", ID: fmt.Sprint(len(all))}})
+				Machine: scheduler.MachineKey{Provider: "p", ID: fmt.Sprint(len(all))}})
 		}
 		got := r.Rule(all, facts)
 		if len(got) != len(all) {

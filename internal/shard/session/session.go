@@ -21,9 +21,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
-	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -36,13 +34,13 @@ const (
 
 // Shard is what sessions ask of one.
 type Shard interface {
-	// Report takes demand. Errors: one that matches demand.ErrInvalid, demand.ErrFull or
-	// demand.ErrUnready; nothing is changed by it.
-	Report(demand.RollUp) (demand.Outcome, error)
-	Wanted(tenant string) []demand.Row
-	Capacity(tenant string) []*inventory.Tally
+	// Report takes demand. Errors: one that matches scheduler.ErrDemandInvalid, scheduler.ErrFull or
+	// scheduler.ErrUnready; nothing is changed by it.
+	Report(scheduler.RollUp) (scheduler.Outcome, error)
+	Wanted(tenant string) []scheduler.DemandRow
+	Capacity(tenant string) []*scheduler.Tally
 	Notices(tenant string) []scheduler.Notice
-	Release(tenant string, machine inventory.Key) bool
+	Release(tenant string, machine scheduler.MachineKey) bool
 	// Changed returns a channel that is closed when the next cycle is over.
 	Changed() <-chan struct{}
 	// Fenced is closed when the shard acts no more.
@@ -68,7 +66,7 @@ type Config struct {
 type Server struct {
 	fealtyv1.UnimplementedShardServiceServer
 	cfg     Config
-	readers flowcontrol.Readers
+	readers ratelimit.Readers
 	refused atomic.Uint64
 
 	mu       sync.Mutex
@@ -119,7 +117,7 @@ func (s *Server) speaks(ctx context.Context, tenant string, req *fealtyv1.Sessio
 	id := peer.ID
 	switch {
 	case s.cfg.Insecure:
-		if inventory.ValidName(req.GetTenant()) && (tenant == "" || tenant == req.GetTenant()) {
+		if scheduler.ValidName(req.GetTenant()) && (tenant == "" || tenant == req.GetTenant()) {
 			return nil
 		}
 	case peer.Identified() && id.Kind() == identity.Operator && id.Name() == req.GetTenant():
@@ -141,7 +139,7 @@ func (s *Server) Session(stream fealtyv1.ShardService_SessionServer) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	wait, end := context.WithTimeout(ctx, HelloTimeout)
-	first, err := flowcontrol.Receive(wait, &s.readers, stream.Recv)
+	first, err := ratelimit.Receive(wait, &s.readers, stream.Recv)
 	end()
 	if err != nil {
 		return err
@@ -293,7 +291,7 @@ func (o *operator) hear(req *fealtyv1.SessionRequest) (whole bool, err error) {
 		return false, o.talk.acknowledge(m.Acknowledgement.GetNumber())
 	case *fealtyv1.SessionRequest_Release:
 		// One that it was not told of, or not any more, changes nothing: notices end on their own.
-		o.server.cfg.Shard.Release(o.tenant, inventory.Key{Provider: m.Release.GetProvider(),
+		o.server.cfg.Shard.Release(o.tenant, scheduler.MachineKey{Provider: m.Release.GetProvider(),
 			ID: m.Release.GetMachine()})
 		return false, nil
 	case *fealtyv1.SessionRequest_Hello:
@@ -305,31 +303,31 @@ func (o *operator) hear(req *fealtyv1.SessionRequest) (whole bool, err error) {
 }
 
 // outcomes are what becomes of a roll-up, as it travels.
-var outcomes = map[demand.Outcome]fealtyv1.RollUpOutcome{
-	demand.Taken:     fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN,
-	demand.Repeated:  fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_REPEATED,
-	demand.Overtaken: fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_OVERTAKEN,
-	demand.Held:      fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_HELD,
+var outcomes = map[scheduler.Outcome]fealtyv1.RollUpOutcome{
+	scheduler.Taken:     fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN,
+	scheduler.Repeated:  fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_REPEATED,
+	scheduler.Overtaken: fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_OVERTAKEN,
+	scheduler.Held:      fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_HELD,
 }
 
 // rollUp hands demand to the shard, and says what became of it.
 func (o *operator) rollUp(m *fealtyv1.DemandRollUp) error {
-	r := demand.RollUp{Tenant: o.tenant, Key: demand.Key{Run: o.run, Number: m.GetNumber()}}
+	r := scheduler.RollUp{Tenant: o.tenant, Key: scheduler.DemandKey{Run: o.run, Number: m.GetNumber()}}
 	answer := &fealtyv1.RollUpAnswer{Number: m.GetNumber()}
-	var outcome demand.Outcome
+	var outcome scheduler.Outcome
 	var err error
-	if n := len(m.GetRows()); n > demand.MaxRows { // before they are copied
-		err = &demand.InvalidError{Tenant: o.tenant, Row: -1, Field: "demand",
-			Problem: fmt.Sprintf("has %d rows, above %d", n, demand.MaxRows)}
+	if n := len(m.GetRows()); n > scheduler.MaxRows { // before they are copied
+		err = &scheduler.DemandInvalidError{Tenant: o.tenant, Row: -1, Field: "demand",
+			Problem: fmt.Sprintf("has %d rows, above %d", n, scheduler.MaxRows)}
 	} else {
 		for _, row := range m.GetRows() {
-			r.Rows = append(r.Rows, demand.Row{Profile: row.GetProfile(), Priority: row.GetPriority(),
+			r.Rows = append(r.Rows, scheduler.DemandRow{Profile: row.GetProfile(), Priority: row.GetPriority(),
 				Count: int(row.GetCount())})
 		}
 		outcome, err = o.server.cfg.Shard.Report(r)
 	}
 	switch {
-	case errors.Is(err, demand.ErrUnready):
+	case errors.Is(err, scheduler.ErrUnready):
 		answer.Outcome, answer.Problem = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_UNREADY, err.Error()
 	case err != nil:
 		answer.Outcome, answer.Problem = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_REFUSED, err.Error()

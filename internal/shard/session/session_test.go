@@ -21,8 +21,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
-	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/internal/shard/session"
 	"github.com/fealty-io/fealty/test/logs"
@@ -32,35 +30,35 @@ const cluster = "test.example"
 
 // desk is a shard without a loop: its cycles are made by hand.
 type desk struct {
-	*demand.Book
+	*scheduler.DemandBook
 	board    *scheduler.Board
 	fenced   chan struct{}
 	released chan struct{} // one for each machine that somebody let go
 
 	mu      sync.Mutex
 	unready bool
-	tallies map[string][]*inventory.Tally
+	tallies map[string][]*scheduler.Tally
 	changed chan struct{}
 }
 
 func newDesk() *desk {
-	return &desk{Book: demand.NewBook(demand.Options{Quarantine: true}), board: scheduler.NewBoard(time.Hour), fenced: make(chan struct{}),
+	return &desk{DemandBook: scheduler.NewDemandBook(scheduler.DemandOptions{Quarantine: true}), board: scheduler.NewBoard(time.Hour), fenced: make(chan struct{}),
 		released: make(chan struct{}, 2*session.MaxMessages),
-		tallies:  make(map[string][]*inventory.Tally), changed: make(chan struct{})}
+		tallies:  make(map[string][]*scheduler.Tally), changed: make(chan struct{})}
 }
 
-func (d *desk) Report(r demand.RollUp) (demand.Outcome, error) {
+func (d *desk) Report(r scheduler.RollUp) (scheduler.Outcome, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.unready {
-		return "", demand.ErrUnready
+		return "", scheduler.ErrUnready
 	}
-	return d.Book.Report(r, nil)
+	return d.DemandBook.Report(r, nil)
 }
 
-func (d *desk) Wanted(tenant string) []demand.Row { rows, _ := d.Of(tenant); return rows }
+func (d *desk) Wanted(tenant string) []scheduler.DemandRow { rows, _ := d.Of(tenant); return rows }
 
-func (d *desk) Capacity(tenant string) []*inventory.Tally {
+func (d *desk) Capacity(tenant string) []*scheduler.Tally {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tallies[tenant]
@@ -68,7 +66,7 @@ func (d *desk) Capacity(tenant string) []*inventory.Tally {
 
 func (d *desk) Notices(tenant string) []scheduler.Notice { return d.board.Of(tenant) }
 
-func (d *desk) Release(tenant string, m inventory.Key) bool {
+func (d *desk) Release(tenant string, m scheduler.MachineKey) bool {
 	d.released <- struct{}{}
 	return d.board.Release(tenant, m)
 }
@@ -344,7 +342,7 @@ func TestEnds(t *testing.T) {
 func TestRollUps(t *testing.T) {
 	s := start(t, true)
 	l := s.session()
-	many := make([]*fealtyv1.DemandRow, demand.MaxRows+1)
+	many := make([]*fealtyv1.DemandRow, scheduler.MaxRows+1)
 	for i := range many {
 		many[i] = row(fmt.Sprint(i), 1)
 	}
@@ -416,8 +414,8 @@ func TestTold(t *testing.T) {
 	l := s.session()
 	s.desk.cycle(nil) // nothing is new
 	s.desk.cycle(func() {
-		s.desk.tallies["red"] = []*inventory.Tally{{Profile: "big", Configured: 1, Configuring: 2, Draining: 3, Failed: 4}}
-		s.desk.tallies["blue"] = []*inventory.Tally{{Profile: "big", Configured: 9}}
+		s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "big", Configured: 1, Configuring: 2, Draining: 3, Failed: 4}}
+		s.desk.tallies["blue"] = []*scheduler.Tally{{Profile: "big", Configured: 9}}
 	})
 	c := l.hear().GetCapacity().GetProfiles()
 	if len(c) != 1 || c[0].GetProfile() != "big" || c[0].GetConfigured() != 1 || c[0].GetConfiguring() != 2 || c[0].GetDraining() != 3 || c[0].GetFailed() != 4 {
@@ -425,7 +423,7 @@ func TestTold(t *testing.T) {
 	}
 	now := time.Now()
 	take := func(kind scheduler.Kind, tenant, id string) scheduler.Action {
-		return scheduler.Action{Kind: kind, Tenant: tenant, Profile: "big", Machine: inventory.Key{Provider: "p", ID: id}}
+		return scheduler.Action{Kind: kind, Tenant: tenant, Profile: "big", Machine: scheduler.MachineKey{Provider: "p", ID: id}}
 	}
 	a, b, other := take(scheduler.Reclaim, "red", "a"), take(scheduler.Preempt, "red", "b"), take(scheduler.Reclaim, "blue", "c")
 	s.desk.cycle(func() { s.desk.board.Due([]scheduler.Action{a, b, other}, now) })
@@ -452,7 +450,7 @@ func TestTold(t *testing.T) {
 		t.Errorf("a notice that is over: %v", n)
 	}
 	for n := range 2 { // and that once
-		s.desk.cycle(func() { s.desk.tallies["red"] = []*inventory.Tally{{Profile: "small", Configured: n}} })
+		s.desk.cycle(func() { s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: n}} })
 		if got := l.hear(); got.GetCapacity() == nil {
 			t.Errorf("it is told again: %v", got)
 		}
@@ -467,7 +465,7 @@ func TestUnacknowledged(t *testing.T) {
 	l := s.session()
 	var all []scheduler.Action
 	for i := range session.MaxUnacknowledged + 3 {
-		all = append(all, scheduler.Action{Kind: scheduler.Reclaim, Tenant: "red", Machine: inventory.Key{Provider: "p", ID: fmt.Sprint(i)}})
+		all = append(all, scheduler.Action{Kind: scheduler.Reclaim, Tenant: "red", Machine: scheduler.MachineKey{Provider: "p", ID: fmt.Sprint(i)}})
 	}
 	now := time.Now()
 	s.desk.cycle(func() { s.desk.board.Due(all, now) })
@@ -476,7 +474,7 @@ func TestUnacknowledged(t *testing.T) {
 			t.Fatalf("notice %d, want %d", got, n+1)
 		}
 	}
-	s.desk.cycle(func() { s.desk.tallies["red"] = []*inventory.Tally{{Profile: "small", Configured: 1}} })
+	s.desk.cycle(func() { s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: 1}} })
 	if l.hear().GetCapacity() == nil {
 		t.Error("one more notice is told")
 	}
@@ -506,7 +504,7 @@ func TestMessagesInACycle(t *testing.T) {
 		if rows, known := s.desk.Of("red"); known != (n > 0) {
 			t.Errorf("before cycle %d: %v", n, rows)
 		}
-		s.desk.cycle(func() { s.desk.tallies["red"] = []*inventory.Tally{{Profile: "small", Configured: int(n + 1)}} })
+		s.desk.cycle(func() { s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: int(n + 1)}} })
 		for answered := uint64(0); answered != n+1; {
 			answered = l.hear().GetRollUp().GetNumber()
 		}
@@ -570,7 +568,7 @@ func TestInsecure(t *testing.T) {
 	if rows := s.desk.Rows(); len(rows["blue"]) != 0 {
 		t.Errorf("what counts: %v", rows)
 	}
-	for _, name := range []string{"two words", strings.Repeat("x", inventory.MaxNameBytes+1)} {
+	for _, name := range []string{"two words", strings.Repeat("x", scheduler.MaxNameBytes+1)} {
 		l := s.dial()
 		l.say(forged(hello(2), name))
 		l.ends("the tenant "+name, codes.PermissionDenied)

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/shard/demand"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
@@ -49,11 +47,11 @@ func (e *OrderError) GRPCStatus() *status.Status { return status.New(codes.Inval
 // talk is what one session has said. It does no I/O, and belongs to one goroutine.
 type talk struct {
 	sent, acknowledged uint64 // numbers of notices
-	told               map[inventory.Key]scheduler.Notice
+	told               map[scheduler.MachineKey]scheduler.Notice
 	capacity           *fealtyv1.TenantCapacity // as it was told; nil: not yet
 }
 
-func newTalk() *talk { return &talk{told: make(map[inventory.Key]scheduler.Notice)} }
+func newTalk() *talk { return &talk{told: make(map[scheduler.MachineKey]scheduler.Notice)} }
 
 // acknowledge takes the acknowledgement of notice n.
 func (t *talk) acknowledge(n uint64) error {
@@ -78,7 +76,7 @@ func (t *talk) notices(out []scheduler.Notice) (say []*fealtyv1.SessionResponse)
 				Preempted: n.Kind == scheduler.Preempt}}})
 	}
 	room := func() bool { return t.sent-t.acknowledged < MaxUnacknowledged }
-	there := make(map[inventory.Key]struct{}, len(out))
+	there := make(map[scheduler.MachineKey]struct{}, len(out))
 	for _, n := range out {
 		there[n.Machine] = struct{}{}
 	}
@@ -110,7 +108,7 @@ func (t *talk) notices(out []scheduler.Notice) (say []*fealtyv1.SessionResponse)
 }
 
 // changed returns what the tenant has if it is another thing than was told; else nil.
-func (t *talk) changed(wanted []demand.Row, tallies []*inventory.Tally) *fealtyv1.SessionResponse {
+func (t *talk) changed(wanted []scheduler.DemandRow, tallies []*scheduler.Tally) *fealtyv1.SessionResponse {
 	profiles := make(map[string]*fealtyv1.ProfileCapacity)
 	of := func(name string) *fealtyv1.ProfileCapacity {
 		if profiles[name] == nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // Prefix is where the record of each member stands of which a process was fenced.
@@ -69,7 +69,7 @@ type Config struct {
 	Head *authority.Head
 	// Each limits how often each member tells. One with an older key than its newest may tell too:
 	// a zombie is the likeliest to have one.
-	Each *flowcontrol.PerKey
+	Each *ratelimit.PerKey
 	Log  *slog.Logger
 	Now  func() time.Time
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store/timeout"
 )
 
@@ -73,7 +73,7 @@ func (c *Succession) Rekey(ctx context.Context, before *authority.State, reason,
 		ctx = storeguard.AsRestore(ctx)
 	} else {
 		t, _ = before.Chain.Next(history.KindRekey, before.Manifest)
-		t.Reason = flowcontrol.Clip(reason, history.MaxReasonBytes)
+		t.Reason = ratelimit.Clip(reason, history.MaxReasonBytes)
 	}
 	if err := mv.NewMesh(t, c.cfg.Now()); err != nil {
 		return nil, err

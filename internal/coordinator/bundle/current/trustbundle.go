@@ -23,8 +23,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
@@ -53,14 +53,14 @@ type Current struct {
 	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust         atomic.Pointer[bundle.View]
 	bundleChanged watch.Signal
-	trustDue      watch.Signal       // the trust state is to be looked at now
-	refreshing    *flowcontrol.Locks // held by who refreshes the trust bundle
+	trustDue      watch.Signal     // the trust state is to be looked at now
+	refreshing    *ratelimit.Locks // held by who refreshes the trust bundle
 	withdrawn     withdrawals
 }
 
 // New returns one that has no bundle yet.
 func New(cfg Config) *Current {
-	return &Current{cfg: cfg, refreshing: flowcontrol.NewLocks()}
+	return &Current{cfg: cfg, refreshing: ratelimit.NewLocks()}
 }
 
 // View is the bundle in force; nil before the first.

@@ -18,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -225,9 +225,9 @@ func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.
 		return false // its stream is gone
 	}
 	m.lastReport = now
-	m.release = flowcontrol.Clip(r.GetRelease(), MaxReleaseBytes)
+	m.release = ratelimit.Clip(r.GetRelease(), MaxReleaseBytes)
 	m.svidEnd, m.aloneUntil = timeOf(r.GetSvidNotAfter()), timeOf(r.GetAutonomousUntil())
-	m.aloneLimit = flowcontrol.Clip(r.GetAutonomyLimit(), MaxReleaseBytes)
+	m.aloneLimit = ratelimit.Clip(r.GetAutonomyLimit(), MaxReleaseBytes)
 	if m.aloneUntil == nil {
 		m.aloneLimit = ""
 	}
@@ -240,7 +240,7 @@ func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.
 	} else {
 		m.clockBehind = 0
 	}
-	m.logProblem, m.logSince, m.logDropped = flowcontrol.Clip(r.GetLogProblem(), MaxDetailBytes), nil, 0
+	m.logProblem, m.logSince, m.logDropped = ratelimit.Clip(r.GetLogProblem(), MaxDetailBytes), nil, 0
 	if m.logProblem != "" {
 		m.logSince, m.logDropped = timeOf(r.GetLogProblemSince()), r.GetLogDropped()
 	}
@@ -249,9 +249,9 @@ func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.
 		if i == MaxHeldReported {
 			break
 		}
-		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: flowcontrol.Clip(h.GetScope(), MaxReleaseBytes),
+		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: ratelimit.Clip(h.GetScope(), MaxReleaseBytes),
 			AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
-			Generation: h.GetGeneration(), Freshness: flowcontrol.Clip(h.GetFreshness(), MaxReleaseBytes)})
+			Generation: h.GetGeneration(), Freshness: ratelimit.Clip(h.GetFreshness(), MaxReleaseBytes)})
 	}
 	switch stale := slices.ContainsFunc(m.held, notFresh); {
 	case !stale:
@@ -261,8 +261,8 @@ func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.
 	}
 	if n := len(r.GetRefusals()); n > 0 {
 		f := r.GetRefusals()[n-1]
-		m.lastRefusal = flowcontrol.Clip(f.GetScope(), MaxReleaseBytes) + ": " + flowcontrol.Clip(f.GetReason(),
-			MaxReleaseBytes) + ": " + flowcontrol.Clip(f.GetDetail(), MaxDetailBytes)
+		m.lastRefusal = ratelimit.Clip(f.GetScope(), MaxReleaseBytes) + ": " + ratelimit.Clip(f.GetReason(),
+			MaxReleaseBytes) + ": " + ratelimit.Clip(f.GetDetail(), MaxDetailBytes)
 	}
 	return moved
 }
@@ -298,7 +298,7 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 		if unsigned {
 			unsigned = false
 			for _, id := range signers {
-				under = append(under, flowcontrol.Clip(id, MaxReleaseBytes))
+				under = append(under, ratelimit.Clip(id, MaxReleaseBytes))
 			}
 			continue
 		}
@@ -457,10 +457,10 @@ func periodsOf(reported []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
 	var out []*fealtyv1.DegradedPeriod
 	for _, p := range reported[max(0, len(reported)-maxPeriods):] {
 		c := &fealtyv1.DegradedPeriod{Since: timeOf(p.GetSince()), Until: timeOf(p.GetUntil()),
-			OverAt: timeOf(p.GetOverAt()), Limit: flowcontrol.Clip(p.GetLimit(), MaxReleaseBytes)}
+			OverAt: timeOf(p.GetOverAt()), Limit: ratelimit.Clip(p.GetLimit(), MaxReleaseBytes)}
 		for _, t := range p.GetActions()[:min(len(p.GetActions()), maxTallies)] {
 			c.Actions = append(c.Actions,
-				&fealtyv1.ActionTally{Action: flowcontrol.Clip(t.GetAction(), MaxReleaseBytes),
+				&fealtyv1.ActionTally{Action: ratelimit.Clip(t.GetAction(), MaxReleaseBytes),
 					Permitted: t.GetPermitted(), Refused: t.GetRefused()})
 		}
 		out = append(out, c)

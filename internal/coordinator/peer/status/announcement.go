@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
@@ -99,8 +98,8 @@ func (a *Announcer) Announce(ctx context.Context, stopped bool) error {
 	addrs := a.cfg.Addresses
 	r := peer.Record{
 		Key: a.cfg.Self.EnrolmentKey(), Addresses: addrs[:min(len(addrs), peer.MaxAddrs)], Phase: s.Phase.String(),
-		StartedAt: a.cfg.StartedAt.UTC(), At: a.cfg.Now().UTC(), Release: flowcontrol.Clip(a.cfg.Release,
-			flowcontrol.MaxShownBytes), Stopped: stopped,
+		StartedAt: a.cfg.StartedAt.UTC(), At: a.cfg.Now().UTC(), Release: ratelimit.Clip(a.cfg.Release,
+			ratelimit.MaxShownBytes), Stopped: stopped,
 		Reads: a.cfg.Reads,
 	}
 	if s.Phase == authority.Ready {

@@ -19,7 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member/live"
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store/health"
 	"github.com/fealty-io/fealty/mesh"
@@ -126,8 +126,8 @@ func (p *Peers) take(ctx context.Context, s *authority.State, r peer.Record, see
 		said.claim = claim
 		for _, f := range seen.GetFindings()[:min(len(seen.GetFindings()), MaxFindings)] {
 			said.findings = append(said.findings, &fealtyv1.Finding{
-				Code: flowcontrol.Clip(f.GetCode(), live.MaxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
-				Summary: flowcontrol.Clip(f.GetSummary(), maxFindingText), Remedy: flowcontrol.Clip(f.GetRemedy(),
+				Code: ratelimit.Clip(f.GetCode(), live.MaxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
+				Summary: ratelimit.Clip(f.GetSummary(), maxFindingText), Remedy: ratelimit.Clip(f.GetRemedy(),
 					maxFindingText),
 			})
 		}

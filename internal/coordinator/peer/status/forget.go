@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -29,7 +29,7 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context,
 		return nil, err
 	}
 	var out *fealtyv1.ForgetCoordinatorResponse
-	err := p.cfg.Head.Transact(ctx, "coordinator "+flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes),
+	err := p.cfg.Head.Transact(ctx, "coordinator "+ratelimit.Clip(req.GetName(), ratelimit.MaxShownBytes),
 		func(s *authority.State) (err error) {
 			out, err = p.forgetCoordinator(ctx, s, req)
 			return err
@@ -52,7 +52,7 @@ func (p *Peers) forgetCoordinator(ctx context.Context, s *authority.State,
 	all = all[:min(len(all), peer.Max)]
 	if len(all) == 0 {
 		return nil, errcode.New(errcode.NotFound, "what", "coordinator", "name",
-			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
+			ratelimit.Clip(name, ratelimit.MaxShownBytes))
 	}
 	out := &fealtyv1.ForgetCoordinatorResponse{}
 	ch := s.Records.NewChange(s.HeadVersion)

@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -126,7 +126,7 @@ func (c *Backups) send(req *fealtyv1.CreateBackupRequest,
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "backup.create",
 			Target: fmt.Sprintf("revision %d", l.Revision),
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
-				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
+				"recipients": ratelimit.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
 			return 0, c.cfg.Head.StoreError("write the audit entry of the backup", err)
 		}
@@ -140,7 +140,7 @@ func (c *Backups) send(req *fealtyv1.CreateBackupRequest,
 	}}
 	w, err := backup.NewWriter(out, backup.Header{
 		Cluster: s.Manifest.Cluster, CreatedAt: head.GetCreatedAt().AsTime(), Revision: l.Revision, Head: s.HeadRecord,
-		TransactionKey: s.Secrets.TransactionKey(), Release: flowcontrol.Clip(c.cfg.Release,
+		TransactionKey: s.Secrets.TransactionKey(), Release: ratelimit.Clip(c.cfg.Release,
 			64), Owners: owners,
 	}, recipients...)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -58,7 +58,7 @@ func (c *Backups) noteBackup(ctx context.Context, by string, revision store.Revi
 			return c.cfg.Head.StoreError("read when the last backup was made", err)
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
-		ch.Put(backupKey, was.Version, LastBackup{At: c.cfg.Now().UTC(), By: flowcontrol.Clip(by, flowcontrol.MaxShownBytes),
+		ch.Put(backupKey, was.Version, LastBackup{At: c.cfg.Now().UTC(), By: ratelimit.Clip(by, ratelimit.MaxShownBytes),
 			Revision: revision})
 		if _, err := ch.Commit(ctx); err != nil {
 			return c.cfg.Head.CommitError("record the backup", err)
@@ -83,7 +83,7 @@ func (b backupServer) RecordDrill(ctx context.Context,
 				func(own history.ShareCommitment) bool { return own.Owner == d.GetOwner() })
 			if i < 0 || !bytes.Equal(s.Head.ShareCommitments[i].Hash[:], d.GetCommitment()) {
 				return errcode.New(errcode.RequestField, "field", "shares", "problem", fmt.Sprintf(
-					"the share of %s is none of the newest", flowcontrol.Clip(d.GetOwner(), flowcontrol.MaxShownBytes)))
+					"the share of %s is none of the newest", ratelimit.Clip(d.GetOwner(), ratelimit.MaxShownBytes)))
 			}
 			if slices.Contains(owners, d.GetOwner()) {
 				continue

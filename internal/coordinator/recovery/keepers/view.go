@@ -18,7 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
@@ -265,7 +265,7 @@ func (c *Keepers) Forget(ctx context.Context, s *authority.State,
 	}
 	if !named {
 		return nil, errcode.New(errcode.NotFound, "what", "keeper", "name",
-			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
+			ratelimit.Clip(name, ratelimit.MaxShownBytes))
 	}
 	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		return nil, err
@@ -300,7 +300,7 @@ func (c *Keepers) Forget(ctx context.Context, s *authority.State,
 	switch {
 	case !found:
 		return nil, errcode.New(errcode.NotFound, "what", "copy of the seed by keeper "+name+" under key", "name",
-			flowcontrol.Clip(string(id), flowcontrol.MaxShownBytes))
+			ratelimit.Clip(string(id), ratelimit.MaxShownBytes))
 	case opens && !spare:
 		return nil, errcode.New(errcode.KeeperLastCopy, "keeper", name, "key", string(id))
 	case req.GetDryRun():

@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 const (
@@ -37,4 +37,4 @@ func (g *Attempt) History() *history.History { return g.history }
 func (g *Attempt) Brought() []string { return g.shares.Brought() }
 
 // Places are those of owners that bring their shares.
-func (c *OwnerRecovery) Places() *flowcontrol.Limiter { return c.recoveries.owners }
+func (c *OwnerRecovery) Places() *ratelimit.Limiter { return c.recoveries.owners }

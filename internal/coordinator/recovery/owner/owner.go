@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
@@ -41,7 +40,7 @@ type Config struct {
 	Election   *election.Election
 	Store      store.Store
 	Faults     *failpoint.Points
-	Readers    *flowcontrol.Readers
+	Readers    *ratelimit.Readers
 	Refusals   *ratelimit.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time

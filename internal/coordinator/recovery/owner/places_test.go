@@ -10,7 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/test/wait"
 )
@@ -26,7 +26,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.C.Parts().Shown.Verification.SetLimits(func(l *flowcontrol.Limits) { l.Patience = 2 * time.Second })
+	f.C.Parts().Shown.Verification.SetLimits(func(l *ratelimit.Limits) { l.Patience = 2 * time.Second })
 	want := recovery.Expected{Manifest: f.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {

@@ -25,7 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -86,7 +86,7 @@ type recoveries struct {
 	mu  sync.Mutex
 	now *Attempt // nil: none is open; guarded by mu
 
-	owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
+	owners *ratelimit.Limiter // of their streams; who brought a share has proven itself
 
 	// It is what the head of the history in the store says of the shares of its seed.
 	needed int      // guarded by mu
@@ -95,7 +95,7 @@ type recoveries struct {
 
 func newRecoveries(most int) *recoveries {
 	return &recoveries{opening: make(chan struct{}, 1),
-		owners: flowcontrol.New(flowcontrol.Limits{
+		owners: ratelimit.New(ratelimit.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
 			Most: most, PerSource: MaxPerSource, Patience: Patience,
 			PerHolder: recoveriesPerOwner,
@@ -203,7 +203,7 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 	return slot.Reason(r.recover(slot, stream))
 }
 
-func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
+func (r recoveryServer) recover(slot *ratelimit.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
 	c, ctx := r.c, slot.Context()
 	ch, err := proof.OpenChallenge(ctx)
 	if err != nil {
@@ -228,11 +228,11 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	}); err != nil {
 		return err
 	}
-	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
+	req, err := ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil {
 		return err
 	}
-	addr, owner := identity.FromContext(ctx).Addr, flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
+	addr, owner := identity.FromContext(ctx).Addr, ratelimit.Clip(req.GetOwner(), ratelimit.MaxShownBytes)
 	progress, err := c.Bring(ctx, req, slot.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
@@ -389,7 +389,7 @@ func (c *OwnerRecovery) offer(g *Attempt, ch proof.Challenge) (*fealtyv1.Recover
 // is good proves its owner, and who has proven nothing waits for nobody here.
 func (c *OwnerRecovery) Bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
-	owner := flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
+	owner := ratelimit.Clip(req.GetOwner(), ratelimit.MaxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
 		return nil, errcode.New(errcode.RequestField, "field", "share",
 			"problem", fmt.Sprintf("it is longer than %d bytes", recovery.MaxSentBytes))
@@ -473,10 +473,10 @@ func (g *Attempt) open(owner string, data []byte) (keyring.Share, error) {
 	switch {
 	case errors.As(err, &other) && other.Field == "cluster":
 		return share, errcode.Wrap(err, errcode.ShareForeign, "owner", owner, "share",
-			flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes), "cluster", g.head.Cluster)
+			ratelimit.Clip(other.Sent, ratelimit.MaxShownBytes), "cluster", g.head.Cluster)
 	case errors.As(err, &other) && other.Field == "owner":
 		return share, errcode.Wrap(err, errcode.ShareWrong, "owner", owner, "problem",
-			"it was sent as the share of "+flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes))
+			"it was sent as the share of "+ratelimit.Clip(other.Sent, ratelimit.MaxShownBytes))
 	case errors.Is(err, keyring.ErrOtherAttempt), errors.Is(err, keyring.ErrNotForYou):
 		return share, errcode.Wrap(err, errcode.RecoveryOver, "owner", owner,
 			"problem", "the share was encrypted to another attempt")

@@ -26,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/test/logs"
 	"github.com/fealty-io/fealty/test/wait"
@@ -273,7 +273,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	alice := p.ShareFile(f.Store, "alice")
 	coordinatortest.LoseKeeper(f)
 	r := f.C.Parts().Secrets.OwnerRecovery.Places()
-	var held []*flowcontrol.Slot
+	var held []*ratelimit.Slot
 	for range owner.MaxPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
 		coordinatortest.WantOnly(t, "enter", err, "")

@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -28,14 +28,14 @@ const (
 type VerificationConfig struct {
 	Self    *authority.Enrolment
 	Head    *authority.Head
-	Readers *flowcontrol.Readers
+	Readers *ratelimit.Readers
 	Now     func() time.Time
 }
 
 // Verification serves VerifyService. Make it with [NewVerification].
 type Verification struct {
 	cfg       VerificationConfig
-	verifiers *flowcontrol.Limiter
+	verifiers *ratelimit.Limiter
 	showing   chan struct{} // held by who looks what history there is to show; capacity 1
 	shown     *shown        // owned by who holds showing
 }
@@ -73,8 +73,8 @@ func (v *Verification) Enter(ctx context.Context, addr string) (in context.Conte
 }
 
 // slotOf returns the slot that was taken before the request was read.
-func slotOf(ctx context.Context) (*flowcontrol.Slot, error) {
-	slot, ok := ctx.Value(slotKey{}).(*flowcontrol.Slot)
+func slotOf(ctx context.Context) (*ratelimit.Slot, error) {
+	slot, ok := ctx.Value(slotKey{}).(*ratelimit.Slot)
 	if !ok {
 		return nil, errcode.New(errcode.Internal, "what", "a call without a slot")
 	}
@@ -92,8 +92,8 @@ const (
 )
 
 // newVerifiers bounds the callers that verify, and never prove anything.
-func newVerifiers() *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{
+func newVerifiers() *ratelimit.Limiter {
+	return ratelimit.New(ratelimit.Limits{
 		What: "verifications", PerSecond: verifyRate, Burst: verifyBurst,
 		Most: maxAtOnce, PerSource: MaxVerificationsPerSource, Patience: Patience,
 	})
@@ -212,7 +212,7 @@ func (v *Verification) showHistory(ctx context.Context) (*shown, error) {
 
 // Send sends h to a caller that has a slot. A page that is not taken in time ends that:
 // the stream does not see by itself that nobody reads.
-func Send(slot *flowcontrol.Slot, readers *flowcontrol.Readers, h *history.History,
+func Send(slot *ratelimit.Slot, readers *ratelimit.Readers, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
 	return Pages(h, func(page *fealtyv1.RecoveryHistory) error {
 		defer slot.Progress()

@@ -4,19 +4,19 @@ package owner
 import (
 	"context"
 
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 const VerifyBurst = verifyBurst
 
 // Places are those of callers that verify.
-func (v *Verification) Places() *flowcontrol.Limiter { return v.verifiers }
+func (v *Verification) Places() *ratelimit.Limiter { return v.verifiers }
 
 // SetLimits exchanges the limits of callers that verify.
-func (v *Verification) SetLimits(alter func(*flowcontrol.Limits)) {
+func (v *Verification) SetLimits(alter func(*ratelimit.Limits)) {
 	limits := v.verifiers.Limits()
 	alter(&limits)
-	v.verifiers = flowcontrol.New(limits)
+	v.verifiers = ratelimit.New(limits)
 }
 
 func (v *Verification) Show(ctx context.Context) (*shown, error) { return v.showHistory(ctx) }

@@ -25,7 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -306,7 +306,7 @@ func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	want := recovery.Expected{Manifest: f.State().Manifest}
-	var place *flowcontrol.Slot
+	var place *ratelimit.Slot
 	for range owner.MaxVerificationsPerSource {
 		var err error
 		place, err = f.C.Parts().Shown.Verification.Places().Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)

@@ -35,7 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -126,7 +126,7 @@ func (e *Error) Error() string {
 		of = " with peer " + e.Peer
 	}
 	return fmt.Sprintf("peer recovery failed at step %d (%s)%s: %s", e.Step, e.Step, of,
-		flowcontrol.Clip(reasonOf(e.Err), maxPeerError))
+		ratelimit.Clip(reasonOf(e.Err), maxPeerError))
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -335,7 +335,7 @@ func (c *PeerRecovery) peerFailed(ctx context.Context, f *Error) {
 	c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
 		slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
 		slog.String("code", errcode.CodeOf(f.Err)),
-		slog.String("reason", flowcontrol.Clip(reasonOf(f.Err), maxPeerError)))
+		slog.String("reason", ratelimit.Clip(reasonOf(f.Err), maxPeerError)))
 }
 
 // claim is step 1: the head's manifest as the store has it, unverified. It must admit
@@ -460,8 +460,8 @@ func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
 	return mesh.DialPinned("passthrough:///"+addr, pinned.Unproven(),
 		mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now, GRPC: []grpc.DialOption{
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
-			grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(ratelimit.MaxMessageBytes)),
+			grpc.WithMaxHeaderListSize(ratelimit.MaxHeaderBytes),
 		}})
 }
 
@@ -683,7 +683,7 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 	if ch == nil {
 		return errors.New("its first message is no challenge")
 	}
-	key, err := proof.ParseKeyClaim(flowcontrol.Clip(ch.GetKey(), proof.MaxClaimBytes))
+	key, err := proof.ParseKeyClaim(ratelimit.Clip(ch.GetKey(), proof.MaxClaimBytes))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -43,10 +43,10 @@ func (c *PeerRecovery) WithPeers(addrs ...string) *PeerRecovery {
 func (c *PeerRecovery) Cfg() *Config { return &c.cfg }
 
 // SetLimits exchanges the limits of coordinators that come back.
-func (c *PeerRecovery) SetLimits(alter func(*flowcontrol.Limits)) {
+func (c *PeerRecovery) SetLimits(alter func(*ratelimit.Limits)) {
 	limits := c.peerCalls.Limits()
 	alter(&limits)
-	c.peerCalls = flowcontrol.New(limits)
+	c.peerCalls = ratelimit.New(limits)
 }
 
 func (c *PeerRecovery) Peers(ctx context.Context, m *manifest.Manifest) ([]string, Errors) {
@@ -102,4 +102,4 @@ func NewGreeted(s *authority.State, key string, shown proof.Coordinator) *Greete
 }
 
 // Limits are those of coordinators that come back.
-func (c *PeerRecovery) Limits() flowcontrol.Limits { return c.peerCalls.Limits() }
+func (c *PeerRecovery) Limits() ratelimit.Limits { return c.peerCalls.Limits() }

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
@@ -35,7 +34,7 @@ type Config struct {
 	Replicas *peer.Directory
 	Keys     *keychain.Keychain
 	Faults   *failpoint.Points
-	Readers  *flowcontrol.Readers
+	Readers  *ratelimit.Readers
 	Refusals *ratelimit.LogSampler
 	Failures *ratelimit.LogSampler
 	Log      *slog.Logger
@@ -62,7 +61,7 @@ type PeerRecovery struct {
 	cfg     Config
 	metrics *metrics
 
-	peerCalls *flowcontrol.Limiter
+	peerCalls *ratelimit.Limiter
 	heard     atomic.Pointer[map[string]answered] // peers by address
 }
 

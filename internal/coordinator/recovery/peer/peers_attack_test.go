@@ -27,7 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/test/wait"
@@ -115,7 +115,7 @@ func TestLyingPeer(t *testing.T) {
 			}
 		}},
 		{"more than fits", peer.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = make([]byte, 2*flowcontrol.MaxMessageBytes) }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = make([]byte, 2*ratelimit.MaxMessageBytes) }
 		}},
 		{"another challenge in place of secrets", peer.StepAnswer, func(l *liar) {
 			l.last = func(s fealtyv1.PeerService_RecoverServer) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // From the start of a coordinator with nothing in memory until it is ready by what a
@@ -18,7 +18,7 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := coordinatortest.NewPeerFleet(b, 1, quiet)
-	f.C.Parts().Secrets.PeerRecovery.SetLimits(func(l *flowcontrol.Limits) {
+	f.C.Parts().Secrets.PeerRecovery.SetLimits(func(l *ratelimit.Limits) {
 		l.PerSecond, l.Burst = 1e6, 1e6 // more often than anybody starts
 	})
 	r := rs[0]

@@ -21,7 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -58,7 +58,7 @@ func (c *PeerRecovery) Prepare(ctx context.Context, mv *transition.Move) []strin
 			if err := p.bring(ctx, addr); err != nil {
 				c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn,
 					"a peer was not prepared for the next head; it asks for its key when the head appears",
-					slog.String("peer", addr), slog.String("reason", flowcontrol.Clip(reasonOf(err), maxPeerError)))
+					slog.String("peer", addr), slog.String("reason", ratelimit.Clip(reasonOf(err), maxPeerError)))
 				return nil
 			}
 			mu.Lock()
@@ -165,10 +165,10 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 // Prepare takes the mesh CA key of a transition that a peer is about to write.
 func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 	return p.admit(stream.Context(), proof.Prepare, func(
-		ctx context.Context, slot *flowcontrol.Slot,
+		ctx context.Context, slot *ratelimit.Slot,
 	) (*greeted, error) {
 		c := p.c
-		req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
+		req, err := ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
@@ -185,7 +185,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 			Step: &fealtyv1.PeerServicePrepareResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
-		if req, err = flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
+		if req, err = ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
 			return g, err
 		}
 		candidate := req.GetCandidate()

@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -40,8 +40,8 @@ const (
 )
 
 // newPeerCalls bounds the coordinators that ask.
-func newPeerCalls(most int) *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{
+func newPeerCalls(most int) *ratelimit.Limiter {
+	return ratelimit.New(ratelimit.Limits{
 		What: "calls of coordinators", PerSecond: peerRate, Burst: peerBurst,
 		Most: most, PerSource: peersPerSource, Patience: peerTimeout, PerHolder: peersPerKey,
 	})
@@ -78,7 +78,7 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if err != nil {
 		return nil, nil, err
 	}
-	key, err := proof.ParseKeyClaim(flowcontrol.Clip(h.GetKey(), proof.MaxClaimBytes))
+	key, err := proof.ParseKeyClaim(ratelimit.Clip(h.GetKey(), proof.MaxClaimBytes))
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
@@ -180,7 +180,7 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 // admit runs serve in a slot of its own, for a bounded time, and counts and logs what
 // came of it.
 func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
-	serve func(context.Context, *flowcontrol.Slot) (*greeted, error)) error {
+	serve func(context.Context, *ratelimit.Slot) (*greeted, error)) error {
 	c := p.c
 	addr := identity.FromContext(ctx).Addr
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
@@ -221,10 +221,10 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 // force here names.
 func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	return p.admit(stream.Context(), proof.Recover, func(
-		ctx context.Context, slot *flowcontrol.Slot,
+		ctx context.Context, slot *ratelimit.Slot,
 	) (*greeted, error) {
 		c := p.c
-		req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
+		req, err := ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +236,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 			Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
-		if req, err = flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
+		if req, err = ratelimit.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
 			return g, err
 		}
 		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {

@@ -1,13 +1,4 @@
-// Package ownership keeps the domains that a member owns: it hears of them, has the receivers
-// promise each before the member acts, lets go when it is asked to, and fences itself when it
-// was told nothing for as long as its lease.
-//
-// A member owns nothing before it was told (I7). An assignment is kept on disk with the end
-// of its lease by a clock that goes on in suspend and that nobody sets: a process that starts
-// while no coordinator answers goes on where the one before it stood, and after a start of the
-// machine, when that clock begins anew, it waits until it is told. See
-// docs/explanation/fencing.md.
-package ownership
+package process
 
 import (
 	"cmp"
@@ -45,8 +36,8 @@ const (
 	promiseTimeout = 5 * time.Second
 )
 
-// Receiver is where the member's fenced requests go. It is comparable, as a pointer is.
-type Receiver interface {
+// DomainReceiver is where the member's fenced requests go. It is comparable, as a pointer is.
+type DomainReceiver interface {
 	// Promise shows it the signed assignment of a domain. When it returns nil it obeys no owner
 	// of before any more.
 	Promise(ctx context.Context, assignment string) error
@@ -56,15 +47,15 @@ type Receiver interface {
 // fence/durable.
 type Term interface{ Check(term int64) error }
 
-// Config is what a holder is made of. A field without another word is required.
-type Config struct {
+// HolderConfig is what a holder is made of. A field without another word is required.
+type HolderConfig struct {
 	ID        identity.ID
 	Conn      grpc.ClientConnInterface
 	Authority fence.Authority
 	Term      Term
 	// Receivers returns those there are now, by their names. Nobody changes what it returned, and
 	// it calls nothing of the holder.
-	Receivers func() map[string]Receiver
+	Receivers func() map[string]DomainReceiver
 	Clock     clock.BootClock
 	File      File
 
@@ -82,7 +73,7 @@ type Config struct {
 
 // Holder is a member as the owner of domains. It may be used by several goroutines.
 type Holder struct {
-	cfg Config
+	cfg HolderConfig
 
 	asking sync.Mutex // held by Step
 	told   string     // what was logged last of an answer that did not come; guarded by asking
@@ -112,9 +103,9 @@ type Held struct {
 	Until time.Duration `json:"until"`
 }
 
-// New returns a holder of what the file has. An error is the file's: a member that forgot what it
+// NewHolder returns a holder of what the file has. An error is the file's: a member that forgot what it
 // owns is told again.
-func New(cfg Config) (*Holder, error) {
+func NewHolder(cfg HolderConfig) (*Holder, error) {
 	if cfg.Every == 0 {
 		cfg.Every = DefaultEvery
 	}
@@ -391,7 +382,7 @@ func (h *Holder) Forget(receiver string) {
 	}
 }
 
-func (h *Holder) hasPromised(receiver string, by Receiver, held Held) {
+func (h *Holder) hasPromised(receiver string, by DomainReceiver, held Held) {
 	h.mu.Lock()
 	d := h.domains[held.Domain]
 	_, now := h.cfg.Clock()

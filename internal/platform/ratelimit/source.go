@@ -1,11 +1,4 @@
-// Package flowcontrol bounds how much one caller may ask of a server, so that none can keep
-// the others out: how often ([PerKey], [Sources]), how many calls of strangers are under way at
-// once ([Limiter]), who waits for whom ([Locks]), how large what it sends is ([ReceiveParts]),
-// and how much of it a log line repeats ([Clip]).
-//
-// Everything that is remembered of callers is bounded too, by numbers that the caller of
-// this package chooses, or that stand here.
-package flowcontrol
+package ratelimit
 
 import (
 	"net"

@@ -1,4 +1,4 @@
-package flowcontrol_test
+package ratelimit_test
 
 import (
 	"bytes"
@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // A thing in parts is taken up to its size, and nothing of another size than asked.
 func TestReceiveParts(t *testing.T) {
-	const size = flowcontrol.PartBytes + 2
-	full, two := make([]byte, flowcontrol.PartBytes), []byte("ab")
+	const size = ratelimit.PartBytes + 2
+	full, two := make([]byte, ratelimit.PartBytes), []byte("ab")
 	for _, tc := range []struct {
 		name  string
 		whole []byte
@@ -32,8 +32,8 @@ func TestReceiveParts(t *testing.T) {
 		{"a caller that hangs up", nil, [][]byte{}, 0, io.EOF},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			readers, left := new(flowcontrol.Readers), tc.parts
-			got, err := flowcontrol.ReceiveParts(t.Context(), readers, bytes.Clone(tc.whole), size,
+			readers, left := new(ratelimit.Readers), tc.parts
+			got, err := ratelimit.ReceiveParts(t.Context(), readers, bytes.Clone(tc.whole), size,
 				func() ([]byte, bool, error) {
 					if len(left) == 0 {
 						return nil, false, io.EOF

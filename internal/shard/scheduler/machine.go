@@ -1,12 +1,4 @@
-// Package inventory keeps which machines a shard has, as its providers list them.
-//
-// A provider is another program, and its listing is checked before any of it counts: a listing is
-// taken whole or not at all. A provider that did not answer, or whose listing was refused, is
-// [Inventory.Silent]: what was known of it stands, and nothing is decided about its machines until
-// it is heard again.
-//
-// The package does no I/O.
-package inventory
+package scheduler
 
 import (
 	"cmp"
@@ -62,19 +54,19 @@ var tenancy = map[State]struct{ must, may bool }{
 	Failed: {may: true},
 }
 
-// Key names a machine: its provider, and its id there.
-type Key struct{ Provider, ID string }
+// MachineKey names a machine: its provider, and its id there.
+type MachineKey struct{ Provider, ID string }
 
-func (k Key) String() string { return k.Provider + "/" + k.ID }
+func (k MachineKey) String() string { return k.Provider + "/" + k.ID }
 
 // Compare orders keys by provider, then by id.
-func (k Key) Compare(other Key) int {
+func (k MachineKey) Compare(other MachineKey) int {
 	return cmp.Or(cmp.Compare(k.Provider, other.Provider), cmp.Compare(k.ID, other.ID))
 }
 
 // Machine is what a provider says of a machine. One in an [Inventory] is never changed.
 type Machine struct {
-	Key
+	MachineKey
 	// Profile is what it can be used for: demand names a profile.
 	Profile string
 	// Domain is what has to be owned for the machine to be acted on; "" if nobody assigns it.
@@ -101,8 +93,8 @@ var ErrInvalid = errors.New("invalid listing")
 
 // InvalidError says what of a listing cannot be. Nothing of the listing was taken.
 type InvalidError struct {
-	Machine Key    // ID is "" where it is about the whole listing
-	Field   string // "id", "profile", "state", "price" …
+	Machine MachineKey // ID is "" where it is about the whole listing
+	Field   string     // "id", "profile", "state", "price" …
 	Problem string
 }
 
@@ -121,7 +113,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // Check returns an [*InvalidError] if the machine cannot be.
 func (m *Machine) Check() error {
 	wrong := func(field, problem string, args ...any) error {
-		return &InvalidError{m.Key, field, fmt.Sprintf(problem, args...)}
+		return &InvalidError{m.MachineKey, field, fmt.Sprintf(problem, args...)}
 	}
 	for _, name := range []struct {
 		field, value string

@@ -1,18 +1,18 @@
-package journal_test
+package execute_test
 
 import (
 	"errors"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 )
 
 // A segment of any content is read whole or refused by name, and the next process
 // opens the journal beside it.
 func FuzzSegment(f *testing.F) {
 	disk := durabletest.NewDisk()
-	j, err := journal.Open(options(disk.FS(), &clock{start}))
+	j, err := execute.OpenJournal(options(disk.FS(), &clock{start}))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -31,10 +31,10 @@ func FuzzSegment(f *testing.F) {
 	f.Fuzz(func(t *testing.T, segment []byte) {
 		disk := durabletest.NewDisk()
 		disk.Put(dir+"/0000000001.jsonl", segment)
-		if _, err := replay(disk.FS()); err != nil && !errors.Is(err, journal.ErrBroken) {
+		if _, err := replay(disk.FS()); err != nil && !errors.Is(err, execute.ErrBroken) {
 			t.Fatal(err)
 		}
-		j, err := journal.Open(options(disk.FS(), &clock{start}))
+		j, err := execute.OpenJournal(options(disk.FS(), &clock{start}))
 		if err != nil {
 			t.Fatal(err)
 		}

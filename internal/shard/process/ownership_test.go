@@ -1,4 +1,4 @@
-package ownership_test
+package process_test
 
 import (
 	"context"
@@ -18,11 +18,11 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/platform/durable"
-	"github.com/fealty-io/fealty/internal/shard/ownership"
+	"github.com/fealty-io/fealty/internal/shard/process"
 )
 
-// world is a real coordinator, and one receiver that members of it share.
-type world struct {
+// ownershipWorld is a real coordinator, and one receiver that members of it share.
+type ownershipWorld struct {
 	t     *testing.T
 	f     *coordinatortest.Fleet
 	admin fealtyv1.DomainServiceClient
@@ -58,10 +58,10 @@ func newReceiver(cluster string, a fence.Authority) *receiver {
 		gate: fence.NewGate(fence.InMemory(fence.NewLedger(fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true})), 0)}
 }
 
-func newWorld(t *testing.T) *world {
+func newOwnershipWorld(t *testing.T) *ownershipWorld {
 	t.Helper()
 	f := coordinatortest.ReadyFleet(t, nil)
-	w := &world{t: t, f: f, admin: fealtyv1.NewDomainServiceClient(f.LocalConn()), start: "boot-1"}
+	w := &ownershipWorld{t: t, f: f, admin: fealtyv1.NewDomainServiceClient(f.LocalConn()), start: "boot-1"}
 	bundle, _, err := f.State().Bundle.Open(f.C.Parts().Bundle.View().Signed)
 	if err != nil {
 		t.Fatal(err)
@@ -70,26 +70,26 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) clock() (string, time.Duration) {
+func (w *ownershipWorld) clock() (string, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.start, w.elapsed
 }
 
-func (w *world) pass(d time.Duration) {
+func (w *ownershipWorld) pass(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.elapsed += d
 }
 
 // boot starts the machine anew.
-func (w *world) boot(start string) {
+func (w *ownershipWorld) boot(start string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.start, w.elapsed = start, 0
 }
 
-func (w *world) assign(name, to string, force bool) {
+func (w *ownershipWorld) assign(name, to string, force bool) {
 	w.t.Helper()
 	_, err := w.admin.AssignDomain(w.t.Context(), &fealtyv1.AssignDomainRequest{Name: name, To: to, Force: force,
 		Reason: "a test"})
@@ -100,8 +100,8 @@ func (w *world) assign(name, to string, force bool) {
 
 // member is one with a folder of its own.
 type member struct {
-	*ownership.Holder
-	cfg   ownership.Config
+	*process.Holder
+	cfg   process.HolderConfig
 	conn  *edited
 	told  chan string // the domains that it heard are its own
 	quiet chan struct{}
@@ -126,19 +126,19 @@ func (e *edited) Invoke(ctx context.Context, method string, args, reply any, opt
 type terms struct{ fence.Term }
 
 // these are all receivers there are.
-func these(all map[string]ownership.Receiver) func() map[string]ownership.Receiver {
-	return func() map[string]ownership.Receiver { return all }
+func these(all map[string]process.DomainReceiver) func() map[string]process.DomainReceiver {
+	return func() map[string]process.DomainReceiver { return all }
 }
 
-func (w *world) member(name string) *member {
+func (w *ownershipWorld) member(name string) *member {
 	w.t.Helper()
 	n := w.f.Member(name)
 	m := &member{conn: &edited{ClientConnInterface: n.Conn()}, quiet: make(chan struct{}),
 		waits: make(chan struct{}, 100), told: make(chan string, 100)}
 	close(m.quiet)
-	m.cfg = ownership.Config{ID: n.ID, Conn: m.conn, Authority: w.authority, Term: &terms{},
-		Receivers: these(map[string]ownership.Receiver{"p": w.receiver}), Clock: w.clock,
-		File:  ownership.File{Files: durable.OS(), Dir: w.t.TempDir()},
+	m.cfg = process.HolderConfig{ID: n.ID, Conn: m.conn, Authority: w.authority, Term: &terms{},
+		Receivers: these(map[string]process.DomainReceiver{"p": w.receiver}), Clock: w.clock,
+		File:  process.File{Files: durable.OS(), Dir: w.t.TempDir()},
 		Quiet: func() <-chan struct{} { m.waits <- struct{}{}; return m.quiet },
 		Owned: func(domain string) { m.told <- domain }, Log: slog.New(slog.DiscardHandler)}
 	m.restart(w.t)
@@ -148,12 +148,12 @@ func (w *world) member(name string) *member {
 func (m *member) restart(t *testing.T) {
 	t.Helper()
 	var err error
-	if m.Holder, err = ownership.New(m.cfg); err != nil {
+	if m.Holder, err = process.NewHolder(m.cfg); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (w *world) step(all ...*member) {
+func (w *ownershipWorld) step(all ...*member) {
 	for _, m := range all {
 		m.Step(w.t.Context())
 	}
@@ -163,7 +163,7 @@ func (w *world) step(all ...*member) {
 // promised; and when it moves its owner acts no more before the next one does.
 func TestDomainMoves(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a, b := w.member("node-a"), w.member("node-b")
 	w.step(a, b)
 	if a.Owns("p", "eu") || b.Owns("p", "eu") || w.shown != 0 {
@@ -214,7 +214,7 @@ func TestDomainMoves(t *testing.T) {
 // A domain that went to another owner and came back is promised anew before anything is done.
 func TestCameBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a := w.member("node-a")
 	w.member("node-b")
 	w.assign("eu", "data/node-a", false)
@@ -237,11 +237,11 @@ func TestCameBack(t *testing.T) {
 // other; and one that forgot is shown the assignment again.
 func TestPromiseComesFirst(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a := w.member("node-a")
 	silent := newReceiver(w.authority.Cluster, w.authority)
 	silent.err = errors.New("out of reach")
-	a.cfg.Receivers = these(map[string]ownership.Receiver{"p": w.receiver, "q": silent})
+	a.cfg.Receivers = these(map[string]process.DomainReceiver{"p": w.receiver, "q": silent})
 	a.restart(t)
 	w.assign("eu", "data/node-a", false)
 	w.step(a)
@@ -272,17 +272,17 @@ func TestPromiseComesFirst(t *testing.T) {
 // promise comes while it does.
 func TestReceiverIsReplaced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a := w.member("node-a")
 	next := newReceiver(w.authority.Cluster, w.authority)
 	var mu sync.Mutex
-	now := map[string]ownership.Receiver{"p": w.receiver}
-	put := func(r ownership.Receiver) {
+	now := map[string]process.DomainReceiver{"p": w.receiver}
+	put := func(r process.DomainReceiver) {
 		mu.Lock()
 		defer mu.Unlock()
-		now = map[string]ownership.Receiver{"p": r}
+		now = map[string]process.DomainReceiver{"p": r}
 	}
-	a.cfg.Receivers = func() map[string]ownership.Receiver { mu.Lock(); defer mu.Unlock(); return now }
+	a.cfg.Receivers = func() map[string]process.DomainReceiver { mu.Lock(); defer mu.Unlock(); return now }
 	a.restart(t)
 	w.assign("eu", "data/node-a", false)
 	w.step(a)
@@ -315,20 +315,20 @@ func TestReceiverIsReplaced(t *testing.T) {
 
 // promising is a receiver of which something happens once it promised.
 type promising struct {
-	ownership.Receiver
+	process.DomainReceiver
 	then func()
 }
 
 func (p *promising) Promise(ctx context.Context, text string) error {
 	defer p.then()
-	return p.Receiver.Promise(ctx, text)
+	return p.DomainReceiver.Promise(ctx, text)
 }
 
 // An owner that hears nothing fences itself when its lease is over, also when its process was
 // started anew meanwhile; and it goes on when it is told again.
 func TestLeaseIsOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a := w.member("node-a")
 	w.assign("eu", "data/node-a", false)
 	var lease time.Duration
@@ -389,7 +389,7 @@ func TestLeaseIsOver(t *testing.T) {
 // An owner that is asked to let go is given no more time by that answer.
 func TestNoMoreTimeToLetGo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a := w.member("node-a")
 	w.assign("eu", "data/node-a", false)
 	w.step(a)
@@ -414,7 +414,7 @@ func TestNoMoreTimeToLetGo(t *testing.T) {
 // An answer counts whole, or not at all.
 func TestAnswersThatDoNotCount(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a, b := w.member("node-a"), w.member("node-b")
 	w.assign("eu", "data/node-a", false)
 	w.assign("ap", "data/node-b", false)
@@ -437,13 +437,13 @@ func TestAnswersThatDoNotCount(t *testing.T) {
 		{"a term that nobody signed", func(r *fealtyv1.PollAssignmentsResponse) { r.Term = "x.y.z" }},
 		{"a negative lease", func(r *fealtyv1.PollAssignmentsResponse) { r.Domains[0].Lease = durationpb.New(-1) }},
 		{"a lease without end", func(r *fealtyv1.PollAssignmentsResponse) {
-			r.Domains[0].Lease = durationpb.New(ownership.MaxLease + 1)
+			r.Domains[0].Lease = durationpb.New(process.MaxLease + 1)
 		}},
 		{"a lease that is none", func(r *fealtyv1.PollAssignmentsResponse) {
 			r.Domains[0].Lease = &durationpb.Duration{Seconds: 1 << 62}
 		}},
 		{"too many", func(r *fealtyv1.PollAssignmentsResponse) {
-			for len(r.Domains) <= ownership.MaxDomains {
+			for len(r.Domains) <= process.MaxDomains {
 				r.Domains = append(r.Domains, r.Domains[0])
 			}
 		}},
@@ -477,7 +477,7 @@ func TestAnswersThatDoNotCount(t *testing.T) {
 // more does not count.
 func TestKeptOnDisk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newOwnershipWorld(t)
 	a := w.member("node-a")
 	w.assign("eu", "data/node-a", false)
 	w.step(a)
@@ -505,7 +505,7 @@ func TestKeptOnDisk(t *testing.T) {
 	stepped := make(chan struct{})
 	go func() { defer close(stepped); a.Step(ctx) }()
 	<-a.waits
-	if h, err := ownership.New(a.cfg); err != nil || len(h.States()) != 1 || !h.States()[0].Lapsed {
+	if h, err := process.NewHolder(a.cfg); err != nil || len(h.States()) != 1 || !h.States()[0].Lapsed {
 		t.Errorf("while it lets go of it, its lease on disk is not over: %v, %v", h, err)
 	}
 	stop()
@@ -514,7 +514,7 @@ func TestKeptOnDisk(t *testing.T) {
 		if err := os.WriteFile(name, good[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ownership.New(a.cfg); err == nil || !strings.Contains(err.Error(), "remove it") {
+		if _, err := process.NewHolder(a.cfg); err == nil || !strings.Contains(err.Error(), "remove it") {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 	}
@@ -528,7 +528,7 @@ func TestKeptOnDisk(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ownership.New(a.cfg); err == nil || !strings.Contains(err.Error(), tc.want) ||
+		if _, err := process.NewHolder(a.cfg); err == nil || !strings.Contains(err.Error(), tc.want) ||
 			!strings.Contains(err.Error(), "remove it") {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -540,7 +540,7 @@ func TestKeptOnDisk(t *testing.T) {
 		if err := os.WriteFile(name, []byte(strings.Replace(string(good), tc.from, tc.to, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		h, err := ownership.New(a.cfg)
+		h, err := process.NewHolder(a.cfg)
 		if err != nil || len(h.States()) != 0 {
 			t.Errorf("%s: %v, %v", tc.name, h, err)
 		}

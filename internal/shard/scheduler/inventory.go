@@ -1,4 +1,4 @@
-package inventory
+package scheduler
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ type Listing struct {
 // Changes is what a listing changed.
 type Changes struct {
 	Added, Changed int
-	Vanished       []Key // sorted
+	Vanished       []MachineKey // sorted
 }
 
 // ErrHeld is matched by the refusal of a full listing that keeps less than a tenth of the
@@ -129,16 +129,16 @@ func (v *Inventory) Reconcile(name string, l Listing) (Changes, error) {
 		}
 		for id := range p.machines {
 			if _, ok := there[id]; !ok {
-				changes.Vanished = append(changes.Vanished, Key{name, id})
+				changes.Vanished = append(changes.Vanished, MachineKey{name, id})
 			}
 		}
 	}
 	for _, id := range l.Removed {
 		if p.machines[id] != nil {
-			changes.Vanished = append(changes.Vanished, Key{name, id})
+			changes.Vanished = append(changes.Vanished, MachineKey{name, id})
 		}
 	}
-	slices.SortFunc(changes.Vanished, Key.Compare)
+	slices.SortFunc(changes.Vanished, MachineKey.Compare)
 	if !l.Full {
 		kept = len(p.machines) - len(changes.Vanished)
 	}
@@ -183,7 +183,7 @@ func (v *Inventory) Reconcile(name string, l Listing) (Changes, error) {
 // check says what of a listing cannot be, and names the provider in its machines.
 func check(name string, l *Listing, p *provider, providers int) error {
 	wrong := func(id, field, problem string, args ...any) error {
-		return &InvalidError{Key{name, id}, field, fmt.Sprintf(problem, args...)}
+		return &InvalidError{MachineKey{name, id}, field, fmt.Sprintf(problem, args...)}
 	}
 	switch {
 	case !ValidName(name):
@@ -235,13 +235,13 @@ func check(name string, l *Listing, p *provider, providers int) error {
 	return nil
 }
 
-func byKey(a, b *Machine) int { return a.Key.Compare(b.Key) }
+func byKey(a, b *Machine) int { return a.MachineKey.Compare(b.MachineKey) }
 
 // Len returns how many machines are known.
 func (v *Inventory) Len() int { return v.count }
 
 // Get returns a machine that is known, or nil.
-func (v *Inventory) Get(k Key) *Machine {
+func (v *Inventory) Get(k MachineKey) *Machine {
 	if p := v.providers[k.Provider]; p != nil {
 		return p.machines[k.ID]
 	}

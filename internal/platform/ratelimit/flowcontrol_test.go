@@ -1,17 +1,17 @@
-package flowcontrol_test
+package ratelimit_test
 
 import (
 	"context"
 	"testing"
 	"time"
 
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // A key that is forgotten, as others came, may do its burst again; no more keys are remembered than
 // the limiter is made for.
 func TestPerKeyIsBounded(t *testing.T) {
-	l := flowcontrol.NewPerKey(1, 1, 2)
+	l := ratelimit.NewPerKey(1, 1, 2)
 	for _, tc := range []struct {
 		key  string
 		want bool
@@ -27,7 +27,7 @@ func TestPerKeyIsBounded(t *testing.T) {
 
 // A caller that waits for a lock stops with its context.
 func TestLocks(t *testing.T) {
-	s := flowcontrol.NewLocks()
+	s := ratelimit.NewLocks()
 	release, err := s.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestLocks(t *testing.T) {
 // A text that is longer, or no UTF-8, is shown so far as it is text.
 func TestClip(t *testing.T) {
 	for in, want := range map[string]string{"": "", "short": "short", "12345678": "12345678", "123456789": "12345678", "1234567\u00e9": "1234567?", "\xff": "?"} {
-		if got := flowcontrol.Clip(in, 8); got != want {
+		if got := ratelimit.Clip(in, 8); got != want {
 			t.Errorf("Clip(%q) = %q, want %q", in, got, want)
 		}
 	}
@@ -65,7 +65,7 @@ func TestSource(t *testing.T) {
 		"a pipe":                    "a pipe",
 		"":                          "",
 	} {
-		if got := flowcontrol.Source(addr); got != want {
+		if got := ratelimit.Source(addr); got != want {
 			t.Errorf("Source(%q) = %q, want %q", addr, got, want)
 		}
 	}

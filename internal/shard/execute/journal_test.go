@@ -1,4 +1,4 @@
-package journal_test
+package execute_test
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 )
 
 const (
@@ -30,24 +30,24 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-func options(files durable.FS, c *clock) journal.Options {
-	return journal.Options{Files: files, Dir: dir, Actor: "shard/s1", Writer: who, Now: c.now, Segments: kept}
+func options(files durable.FS, c *clock) execute.JournalOptions {
+	return execute.JournalOptions{Files: files, Dir: dir, Actor: "shard/s1", Writer: who, Now: c.now, Segments: kept}
 }
 
-func open(t testing.TB, files durable.FS, c *clock) *journal.Journal {
+func open(t testing.TB, files durable.FS, c *clock) *execute.Journal {
 	t.Helper()
-	j, err := journal.Open(options(files, c))
+	j, err := execute.OpenJournal(options(files, c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return j
 }
 
-func entry(n int) journal.Entry {
-	return journal.Entry{Kind: "assign", Machine: fmt.Sprint("p/m", n), Tenant: "red", Profile: "small", Priority: -3, Operation: "op", Outcome: journal.Begun}
+func entry(n int) execute.Entry {
+	return execute.Entry{Kind: "assign", Machine: fmt.Sprint("p/m", n), Tenant: "red", Profile: "small", Priority: -3, Operation: "op", Outcome: execute.Begun}
 }
 
-func entries(from, to int) (out []journal.Entry) {
+func entries(from, to int) (out []execute.Entry) {
 	for n := from; n < to; n++ {
 		out = append(out, entry(n))
 	}
@@ -55,8 +55,8 @@ func entries(from, to int) (out []journal.Entry) {
 }
 
 // replay returns what the journal says, and what is wrong with it.
-func replay(files durable.FS) (out []journal.Entry, err error) {
-	for said, err := range journal.Replay(journal.Export(files, dir)) {
+func replay(files durable.FS) (out []execute.Entry, err error) {
+	for said, err := range execute.Replay(execute.Export(files, dir)) {
 		if err != nil {
 			return out, err
 		}
@@ -69,14 +69,14 @@ func TestReplay(t *testing.T) {
 	disk := durabletest.NewDisk()
 	c := &clock{start}
 	j := open(t, disk.FS(), c)
-	want := []journal.Entry{
+	want := []execute.Entry{
 		entry(1),
 		{Kind: "preempt", Machine: "p/m2", Tenant: "blue", For: "red", Profile: "big", Domain: "d", Priority: 7, Operation: "x", Outcome: "fenced", Error: "it is <over>"},
-		{Kind: "reclaim", Tenant: "blue", Outcome: journal.Capped, Reason: "blast-radius", Count: 12},
+		{Kind: "reclaim", Tenant: "blue", Outcome: execute.Capped, Reason: "blast-radius", Count: 12},
 	}
 	for _, e := range want {
 		c.at = c.at.Add(time.Second)
-		if _, err := j.Append([]journal.Entry{e}); err != nil {
+		if _, err := j.Append([]execute.Entry{e}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,7 +87,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%v\n got %+v\nwant %+v", err, got, want)
 	}
 	n := 0
-	for said, err := range journal.Replay(journal.Export(disk.FS(), dir)) {
+	for said, err := range execute.Replay(execute.Export(disk.FS(), dir)) {
 		if n++; err != nil || said.Actor != "shard/s1" || !said.At.Equal(start.Add(time.Duration(n)*time.Second)) {
 			t.Errorf("%+v, %v", said, err)
 		}
@@ -99,12 +99,12 @@ func TestTexts(t *testing.T) {
 	disk := durabletest.NewDisk()
 	j := open(t, disk.FS(), &clock{start})
 	e := entry(1)
-	e.Error = "\xff" + strings.Repeat("é", journal.MaxTextBytes)
-	if _, err := j.Append([]journal.Entry{e}); err != nil {
+	e.Error = "\xff" + strings.Repeat("é", execute.MaxTextBytes)
+	if _, err := j.Append([]execute.Entry{e}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := replay(disk.FS())
-	if err != nil || len(got) != 1 || len(got[0].Error) > journal.MaxTextBytes || !strings.HasPrefix(got[0].Error, "?éé") {
+	if err != nil || len(got) != 1 || len(got[0].Error) > execute.MaxTextBytes || !strings.HasPrefix(got[0].Error, "?éé") {
 		t.Errorf("%v, %+v", err, got)
 	}
 }
@@ -122,7 +122,7 @@ func TestChains(t *testing.T) {
 			}
 			c.at = c.at.Add(40 * time.Minute)
 		}
-		if _, err := journal.Open(options(disk.FS(), c)); !errors.Is(err, durable.ErrLocked) {
+		if _, err := execute.OpenJournal(options(disk.FS(), c)); !errors.Is(err, durable.ErrLocked) {
 			t.Errorf("twice open: %v", err)
 		}
 		if err := j.Close(); err != nil {
@@ -132,7 +132,7 @@ func TestChains(t *testing.T) {
 	chains := make(map[string]bool)
 	v := auditlog.NewVerifier("test.example", nil)
 	n := uint64(0)
-	for r, err := range journal.Export(disk.FS(), dir) {
+	for r, err := range execute.Export(disk.FS(), dir) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestAltered(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := replay(disk.FS()); !errors.Is(err, journal.ErrBroken) {
+		if _, err := replay(disk.FS()); !errors.Is(err, execute.ErrBroken) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestBounded(t *testing.T) {
 	j := open(t, disk.FS(), c)
 	long := entries(0, 250)
 	for i := range long {
-		long[i].Error = strings.Repeat("x", journal.MaxTextBytes)
+		long[i].Error = strings.Repeat("x", execute.MaxTextBytes)
 	}
 	for range kept + 3 {
 		if _, err := j.Append(long); err != nil { // more than a segment
@@ -225,7 +225,7 @@ func TestBounded(t *testing.T) {
 	if err := disk.FS().Remove(dir + "/0000000006.jsonl"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := replay(disk.FS()); !errors.Is(err, journal.ErrBroken) {
+	if _, err := replay(disk.FS()); !errors.Is(err, execute.ErrBroken) {
 		t.Errorf("without one in the middle: %v", err)
 	}
 }
@@ -239,7 +239,7 @@ func TestPowerCut(t *testing.T) {
 			c := &clock{start}
 			disk.FailAt(n, durabletest.ErrPowerCut)
 			acknowledged := 0
-			j, err := journal.Open(options(disk.FS(), c))
+			j, err := execute.OpenJournal(options(disk.FS(), c))
 			for batch := 0; err == nil && batch < 4; batch++ {
 				if _, err = j.Append(entries(5*batch, 5*batch+5)); err == nil {
 					acknowledged += 5
@@ -272,7 +272,7 @@ func TestDiskErrors(t *testing.T) {
 		c := &clock{start}
 		j := open(t, disk.FS(), c)
 		disk.FailAt(n, syscall.EIO)
-		var want []journal.Entry
+		var want []execute.Entry
 		for batch := range 4 {
 			if _, err := j.Append(entries(5*batch, 5*batch+5)); err == nil {
 				want = append(want, entries(5*batch, 5*batch+5)...)
@@ -316,21 +316,21 @@ func TestDamaged(t *testing.T) {
 	if data, err := disk.FS().ReadFile(dir+"/0000000001.jsonl", 10); err != nil || string(data) != "{" {
 		t.Errorf("it is %q: %v", data, err)
 	}
-	if _, err := replay(disk.FS()); !errors.Is(err, journal.ErrBroken) {
+	if _, err := replay(disk.FS()); !errors.Is(err, execute.ErrBroken) {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestOpenRefuses(t *testing.T) {
 	c := &clock{start}
-	for _, wrong := range []func(*journal.Options){
-		func(o *journal.Options) { o.Writer = "" }, func(o *journal.Options) { o.Writer = "0123456789ABCDEF" },
-		func(o *journal.Options) { o.Writer = "0123" }, func(o *journal.Options) { o.Writer = "0123456789abcdeg" },
-		func(o *journal.Options) { o.Segments = 1 }, func(o *journal.Options) { o.Segments = -1 },
+	for _, wrong := range []func(*execute.JournalOptions){
+		func(o *execute.JournalOptions) { o.Writer = "" }, func(o *execute.JournalOptions) { o.Writer = "0123456789ABCDEF" },
+		func(o *execute.JournalOptions) { o.Writer = "0123" }, func(o *execute.JournalOptions) { o.Writer = "0123456789abcdeg" },
+		func(o *execute.JournalOptions) { o.Segments = 1 }, func(o *execute.JournalOptions) { o.Segments = -1 },
 	} {
 		o := options(durabletest.NewDisk().FS(), c)
 		wrong(&o)
-		if _, err := journal.Open(o); err == nil {
+		if _, err := execute.OpenJournal(o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}
 	}
@@ -369,16 +369,16 @@ func TestCycleAfterAnError(t *testing.T) {
 	disk := durabletest.NewDisk()
 	j := open(t, disk.FS(), &clock{start})
 	e := entry(1)
-	e.Outcome, e.Reason = journal.Suppressed, "paused"
+	e.Outcome, e.Reason = execute.Suppressed, "paused"
 	disk.Refuse(syscall.ENOSPC)
-	if _, err := j.Append(j.Cycle([]journal.Entry{e})); !errors.Is(err, syscall.ENOSPC) {
+	if _, err := j.Append(j.Cycle([]execute.Entry{e})); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
 	disk.Refuse(nil)
-	if _, err := j.Append(j.Cycle([]journal.Entry{e})); err != nil {
+	if _, err := j.Append(j.Cycle([]execute.Entry{e})); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := replay(disk.FS()); err != nil || !slices.Equal(got, []journal.Entry{e}) {
+	if got, err := replay(disk.FS()); err != nil || !slices.Equal(got, []execute.Entry{e}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -386,7 +386,7 @@ func TestCycleAfterAnError(t *testing.T) {
 // An action that is held back is said when it begins and when it changes, and not in each cycle.
 func TestCycle(t *testing.T) {
 	j := open(t, durabletest.NewDisk().FS(), &clock{start})
-	held := func(n int, outcome, reason string) (out []journal.Entry) {
+	held := func(n int, outcome, reason string) (out []execute.Entry) {
 		for _, e := range entries(0, n) {
 			e.Outcome, e.Reason = outcome, reason
 			out = append(out, e)
@@ -394,25 +394,25 @@ func TestCycle(t *testing.T) {
 		return out
 	}
 	for i, step := range []struct {
-		entries []journal.Entry
+		entries []execute.Entry
 		want    int
 	}{
-		{held(3, journal.Capped, "blast-radius"), 3},
-		{held(3, journal.Capped, "blast-radius"), 0},
-		{held(4, journal.Capped, "blast-radius"), 1},
-		{held(4, journal.Suppressed, "paused"), 4},
-		{append(held(4, journal.Suppressed, "paused"), entries(0, 2)...), 2},
+		{held(3, execute.Capped, "blast-radius"), 3},
+		{held(3, execute.Capped, "blast-radius"), 0},
+		{held(4, execute.Capped, "blast-radius"), 1},
+		{held(4, execute.Suppressed, "paused"), 4},
+		{append(held(4, execute.Suppressed, "paused"), entries(0, 2)...), 2},
 		{entries(0, 2), 2}, // what is executed is said each time
-		{held(4, journal.Suppressed, "paused"), 4},
-		{held(1000, journal.Suppressed, "paused"), journal.MaxNamed - 4 + 1},
-		{held(1000, journal.Suppressed, "paused"), 0},
-		{held(900, journal.Suppressed, "paused"), 1},
+		{held(4, execute.Suppressed, "paused"), 4},
+		{held(1000, execute.Suppressed, "paused"), execute.MaxNamed - 4 + 1},
+		{held(1000, execute.Suppressed, "paused"), 0},
+		{held(900, execute.Suppressed, "paused"), 1},
 	} {
 		got := j.Cycle(step.entries)
 		if len(got) != step.want {
 			t.Errorf("step %d: %d entries, want %d", i, len(got), step.want)
 		}
-		if n := len(step.entries); n > journal.MaxNamed && len(got) > 0 && got[len(got)-1].Count != n-journal.MaxNamed {
+		if n := len(step.entries); n > execute.MaxNamed && len(got) > 0 && got[len(got)-1].Count != n-execute.MaxNamed {
 			t.Errorf("step %d: the last one counts %d more of %d", i, got[len(got)-1].Count, n)
 		}
 	}

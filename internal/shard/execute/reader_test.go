@@ -1,4 +1,4 @@
-package journal_test
+package execute_test
 
 import (
 	"errors"
@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/execute"
 )
 
 // exported are the records of a journal.
-func exported(t *testing.T, disk *durabletest.Disk) (out []journal.Record) {
+func exported(t *testing.T, disk *durabletest.Disk) (out []execute.Record) {
 	t.Helper()
-	for r, err := range journal.Export(disk.FS(), "j") {
+	for r, err := range execute.Export(disk.FS(), "j") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,8 +31,8 @@ func TestReaderFollows(t *testing.T) {
 	for seed := range uint64(6) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		disk := durabletest.NewDisk()
-		open := func() *journal.Journal {
-			j, err := journal.Open(journal.Options{Files: disk.FS(), Dir: "j", Actor: "shard/s1",
+		open := func() *execute.Journal {
+			j, err := execute.OpenJournal(execute.JournalOptions{Files: disk.FS(), Dir: "j", Actor: "shard/s1",
 				Writer: "0123456789abcdef"})
 			if err != nil {
 				t.Fatal(err)
@@ -40,7 +40,7 @@ func TestReaderFollows(t *testing.T) {
 			return j
 		}
 		j := open()
-		reader, read := j.Reader(), []journal.Record(nil)
+		reader, read := j.Reader(), []execute.Record(nil)
 		next := func() bool {
 			got, err := reader.Next(1+random.IntN(200), random.IntN(100_000))
 			if err != nil {
@@ -53,7 +53,7 @@ func TestReaderFollows(t *testing.T) {
 			switch random.IntN(6) {
 			case 0: // the disk takes nothing for a while, or takes it and does not say so
 				disk.Refuse(errors.New("no room"))
-				_, _ = j.Append([]journal.Entry{{Kind: "create", Machine: fmt.Sprint("lost-", i), Outcome: "x"}})
+				_, _ = j.Append([]execute.Entry{{Kind: "create", Machine: fmt.Sprint("lost-", i), Outcome: "x"}})
 				disk.Refuse(nil)
 			case 1:
 				next()
@@ -65,7 +65,7 @@ func TestReaderFollows(t *testing.T) {
 				// A new process reads again what it read before.
 				reader, read = j.Reader(), nil
 			default:
-				entries := []journal.Entry{{Kind: "create", Machine: fmt.Sprint("m", i), Outcome: "executed",
+				entries := []execute.Entry{{Kind: "create", Machine: fmt.Sprint("m", i), Outcome: "executed",
 					Error: strings.Repeat("x", random.IntN(1000))}}
 				if _, err := j.Append(slices.Repeat(entries, 1+random.IntN(40))); err != nil {
 					t.Fatal(err)
@@ -89,18 +89,18 @@ func TestReaderFollows(t *testing.T) {
 func TestReaderWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	disk := durabletest.NewDisk()
-	j, err := journal.Open(journal.Options{Files: disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
+	j, err := execute.OpenJournal(execute.JournalOptions{Files: disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Append([]journal.Entry{{Kind: "create", Machine: "a", Outcome: "executed"}}); err != nil {
+	if _, err := j.Append([]execute.Entry{{Kind: "create", Machine: "a", Outcome: "executed"}}); err != nil {
 		t.Fatal(err)
 	}
 	before := exported(t, disk)
 	unconfirmed := 0
 	for at := 1; ; at++ {
 		disk.FailAt(at, errors.New("no answer"))
-		_, err := j.Append([]journal.Entry{{Kind: "create", Machine: "lost", Outcome: "executed"}})
+		_, err := j.Append([]execute.Entry{{Kind: "create", Machine: "lost", Outcome: "executed"}})
 		disk.FailAt(0, nil)
 		if err == nil {
 			break
@@ -124,15 +124,15 @@ func TestReaderGoesOnAfterDamage(t *testing.T) {
 	t.Parallel()
 	disk := durabletest.NewDisk()
 	disk.Put("j/0000000001.jsonl", []byte("garbage\n"))
-	j, err := journal.Open(journal.Options{Files: disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
+	j, err := execute.OpenJournal(execute.JournalOptions{Files: disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Append([]journal.Entry{{Kind: "create", Machine: "a", Outcome: "executed"}}); err != nil {
+	if _, err := j.Append([]execute.Entry{{Kind: "create", Machine: "a", Outcome: "executed"}}); err != nil {
 		t.Fatal(err)
 	}
 	reader := j.Reader()
-	if _, err := reader.Next(10, 1000); !errors.Is(err, journal.ErrBroken) {
+	if _, err := reader.Next(10, 1000); !errors.Is(err, execute.ErrBroken) {
 		t.Fatalf("%v, want one that says it is broken", err)
 	}
 	got, err := reader.Next(10, 1000)
@@ -148,7 +148,7 @@ func TestReaderGoesOnAfterDamage(t *testing.T) {
 	reader.Rewind()
 	for _, want := range []int{2, 0, 2} {
 		got, err := reader.Next(10, 1000)
-		if len(got) != want || (want == 0) != errors.Is(err, journal.ErrBroken) {
+		if len(got) != want || (want == 0) != errors.Is(err, execute.ErrBroken) {
 			t.Fatalf("%v, %v, want %d records", got, err, want)
 		}
 	}

@@ -1,7 +1,7 @@
 // Inside: that nothing is counted which is gone, and what is counted of each source and network,
 // shows in no name from outside.
 
-package flowcontrol
+package ratelimit
 
 import (
 	"context"

@@ -1,14 +1,4 @@
-// Package demand keeps how many machines each tenant wants.
-//
-// A tenant's operator reports its complete demand each time, a [RollUp], which replaces the one
-// before. The last report stands. Silence does not mean that nothing is wanted: a tenant that was
-// not heard since the process started has an unknown demand, which is another thing than none.
-//
-// Roll-ups have a [Key] that grows, so that one that was overtaken on its way changes nothing when
-// it arrives.
-//
-// The package does no I/O.
-package demand
+package scheduler
 
 import (
 	"cmp"
@@ -19,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/fealty-io/fealty/internal/quarantine"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 )
 
 // Limits of what operators report.
@@ -29,16 +18,16 @@ const (
 	MaxCount   = 1_000_000 // machines of one roll-up
 )
 
-// Row is a part of a tenant's demand: so many machines of a profile, with a priority. More
+// DemandRow is a part of a tenant's demand: so many machines of a profile, with a priority. More
 // is more important.
-type Row struct {
+type DemandRow struct {
 	Profile  string
 	Priority int32
 	Count    int // 1 to MaxCount: what is not wanted has no row
 }
 
-// Key orders the roll-ups of a tenant: by Run, then by Number. Neither is 0.
-type Key struct {
+// DemandKey orders the roll-ups of a tenant: by Run, then by Number. Neither is 0.
+type DemandKey struct {
 	// Run is the life of the operator's process. It grows with each start and is counted on
 	// disk, as package fence/durable does: clocks go back.
 	Run uint64
@@ -47,42 +36,42 @@ type Key struct {
 }
 
 // Compare orders keys.
-func (k Key) Compare(other Key) int {
+func (k DemandKey) Compare(other DemandKey) int {
 	return cmp.Or(cmp.Compare(k.Run, other.Run), cmp.Compare(k.Number, other.Number))
 }
 
-func (k Key) String() string { return fmt.Sprintf("%d.%d", k.Run, k.Number) }
+func (k DemandKey) String() string { return fmt.Sprintf("%d.%d", k.Run, k.Number) }
 
 // RollUp is the complete demand of a tenant.
 type RollUp struct {
 	Tenant string // as the certificate of its operator says, never as a message does
-	Key    Key
-	Rows   []Row // of one profile and priority there is one at most
+	Key    DemandKey
+	Rows   []DemandRow // of one profile and priority there is one at most
 }
 
-// ErrInvalid is matched by every [*InvalidError].
-var ErrInvalid = errors.New("invalid roll-up")
+// ErrDemandInvalid is matched by every [*DemandInvalidError].
+var ErrDemandInvalid = errors.New("invalid roll-up")
 
-// InvalidError says what of a roll-up cannot be. Nothing of it counts.
-type InvalidError struct {
+// DemandInvalidError says what of a roll-up cannot be. Nothing of it counts.
+type DemandInvalidError struct {
 	Tenant  string
 	Row     int // from 0; -1 if it is about no row
 	Field   string
 	Problem string
 }
 
-func (e *InvalidError) Error() string {
+func (e *DemandInvalidError) Error() string {
 	where := ""
 	if e.Row >= 0 {
 		where = fmt.Sprintf(" in row %d", e.Row)
 	}
 	return fmt.Sprintf("demand: the roll-up of tenant %.*q: its %s%s %s: what was reported before stands: mend the "+
 		"operator",
-		inventory.MaxNameBytes, e.Tenant, e.Field, where, e.Problem)
+		MaxNameBytes, e.Tenant, e.Field, where, e.Problem)
 }
 
-// Is reports that an InvalidError matches [ErrInvalid].
-func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+// Is reports that an InvalidError matches [ErrDemandInvalid].
+func (e *DemandInvalidError) Is(target error) bool { return target == ErrDemandInvalid }
 
 // ErrUnready is matched where nobody knows yet what a tenant has: its operator sends the
 // roll-up again in a moment.
@@ -106,12 +95,12 @@ const (
 // priority first.
 func (r *RollUp) check() error {
 	wrong := func(row int, field, problem string, args ...any) error {
-		return &InvalidError{r.Tenant, row, field, fmt.Sprintf(problem, args...)}
+		return &DemandInvalidError{r.Tenant, row, field, fmt.Sprintf(problem, args...)}
 	}
 	switch {
-	case !inventory.ValidName(r.Tenant):
+	case !ValidName(r.Tenant):
 		return wrong(-1, "tenant", "is no name: want 1 to %d bytes of printable ASCII without blanks",
-			inventory.MaxNameBytes)
+			MaxNameBytes)
 	case r.Key.Run == 0 || r.Key.Number == 0:
 		return wrong(-1, "key", "is %v, and neither number may be 0", r.Key)
 	case len(r.Rows) > MaxRows:
@@ -120,9 +109,9 @@ func (r *RollUp) check() error {
 	total := 0
 	for i, row := range r.Rows {
 		switch {
-		case !inventory.ValidName(row.Profile):
+		case !ValidName(row.Profile):
 			return wrong(i, "profile", "is no name: want 1 to %d bytes of printable ASCII without blanks",
-				inventory.MaxNameBytes)
+				MaxNameBytes)
 		case row.Count < 1 || row.Count > MaxCount:
 			return wrong(i, "count", "is %d, want 1 to %d", row.Count, MaxCount)
 		}
@@ -131,7 +120,7 @@ func (r *RollUp) check() error {
 		}
 	}
 	r.Rows = slices.Clone(r.Rows)
-	slices.SortFunc(r.Rows, Row.compare)
+	slices.SortFunc(r.Rows, DemandRow.compare)
 	for i := 1; i < len(r.Rows); i++ {
 		if r.Rows[i-1].compare(r.Rows[i]) == 0 {
 			return wrong(-1, "demand", "has two rows for profile %q and priority %d", r.Rows[i].Profile,
@@ -141,46 +130,46 @@ func (r *RollUp) check() error {
 	return nil
 }
 
-func (r Row) compare(other Row) int {
+func (r DemandRow) compare(other DemandRow) int {
 	return cmp.Or(cmp.Compare(r.Profile, other.Profile), cmp.Compare(other.Priority, r.Priority))
 }
 
-// Options say how a book believes what it is told.
-type Options struct {
+// DemandOptions say how a book believes what it is told.
+type DemandOptions struct {
 	// Quarantine holds a roll-up that drops almost everything until three in a row say so: see
 	// package quarantine. The zero value believes each at once.
 	Quarantine bool
 }
 
-// Book is what is known of the demand of all tenants. It may be used by several
+// DemandBook is what is known of the demand of all tenants. It may be used by several
 // goroutines.
-type Book struct {
-	options Options
+type DemandBook struct {
+	options DemandOptions
 
 	mu      sync.Mutex
-	tenants map[string]*tenant // guarded by mu
-	cycle   uint64             // guarded by mu
+	tenants map[string]*demandTenant // guarded by mu
+	cycle   uint64                   // guarded by mu
 }
 
-type tenant struct {
-	key   Key   // of the newest roll-up, held or not
-	last  []Row // of that one
-	known bool  // one was taken since the process started
-	rows  []Row // of the newest that was taken; never changed
+type demandTenant struct {
+	key   DemandKey   // of the newest roll-up, held or not
+	last  []DemandRow // of that one
+	known bool        // one was taken since the process started
+	rows  []DemandRow // of the newest that was taken; never changed
 	guard quarantine.Guard
 	held  uint64 // the cycle after that in which one was held last; 0: none was
 }
 
-// NewBook returns a book in which nobody has reported.
-func NewBook(options Options) *Book {
-	return &Book{options: options, tenants: make(map[string]*tenant)}
+// NewDemandBook returns a book in which nobody has reported.
+func NewDemandBook(options DemandOptions) *DemandBook {
+	return &DemandBook{options: options, tenants: make(map[string]*demandTenant)}
 }
 
 // Report takes a roll-up. running is what works for the tenant now: what a first roll-up is
 // compared with, as nobody remembers what was reported to the process of before.
 //
-// Errors: an [*InvalidError], or one that matches [ErrFull]; nothing is changed by it.
-func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
+// Errors: an [*DemandInvalidError], or one that matches [ErrFull]; nothing is changed by it.
+func (b *DemandBook) Report(r RollUp, running []DemandRow) (Outcome, error) {
 	if err := r.check(); err != nil {
 		return "", err
 	}
@@ -192,14 +181,14 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 			return "", fmt.Errorf("demand: tenant %q is one more than %d: run another shard for it: %w", r.Tenant,
 				MaxTenants, ErrFull)
 		}
-		t = &tenant{}
+		t = &demandTenant{}
 		b.tenants[r.Tenant] = t
 	}
 	switch order := r.Key.Compare(t.key); {
 	case order == 0 && slices.Equal(r.Rows, t.last):
 		return Repeated, nil
 	case order == 0:
-		return "", &InvalidError{r.Tenant, -1, "key", fmt.Sprintf("is %v, and another roll-up had it: "+
+		return "", &DemandInvalidError{r.Tenant, -1, "key", fmt.Sprintf("is %v, and another roll-up had it: "+
 			"two operators may run as this tenant", r.Key)}
 	case order < 0:
 		return Overtaken, nil
@@ -224,7 +213,7 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 }
 
 // Cycle begins a cycle: a roll-up that drops almost everything counts once in each.
-func (b *Book) Cycle() {
+func (b *DemandBook) Cycle() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cycle++
@@ -233,7 +222,7 @@ func (b *Book) Cycle() {
 // drops reports whether next keeps less than a tenth of the rows of before, or of its
 // machines: one row of a thousand machines is as much to lose as a thousand rows. Machines
 // are kept by their profile, so that another priority alone drops none.
-func drops(before, next []Row) bool {
+func drops(before, next []DemandRow) bool {
 	type name struct {
 		profile  string
 		priority int32
@@ -260,10 +249,10 @@ func drops(before, next []Row) bool {
 // Rows returns the demand of each tenant that reported since the process started: its rows,
 // by profile and the highest priority first. A tenant that is not there did not report;
 // one that wants nothing has no rows. The rows are shared: nobody changes them.
-func (b *Book) Rows() map[string][]Row {
+func (b *DemandBook) Rows() map[string][]DemandRow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make(map[string][]Row, len(b.tenants))
+	out := make(map[string][]DemandRow, len(b.tenants))
 	for name, t := range b.tenants {
 		if t.known {
 			out[name] = t.rows
@@ -272,8 +261,8 @@ func (b *Book) Rows() map[string][]Row {
 	return out
 }
 
-// Of returns the demand of one tenant, and whether it is known: see [Book.Rows].
-func (b *Book) Of(name string) (rows []Row, known bool) {
+// Of returns the demand of one tenant, and whether it is known: see [DemandBook.Rows].
+func (b *DemandBook) Of(name string) (rows []DemandRow, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.tenants[name]; t != nil {
@@ -283,7 +272,7 @@ func (b *Book) Of(name string) (rows []Row, known bool) {
 }
 
 // Held returns the tenants whose newest roll-up waits to be confirmed, sorted.
-func (b *Book) Held() []string {
+func (b *DemandBook) Held() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []string

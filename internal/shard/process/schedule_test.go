@@ -1,4 +1,4 @@
-package ownership_test
+package process_test
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
-	"github.com/fealty-io/fealty/internal/shard/ownership"
+	"github.com/fealty-io/fealty/internal/shard/process"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -82,7 +82,7 @@ type desk struct {
 
 // owner is a process of a member that may own the domain.
 type owner struct {
-	*ownership.Holder
+	*process.Holder
 	p       *play
 	machine *coordinatortest.Machine
 	disk    *durabletest.Disk
@@ -476,12 +476,12 @@ func (o *owner) restart() {
 	p := o.p
 	var err, hErr error
 	o.sender, err = fence.NewSender(o.life)
-	receivers := make(map[string]ownership.Receiver)
+	receivers := make(map[string]process.DomainReceiver)
 	for _, r := range p.receivers {
 		receivers[r.name] = promises{r, o}
 	}
-	o.Holder, hErr = ownership.New(ownership.Config{ID: o.machine.ID, Conn: o, Authority: p.desk.authority, Term: &fence.Term{},
-		Receivers: these(receivers), Clock: o.clock, File: ownership.File{Files: o.disk.FS(), Dir: "/owner"},
+	o.Holder, hErr = process.NewHolder(process.HolderConfig{ID: o.machine.ID, Conn: o, Authority: p.desk.authority, Term: &fence.Term{},
+		Receivers: these(receivers), Clock: o.clock, File: process.File{Files: o.disk.FS(), Dir: "/owner"},
 		Quiet: o.ends, Owned: func(string) {}, Log: slog.New(slog.DiscardHandler)})
 	if err := errors.Join(err, hErr); err != nil {
 		p.breaks("%s does not start: %v", o.name(), err)

@@ -1,4 +1,4 @@
-package flowcontrol_test
+package ratelimit_test
 
 import (
 	"errors"
@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/flowcontrol"
+	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
 // One source is bounded, all are together, and neither by what was refused.
 func TestSources(t *testing.T) {
-	l := flowcontrol.NewSources(1, 3, 1, 10)
+	l := ratelimit.NewSources(1, 3, 1, 10)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	admitted := func(addr string, tries int) (n int) {
 		for range tries {
@@ -44,11 +44,11 @@ func TestSources(t *testing.T) {
 	if n := admitted("192.0.2.1:1", 100); n != 2 {
 		t.Errorf("%d joins after two seconds, want 2", n)
 	}
-	for i := range 2 * flowcontrol.MaxSources {
+	for i := range 2 * ratelimit.MaxSources {
 		l.Allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
 	}
-	if n := l.Len(); n != flowcontrol.MaxSources {
-		t.Errorf("%d sources remembered, want %d", n, flowcontrol.MaxSources)
+	if n := l.Len(); n != ratelimit.MaxSources {
+		t.Errorf("%d sources remembered, want %d", n, ratelimit.MaxSources)
 	}
 	if err := l.Admit("joins", "192.0.2.1:1", now); !errors.Is(err, errcode.RateLimited) {
 		t.Errorf("a join that is refused is told %v", err)

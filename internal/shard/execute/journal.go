@@ -1,17 +1,4 @@
-// Package journal keeps on disk what a shard decided, and what became of it.
-//
-// Each decision is an entry of a chain, in the form of the audit log (package auditlog):
-// it names the hash of the entry before it, so that an entry which was altered, taken out
-// or put in shows. A process begins a chain of its own, whose first entry names the last
-// one of the process before.
-//
-// An entry that [Journal.Append] counted survives a power cut. An action that is to be
-// executed is there before it begins ([Begun]) and again with its outcome: one that has
-// begun and no outcome was under way when the process ended.
-//
-// The journal is bounded. It drops the oldest segment when there is one too many, and the
-// first entry that is kept then follows one that is gone.
-package journal
+package execute
 
 import (
 	"bytes"
@@ -90,8 +77,8 @@ func (e *Entry) keptBack() bool {
 	return e.Outcome == Capped || e.Outcome == Suppressed || e.Outcome == Noticed
 }
 
-// Options say where a journal is, and whose.
-type Options struct {
+// JournalOptions say where a journal is, and whose.
+type JournalOptions struct {
 	Files durable.FS
 	// Dir is its folder, which is made if it is missing.
 	Dir string
@@ -107,7 +94,7 @@ type Options struct {
 
 // Journal is open. It belongs to one goroutine, and its folder to it.
 type Journal struct {
-	Options
+	JournalOptions
 	lock io.Closer
 
 	chain    string
@@ -124,18 +111,18 @@ type Journal struct {
 	kept *atomic.Pointer[place] // up to where all is on disk; for readers
 }
 
-// Open opens a journal, and locks its folder until [Journal.Close].
+// OpenJournal opens a journal, and locks its folder until [Journal.Close].
 //
 // A journal that cannot be read does not keep a shard from its work: what is there is left
 // as it is, [Journal.Problem] says what is wrong, and so does the first entry after it.
-func Open(o Options) (*Journal, error) {
+func OpenJournal(o JournalOptions) (*Journal, error) {
 	if o.Segments == 0 {
 		o.Segments = DefaultSegments
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	j := &Journal{Options: o, kept: new(atomic.Pointer[place])}
+	j := &Journal{JournalOptions: o, kept: new(atomic.Pointer[place])}
 	switch {
 	case !auditlog.ValidChain(j.chainAt(o.Now(), "00000000")):
 		return nil, fmt.Errorf("journal: Options.Writer is %.80q, want 16 lower case hex digits", o.Writer)

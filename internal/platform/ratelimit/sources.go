@@ -1,4 +1,4 @@
-package flowcontrol
+package ratelimit
 
 import (
 	"fmt"
