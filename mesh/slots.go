@@ -16,7 +16,7 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	what := "clients are connected"
+	var what string
 	switch {
 	case e.Handshakes:
 		what = "handshakes are under way"

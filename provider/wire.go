@@ -55,7 +55,7 @@ func fromWire(w *fealtyv1.ProviderMachine) Machine {
 // statusOf returns what an error of [Machines], or of this package, is on the wire. internal says that the
 // status tells the caller only that the provider failed.
 func statusOf(err error) (_ error, internal bool) {
-	code := codes.Internal
+	var code codes.Code
 	switch {
 	case errors.Is(err, ErrNotFound):
 		code = codes.NotFound

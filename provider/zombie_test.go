@@ -405,12 +405,11 @@ func TestImages(t *testing.T) {
 				if err := epoch.Close(); err != nil {
 					t.Fatal(err)
 				}
-				owner, acts := "a", s.begin("a", dir, 2, durable.OpenEpoch).Sender()
-				next := s.client("a", acts)
+				next := s.client("a", s.begin("a", dir, 2, durable.OpenEpoch).Sender())
 				if reach != "a coordinator" {
-					owner, acts = "b", s.begin("b", t.TempDir(), 1, durable.EnrolEpoch).Sender()
+					acts := s.begin("b", t.TempDir(), 1, durable.EnrolEpoch).Sender()
 					text := s.assignment("b", 2)
-					next = s.client(owner, acts)
+					next = s.client("b", acts)
 					if err := next.Promise(ctx, text); err != nil {
 						t.Fatal(err)
 					}

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds every tool that tools/go.mod names into bin/tools, once: again only
-# when the tools' versions or the Go toolchain change. The linker alone takes
+# Builds every tool that tools/go.mod and tools/golangci.mod name into bin/tools, once:
+# again only when the tools' versions or the Go toolchain change. The linker alone takes
 # minutes for some of them on a small machine, and the generator looks for its
-# plugins at a fixed place, so `go tool` for each call would not do.
+# plugins at a fixed place, so `go tool` for each call would not do. golangci-lint has a module file of its own,
+# so that the two hundred modules that it needs choose no version of the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The stamp is made of contents, not of times: a restored CI cache and a fresh
 # clone have times that say nothing.
-want=$({ go version; cat tools/go.mod tools/go.sum; } | sha256sum | cut -d' ' -f1)
+want=$({ go version; cat tools/go.mod tools/go.sum tools/golangci.mod tools/golangci.sum; } | sha256sum | cut -d' ' -f1)
 stamp=bin/tools/.stamp
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
   exit 0
@@ -18,4 +19,5 @@ mkdir -p bin/tools
 find bin/tools -type f ! -name '*etcd*' -delete # which tools/etcd.sh keeps
 # With the settings of the product's build, so that they share what is compiled.
 CGO_ENABLED=0 go build -trimpath -modfile=tools/go.mod -o bin/tools/ tool
+CGO_ENABLED=0 go build -trimpath -modfile=tools/golangci.mod -o bin/tools/ tool
 echo "$want" >"$stamp"

@@ -29,15 +29,6 @@ skip() { echo "lint: not run $1: $2"; }
 
 have_protos() { [ -n "$(find api -name '*.proto' -print -quit 2>/dev/null)" ]; }
 
-formatted() {
-  local files
-  files=$(gofmt -l .) || return 1
-  files=$(grep -v -E '\.pb\.go$|_templ\.go$|(^|/)testdata/' <<<"$files" || true)
-  [ -z "$files" ] && return 0
-  printf 'not formatted, run gofmt -w on:\n%s\n' "$files" >&2
-  return 1
-}
-
 generated() { # what is generated is what is committed
   local fresh status=0 file
   fresh=$(mktemp -d)
@@ -63,7 +54,7 @@ breaking() { # COMMIT
 
 documented() { # each direct dependency and tool has its reason in the docs
   local status=0 path paths
-  paths=$(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all && go list -modfile=tools/go.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/etcd.mod -f '{{.Module.Path}}' tool) || return 1
+  paths=$(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all && go list -modfile=tools/go.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/golangci.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/etcd.mod -f '{{.Module.Path}}' tool) || return 1
   for path in $paths; do
     if ! grep -qsF "\`$path\`" docs/explanation/dependencies.md; then
       echo "$path is not in docs/explanation/dependencies.md: say what it is for, and what it costs" >&2
@@ -99,9 +90,9 @@ promised() {
 }
 
 tools/build.sh
-check "gofmt" formatted
-check "go vet" go vet ./...
-check "staticcheck" bin/tools/staticcheck ./...
+# go vet, staticcheck and more: .golangci.yml says what.
+check "golangci-lint" bin/tools/golangci-lint run ./...
+check "gofmt" bin/tools/golangci-lint fmt --diff # files of other systems too
 check "build without cgo" go build ./...
 check "public names" promised
 check "licences" eval 'tools/licences.sh >/dev/null'

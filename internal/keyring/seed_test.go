@@ -287,7 +287,7 @@ func TestWipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := ec.D.Bits() //lint:ignore SA1019 to see that they are gone
+	words := ec.D.Bits() //nolint:staticcheck // deprecated; to see that they are gone
 	keyring.WipeKey(ec)
 	for _, w := range words {
 		if w != 0 {

@@ -27,8 +27,7 @@ func WipeKey(key crypto.Signer) {
 		if key == nil {
 			return
 		}
-		//lint:ignore SA1019 The field is deprecated for those who would use the key after changing it.
-		d := key.D
+		d := key.D //nolint:staticcheck // deprecated for those who would use the key after changing it
 		if d == nil {
 			return
 		}

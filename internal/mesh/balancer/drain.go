@@ -26,7 +26,7 @@ func (c draining) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnO
 		s.ready.Store(state.ConnectivityState == connectivity.Ready)
 		listen(state)
 	}
-	sc, err := c.ClientConn.NewSubConn(addrs, opts) //lint:ignore SA1019 pick_first gives one address
+	sc, err := c.ClientConn.NewSubConn(addrs, opts) //nolint:staticcheck // deprecated for several addresses; pick_first gives one
 	if err != nil {
 		return nil, err
 	}

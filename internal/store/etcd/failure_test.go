@@ -82,12 +82,11 @@ func TestLostCommit(t *testing.T) {
 					t.Fatalf("Commit again: %d, %v, want %d", again, err, r)
 				}
 				last := mustCommit(t, direct, put("after", "x"))
-				n := 0
 				for c, err := range direct.Changes(t.Context(), "k", before) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if n++; c.Revision != r || len(c.Put) != 1 || string(c.Put[0].Value) != mark {
+					if c.Revision != r || len(c.Put) != 1 || string(c.Put[0].Value) != mark {
 						t.Fatalf("change %+v, want %q at %d", c, mark, r)
 					}
 					break

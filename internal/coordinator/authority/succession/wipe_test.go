@@ -19,8 +19,7 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		return mv
 	}
 	gone := func(mv *transition.Move) bool {
-		//lint:ignore SA1019 What is looked at is whether the secret is there.
-		return mv.Mesh.Key().D.Sign() == 0
+		return mv.Mesh.Key().D.Sign() == 0 //nolint:staticcheck // deprecated; what is looked at is whether the secret is there
 	}
 	t.Run("not swapped", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
