@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/identity"
-	"google.golang.org/grpc/codes"
 )
 
 // Reason says why a call was refused. It is stable: a metric label.
@@ -33,18 +32,6 @@ type Decision struct {
 	Reason  Reason // empty if allowed
 }
 
-// Code is the gRPC code that a refused caller is told: Unauthenticated if it
-// showed no identity and could, PermissionDenied otherwise, OK if it was allowed.
-func (d Decision) Code() codes.Code {
-	switch {
-	case d.Allowed:
-		return codes.OK
-	case d.Reason == Unauthenticated:
-		return codes.Unauthenticated
-	}
-	return codes.PermissionDenied
-}
-
 func refuse(r Reason) Decision { return Decision{Reason: r} }
 
 // Self is what a server knows of itself, for deciding on others.
@@ -59,9 +46,9 @@ type Self struct {
 	Consumer func(identity.Local) bool
 }
 
-// Decide answers a call under rule by peer, whose request holds asserted in the
-// field that the rule binds ("" if it binds none). It is the whole decision, and
-// takes nothing else into account:
+// decideCaller answers a call under rule by peer before a message of it is read. With
+// [decideName] on each message it is the whole decision, and takes nothing else into
+// account:
 //
 //  1. an open method passes;
 //  2. on the local socket, a method that is local passes for the server's own
@@ -73,21 +60,7 @@ type Self struct {
 //  6. a kind that is not listed, exactly: [KindNotAllowed];
 //  7. a bound field that is not the caller's name, or empty: [NotItsName].
 //
-// Interceptors decide 1 to 6 before a message is read, and 7 on each message.
-func Decide(rule Rule, self Self, peer identity.Peer, asserted string) Decision {
-	d := decideCaller(rule, self, peer)
-	if !d.Allowed || !bound(rule, self, peer) {
-		return d
-	}
-	return decideName(peer, asserted)
-}
-
-// anonymous reports whether peer showed no certificate at all: plaintext, one-way TLS or a unix socket.
-func anonymous(peer identity.Peer) bool {
-	return peer.ID.IsZero() && peer.Err == nil && peer.Leaf == nil
-}
-
-// decideCaller is Decide without what the request says.
+// The last is that of decideName.
 func decideCaller(rule Rule, self Self, peer identity.Peer) Decision {
 	switch {
 	case rule.Open, admitsLocally(rule, self, peer):
@@ -108,6 +81,11 @@ func decideCaller(rule Rule, self Self, peer identity.Peer) Decision {
 	return Decision{Allowed: true}
 }
 
+// anonymous reports whether peer showed no certificate at all: plaintext, one-way TLS or a unix socket.
+func anonymous(peer identity.Peer) bool {
+	return peer.ID.IsZero() && peer.Err == nil && peer.Leaf == nil
+}
+
 // admitsLocally reports whether the kernel's word for the peer's user is enough.
 func admitsLocally(rule Rule, self Self, peer identity.Peer) bool {
 	if !rule.Local || peer.Local == nil {
@@ -122,7 +100,7 @@ func bound(rule Rule, self Self, peer identity.Peer) bool {
 	return rule.Bind != "" && !rule.Open && !admitsLocally(rule, self, peer)
 }
 
-// decideName decides on one message.
+// decideName decides on one message of a bound call, whose field has asserted.
 func decideName(peer identity.Peer, asserted string) Decision {
 	if asserted == "" || asserted != peer.ID.Name() {
 		return refuse(NotItsName)

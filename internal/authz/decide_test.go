@@ -2,12 +2,10 @@ package authz
 
 import (
 	"crypto/x509"
-	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
-	"google.golang.org/grpc/codes"
 )
 
 const (
@@ -81,6 +79,15 @@ func expected(rule Rule, self Self, kind identity.Kind, s situation, asserted st
 	return ""
 }
 
+// decide is what the interceptors decide on a call of one message: on its caller, and then on the message.
+func decide(rule Rule, self Self, peer identity.Peer, asserted string) Decision {
+	d := decideCaller(rule, self, peer)
+	if !d.Allowed || !bound(rule, self, peer) {
+		return d
+	}
+	return decideName(peer, asserted)
+}
+
 func TestDecideExhaustively(t *testing.T) {
 	cells, allowed := 0, 0
 	kindSets := [][]identity.Kind{nil, identity.Kinds()}
@@ -96,7 +103,7 @@ func TestDecideExhaustively(t *testing.T) {
 						for _, kind := range identity.Kinds() {
 							for _, s := range situations(t, kind) {
 								for _, asserted := range []string{"node-c", "node-d", "", "node-c ", "Node-C", string(kind) + "/node-c"} {
-									d := Decide(rule, self, s.peer, asserted)
+									d := decide(rule, self, s.peer, asserted)
 									want := expected(rule, self, kind, s, asserted)
 									if d.Reason != want || d.Allowed != (want == "") {
 										t.Fatalf("%+v, %+v, %s %s asserting %q: %+v, want %q", rule, self, kind, s.name, asserted, d, want)
@@ -120,45 +127,12 @@ func TestDecideExhaustively(t *testing.T) {
 
 func TestZeroDecisionRefuses(t *testing.T) {
 	var d Decision
-	if d.Allowed || d.Code() != codes.PermissionDenied {
-		t.Errorf("the zero Decision: allowed %v, code %v", d.Allowed, d.Code())
+	if d.Allowed {
+		t.Error("the zero Decision admits")
 	}
-	if d := Decide(Rule{}, Self{Cluster: cluster}, identity.Peer{ID: mustID(t, cluster, identity.Admin, "alice")}, "alice"); d.Allowed {
+	if d := decide(Rule{}, Self{Cluster: cluster}, identity.Peer{ID: mustID(t, cluster, identity.Admin, "alice")}, "alice"); d.Allowed {
 		t.Error("the zero Rule admits an admin")
 	}
-}
-
-func TestCodes(t *testing.T) {
-	for _, r := range Reasons() {
-		want := codes.PermissionDenied
-		if r == Unauthenticated {
-			want = codes.Unauthenticated
-		}
-		if got := refuse(r).Code(); got != want {
-			t.Errorf("%s: %v, want %v", r, got, want)
-		}
-	}
-	if got := (Decision{Allowed: true}).Code(); got != codes.OK {
-		t.Errorf("allowed: %v", got)
-	}
-}
-
-// The kinds are strict: no kind stands for another.
-func ExampleDecide() {
-	rule := Rule{Kinds: []identity.Kind{identity.Shard}, Bind: "name"}
-	self := Self{Cluster: "prod.example"}
-	for _, uri := range []string{"spiffe://prod.example/shard/eu-1", "spiffe://prod.example/shard/eu-2", "spiffe://prod.example/admin/eu-1"} {
-		id, err := identity.Parse(uri)
-		if err != nil {
-			panic(err)
-		}
-		d := Decide(rule, self, identity.Peer{ID: id}, "eu-1")
-		fmt.Printf("%s %v %q\n", uri, d.Allowed, d.Reason)
-	}
-	// Output:
-	// spiffe://prod.example/shard/eu-1 true ""
-	// spiffe://prod.example/shard/eu-2 false "name"
-	// spiffe://prod.example/admin/eu-1 false "kind"
 }
 
 // A local method for consumers is served to those that the settings name, and no
@@ -179,7 +153,7 @@ func TestDecideConsumers(t *testing.T) {
 		{"nobody is named", Rule{Local: true, Consumers: true}, Self{UID: 1}, named, OtherUser},
 		{"over the network", Rule{Local: true, Consumers: true}, self, identity.Peer{}, Unauthenticated},
 	} {
-		if d := Decide(tc.rule, tc.self, tc.peer, ""); d.Reason != tc.want || d.Allowed != (tc.want == "") {
+		if d := decide(tc.rule, tc.self, tc.peer, ""); d.Reason != tc.want || d.Allowed != (tc.want == "") {
 			t.Errorf("%s: %+v, want %q", tc.name, d, tc.want)
 		}
 	}
