@@ -2,7 +2,6 @@ package auditlog
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -81,14 +80,6 @@ type Report struct {
 	Covered, Uncovered, Unchained uint64
 	Problems                      []Problem // at most MaxProblems
 	Wrong                         uint64    // how many there are
-}
-
-// Err is the first problem; nil if there is none.
-func (r *Report) Err() error {
-	if len(r.Problems) == 0 {
-		return nil
-	}
-	return errors.New(r.Problems[0].String())
 }
 
 // Verifier reads a log in the order of its checkpoints: each checkpoint, then the entries that
