@@ -143,11 +143,7 @@ func (s *SignedRootChange) Marshal() ([]byte, error) {
 			len(s.Change), len(s.Signatures), internalsnapshot.MaxRecord, internalsnapshot.MaxSigners, snapshot.ErrMalformed)
 	}
 	out := append(binary.BigEndian.AppendUint16([]byte(internalsnapshot.ChangeMagic), uint16(len(s.Change))), s.Change...)
-	out = append(out, byte(len(s.Signatures)))
-	for _, sig := range s.Signatures {
-		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
-	}
-	return out, nil
+	return appendSignatures(out, s.Signatures), nil
 }
 
 // UnmarshalRootChange reads what Marshal wrote. It copies. Errors match
@@ -159,12 +155,7 @@ func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
 			internalsnapshot.ChangeMagic, snapshot.ErrMalformed)
 	}
 	s := &SignedRootChange{Change: r.Bytes(2, internalsnapshot.MaxRecord)}
-	for range r.Count(internalsnapshot.MaxSigners) {
-		var sig SignerSignature
-		copy(sig.Key[:], r.Take(len(sig.Key)))
-		copy(sig.Signature[:], r.Take(len(sig.Signature)))
-		s.Signatures = append(s.Signatures, sig)
-	}
+	s.Signatures = takeSignatures(r)
 	r.Finish()
 	if r.Fault() != "" {
 		return nil, fmt.Errorf("snapshot: an encoded change of root with %s: %w", r.Fault(), snapshot.ErrMalformed)
@@ -178,8 +169,7 @@ func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
 func (s *SignedRootChange) verify(cluster string, signers *snapshot.Signers) (RootChange, error) {
 	if s == nil || len(s.Change) == 0 || len(s.Change) > internalsnapshot.MaxRecord ||
 		len(s.Signatures) > internalsnapshot.MaxSigners {
-		return RootChange{}, refuse(checkLimits, "",
-			"the change of root or its list of signatures is missing or above its limit")
+		return RootChange{}, refuse(checkLimits, "the change of root or its list of signatures is missing or above its limit")
 	}
 	statement := internalsnapshot.PAE(internalsnapshot.TypeRootChange, cluster, s.Change)
 	signed := 0
@@ -193,20 +183,18 @@ func (s *SignedRootChange) verify(cluster string, signers *snapshot.Signers) (Ro
 		}
 	}
 	if signers.Threshold < 1 || signed < signers.Threshold {
-		return RootChange{}, refuse(checkSignature, "",
-			fmt.Sprintf("%d of the signers that this node knows have signed the change of root, %d must",
-				signed, signers.Threshold))
+		return RootChange{}, refuse(checkSignature, fmt.Sprintf("%d of the signers that this node knows have signed the change of root, %d must",
+			signed, signers.Threshold))
 	}
 	var r RootChange
 	if err := decode(s.Change, r.walk); err != nil {
-		return RootChange{}, refuse(checkSchema, "", "change of root: "+err.Error())
+		return RootChange{}, refuse(checkSchema, "change of root: "+err.Error())
 	}
 	if msg := r.fault(); msg != "" {
-		return RootChange{}, refuse(checkSchema, "", "change of root: "+msg)
+		return RootChange{}, refuse(checkSchema, "change of root: "+msg)
 	}
 	if r.ClusterID != cluster {
-		return RootChange{}, refuse(checkCluster, "",
-			fmt.Sprintf("the change of root is of cluster %.80q", r.ClusterID))
+		return RootChange{}, refuse(checkCluster, fmt.Sprintf("the change of root is of cluster %.80q", r.ClusterID))
 	}
 	return r, nil
 }
@@ -230,8 +218,7 @@ func VerifyRootChanges(changes []*SignedRootChange, bundle *snapshot.Verified, p
 		return RootChange{}, fmt.Errorf("snapshot: VerifyRootChanges needs a trust bundle")
 	}
 	if len(changes) > internalsnapshot.MaxRootChanges {
-		return RootChange{}, refuse(checkLimits, "",
-			fmt.Sprintf("%d changes of root, limit %d", len(changes), internalsnapshot.MaxRootChanges))
+		return RootChange{}, refuse(checkLimits, fmt.Sprintf("%d changes of root, limit %d", len(changes), internalsnapshot.MaxRootChanges))
 	}
 	at := RootChange{ClusterID: held.ClusterID, Index: held.Head.Index, AuthorityEpoch: held.AuthorityEpoch, Root: pin}
 	found, why := false, error(nil)
@@ -246,20 +233,16 @@ func VerifyRootChanges(changes []*SignedRootChange, bundle *snapshot.Verified, p
 		}
 		switch {
 		case next.AuthorityEpoch <= at.AuthorityEpoch:
-			return RootChange{}, refuse(checkEpoch, "",
-				fmt.Sprintf("a change of root to authority epoch %d, and %d is known",
-					next.AuthorityEpoch, at.AuthorityEpoch))
+			return RootChange{}, refuse(checkEpoch, fmt.Sprintf("a change of root to authority epoch %d, and %d is known",
+				next.AuthorityEpoch, at.AuthorityEpoch))
 		case next.Index <= at.Index:
-			return RootChange{}, refuse(checkVersion, "",
-				fmt.Sprintf("a change of root at index %d of the history, which is known to lead to %d without it",
-					next.Index, at.Index))
+			return RootChange{}, refuse(checkVersion, fmt.Sprintf("a change of root at index %d of the history, which is known to lead to %d without it",
+				next.Index, at.Index))
 		case !found && next.Index == at.Index+1 && next.Previous != held.Head.Hash:
-			return RootChange{}, refuse(checkVersion, "",
-				fmt.Sprintf("a change of root after another transition at index %d than the one that is known",
-					at.Index))
+			return RootChange{}, refuse(checkVersion, fmt.Sprintf("a change of root after another transition at index %d than the one that is known",
+				at.Index))
 		case found && next.SeedEpoch <= at.SeedEpoch:
-			return RootChange{}, refuse(checkVersion, "",
-				fmt.Sprintf("seed epoch %d follows %d", next.SeedEpoch, at.SeedEpoch))
+			return RootChange{}, refuse(checkVersion, fmt.Sprintf("seed epoch %d follows %d", next.SeedEpoch, at.SeedEpoch))
 		}
 		at, found = next, true
 	}

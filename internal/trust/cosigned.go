@@ -30,9 +30,9 @@ const (
 )
 
 // refuse is a refusal by one of these checks.
-func refuse(check int, scope snapshot.Scope, detail string) *snapshot.RejectedError {
+func refuse(check int, detail string) *snapshot.RejectedError {
 	reason := snapshot.Reason(internalsnapshot.ReasonOf(check))
-	return &snapshot.RejectedError{Scope: scope, Check: check, Reason: reason, Detail: detail}
+	return &snapshot.RejectedError{Check: check, Reason: reason, Detail: detail}
 }
 
 // faultOfRevoked says what is wrong with a list of revoked things, or "".
@@ -60,6 +60,26 @@ func decode(in []byte, walk func(*canonical.Codec)) error {
 	c := canonical.NewReader(string(in))
 	walk(c)
 	return c.Finish()
+}
+
+// appendSignatures appends the signatures of a signed statement to its encoding: how many there are, and each.
+func appendSignatures(out []byte, signatures []SignerSignature) []byte {
+	out = append(out, byte(len(signatures)))
+	for _, sig := range signatures {
+		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
+	}
+	return out
+}
+
+// takeSignatures reads what appendSignatures appended.
+func takeSignatures(r *canonical.Parts) (out []SignerSignature) {
+	for range r.Count(internalsnapshot.MaxSigners) {
+		var sig SignerSignature
+		copy(sig.Key[:], r.Take(len(sig.Key)))
+		copy(sig.Signature[:], r.Take(len(sig.Signature)))
+		out = append(out, sig)
+	}
+	return out
 }
 
 func walkKeyID(c *canonical.Codec, k *identity.KeyID) { c.Fixed(k[:]) }

@@ -216,11 +216,7 @@ func (s *SignedEmergency) Marshal() ([]byte, error) {
 			internalsnapshot.MaxSigners, snapshot.ErrMalformed)
 	}
 	out := binary.BigEndian.AppendUint32([]byte(internalsnapshot.EmergencyMagic), uint32(len(s.Statement)))
-	out = append(append(out, s.Statement...), byte(len(s.Signatures)))
-	for _, sig := range s.Signatures {
-		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
-	}
-	return out, nil
+	return appendSignatures(append(out, s.Statement...), s.Signatures), nil
 }
 
 // UnmarshalEmergency reads what Marshal wrote. It copies. Errors match snapshot.ErrMalformed.
@@ -231,12 +227,7 @@ func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
 			internalsnapshot.EmergencyMagic, snapshot.ErrMalformed)
 	}
 	s := &SignedEmergency{Statement: r.Bytes(4, internalsnapshot.MaxEmergency)}
-	for range r.Count(internalsnapshot.MaxSigners) {
-		var sig SignerSignature
-		copy(sig.Key[:], r.Take(len(sig.Key)))
-		copy(sig.Signature[:], r.Take(len(sig.Signature)))
-		s.Signatures = append(s.Signatures, sig)
-	}
+	s.Signatures = takeSignatures(r)
 	r.Finish()
 	if r.Fault() == "" && !canonical.Ascending(s.Signatures, compareSignatures) {
 		r.Fail("signatures out of order or double")
@@ -254,8 +245,7 @@ func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
 func (s *SignedEmergency) Verify(b snapshot.TrustBundle) (*Emergency, error) {
 	if s == nil || len(s.Statement) == 0 || len(s.Statement) > internalsnapshot.MaxEmergency ||
 		len(s.Signatures) > internalsnapshot.MaxSigners {
-		return nil, refuse(checkLimits, "",
-			"the emergency statement or its list of signatures is missing or above its limit")
+		return nil, refuse(checkLimits, "the emergency statement or its list of signatures is missing or above its limit")
 	}
 	message := internalsnapshot.PAE(internalsnapshot.TypeEmergency, b.ClusterID, s.Statement)
 	signed := 0
@@ -267,24 +257,22 @@ func (s *SignedEmergency) Verify(b snapshot.TrustBundle) (*Emergency, error) {
 		}
 	}
 	if b.Signers.Threshold < 1 || signed < b.Signers.Threshold {
-		return nil, refuse(checkSignature, "",
-			fmt.Sprintf("%d of the signers of the manifest have signed the emergency statement, %d must",
-				signed, b.Signers.Threshold))
+		return nil, refuse(checkSignature, fmt.Sprintf("%d of the signers of the manifest have signed the emergency statement, %d must",
+			signed, b.Signers.Threshold))
 	}
 	e := new(Emergency)
 	if err := decode(s.Statement, e.walk); err != nil {
-		return nil, refuse(checkSchema, "", "emergency statement: "+err.Error())
+		return nil, refuse(checkSchema, "emergency statement: "+err.Error())
 	}
 	if msg := e.fault(); msg != "" {
-		return nil, refuse(checkSchema, "", "emergency statement: "+msg)
+		return nil, refuse(checkSchema, "emergency statement: "+msg)
 	}
 	if e.ClusterID != b.ClusterID {
-		return nil, refuse(checkCluster, "", fmt.Sprintf("the emergency statement is of cluster %.80q", e.ClusterID))
+		return nil, refuse(checkCluster, fmt.Sprintf("the emergency statement is of cluster %.80q", e.ClusterID))
 	}
 	if !isRoot(b, e.Root) {
-		return nil, refuse(checkEpoch, "",
-			fmt.Sprintf("the emergency statement is for root %s, which is not in force: a reseed took its place",
-				e.Root))
+		return nil, refuse(checkEpoch, fmt.Sprintf("the emergency statement is for root %s, which is not in force: a reseed took its place",
+			e.Root))
 	}
 	return e, nil
 }
@@ -302,15 +290,13 @@ func AddEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, e
 		if err1 == nil && err2 == nil && bytes.Equal(was, is) {
 			return in, false, nil
 		}
-		err := refuse(checkVersion, "",
-			fmt.Sprintf("number %d is taken by another emergency statement, of %s",
-				e.Number, old.IssuedAt.Format(canonical.TimeLayout)))
+		err := refuse(checkVersion, fmt.Sprintf("number %d is taken by another emergency statement, of %s",
+			e.Number, old.IssuedAt.Format(canonical.TimeLayout)))
 		err.Reason = snapshot.ReasonEquivocation
 		return in, false, err
 	}
 	if len(in) >= internalsnapshot.MaxEmergencies {
-		return in, false, refuse(checkLimits, "",
-			fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, internalsnapshot.MaxEmergencies))
+		return in, false, refuse(checkLimits, fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, internalsnapshot.MaxEmergencies))
 	}
 	out = append(slices.Clone(in), e)
 	slices.SortFunc(out, func(a, b *Emergency) int {
