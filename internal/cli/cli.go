@@ -112,7 +112,7 @@ node may do, and what happens when the control plane is gone.`,
 			Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 				world := actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
 					JSON:    c.Format == term.JSON || c.Format == term.YAML,
-					Metrics: func() (net.Listener, error) { return server.ListenMetrics(ctx, c, cfg) }}
+					Metrics: func() (net.Listener, error) { return server.ListenMetrics(ctx, cfg) }}
 				if !r.Serves {
 					return r.Run(ctx, world)
 				}

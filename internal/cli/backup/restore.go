@@ -304,12 +304,8 @@ type resumedHead struct {
 	AuthorityEpoch string `json:"authority_epoch"`
 }
 
-// restoredInPlace is what fealty backup restore prints of a store that went back.
-type restoredInPlace struct {
-	Store            string      `json:"store"`
-	Cluster          string      `json:"cluster"`
-	InPlace          bool        `json:"in_place"`
-	Entries          string      `json:"entries"`
+// resumption is what a restored cluster goes on from, and with, and who signed that.
+type resumption struct {
 	Resumes          resumedHead `json:"resumes"`
 	Index            string      `json:"index"`
 	AuthorityEpoch   string      `json:"authority_epoch"`
@@ -320,31 +316,47 @@ type restoredInPlace struct {
 	Whole            bool        `json:"whole"`
 }
 
-func inPlaceResult(name string, found *backup.Standing) program.Result {
-	m, plan := found.Manifest, found.Intent
+// resumptionOf returns that of a plan under the manifest m of a head.
+func resumptionOf(hash history.Hash, index, epoch uint64, m *manifest.Manifest, plan *backup.Intent, whole bool) resumption {
 	signed, missing := signed(m, plan)
-	data := restoredInPlace{
-		Store: name, Cluster: m.Cluster, InPlace: true, Entries: command.Number(found.Entries),
-		Resumes: resumedHead{Hash: found.Hash.String(), Index: command.Number(found.Head.Index),
-			AuthorityEpoch: command.Number(found.Head.AuthorityEpoch)},
-		Index: command.Number(plan.Index), AuthorityEpoch: command.Number(plan.AuthorityEpoch),
+	return resumption{
+		Resumes: resumedHead{Hash: hash.String(), Index: command.Number(index), AuthorityEpoch: command.Number(epoch)},
+		Index:   command.Number(plan.Index), AuthorityEpoch: command.Number(plan.AuthorityEpoch),
 		Floor:  command.Number(uint64(plan.Floor)),
-		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: true,
+		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: whole,
 	}
+}
+
+// addTo adds it to what is printed.
+func (r resumption) addTo(f *term.Facts) {
+	f.Add("goes on from", fmt.Sprintf("%s, index %s, epoch %s", member.Short(r.Resumes.Hash), r.Resumes.Index, r.Resumes.AuthorityEpoch))
+	f.Add("with", fmt.Sprintf("index %s, epoch %s, revisions above %s", r.Index, r.AuthorityEpoch, r.Floor))
+	have := fmt.Sprintf("%d of %d", len(r.Signed), r.SignaturesNeeded)
+	if len(r.Signed) > 0 {
+		have += ": " + strings.Join(r.Signed, ", ")
+	}
+	f.Add("signatures", have)
+}
+
+// restoredInPlace is what fealty backup restore prints of a store that went back.
+type restoredInPlace struct {
+	Store   string `json:"store"`
+	Cluster string `json:"cluster"`
+	InPlace bool   `json:"in_place"`
+	Entries string `json:"entries"`
+	resumption
+}
+
+func inPlaceResult(name string, found *backup.Standing) program.Result {
+	m := found.Manifest
+	data := restoredInPlace{Store: name, Cluster: m.Cluster, InPlace: true, Entries: command.Number(found.Entries),
+		resumption: resumptionOf(found.Hash, found.Head.Index, found.Head.AuthorityEpoch, m, found.Intent, true)}
 	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("store", name)
 		f.Add("cluster", m.Cluster)
 		f.Add("holds", humanize.Plural(int(found.Entries), "entry", "entries"))
-		f.Add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", member.Short(found.Hash.String()), found.Head.Index,
-			found.Head.AuthorityEpoch))
-		f.Add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch,
-			plan.Floor))
-		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
-		if len(signed) > 0 {
-			have += ": " + strings.Join(signed, ", ")
-		}
-		f.Add("signatures", have)
+		data.addTo(&f)
 		return p.Facts(f)
 	})
 }
@@ -390,46 +402,24 @@ func restoreFailed(name, file string, err error) error {
 
 // restored is what fealty backup restore prints.
 type restored struct {
-	Store            string      `json:"store"`
-	Cluster          string      `json:"cluster"`
-	BackupOf         term.Moment `json:"backup_of"`
-	Entries          string      `json:"entries"`
-	Resumes          resumedHead `json:"resumes"`
-	Index            string      `json:"index"`
-	AuthorityEpoch   string      `json:"authority_epoch"`
-	Floor            string      `json:"floor"`
-	Signed           term.Texts  `json:"signed"`
-	NotSigned        term.Texts  `json:"not_signed"`
-	SignaturesNeeded int         `json:"signatures_needed"`
-	Whole            bool        `json:"whole"`
+	Store    string      `json:"store"`
+	Cluster  string      `json:"cluster"`
+	BackupOf term.Moment `json:"backup_of"`
+	Entries  string      `json:"entries"`
+	resumption
 }
 
 func restoreResult(name string, found *backup.Contents, plan *backup.Intent) program.Result {
-	m, head := found.History.Manifest(), found.History.Current()
-	signed, missing := signed(m, plan)
-	data := restored{
-		Store: name, Cluster: found.Header.Cluster, BackupOf: term.Moment(found.Header.CreatedAt),
-		Entries: command.Number(found.Trailer.Entries),
-		Resumes: resumedHead{Hash: head.Hash.String(), Index: command.Number(head.Index),
-			AuthorityEpoch: command.Number(head.AuthorityEpoch)},
-		Index: command.Number(plan.Index), AuthorityEpoch: command.Number(plan.AuthorityEpoch),
-		Floor:  command.Number(uint64(plan.Floor)),
-		Signed: signed, NotSigned: missing, SignaturesNeeded: m.Signers.Threshold, Whole: plan.Whole,
-	}
+	head := found.History.Current()
+	data := restored{Store: name, Cluster: found.Header.Cluster, BackupOf: term.Moment(found.Header.CreatedAt),
+		Entries:    command.Number(found.Trailer.Entries),
+		resumption: resumptionOf(head.Hash, head.Index, head.AuthorityEpoch, found.History.Manifest(), plan, plan.Whole)}
 	return program.ResultOf(data, func(p *term.Page) error {
 		var f term.Facts
 		f.Add("store", name)
 		f.Add("cluster", found.Header.Cluster)
 		f.Add("backup of", found.Header.CreatedAt.UTC().Format(time.RFC3339))
-		f.Add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", member.Short(head.Hash.String()), head.Index,
-			head.AuthorityEpoch))
-		f.Add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch,
-			plan.Floor))
-		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
-		if len(signed) > 0 {
-			have += ": " + strings.Join(signed, ", ")
-		}
-		f.Add("signatures", have)
+		data.addTo(&f)
 		return p.Facts(f)
 	})
 }

@@ -160,7 +160,7 @@ func enrolmentKey(ctx context.Context, c *program.CLI, cfg *settings.Values) (ke
 // options reads the flags. key is a new signer's, with the file that holds it.
 func (in initFlags) options() (opts template.Options, key ed25519.PrivateKey, keyFile []byte, err error) {
 	opts.Cluster, opts.SeedThreshold, opts.SignersThreshold = in.cluster, in.seedThreshold, in.signersThreshold
-	named := func(flag, text, fallback string) (name, value string) {
+	named := func(text, fallback string) (name, value string) {
 		name, value, ok := strings.Cut(text, "=")
 		// A key ends in =, a name does not begin with its algorithm.
 		if !ok || strings.Contains(name, ":") {
@@ -169,7 +169,7 @@ func (in initFlags) options() (opts template.Options, key ed25519.PrivateKey, ke
 		return name, value
 	}
 	for i, text := range in.coordinators {
-		name, value := named("--coordinator-key", text, fmt.Sprintf("coordinator-%d", i+1))
+		name, value := named(text, fmt.Sprintf("coordinator-%d", i+1))
 		k, err := manifest.ParseKey(value)
 		if err != nil {
 			return opts, nil, nil, errcode.Wrap(err, errcode.BadValue, "name", "--coordinator-key", "value", value,
@@ -178,7 +178,7 @@ func (in initFlags) options() (opts template.Options, key ed25519.PrivateKey, ke
 		opts.Coordinators = append(opts.Coordinators, template.Enrolled{Name: name, Key: k})
 	}
 	for i, text := range in.signers {
-		name, value := named("--signer", text, fmt.Sprintf("signer-%d", i+1))
+		name, value := named(text, fmt.Sprintf("signer-%d", i+1))
 		k, err := manifest.ParseKey(value)
 		if err != nil {
 			return opts, nil, nil, errcode.Wrap(err, errcode.BadValue, "name", "--signer", "value", value, "problem",
@@ -198,11 +198,11 @@ func (in initFlags) options() (opts template.Options, key ed25519.PrivateKey, ke
 		opts.Signers = append(opts.Signers, manifest.Signer{Name: strings.TrimSuffix(base, filepath.Ext(base)), Key: k})
 	}
 	for i, text := range in.keepers {
-		name, value := named("--keeper", text, fmt.Sprintf("keeper-%d", i+1))
+		name, value := named(text, fmt.Sprintf("keeper-%d", i+1))
 		opts.Owners = append(opts.Owners, manifest.Owner{Name: name, Keeper: value})
 	}
 	for i, text := range in.owners {
-		name, value := named("--owner", text, fmt.Sprintf("owner-%d", i+1))
+		name, value := named(text, fmt.Sprintf("owner-%d", i+1))
 		opts.Owners = append(opts.Owners, manifest.Owner{Name: name, Recipient: value})
 	}
 	return opts, key, keyFile, nil

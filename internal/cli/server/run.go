@@ -136,7 +136,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 		return err
 	}
 	defer listener.Close()
-	metrics, err := ListenMetrics(ctx, c, cfg)
+	metrics, err := ListenMetrics(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,8 @@ func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	return l, nil
 }
 
-func ListenMetrics(ctx context.Context, c *program.CLI, cfg *settings.Values) (net.Listener, error) {
+// ListenMetrics listens where metrics and probes are asked for; nil: they are not.
+func ListenMetrics(ctx context.Context, cfg *settings.Values) (net.Listener, error) {
 	if cfg.Text("metrics") == "" {
 		return nil, nil
 	}
@@ -342,7 +343,7 @@ func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 	if err != nil {
 		return err
 	}
-	metrics, err := ListenMetrics(ctx, c, cfg)
+	metrics, err := ListenMetrics(ctx, cfg)
 	if err != nil {
 		return err
 	}
