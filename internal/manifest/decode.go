@@ -326,7 +326,7 @@ func (d *decoder) labels(n *node, path string) []string {
 		if !ok {
 			return
 		}
-		key, problem := LabelKey(s)
+		key, problem := labelKey(s)
 		switch {
 		case problem != "":
 			d.Fault("label", path, problem, "write one such as rack=r2")
@@ -346,7 +346,7 @@ func (d *decoder) issuer(n *node, path string) string {
 	if !ok {
 		return ""
 	}
-	if wrong := IssuerFault(s); wrong != "" {
+	if wrong := issuerFault(s); wrong != "" {
 		d.Fault("token-issuer", path, document.Shown(s)+" is no issuer: "+wrong,
 			"write the URL below which verifiers find .well-known/openid-configuration, such as https://id.example")
 		return ""

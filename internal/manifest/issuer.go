@@ -15,11 +15,11 @@ const (
 	issuerSegment = issuerLetters + "ABCDEFGHIJKLMNOPQRSTUVWXYZ-._~" // unreserved (RFC 3986 §2.3)
 )
 
-// IssuerFault says what is wrong with an issuer of tokens; "": nothing. It is a URL of scheme https
+// issuerFault says what is wrong with an issuer of tokens; "": nothing. It is a URL of scheme https
 // without query and fragment (OpenID Connect Discovery 1.0 §3, RFC 8414 §2). Verifiers compare it
 // byte by byte, so each is refused that has another spelling: an upper case host, an empty path, a
 // slash at the end, an escape. Its path is that of files below a web server's root.
-func IssuerFault(s string) string {
+func issuerFault(s string) string {
 	rest, secure := strings.CutPrefix(s, "https://")
 	authority, path, deeper := strings.Cut(rest, "/")
 	switch {

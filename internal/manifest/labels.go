@@ -19,7 +19,7 @@ func SortedLabels(labels []string) (_ []string, problem string) {
 	}
 	keys := make(map[string]bool)
 	for _, l := range labels {
-		key, problem := LabelKey(l)
+		key, problem := labelKey(l)
 		switch {
 		case problem != "":
 			return nil, problem
@@ -33,8 +33,8 @@ func SortedLabels(labels []string) (_ []string, problem string) {
 	return out, ""
 }
 
-// LabelKey returns the key of a label, or says what is wrong with it.
-func LabelKey(label string) (key, problem string) {
+// labelKey returns the key of a label, or says what is wrong with it.
+func labelKey(label string) (key, problem string) {
 	parts := form.FindStringSubmatch(label)
 	if parts == nil {
 		return "", fmt.Sprintf("%q is not KEY=VALUE with letters, digits, dots, dashes and underscores, "+
@@ -48,7 +48,7 @@ func LabelKey(label string) (key, problem string) {
 func WithLabels(base, over []string) []string {
 	byKey := make(map[string]string, len(base)+len(over))
 	for _, l := range slices.Concat(base, over) {
-		key, _ := LabelKey(l)
+		key, _ := labelKey(l)
 		byKey[key] = l
 	}
 	out := make([]string, 0, len(byKey))

@@ -31,8 +31,8 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("%q is no name of a login: it has a-z, 0-9, dots, dashes and underscores, and begins with a letter or a digit", e.Name)
 }
 
-// CheckName returns a *NameError for what cannot be a name.
-func CheckName(name string) error {
+// checkName returns a *NameError for what cannot be a name.
+func checkName(name string) error {
 	if len(name) > maxName || !nameForm.MatchString(name) || name == currentFile {
 		return &NameError{name}
 	}
@@ -50,7 +50,7 @@ func In(files durable.FS, dir string) Logins { return Logins{files, dir} }
 
 // Dir returns the folder of a login, which need not exist.
 func (l Logins) Dir(name string) (string, error) {
-	if err := CheckName(name); err != nil {
+	if err := checkName(name); err != nil {
 		return "", err
 	}
 	if l.dir == "" {
@@ -72,7 +72,7 @@ func (l Logins) Current() (string, error) {
 		return "", fmt.Errorf("read which login is current: %w", err)
 	}
 	name := strings.TrimSuffix(string(raw), "\n")
-	if err := CheckName(name); err != nil {
+	if err := checkName(name); err != nil {
 		return "", fmt.Errorf("which login is current: %w", err)
 	}
 	return name, nil
@@ -104,5 +104,5 @@ func (l Logins) Names() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the logins: %w", err)
 	}
-	return slices.DeleteFunc(found, func(name string) bool { return CheckName(name) != nil }), nil
+	return slices.DeleteFunc(found, func(name string) bool { return checkName(name) != nil }), nil
 }

@@ -118,7 +118,7 @@ var (
 	isUnheard   = Condition{"not heard", "▲", term.Amber}
 	isUnknown   = Condition{"unknown", "?", term.Dim}
 	IsConnected = Condition{"connected", "●", term.Green}
-	IsCertified = Condition{"certified", "●", term.Green} // people hold no stream
+	isCertified = Condition{"certified", "●", term.Green} // people hold no stream
 )
 
 // contactOf says in words whether a coordinator hears of the member: its state may
@@ -139,8 +139,8 @@ func contactOf(m *fealtyv1.Member, now time.Time) string {
 
 func (c Condition) Cell() term.Cell { return term.Painted(c.Paint, c.Shape+" "+c.Word) }
 
-// ConditionOf looks at a member at now.
-func ConditionOf(m *fealtyv1.Member, now time.Time) Condition {
+// conditionOf looks at a member at now.
+func conditionOf(m *fealtyv1.Member, now time.Time) Condition {
 	kind := identity.Kind(m.GetKind())
 	switch {
 	case m.GetBanned():
@@ -152,7 +152,7 @@ func ConditionOf(m *fealtyv1.Member, now time.Time) Condition {
 	case m.GetState() == "draining":
 		return isDraining
 	case kind == identity.Admin || kind == identity.Readonly || kind == identity.Coordinator:
-		return IsCertified
+		return isCertified
 	}
 	return conditionOfContact(m)
 }
@@ -190,7 +190,7 @@ func Table(members []*fealtyv1.Member, now time.Time) *term.Table {
 		if at := live.GetAutonomousUntil(); at != nil {
 			alone = humanize.Relative(at.AsTime(), now)
 		}
-		t.Add(ConditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()),
+		t.Add(conditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()),
 			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
 			currentOf(live), term.Txt(command.Dash(m.GetReportedHost())), term.Txt(command.Dash(m.GetSeenAddress())),
 			term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
@@ -218,7 +218,7 @@ func NeedTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 		} else if known {
 			alone = "for " + humanize.Span(until.Sub(now))
 		}
-		t.Add(ConditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(alone),
+		t.Add(conditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(alone),
 			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report), currentOf(live),
 			term.Txt(command.Dash(m.GetReportedHost())))
 	}
@@ -241,8 +241,8 @@ func NeedSomebody(members []*fealtyv1.Member, now time.Time) []*fealtyv1.Member 
 	var out []*fealtyv1.Member
 	for _, m := range members {
 		live := m.GetLive()
-		switch is := ConditionOf(m, now); {
-		case is == isBanned, is == IsCertified, is == IsExpired && isPerson(m):
+		switch is := conditionOf(m, now); {
+		case is == isBanned, is == isCertified, is == IsExpired && isPerson(m):
 		case is == IsConnected && live.GetClockBehind() == nil && live.GetLogProblem() == "" &&
 			currentOf(live).Paint != term.Amber:
 		default:
@@ -277,7 +277,7 @@ type Counted struct {
 func Count(members []*fealtyv1.Member, now time.Time) Counted {
 	n := Counted{ByKind: make(map[string]int)}
 	for _, m := range members {
-		switch is := ConditionOf(m, now); {
+		switch is := conditionOf(m, now); {
 		case is == isBanned:
 			n.Banned++
 			continue
@@ -364,7 +364,7 @@ func versions(held []*fealtyv1.HeldVersion) string {
 
 func details(m *fealtyv1.Member, now time.Time) term.Facts {
 	var f term.Facts
-	is, live := ConditionOf(m, now), m.GetLive()
+	is, live := conditionOf(m, now), m.GetLive()
 	f.Add("member", m.GetSpiffeId())
 	f.Paint("state", is.Paint, is.Shape+" "+is.Word)
 	if m.GetBanned() {
@@ -375,7 +375,7 @@ func details(m *fealtyv1.Member, now time.Time) term.Facts {
 			command.JoinWords("since "+command.JoinWords(command.When(m.GetDrainingSince()), " by ",
 				m.GetDrainedBy()), ": ", m.GetDrainReason()))
 	}
-	if is != IsCertified {
+	if is != isCertified {
 		f.Add("contact", contactOf(m, now))
 	}
 	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+humanize.Relative(m.GetSvidNotAfter().AsTime(), now))
@@ -534,7 +534,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealt
 		state := "not a member"
 		switch {
 		case err == nil:
-			state = ConditionOf(resp.GetMember(), c.Env.Now()).Word
+			state = conditionOf(resp.GetMember(), c.Env.Now()).Word
 		case !errors.Is(errcode.Of(err), errcode.NotFound):
 			// A coordinator that recovers, or a network that is away, may come back.
 			return nil, !client.MayPass(errcode.Of(err)), err
@@ -556,7 +556,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealt
 			return resp.GetMember(), err != nil || drained(resp.GetMember()), err
 		}
 		m := resp.GetMember()
-		return m, state == IsConnected.Word || state == IsCertified.Word ||
+		return m, state == IsConnected.Word || state == isCertified.Word ||
 			state == isDraining.Word && m.GetLive().GetConnected(), nil
 	}, &pause)
 	if err != nil {
