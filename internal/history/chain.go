@@ -206,14 +206,9 @@ func (v *Verified) clone() *Verified {
 		keys: slices.Clip(v.keys), trusted: v.trusted}
 }
 
-// Extend returns v as it would be with one link more, checked like any other. Nothing
+// Extend returns v as it would be with one link more, checked like any other; v may be nil. Nothing
 // says that t is in the history: the record is that of v. Errors: [*VerifyError].
 func (v *Verified) Extend(t *Transition, m *manifest.Manifest) (*Verified, error) {
-	return v.extend(t, m)
-}
-
-// extend returns v and one link more, checked like any other. v may be nil.
-func (v *Verified) extend(t *Transition, m *manifest.Manifest) (*Verified, error) {
 	raw, err := t.Encode()
 	if err != nil {
 		return nil, err
@@ -234,7 +229,7 @@ func (v *Verified) extend(t *Transition, m *manifest.Manifest) (*Verified, error
 // With returns v and one link more, which sets m, checked like any other. Nothing is
 // written, and its head is signed by nobody: it shows what [Log.Append] would make.
 func (v *Verified) With(t *Transition, m *manifest.Manifest) (*Verified, error) {
-	next, err := v.extend(t, m)
+	next, err := v.Extend(t, m)
 	if err == nil {
 		next.record = Record{Hash: next.Current().Hash, Index: t.Index, AuthorityEpoch: t.AuthorityEpoch}
 	}

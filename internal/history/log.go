@@ -221,7 +221,7 @@ func (l *Log) value(ctx context.Context, hash Hash) ([]byte, error) {
 // If t was followed by another transition before its outcome could be read, it
 // is in the history nonetheless, and Append succeeds with a Version of 0.
 func (l *Log) Append(ctx context.Context, base *Verified, t *Transition, m *manifest.Manifest, key crypto.Signer) (*Verified, error) {
-	next, err := base.extend(t, m)
+	next, err := base.Extend(t, m)
 	if err != nil {
 		return nil, err
 	}
