@@ -39,8 +39,7 @@ func TestFirstSetInParts(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		cs, _ := proof.ConnectionState(stream.Context())
-		binding, err := proof.Binding(cs)
+		binding, err := coordinatortest.BindingOf(stream.Context())
 		if err != nil {
 			return err
 		}

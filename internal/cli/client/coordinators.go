@@ -48,13 +48,12 @@ type Services struct {
 	Status   fealtyv1.StatusServiceClient
 	Tokens   fealtyv1.TokenServiceClient
 	Trust    fealtyv1.TrustServiceClient
-	local    bool // over the admin socket
 }
 
 func (s *Services) Close() { s.Line.Close() }
 
 // ServicesOf are the clients of who is reached over l.
-func ServicesOf(l *Line, local bool) *Services {
+func ServicesOf(l *Line) *Services {
 	return &Services{
 		Line:     l,
 		Audit:    fealtyv1.NewAuditServiceClient(l),
@@ -69,7 +68,6 @@ func ServicesOf(l *Line, local bool) *Services {
 		Status:   fealtyv1.NewStatusServiceClient(l),
 		Tokens:   fealtyv1.NewTokenServiceClient(l),
 		Trust:    fealtyv1.NewTrustServiceClient(l),
-		local:    local,
 	}
 }
 

@@ -19,33 +19,32 @@ const (
 
 // Ask runs f with a connection to the coordinator that the settings name.
 func (c *CLI) Ask(cfg *settings.Values, f func(*client.Services) error) error {
-	l, local, err := c.Dial(cfg)
+	l, err := c.Dial(cfg)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	return f(client.ServicesOf(l, local))
+	return f(client.ServicesOf(l))
 }
 
 // Dial opens the way to the coordinators that the settings name, or else to those of
 // the current context. It connects on the first call.
-func (c *CLI) Dial(cfg *settings.Values) (_ *client.Line, local bool, err error) {
+func (c *CLI) Dial(cfg *settings.Values) (*client.Line, error) {
 	socket, coordinators, who := cfg.Find("socket"), cfg.Find("coordinator"),
 		max2(cfg.Find("identity"), cfg.Find("context"))
 	remote := max(coordinators.Rank, who.Rank)
 	timeout := cfg.Duration("timeout")
 	switch {
 	case socket.Text != "" && socket.Rank == remote:
-		return nil, false, errcode.New(errcode.BadValue, "name", "--socket", "value",
+		return nil, errcode.New(errcode.BadValue, "name", "--socket", "value",
 			"given together with "+max2(coordinators, who).From,
 			"problem", "they name two ways to a coordinator", "want", "one of them")
 	case socket.Text != "" && socket.Rank > remote:
-		l, err := client.Dial(cfg.Path("socket"), timeout)
-		return l, true, err
+		return client.Dial(cfg.Path("socket"), timeout)
 	}
 	p, err := c.Person(cfg)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	// The pattern is a good one; what it finds is sorted.
 	found, _ := filepath.Glob(cfg.Within(devSockets))
@@ -55,14 +54,12 @@ func (c *CLI) Dial(cfg *settings.Values) (_ *client.Line, local bool, err error)
 			c.Say("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s",
 				p.Context, DevFolder, term.ShellWord(found[0]))
 		}
-		l, err := c.dialRemote(cfg, p, timeout)
-		return l, false, err
+		return c.dialRemote(cfg, p, timeout)
 	case len(found) > 0:
 		c.Say("no coordinator is named: asking the local cluster in %s", DevFolder)
-		l, err := client.DialAll(found, timeout)
-		return l, true, err
+		return client.DialAll(found, timeout)
 	}
-	return nil, false, errcode.New(errcode.NoCoordinatorConfigured,
+	return nil, errcode.New(errcode.NoCoordinatorConfigured,
 		"looked", "flags, environment, configuration file, logins of this user and ./.fealty-dev",
 		"ways", "on a coordinator's machine --socket PATH; elsewhere fealty login --token-file FILE once, or "+
 			"--identity DIR of such a login, with --coordinator HOST:PORT for another address; "+

@@ -117,7 +117,7 @@ func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doc
 		return conn.Close()
 	}
 	s.Status = sync.OnceValues(func() (*fealtyv1.GetStatusResponse, error) {
-		l, _, err := c.Dial(cfg)
+		l, err := c.Dial(cfg)
 		if errors.Is(err, errcode.NoCoordinatorConfigured) {
 			return nil, doctor.ErrNotAsked
 		}

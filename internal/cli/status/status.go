@@ -96,7 +96,7 @@ func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), er
 					now), nil
 		}, l.Close, nil
 	}
-	l, _, err := c.Dial(cfg)
+	l, err := c.Dial(cfg)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -383,7 +383,7 @@ func (h *Head) Seen() (history.SeenHead, error) {
 }
 
 // RecordSeen writes down the newest head. It is a second line of defence against
-// a store that is rolled back, so that a full disk here stops nothing: see [storeguard.Guard.Unkept].
+// a store that is rolled back, so that a full disk here stops nothing: see [storeguard.Guard.UnkeptFindings].
 func (h *Head) RecordSeen(ctx context.Context, seen history.SeenHead) {
 	raw, err := json.Marshal(seen)
 	if err != nil {

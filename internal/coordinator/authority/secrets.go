@@ -136,11 +136,6 @@ func (s *Secrets) ConfigRootKey() ed25519.PublicKey { return public(s.keys.Confi
 // ConfigSigning signs snapshots, as the config signing key with number n.
 func (s *Secrets) ConfigSigning(n uint32) keyring.Signer { return s.keys.ConfigSigning(n) }
 
-// ConfigSigningKey is the public key of [Secrets.ConfigSigning].
-func (s *Secrets) ConfigSigningKey(n uint32) ed25519.PublicKey {
-	return public(s.keys.ConfigSigning(n))
-}
-
 // TokenSigning signs JWT-SVIDs, as the key beside the config signing key with number n.
 func (s *Secrets) TokenSigning(n uint32) keyring.Signer { return s.keys.TokenSigning(n) }
 

@@ -102,7 +102,7 @@ type Guard struct {
 
 	headName string // of the file of head; guarded by keeping
 	head     []byte // what is to be written of the newest head; nil: nothing; guarded by keeping
-	unkept   atomic.Pointer[Unkept]
+	unkept   atomic.Pointer[unkept]
 }
 
 // New returns a guard that has seen nothing. Call [Guard.Load] before anything else.

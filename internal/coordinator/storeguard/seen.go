@@ -60,16 +60,12 @@ func (g *Guard) load() error {
 // fault nobody may become ready: a store that went back would be believed.
 func (g *Guard) Fault() error { return g.fault }
 
-// Unkept says that what was seen of the store is not written down: its file system takes nothing. After a
-// restart a store that went back would be believed.
-type Unkept struct {
-	Since time.Time
-	Err   error
+// unkept says that what was seen of the store is not written down: its file system takes nothing. After a
+// restart a store that went back would be believed. It is tried again every second.
+type unkept struct {
+	since time.Time
+	err   error
 }
-
-// Unkept returns why what was seen of the store is not written down; nil if it is. It clears itself: it is
-// tried again every second.
-func (g *Guard) Unkept() *Unkept { return g.unkept.Load() }
 
 // UnkeptFindings says that what was seen of the store is not written down; nil if it is.
 func (g *Guard) UnkeptFindings() []*fealtyv1.Finding {
@@ -78,7 +74,7 @@ func (g *Guard) UnkeptFindings() []*fealtyv1.Finding {
 		return nil
 	}
 	return []*fealtyv1.Finding{finding.New(errcode.StoreUnrecorded, "dir", g.cfg.Dir,
-		"cause", "since "+u.Since.UTC().Format(time.RFC3339)+": "+u.Err.Error())}
+		"cause", "since "+u.since.UTC().Format(time.RFC3339)+": "+u.err.Error())}
 }
 
 // KeepHead has raw, which says what head was seen, written to the file name of Config.Dir, now or as soon as
@@ -91,7 +87,7 @@ func (g *Guard) KeepHead(ctx context.Context, name string, raw []byte) {
 }
 
 // Keep writes down what was seen of the store, as far as that is news. It is a second line
-// of defence, so that a full disk here stops nothing; [Guard.Unkept] says that there is none.
+// of defence, so that a full disk here stops nothing; [Guard.UnkeptFindings] says that there is none.
 func (g *Guard) Keep(ctx context.Context) {
 	g.keeping.Lock()
 	defer g.keeping.Unlock()
@@ -104,9 +100,9 @@ func (g *Guard) Keep(ctx context.Context) {
 	case err != nil:
 		since := g.cfg.Now()
 		if before != nil {
-			since = before.Since
+			since = before.since
 		}
-		g.unkept.Store(&Unkept{Since: since, Err: err})
+		g.unkept.Store(&unkept{since: since, err: err})
 		g.cfg.Failures.Log(ctx, g.cfg.Log, slog.LevelError,
 			"what was seen of the store is not written down: "+
 				"one that goes back would not be noticed after a restart",

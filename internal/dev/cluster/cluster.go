@@ -130,7 +130,6 @@ type Cluster struct {
 	cancel    context.CancelFunc
 	group     *errgroup.Group
 	ctx       context.Context
-	started   time.Time
 	clock     movedClock
 	means     Means
 	shards    *shard.Beside // before the cluster
@@ -198,7 +197,7 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 	if opts.Coordinators == 0 {
 		opts.Coordinators = defaultCoordinators
 	}
-	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), networks: make(map[string]*network), clocks: make(map[string]*partClock), harming: make(chan struct{}, 1), started: time.Now()}
+	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), networks: make(map[string]*network), clocks: make(map[string]*partClock), harming: make(chan struct{}, 1)}
 	for _, name := range coordinatorNames(opts.Coordinators) {
 		c.coordinators = append(c.coordinators, &replica{name: name})
 	}

@@ -16,7 +16,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"math/big"
-	"slices"
 	"testing"
 	"time"
 
@@ -109,9 +108,6 @@ func (a *Authority) Root() CA { return a.root }
 
 // MeshCA returns the mesh CA that signs now.
 func (a *Authority) MeshCA() CA { return a.mesh[len(a.mesh)-1] }
-
-// MeshCAs returns every mesh CA, the oldest first.
-func (a *Authority) MeshCAs() []CA { return slices.Clone(a.mesh) }
 
 // ID returns the identity of name as kind in the authority's cluster.
 func (a *Authority) ID(tb testing.TB, kind identity.Kind, name string) identity.ID {

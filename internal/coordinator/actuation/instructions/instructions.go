@@ -34,25 +34,25 @@ import (
 // Where records stand, by their member and id.
 const (
 	Prefix        = "instruction/"
-	WaitingPrefix = Prefix + "waiting/"
-	EndedPrefix   = Prefix + "ended/"
+	waitingPrefix = Prefix + "waiting/"
+	endedPrefix   = Prefix + "ended/"
 )
 
 const (
 	// LookEvery is how often the leader looks for what another coordinator took.
 	LookEvery = time.Second
-	// Kept and MaxEnded are how long, and how many, instructions are remembered after their end.
+	// Kept and maxEnded are how long, and how many, instructions are remembered after their end.
 	Kept     = 30 * 24 * time.Hour
-	MaxEnded = 10_000
+	maxEnded = 10_000
 	// dropEvery is how often those are dropped that are remembered no longer.
 	dropEvery = time.Hour
 )
 
 // KeyOf is where an instruction stands that waits for a member, "<kind>/<name>".
-func KeyOf(member, id string) string { return WaitingPrefix + member + "/" + id }
+func KeyOf(member, id string) string { return waitingPrefix + member + "/" + id }
 
-// EndedKeyOf is where an instruction stands that ended.
-func EndedKeyOf(member, id string) string { return EndedPrefix + member + "/" + id }
+// endedKeyOf is where an instruction stands that ended.
+func endedKeyOf(member, id string) string { return endedPrefix + member + "/" + id }
 
 // Config is what Instructions are made of.
 type Config struct {
@@ -81,7 +81,7 @@ func (i *Instructions) RegisterServices(to grpc.ServiceRegistrar) {
 // waiting reads those that wait, of a member or below a prefix, as they were given.
 func (i *Instructions) waiting(ctx context.Context, s *authority.State, below string) (
 	[]record.Versioned[instruction.Order], error) {
-	all, err := record.List[instruction.Order](ctx, s.Records, WaitingPrefix+below)
+	all, err := record.List[instruction.Order](ctx, s.Records, waitingPrefix+below)
 	if err != nil {
 		return nil, i.cfg.Head.StoreError("list the instructions", err)
 	}
@@ -156,7 +156,7 @@ func (i *Instructions) sign(ctx context.Context, s *authority.State, v record.Ve
 func (i *Instructions) end(ctx context.Context, s *authority.State, v record.Versioned[instruction.Order],
 	ended instruction.Ended, ch *record.Change, by string) error {
 	ch.Delete(KeyOf(ended.Member, ended.ID), v.Version)
-	ch.Put(EndedKeyOf(ended.Member, ended.ID), 0, ended)
+	ch.Put(endedKeyOf(ended.Member, ended.ID), 0, ended)
 	ch.Audit(i.cfg.Now(), record.AuditEntry{Actor: by, Action: "instruction.end", Target: ended.Member,
 		Fields: map[string]string{"instruction": ended.ID, "kind": ended.Kind, "outcome": string(ended.Outcome),
 			"detail": ended.Detail}})
@@ -166,7 +166,7 @@ func (i *Instructions) end(ctx context.Context, s *authority.State, v record.Ver
 
 // Drop forgets what ended long ago, and of more than may be remembered what ended first.
 func (i *Instructions) Drop(ctx context.Context, s *authority.State) error {
-	all, err := record.List[instruction.Ended](ctx, s.Records, EndedPrefix)
+	all, err := record.List[instruction.Ended](ctx, s.Records, endedPrefix)
 	if err != nil {
 		return i.cfg.Head.StoreError("list the instructions that ended", err)
 	}
@@ -175,11 +175,11 @@ func (i *Instructions) Drop(ctx context.Context, s *authority.State) error {
 	})
 	before := i.cfg.Now().Add(-Kept)
 	for n, v := range all {
-		if len(all)-n <= MaxEnded && v.Value.EndedAt.After(before) {
+		if len(all)-n <= maxEnded && v.Value.EndedAt.After(before) {
 			break
 		}
 		ch := i.cfg.Election.NewChange(s)
-		ch.Delete(EndedKeyOf(v.Value.Member, v.Value.ID), v.Version)
+		ch.Delete(endedKeyOf(v.Value.Member, v.Value.ID), v.Version)
 		if _, err := ch.Commit(ctx); err != nil {
 			return record.IgnoreConflict(err)
 		}

@@ -110,7 +110,7 @@ func (r server) Instruct(ctx context.Context, req *fealtyv1.InstructRequest) (*f
 func (i *Instructions) give(ctx context.Context, s *authority.State, o instruction.Order, kind identity.Kind,
 	name string, dryRun bool) (instruction.Ended, bool, error) {
 	none := instruction.Ended{Order: o}
-	ended, err := record.Get[instruction.Ended](ctx, s.Records, EndedKeyOf(o.Member, o.ID))
+	ended, err := record.Get[instruction.Ended](ctx, s.Records, endedKeyOf(o.Member, o.ID))
 	if err != nil {
 		return none, false, i.cfg.Head.StoreError("read the instruction", err)
 	}
@@ -148,7 +148,7 @@ func (i *Instructions) give(ctx context.Context, s *authority.State, o instructi
 	}
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(KeyOf(o.Member, o.ID), 0, o)
-	ch.Require(EndedKeyOf(o.Member, o.ID), 0)
+	ch.Require(endedKeyOf(o.Member, o.ID), 0)
 	ch.Audit(i.cfg.Now(), record.AuditEntry{Actor: o.By, Action: "instruction.give", Target: o.Member, Reason: o.Reason,
 		Fields: map[string]string{"instruction": o.ID, "kind": o.Kind}})
 	if _, err := ch.Commit(ctx); err != nil {
@@ -177,7 +177,7 @@ func (r server) ListInstructions(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	over, err := record.List[instruction.Ended](ctx, s.Records, EndedPrefix)
+	over, err := record.List[instruction.Ended](ctx, s.Records, endedPrefix)
 	if err != nil {
 		return nil, r.i.cfg.Head.StoreError("list the instructions that ended", err)
 	}

@@ -28,14 +28,14 @@ func Compose(req *fealtyv1.SetManifestRequest, s *authority.State, m *manifest.M
 		}
 		return composeGenesis(req, m, now)
 	}
-	if err := Follows(req, s, m); err != nil {
+	if err := follows(req, s, m); err != nil {
 		return nil, err
 	}
 	kind := history.Kind(req.GetKind())
 	if kind == "" {
 		kind = history.KindSet
 	}
-	if err := ChangesOnly(kind, s.Manifest, m); err != nil {
+	if err := changesOnly(kind, s.Manifest, m); err != nil {
 		return nil, err
 	}
 	mv := &Move{From: s, Manifest: m, Secrets: s.Secrets, Root: s.Root, Mesh: s.MeshCA()}
@@ -97,10 +97,10 @@ func (mv *Move) NewMesh(t *history.Transition, now time.Time) error {
 	return nil
 }
 
-// ChangesOnly reports whether what changes between two manifests is what a
+// changesOnly reports whether what changes between two manifests is what a
 // transition of kind may change. Signers who consented to one kind did not consent
 // to what only another may do.
-func ChangesOnly(kind history.Kind, before, after *manifest.Manifest) error {
+func changesOnly(kind history.Kind, before, after *manifest.Manifest) error {
 	switch kind {
 	case history.KindSet:
 		if !sameOwners(after.Seed, before.Seed) {
@@ -141,8 +141,8 @@ func ChangesOnly(kind history.Kind, before, after *manifest.Manifest) error {
 	return nil
 }
 
-// Follows reports whether req was made for the state s.
-func Follows(req *fealtyv1.SetManifestRequest, s *authority.State, m *manifest.Manifest) error {
+// follows reports whether req was made for the state s.
+func follows(req *fealtyv1.SetManifestRequest, s *authority.State, m *manifest.Manifest) error {
 	switch {
 	case len(req.GetCurrentTransition()) == 0:
 		return errcode.New(errcode.HistoryInitialized, "cluster", s.Manifest.Cluster)

@@ -279,8 +279,7 @@ func askRaw(f *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]b
 	if err != nil {
 		return errcode.Of(err)
 	}
-	cs, _ := proof.ConnectionState(stream.Context())
-	t.Binding, err = proof.Binding(cs)
+	t.Binding, err = coordinatortest.BindingOf(stream.Context())
 	coordinatortest.WantOnlyNil(f.T, err)
 	t.GiverNonce = m.GetChallenge().GetNonce()
 	t.GiverKey, err = proof.ParseKeyClaim(m.GetChallenge().GetKey())

@@ -53,8 +53,7 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	if err != nil {
 		return err
 	}
-	cs, _ := proof.ConnectionState(stream.Context())
-	binding, err := proof.Binding(cs)
+	binding, err := coordinatortest.BindingOf(stream.Context())
 	if err != nil {
 		return err
 	}
