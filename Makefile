@@ -14,7 +14,8 @@ help:
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
 	@echo 'make conformance-machines'
 	@echo '               the contract of providers, held against one whose machines are containers of podman'
-	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
+	@echo 'make bench     every benchmark, against the last landing that was measured here (BENCH=regexp, IN=package,'
+	@echo '               BENCHTIME=1s, BENCHCOUNT=6, AGAINST=commit to measure that now, in turns)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'
 	@echo 'make generate  Go code from the protos'
@@ -43,10 +44,8 @@ chaos:
 conformance-machines:
 	@tools/conformance-machines.sh
 
-BENCH ?= .
-BENCHTIME ?= 1s
 bench:
-	go test -run '^$$' -bench '$(BENCH)' -benchtime '$(BENCHTIME)' -benchmem ./...
+	@tools/bench.sh
 
 fuzz:
 	@tools/fuzz.sh
