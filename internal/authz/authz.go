@@ -11,7 +11,7 @@
 //   - a method without a rule is refused, whoever calls;
 //   - a refusal is logged, counted, and told without a hint of what exists.
 //
-// One pure function, [Decide], says what a rule means. The package relies on an
+// Pure functions (decide.go) say what a rule means. The package relies on an
 // interceptor before it that puts the verified [identity.Peer] into the context,
 // and refuses the peers whose certificates ended or are banned; a context without a
 // peer is that of a stranger.
