@@ -112,17 +112,6 @@ func (c *Changes) Narrower() bool {
 	return slices.ContainsFunc(c.List, func(x Change) bool { return x.Narrower })
 }
 
-// Of returns the changes of one class.
-func (c *Changes) Of(class string) []Change {
-	var out []Change
-	for _, x := range c.List {
-		if x.Class == class {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
 // BeyondSeed returns the first change that concerns neither the seed's owners nor
 // their threshold, and so cannot be part of a reshare.
 func (c *Changes) BeyondSeed() (Change, bool) {
