@@ -214,27 +214,43 @@ func (v server) ListQuotas(ctx context.Context, _ *fealtyv1.ListQuotasRequest) (
 	return out, nil
 }
 
+// put puts e into a list that by keeps sorted, in place of the one with the same key, and returns what is there then: with
+// errSame the one that was, if same says that it is no other. There are at most so many in it.
+func put[E any](list *[]E, e E, key string, by func(E, string) int, same func(was E) bool, what string, most int) (E, error) {
+	i, found := slices.BinarySearchFunc(*list, key, by)
+	switch {
+	case found && same((*list)[i]):
+		return (*list)[i], errSame
+	case found:
+		(*list)[i] = e
+	case len(*list) >= most:
+		return e, full(what, most)
+	default:
+		*list = slices.Insert(*list, i, e)
+	}
+	return e, nil
+}
+
+// remove takes the one with a key out of a list that by keeps sorted, and returns it.
+func remove[E any](list *[]E, key string, by func(E, string) int, what string) (gone E, err error) {
+	i, found := slices.BinarySearchFunc(*list, key, by)
+	if !found {
+		return gone, errcode.New(errcode.NotFound, "what", what, "name", key)
+	}
+	gone = (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return gone, nil
+}
+
 // PutQuota bounds a tenant.
 func (v server) PutQuota(ctx context.Context, req *fealtyv1.PutQuotaRequest) (*fealtyv1.PutQuotaResponse, error) {
 	q := quota.Quota{Tenant: req.GetTenant(), Profile: req.GetProfile(), Machines: int(req.GetMachines())}
 	var after Quota
 	changed, err := v.r.apply(ctx, edit{check: q.Check(), action: "quota.put", target: q.Name(),
 		reason: req.GetReason(), fields: map[string]string{"machines": fmt.Sprint(q.Machines)}, dryRun: req.GetDryRun(),
-		do: func(r *Record, c Change) error {
-			i, found := slices.BinarySearchFunc(r.Quotas, q.Name(), byQuota)
-			after = Quota{q, c}
-			switch {
-			case found && r.Quotas[i].Quota == q:
-				after = r.Quotas[i]
-				return errSame
-			case found:
-				r.Quotas[i] = after
-			case len(r.Quotas) >= quota.MaxQuotas:
-				return full("quota", quota.MaxQuotas)
-			default:
-				r.Quotas = slices.Insert(r.Quotas, i, after)
-			}
-			return nil
+		do: func(r *Record, c Change) (err error) {
+			after, err = put(&r.Quotas, Quota{q, c}, q.Name(), byQuota, func(was Quota) bool { return was.Quota == q }, "quota", quota.MaxQuotas)
+			return err
 		}})
 	if err != nil {
 		return nil, err
@@ -248,14 +264,9 @@ func (v server) DeleteQuota(ctx context.Context,
 	q := quota.Quota{Tenant: req.GetTenant(), Profile: req.GetProfile()}
 	var gone Quota
 	_, err := v.r.apply(ctx, edit{check: q.Check(), action: "quota.delete", target: q.Name(), reason: req.GetReason(),
-		dryRun: req.GetDryRun(), do: func(r *Record, _ Change) error {
-			i, found := slices.BinarySearchFunc(r.Quotas, q.Name(), byQuota)
-			if !found {
-				return errcode.New(errcode.NotFound, "what", "quota", "name", q.Name())
-			}
-			gone = r.Quotas[i]
-			r.Quotas = slices.Delete(r.Quotas, i, i+1)
-			return nil
+		dryRun: req.GetDryRun(), do: func(r *Record, _ Change) (err error) {
+			gone, err = remove(&r.Quotas, q.Name(), byQuota, "quota")
+			return err
 		}})
 	if err != nil {
 		return nil, err
@@ -291,21 +302,10 @@ func (v server) PutProvider(ctx context.Context,
 	}
 	var after Provider
 	changed, err := v.r.apply(ctx, edit{check: p.Check(), action: "provider.put", target: p.Name,
-		reason: req.GetReason(), fields: fields, dryRun: req.GetDryRun(), do: func(r *Record, c Change) error {
-			i, found := slices.BinarySearchFunc(r.Providers, p.Name, byProvider)
-			after = Provider{p, c}
-			switch {
-			case found && r.Providers[i].Provider.Same(p):
-				after = r.Providers[i]
-				return errSame
-			case found:
-				r.Providers[i] = after
-			case len(r.Providers) >= quota.MaxProviders:
-				return full("provider", quota.MaxProviders)
-			default:
-				r.Providers = slices.Insert(r.Providers, i, after)
-			}
-			return nil
+		reason: req.GetReason(), fields: fields, dryRun: req.GetDryRun(), do: func(r *Record, c Change) (err error) {
+			after, err = put(&r.Providers, Provider{p, c}, p.Name, byProvider,
+				func(was Provider) bool { return was.Provider.Same(p) }, "provider", quota.MaxProviders)
+			return err
 		}})
 	if err != nil {
 		return nil, err
@@ -320,14 +320,9 @@ func (v server) DeleteProvider(ctx context.Context,
 	var gone Provider
 	_, err := v.r.apply(ctx, edit{check: quota.CheckProvider(name), action: "provider.delete", target: name,
 		reason: req.GetReason(),
-		dryRun: req.GetDryRun(), do: func(r *Record, _ Change) error {
-			i, found := slices.BinarySearchFunc(r.Providers, name, byProvider)
-			if !found {
-				return errcode.New(errcode.NotFound, "what", "provider", "name", name)
-			}
-			gone = r.Providers[i]
-			r.Providers = slices.Delete(r.Providers, i, i+1)
-			return nil
+		dryRun: req.GetDryRun(), do: func(r *Record, _ Change) (err error) {
+			gone, err = remove(&r.Providers, name, byProvider, "provider")
+			return err
 		}})
 	if err != nil {
 		return nil, err
