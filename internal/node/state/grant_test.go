@@ -46,6 +46,12 @@ func TestVerifyGrant(t *testing.T) {
 		{"another root", "root", func(_ *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
 			g.Chain[2] = g.Chain[1]
 		}},
+		{"a root of the pinned key and of another profile", "root", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+			g.Chain[2] = a.Unlike(a.Root).Raw
+		}},
+		{"a mesh CA of the accepted key and of another profile", "chain", func(a *signedtest.Author, _ *signedtest.Member, g *fealtyv1.JoinGrant, _ *state.Wanted) {
+			g.Chain[1] = a.Unlike(a.Mesh.Certificate()).Raw
+		}},
 		{"another pin", "root", func(_ *signedtest.Author, _ *signedtest.Member, _ *fealtyv1.JoinGrant, w *state.Wanted) {
 			w.Pin[0] ^= 1
 		}},

@@ -332,3 +332,17 @@ func subjectKeyID(tb testing.TB, pub crypto.PublicKey) []byte {
 	}
 	return id
 }
+
+// Unlike is another certificate of the key of like, which is root or a CA below it, made by root's key: the same but for
+// its use, which is one thing more than any profile allows.
+func Unlike(like, root *x509.Certificate, rootKey crypto.Signer) (*x509.Certificate, error) {
+	raw, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: like.SerialNumber, RawSubject: like.RawSubject, NotBefore: like.NotBefore, NotAfter: like.NotAfter,
+		KeyUsage: like.KeyUsage | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true,
+		MaxPathLen: like.MaxPathLen, MaxPathLenZero: like.MaxPathLenZero, SubjectKeyId: like.SubjectKeyId,
+	}, root, like.PublicKey, rootKey)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(raw)
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/instruction"
+	"github.com/fealty-io/fealty/internal/platform/durable"
 )
 
 // errPausedHere is why a shard is not resumed from afar.
@@ -49,33 +50,36 @@ func (r *running) openInstructions() (paused bool, err error) {
 	}
 	r.executor = instruction.NewExecutor(instruction.ExecutorConfig{ID: r.cfg.ID, Conn: r.coordinators, Authority: r.cfg.Authority,
 		Term: r.domains.mark, Book: book, Now: time.Now, Log: r.cfg.Log,
-		Paused: func() bool { return r.shard.Last().Paused },
-		Do: map[string]func(context.Context) error{
-			// On disk first: a shard that pauses goes on pausing. One that was fenced meanwhile is not
-			// who was told.
-			instruction.Pause: func(context.Context) error {
-				if err := r.sender.Err(); err != nil {
-					return err
-				}
-				if err := files.WriteFile(name, []byte("told to pause\n")); err != nil {
-					return err
-				}
-				r.shard.Pause(true)
-				return nil
-			},
-			instruction.Resume: func(context.Context) error {
-				if err := r.sender.Err(); err != nil {
-					return err
-				}
-				if r.cfg.Paused {
-					return errPausedHere
-				}
-				if err := files.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return err
-				}
-				r.shard.Pause(false)
-				return nil
-			},
-		}})
+		Paused: func() bool { return r.shard.Last().Paused }, Do: r.carriesOut(files, name)})
 	return paused || r.cfg.Paused, nil
+}
+
+// carriesOut is what this shard can be told. One that was fenced meanwhile is not who was told.
+func (r *running) carriesOut(files durable.FS, pausedName string) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		// On disk first: a shard that pauses goes on pausing.
+		instruction.Pause: func(context.Context) error {
+			if err := r.sender.Err(); err != nil {
+				return err
+			}
+			if err := files.WriteFile(pausedName, []byte("told to pause\n")); err != nil {
+				return err
+			}
+			r.shard.Pause(true)
+			return nil
+		},
+		instruction.Resume: func(context.Context) error {
+			if err := r.sender.Err(); err != nil {
+				return err
+			}
+			if r.cfg.Paused {
+				return errPausedHere
+			}
+			if err := files.Remove(pausedName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			r.shard.Pause(false)
+			return nil
+		},
+	}
 }

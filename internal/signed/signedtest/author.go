@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
@@ -104,6 +105,14 @@ func (a *Author) NewMeshCA() {
 	a.Must(err)
 	a.Mesh = m
 	a.MeshKeys = append(a.MeshKeys, m.KeyID())
+}
+
+// Unlike is another certificate of the key of like, which is the root or a mesh CA, by the root: of no profile, as
+// it may be used for one thing more.
+func (a *Author) Unlike(like *x509.Certificate) *x509.Certificate {
+	c, err := pkitest.Unlike(like, a.Root, a.rootKey)
+	a.Must(err)
+	return c
 }
 
 // Issue certifies a key.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -233,6 +235,11 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	otherMesh, err := pki.NewMeshCA(s.Root, s.Secrets.RootCA(),
 		pki.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, time.Now())
 	coordinatortest.WantOnly(t, "mesh CA", err, "")
+	unlike := func(c *x509.Certificate) []byte {
+		other, err := pkitest.Unlike(c, s.Root, s.Secrets.RootCA())
+		coordinatortest.WantOnly(t, "a certificate of another profile", err, "")
+		return other.Raw
+	}
 	other := coordinatortest.ReadyFleet(t, nil)
 	met := make(map[string]bool)
 	for _, tc := range []struct {
@@ -271,6 +278,11 @@ func TestVerifyRefusesLiars(t *testing.T) {
 				cut.Links = cut.Links[1:]
 				return c, &cut, err
 			}},
+		{"root", "of the right key, and of another profile", errcode.VerifyAuthority,
+			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = unlike(s.Root) })},
+		{"mesh CA", "of the right key, and of another profile", errcode.VerifyAuthority,
+			by(f.C.Parts().Self.PrivateKey(),
+				func(tr *proof.VerifyTranscript) { tr.MeshCA = unlike(s.MeshCA().Certificate()) })},
 		{"root", "of another cluster", errcode.VerifyAuthority,
 			by(f.C.Parts().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", errcode.VerifyAuthority,
