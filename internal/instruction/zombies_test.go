@@ -2,6 +2,7 @@ package instruction_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +20,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
@@ -37,8 +40,14 @@ type haunted struct {
 	m      *coordinatortest.Machine
 	server fealtyv1.InstructionServiceServer
 	random *rand.Rand
-	blind  bool // the coordinator takes all processes of the shard for one
+	blind  string // in which calls the coordinator takes all processes of the shard for one; "" in none
 	trace  strings.Builder
+
+	journals  fealtyv1.JournalServiceServer
+	incidents fealtyv1.IncidentServiceServer
+	kept      map[string]bool   // keys of entries of journals that were kept of who was in charge
+	late      map[string]string // of entries that a zombie gave, and whose
+	reported  map[string]bool   // incarnations of zombies whose incident was taken
 
 	live  *process
 	old   []*process
@@ -58,7 +67,18 @@ type process struct {
 	exec *instruction.Executor
 	old  bool // another one is in charge
 	busy bool // it is in the middle of a call
+
+	chain    string // of its journal
+	number   uint64 // of the last entry that the coordinator has, as far as it knows
+	previous auditlog.Hash
 }
+
+// What a coordinator can be blind in.
+const (
+	inInstructions = "instructions"
+	inJournals     = "journals"
+	inIncidents    = "incidents"
+)
 
 func (h *haunted) log(form string, args ...any) {
 	fmt.Fprintf(&h.trace, "%s%s\n", strings.Repeat("  ", h.depth), fmt.Sprintf(form, args...))
@@ -75,7 +95,9 @@ func (h *haunted) chance(percent int) bool { return h.random.IntN(100) < percent
 
 // begin has a process begin on a disk.
 func (h *haunted) begin(life fence.Life, disk *durabletest.Disk, first bool) *process {
-	p := &process{h: h, life: life, disk: disk}
+	p := &process{h: h, life: life, disk: disk, chain: fmt.Sprintf("%s/%020d-%08d", auditlog.WriterOf(h.m.ID.String()),
+		h.d.Clock().UnixNano(), h.saw["chains"]%1e8)}
+	h.saw["chains"]++
 	open := instruction.OpenBook
 	if first {
 		open = instruction.EnrolBook
@@ -126,26 +148,59 @@ func (p *process) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc
 	h := p.h
 	h.meanwhile()
 	h.d.Advance(2 * time.Second) // calls are limited by it, and nothing else
-	zombie, life := p.old, p.life
-	if h.blind {
-		life = h.live.life
+	zombie, family := p.old, inInstructions
+	calls := func(of string) context.Context {
+		family = of
+		if h.blind == of {
+			return coordinatortest.Calls(h.m, h.live.life)
+		}
+		return coordinatortest.Calls(h.m, p.life)
 	}
 	var answer proto.Message
 	var err error
 	switch request := args.(type) {
 	case *fealtyv1.PollInstructionsRequest:
-		answer, err = h.server.PollInstructions(coordinatortest.Calls(h.m, life), request)
+		answer, err = h.server.PollInstructions(calls(inInstructions), request)
 	case *fealtyv1.AcknowledgeInstructionRequest:
-		answer, err = h.server.AcknowledgeInstruction(coordinatortest.Calls(h.m, life), request)
+		answer, err = h.server.AcknowledgeInstruction(calls(inInstructions), request)
 		if err == nil {
 			h.saw["acknowledged"]++
 		}
+	case *fealtyv1.KeepJournalRequest:
+		key := auditlog.Key(request.GetChain(), request.GetFirst())
+		answer, err = h.journals.KeepJournal(calls(inJournals), request)
+		switch {
+		case zombie && !h.kept[key]:
+			h.late[key] = p.name()
+			h.saw["zombie's journal"]++
+		case err == nil:
+			h.kept[key] = true
+			h.saw["journal"]++
+		}
+	case *fealtyv1.ReportFencedRequest:
+		// The one call of which a zombie is heard: it says which process it is.
+		ctx := calls(inIncidents)
+		if h.blind == inIncidents {
+			request.Incarnation = h.live.life.Incarnation.String()
+		}
+		answer, err = h.incidents.ReportFenced(ctx, request)
+		switch {
+		case errors.Is(err, errcode.RateLimited):
+			return err
+		case err != nil:
+			h.breaks("%s reports that it was fenced: %v", p.name(), err)
+			return err
+		}
+		h.reported[p.life.Incarnation.String()] = true
+		h.saw["zombie's incident"]++
+		h.looksAtTheLog()
+		zombie = false
 	}
 	switch {
 	case zombie && errors.Is(err, errcode.ProcessOvertaken):
 		h.saw["refused zombie"]++
 		return err
-	case zombie && !h.blind:
+	case zombie && h.blind != family:
 		h.breaks("%s calls %T, and is answered as if it was in charge: %v", p.name(), args, err)
 		return status.Error(codes.Internal, "it is served")
 	case err != nil:
@@ -190,6 +245,69 @@ func (p *process) asks() {
 	p.busy = false
 }
 
+// gives has a process write down a decision, and give it to the audit log.
+func (p *process) gives() {
+	if p.busy {
+		return
+	}
+	p.busy = true
+	defer func() { p.busy = false }()
+	e := auditlog.Entry{At: p.h.d.Clock().UTC(), Actor: p.h.m.ID.String(), Previous: p.previous, Action: "machine.create",
+		Target: "local/of-" + p.life.Epoch.String()}
+	if p.number == 0 {
+		e.Action, e.Target = "journal.opened", p.chain
+	}
+	value, err := json.Marshal(e)
+	if err != nil {
+		p.h.t.Fatal(err)
+	}
+	p.h.log("%s gives entry %d of its journal", p.name(), p.number+1)
+	reply := &fealtyv1.KeepJournalResponse{}
+	err = p.Invoke(context.Background(), fealtyv1.JournalService_KeepJournal_FullMethodName,
+		&fealtyv1.KeepJournalRequest{Chain: p.chain, First: p.number + 1, Entries: [][]byte{value}}, reply)
+	if err == nil && reply.GetNumber() > 0 {
+		p.number, p.previous = reply.GetNumber(), auditlog.Hash(reply.GetHash())
+	}
+}
+
+// tells has a zombie report that it was fenced.
+func (p *process) tells() {
+	if p.busy {
+		return
+	}
+	p.busy = true
+	defer func() { p.busy = false }()
+	p.h.log("%s reports that it was fenced", p.name())
+	_ = p.Invoke(context.Background(), fealtyv1.IncidentService_ReportFenced_FullMethodName,
+		&fealtyv1.ReportFencedRequest{Name: p.h.m.ID.Name(), Incarnation: p.life.Incarnation.String(),
+			Epoch: uint64(p.life.Epoch), Problem: "stale"}, &fealtyv1.ReportFencedResponse{})
+}
+
+// looksAtTheLog wants nothing in the audit log that a zombie gave, and those incidents that zombies reported,
+// and none of a process that nobody took the place of.
+func (h *haunted) looksAtTheLog() {
+	for key, whose := range h.late {
+		if h.d.Store.Version(key) != 0 {
+			h.breaks("the journal of %s is in the audit log, and another process was in charge", whose)
+		}
+	}
+	all, _ := coordinatortest.Audits(h.d, "shard.fenced")
+	found := make(map[string]bool)
+	for _, e := range all {
+		if e.Target == record.PathOf(h.m.ID) {
+			found[e.Fields["incarnation"]] = true
+		}
+	}
+	if found[h.live.life.Incarnation.String()] {
+		h.breaks("process %s is in charge, and recorded as fenced", h.live.life.Epoch)
+	}
+	for incarnation := range h.reported {
+		if !found[incarnation] {
+			h.breaks("process %s reported that it was fenced, and that is not recorded", incarnation)
+		}
+	}
+}
+
 func (h *haunted) lead() {
 	h.d.Lead(h.d.C)
 	if err := h.d.C.Parts().Fencing.Instructions.TakeOver(context.Background(), h.d.State()); err != nil {
@@ -219,10 +337,16 @@ func (h *haunted) step() {
 		h.d.Lapse()
 		h.lead()
 		h.saw["another leader"]++
-	case n < 60:
+	case n < 55:
 		h.live.asks()
-	case n < 80 && len(h.old) > 0:
+	case n < 60:
+		h.live.gives()
+	case n < 72 && len(h.old) > 0:
 		h.old[h.random.IntN(len(h.old))].asks()
+	case n < 76 && len(h.old) > 0:
+		h.old[h.random.IntN(len(h.old))].gives()
+	case n < 80 && len(h.old) > 0:
+		h.old[h.random.IntN(len(h.old))].tells()
 	case n < 90:
 		h.overtake()
 	case n < 96 && !h.live.busy: // it ends, and begins again while no coordinator answers
@@ -276,6 +400,7 @@ func (h *haunted) heal() {
 	if waits := h.waiting(); len(waits) > 0 {
 		h.breaks("%v wait still", waits)
 	}
+	h.looksAtTheLog()
 	all, err := h.server.ListInstructions(context.Background(), &fealtyv1.ListInstructionsRequest{Limit: 1000,
 		Member: "shard/" + h.m.ID.Name()})
 	if err != nil {
@@ -310,7 +435,7 @@ func (h *haunted) waiting() (out []string) {
 }
 
 // haunt runs n schedules, the first by first, up to the first that is broken.
-func haunt(t *testing.T, first, n uint64, blind bool) (broken *haunted, seed uint64, saw map[string]int) {
+func haunt(t *testing.T, first, n uint64, blind string) (broken *haunted, seed uint64, saw map[string]int) {
 	t.Helper()
 	saw = make(map[string]int)
 	var d *coordinatortest.Desk
@@ -320,8 +445,11 @@ func haunt(t *testing.T, first, n uint64, blind bool) (broken *haunted, seed uin
 			d = coordinatortest.ReadyDesk(t, "  - {name: shards, kind: shard, match: [\"token:shards\"], max_members: 100}\n")
 		}
 		h := &haunted{t: t, d: d, m: d.Machine(), random: rand.New(rand.NewPCG(seed, 3)), blind: blind,
-			server: coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Parts().Fencing.Instructions.RegisterServices),
-			does:   make(map[string]int), saw: saw}
+			server:    coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Parts().Fencing.Instructions.RegisterServices),
+			journals:  coordinatortest.Served[fealtyv1.JournalServiceServer](d.C.Parts().Fencing.Journals.RegisterServices),
+			incidents: coordinatortest.Served[fealtyv1.IncidentServiceServer](d.C.Parts().Fencing.Incidents.RegisterServices),
+			kept:      make(map[string]bool), late: make(map[string]string), reported: make(map[string]bool),
+			does: make(map[string]int), saw: saw}
 		if err := h.m.Join(identity.Shard, proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: "shards",
 			Name: fmt.Sprintf("eu-%d", seed)}))); err != nil {
 			t.Fatal(err)
@@ -345,17 +473,18 @@ func haunt(t *testing.T, first, n uint64, blind bool) (broken *haunted, seed uin
 // Processes of a shard whose place another one took go on asking, carrying out and acknowledging,
 // at any moment: no instruction is carried out twice, by whomever; each is delivered until the
 // process in charge said what became of it, which is what is known in the end; and none of them
-// is told anything, or has its word taken (I5). They stand still before a call, or while they carry
-// something out. One that stood still with an answer of when it was in charge would carry out what
+// is told anything, or has its word taken (I5), or puts an entry of its journal into the audit log. The one thing that
+// each is heard of is that it was fenced: that is recorded of it, and never of who is in charge. They stand still before a
+// call, or while they carry something out. One that stood still with an answer of when it was in charge would carry out what
 // the answer says, and nobody could keep it from that but the lock of its folder.
 func TestZombiesOfAShard(t *testing.T) {
 	t.Parallel()
-	broken, seed, saw := haunt(t, testlane.Seed(t), 100, false)
+	broken, seed, saw := haunt(t, testlane.Seed(t), 100, "")
 	if broken != nil {
 		t.Fatalf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", broken.wrong, seed, broken.trace.String())
 	}
 	for _, what := range []string{"carried out", "acknowledged", "zombie", "refused zombie", "pause in a call", "lost answer",
-		"start", "another leader", "outcome unknown"} {
+		"start", "another leader", "outcome unknown", "journal", "zombie's journal", "zombie's incident"} {
 		t.Logf("%6d %s", saw[what], what)
 		if saw[what] == 0 {
 			t.Errorf("no schedule came by: %s", what)
@@ -363,15 +492,24 @@ func TestZombiesOfAShard(t *testing.T) {
 	}
 }
 
-// A coordinator that takes zombies for who is in charge has them carry out what another one does:
-// the schedules notice.
+// A coordinator that takes zombies for who is in charge has them carry out what another one does, keeps what they
+// write down, or says of who is in charge that it was fenced: the schedules notice each.
 func TestZombiesThatAreServed(t *testing.T) {
 	t.Parallel()
-	broken, seed, _ := haunt(t, 0, 200, true)
-	if broken == nil {
-		t.Fatal("no schedule noticed")
-	}
-	if t.Logf("schedule %d: %s", seed, broken.wrong); !strings.Contains(broken.wrong, "was carried out 2 times") {
-		t.Errorf("it is broken otherwise:\n%s", broken.trace.String())
+	for blind, wrong := range map[string]string{
+		inInstructions: "was carried out 2 times",
+		inJournals:     "is in the audit log, and another process was in charge",
+		inIncidents:    "is in charge, and recorded as fenced",
+	} {
+		t.Run(blind, func(t *testing.T) {
+			t.Parallel()
+			broken, seed, _ := haunt(t, testlane.Seed(t), 200, blind)
+			if broken == nil {
+				t.Fatal("no schedule noticed")
+			}
+			if t.Logf("schedule %d: %s", seed, broken.wrong); !strings.Contains(broken.wrong, wrong) {
+				t.Errorf("it is broken otherwise:\n%s", broken.trace.String())
+			}
+		})
 	}
 }
