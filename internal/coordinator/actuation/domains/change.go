@@ -256,8 +256,10 @@ func (d *Domains) standing(ctx context.Context, s *authority.State, path string)
 	switch {
 	case err != nil:
 		return w, err
-	case ban.Exists() || rec.Exists() && d.cfg.Bundle.Bans(id, rec.Value.Key):
+	case ban.Exists():
 		w.gone, w.remedy = "it is banned", "; or lift the ban, if it was a mistake: fealty member unban "+path
+	case rec.Exists() && d.cfg.Bundle.Bans(id, rec.Value.Key):
+		w.gone, w.remedy = "its key is banned", "; or let another machine take its name: fealty member replace "+path
 	case !rec.Exists():
 		w.gone = "it is a member no more"
 	case !d.cfg.Now().Before(rec.Value.CertifiedUntil()):

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/test/testlane"
 )
 
@@ -222,6 +223,8 @@ func TestAssignRefused(t *testing.T) {
 		{"a witness", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "witness/a"}, errcode.DomainKind},
 		{"a person", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "admin/bob"}, errcode.DomainKind},
 		{"one that is banned", func(_ *testing.T, d *coordinatortest.Desk) { ban(d, "a") },
+			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, errcode.DomainUnfit},
+		{"one whose key is banned", func(_ *testing.T, d *coordinatortest.Desk) { revoke(d, "a") },
 			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, errcode.DomainUnfit},
 		{"one whose certificate ended", func(_ *testing.T, d *coordinatortest.Desk) { expire(d, "a") },
 			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, errcode.DomainUnfit},
@@ -488,6 +491,17 @@ func ban(d *coordinatortest.Desk, name string) {
 	}
 }
 
+// revoke has the signers ban the key of a member, and nothing of its name.
+func revoke(d *coordinatortest.Desk, name string) {
+	d.T.Helper()
+	key := d.Record(identity.Data, name).Value.Key
+	if _, err := coordinatortest.ApplyEmergency(d, coordinatortest.Statement(d, 1, func(e *trust.Emergency) {
+		e.Keys = []identity.KeyID{key}
+	}), false); err != nil {
+		d.T.Fatal(err)
+	}
+}
+
 // expire has the certificate of a member end, and no other one.
 func expire(d *coordinatortest.Desk, name string) { certify(d, name, d.Clock().Add(-time.Second)) }
 
@@ -521,6 +535,7 @@ func TestRemedies(t *testing.T) {
 	}{
 		"drains":  {func(d *coordinatortest.Desk) { coordinatortest.DrainAt(d, t, "a") }, "undrain data/a"},
 		"banned":  {func(d *coordinatortest.Desk) { ban(d, "a") }, "unban data/a"},
+		"revoked": {func(d *coordinatortest.Desk) { revoke(d, "a") }, "member replace data/a"},
 		"expired": {func(d *coordinatortest.Desk) { expire(d, "a") }, "member show data/a"},
 	} {
 		d := coordinatortest.PoolDesk(t)
@@ -538,7 +553,7 @@ func TestRemedies(t *testing.T) {
 // told until when.
 func TestOwnerIsGone(t *testing.T) {
 	t.Parallel()
-	gone := map[string]func(*coordinatortest.Desk, string){"banned": ban, "certificate": expire}
+	gone := map[string]func(*coordinatortest.Desk, string){"it is banned": ban, "its key is banned": revoke, "certificate": expire}
 	for word, lose := range gone {
 		d := coordinatortest.PoolDesk(t)
 		d.Joined("a")
@@ -667,6 +682,7 @@ func TestFindings(t *testing.T) {
 	asks()
 	want("an owner that asks")
 	d.Advance(2*time.Minute + time.Second)
+	want("one that may be heard elsewhere: this coordinator did not listen for long enough")
 	d.Pass(2*time.Minute + time.Second)
 	d.Lead(d.C)
 	want("an owner that does not", "FE-F109", "data/a")
