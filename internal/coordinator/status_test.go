@@ -178,18 +178,18 @@ func TestWordsOfABaselineThatIsNotMet(t *testing.T) {
 		advises  []string
 		withouts []string
 	}{
-		{"all are known", &fealtyv1.Baseline{Needed: 3, DataMembers: 1, Connected: 1}, "nodes", ": 1 data members are connected, 3",
+		{"all are known", &fealtyv1.Baseline{Needed: 3, DataMembers: 1, Connected: 1}, "nodes", ": 1 data member is connected, 3",
 			[]string{"fealty token create --entry nodes"}, []string{"not heard"}},
 		{"some are unknown", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Unknown: 2}, "nodes", ": at least 0 data members are",
 			[]string{"fealty token create --entry nodes"}, []string{"not heard"}},
-		{"some are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 1}, "nodes", ": 1 data members are",
+		{"some are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 1}, "nodes", ": 1 data member is",
 			[]string{"fealty member list", "fealty token create --entry nodes"}, nil},
-		{"enough are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 3, Connected: 1}, "nodes", ": 1 data members are",
+		{"enough are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 3, Connected: 1}, "nodes", ": 1 data member is",
 			[]string{"fealty member list"}, []string{"token create"}},
-		{"nobody can join", &fealtyv1.Baseline{Needed: 3, DataMembers: 1, Connected: 1}, "", ": 1 data members are",
+		{"nobody can join", &fealtyv1.Baseline{Needed: 3, DataMembers: 1, Connected: 1}, "", ": 1 data member is",
 			[]string{"mend the store first"}, []string{"token create"}},
 		{"nobody can join, and some are not heard", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 1}, "",
-			": 1 data members are", []string{"fealty member list", "before the store is mended"}, []string{"token create"}},
+			": 1 data member is", []string{"fealty member list", "before the store is mended"}, []string{"token create"}},
 		{"nobody can join, and one drains", &fealtyv1.Baseline{Needed: 3, DataMembers: 2, Connected: 2, DrainingCount: 1,
 			Draining: []string{"data/a"}}, "", "data/a drains and does not count", []string{"mend the store first"},
 			[]string{"token create", "undrain"}},

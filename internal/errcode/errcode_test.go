@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -380,4 +381,30 @@ func FuzzFill(f *testing.F) {
 			t.Fatalf("%v became %v", e, back)
 		}
 	})
+}
+
+// Texts about numbers are sentences whatever the number is: "1 problem", and never "1 problems".
+func TestTextsOfNumbers(t *testing.T) {
+	t.Parallel()
+	one, many := regexp.MustCompile(`\b1 ((data )?\w\w+s|(\w+ ){0,2}(are|were))\b`), regexp.MustCompile(`\b2 (\w+ ){0,2}(is|was)\b`)
+	seen := 0
+	for _, e := range registry() {
+		for _, text := range []string{e.What, e.Why, e.Do} {
+			for _, p := range Parse(text) {
+				if !slices.Contains([]string{"count", "have", "need", "lines"}, p.Name) {
+					continue
+				}
+				seen++
+				for _, n := range []string{"1", "2"} {
+					got := Fill(text, map[string]string{p.Name: n})
+					if n == "1" && one.MatchString(got) || n == "2" && p.Many != "" && many.MatchString(got) {
+						t.Errorf("%s: %q", e.Code, got)
+					}
+				}
+			}
+		}
+	}
+	if seen < 6 {
+		t.Errorf("%d texts have a number", seen)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 // Quotas are the commands below fealty quota.
@@ -190,7 +191,7 @@ quota by what each of them gave.`,
 					return err
 				}
 				return c.done(sh, got, quotaFacts(sh, got.GetQuota()), before(fmt.Sprintf(
-					"%s may have %d machines of profile %s", tenant, machines, profile), got.GetChanged()))
+					"%s may have %s of profile %s", tenant, humanize.Plural(int(machines), "machine", "machines"), profile), got.GetChanged()))
 			})
 		},
 	}

@@ -662,8 +662,9 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 			"the machine's is "+humanize.Span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
 	}
 	if problem := n.GetLogProblem(); problem != "" {
-		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %d lines: of standard error, %s (%s)",
-			command.When(n.GetLogProblemSince()), n.GetLogDropped(), problem, errcode.LogFailing))
+		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %s: of standard error, %s (%s)",
+			command.When(n.GetLogProblemSince()), humanize.Plural(int(n.GetLogDropped()), "line", "lines"), problem,
+			errcode.LogFailing))
 	}
 	f.Add("release", n.GetRelease())
 	p.Heading("node")

@@ -94,7 +94,11 @@ func (e entry) lines() int { return max(1, bytes.Count(e.text, []byte("\n"))) }
 func Start(to io.Writer) *Writer {
 	w := &Writer{to: to, wake: make(chan struct{}, 1), shut: make(chan struct{}), done: make(chan struct{}),
 		gap: func(g Gap) []byte {
-			return fmt.Appendf(nil, "fealty: %d lines were left out here since %s: nobody took them\n", g.Lines,
+			lines := "lines were"
+			if g.Lines == 1 {
+				lines = "line was"
+			}
+			return fmt.Appendf(nil, "fealty: %d %s left out here since %s: nobody took them\n", g.Lines, lines,
 				g.Since.UTC().Format(time.RFC3339))
 		}}
 	if leadsNowhere(to) {
