@@ -906,7 +906,7 @@ func TestAlteredMemberIsNamed(t *testing.T) {
 	socket := c.Listen(t)
 	shown := someMembers()[0].GetKind() + "/" + someMembers()[0].GetName()
 	r := clitest.Fixture{}.Run(t.Context(), "member", "list", "--socket", socket).Want(t, 0,
-		"left out, because their records were altered in the store (FE-S105; fealty status says what to do): data/node-a")
+		"left out, because their records were altered in the store (fealty explain FE-S105 says what to do): data/node-a")
 	if !strings.Contains(r.Stdout, shown) || strings.Contains(r.Stdout, "left out") {
 		t.Errorf("the list is\n%s", r.Stdout)
 	}

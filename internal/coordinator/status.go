@@ -15,7 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
@@ -126,12 +126,10 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
 	all, at, err = c.parts.Membership.Recorded(reading, s)
-	var trust record.Versioned[bundle.State]
+	var trust current.Shown
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
-		if trust, err = record.Get[bundle.State](reading, s.Records, bundle.StateKey); err != nil {
-			err = c.parts.Head.StoreError("read the trust state", err)
-		}
+		trust, err = c.parts.Bundle.Look(reading, s)
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, errcode.StoreUnreachable)):
@@ -159,10 +157,10 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		return nil, nil, 0, err
 	}
 	out.Upkeep = c.parts.Shown.Backups.Upkeep(reading, s)
-	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.parts.Bundle.MaxListed())
+	out.Bans, out.BansLimit = uint32(trust.Bans), uint32(c.parts.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.parts.Membership.Contacts(all)
 	out.Findings = slices.Concat(first, c.parts.StoreGuard.RefusingFindings(), c.parts.StoreGuard.OutageFindings(calls),
-		c.parts.Secrets.Keepers.Findings(reading, s))
+		trust.Findings, c.parts.Secrets.Keepers.Findings(reading, s))
 	out.Findings = append(out.Findings, findings(out, all, c.joinBy(s.Manifest), c.now(),
 		c.parts.Membership.ListensSince())...)
 	out.Findings = append(out.Findings, c.parts.Membership.Claims(reading, s, all)...)

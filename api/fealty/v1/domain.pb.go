@@ -216,7 +216,10 @@ type ListDomainsResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Domains []*Domain              `protobuf:"bytes,1,rep,name=domains,proto3" json:"domains,omitempty"`
 	// There are more after the last one.
-	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// Names of the domains of which nothing is told, where after is blank: their records were altered in the
+	// store. At most 100.
+	Altered       []string `protobuf:"bytes,3,rep,name=altered,proto3" json:"altered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +266,13 @@ func (x *ListDomainsResponse) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *ListDomainsResponse) GetAltered() []string {
+	if x != nil {
+		return x.Altered
+	}
+	return nil
 }
 
 type GetDomainRequest struct {
@@ -938,10 +948,11 @@ const file_fealty_v1_domain_proto_rawDesc = "" +
 	"\x12ListDomainsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x16\n" +
-	"\x06member\x18\x03 \x01(\tR\x06member\"V\n" +
+	"\x06member\x18\x03 \x01(\tR\x06member\"p\n" +
 	"\x13ListDomainsResponse\x12+\n" +
 	"\adomains\x18\x01 \x03(\v2\x11.fealty.v1.DomainR\adomains\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"&\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x18\n" +
+	"\aaltered\x18\x03 \x03(\tR\aaltered\"&\n" +
 	"\x10GetDomainRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\">\n" +
 	"\x11GetDomainResponse\x12)\n" +

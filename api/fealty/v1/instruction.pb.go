@@ -424,7 +424,10 @@ type ListInstructionsResponse struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Instructions []*Instruction         `protobuf:"bytes,1,rep,name=instructions,proto3" json:"instructions,omitempty"`
 	// There are more than these.
-	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// "<kind>/<name>/<id>" of those of which nothing is told: their records were altered in the store. At most
+	// 100.
+	Altered       []string `protobuf:"bytes,3,rep,name=altered,proto3" json:"altered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -471,6 +474,13 @@ func (x *ListInstructionsResponse) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *ListInstructionsResponse) GetAltered() []string {
+	if x != nil {
+		return x.Altered
+	}
+	return nil
 }
 
 type PollInstructionsRequest struct {
@@ -791,10 +801,11 @@ const file_fealty_v1_instruction_proto_rawDesc = "" +
 	"\achanged\x18\x02 \x01(\bR\achanged\"G\n" +
 	"\x17ListInstructionsRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"j\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\"\x84\x01\n" +
 	"\x18ListInstructionsResponse\x12:\n" +
 	"\finstructions\x18\x01 \x03(\v2\x16.fealty.v1.InstructionR\finstructions\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"U\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x18\n" +
+	"\aaltered\x18\x03 \x03(\tR\aaltered\"U\n" +
 	"\x17PollInstructionsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x06paused\x18\x02 \x01(\bH\x00R\x06paused\x88\x01\x01B\t\n" +

@@ -364,8 +364,11 @@ func (*ListTokensRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListTokensResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tokens        []*Token               `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tokens []*Token               `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// Ids of the tokens of which nothing is told: their records were altered in the store, and they admit
+	// nobody. At most 100.
+	Altered       []string `protobuf:"bytes,2,rep,name=altered,proto3" json:"altered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -403,6 +406,13 @@ func (*ListTokensResponse) Descriptor() ([]byte, []int) {
 func (x *ListTokensResponse) GetTokens() []*Token {
 	if x != nil {
 		return x.Tokens
+	}
+	return nil
+}
+
+func (x *ListTokensResponse) GetAltered() []string {
+	if x != nil {
+		return x.Altered
 	}
 	return nil
 }
@@ -626,9 +636,10 @@ const file_fealty_v1_token_proto_rawDesc = "" +
 	"\x13CreateTokenResponse\x12&\n" +
 	"\x05token\x18\x01 \x01(\v2\x10.fealty.v1.TokenR\x05token\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\tR\x04line\"\x13\n" +
-	"\x11ListTokensRequest\">\n" +
+	"\x11ListTokensRequest\"X\n" +
 	"\x12ListTokensResponse\x12(\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x10.fealty.v1.TokenR\x06tokens\"!\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x10.fealty.v1.TokenR\x06tokens\x12\x18\n" +
+	"\aaltered\x18\x02 \x03(\tR\aaltered\"!\n" +
 	"\x0fGetTokenRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
 	"\x10GetTokenResponse\x12&\n" +

@@ -42,6 +42,7 @@ every change of the owner, and receivers of fenced requests obey nothing below t
 			if err != nil {
 				return err
 			}
+			command.SayAltered(sh.Say, all.GetAltered())
 			return sh.PrintList(names(all), command.Result{Data: all, Show: func(p *term.Page) error {
 				return p.Table(table(sh, all.GetDomains()))
 			}})
@@ -61,6 +62,7 @@ func read(ctx context.Context, sh command.Shell, member string) (*fealtyv1.ListD
 				return err
 			}
 			all.Domains = append(all.Domains, resp.GetDomains()...)
+			all.Altered = append(all.Altered, resp.GetAltered()...)
 			if !resp.GetMore() || len(resp.GetDomains()) == 0 {
 				return nil
 			}

@@ -62,6 +62,7 @@ again.`,
 				if err != nil {
 					return err
 				}
+				command.SayAltered(sh.Say, all.GetAltered())
 				var names []string
 				for _, i := range all.GetInstructions() {
 					names = append(names, i.GetId())

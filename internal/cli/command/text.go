@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // JoinText joins two texts by a colon, unless one is blank or they are the same.
@@ -15,6 +17,14 @@ func JoinText(a, b string) string {
 		return a + strings.TrimPrefix(b, a)
 	}
 	return a + ": " + b
+}
+
+// SayAltered says what a list leaves out because its records were altered in the store.
+func SayAltered(say func(text string, args ...any), altered []string) {
+	if len(altered) > 0 {
+		say("left out, because their records were altered in the store (fealty explain %s says what to do): %s",
+			errcode.StoreForged, strings.Join(altered, ", "))
+	}
 }
 
 // Itoa writes a number for people.

@@ -81,10 +81,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 					c.Say("the coordinator's store is out of reach: these are the members as it knew them %s",
 						humanize.Relative(at.AsTime(), c.Env.Now()))
 				}
-				if altered := resp.GetAltered(); len(altered) > 0 {
-					c.Say("left out, because their records were altered in the store (%s; fealty status says what to do): %s",
-						errcode.StoreForged, strings.Join(altered, ", "))
-				}
+				command.SayAltered(c.Say, resp.GetAltered())
 				var names []string
 				for _, m := range resp.GetMembers() {
 					names = append(names, m.GetKind()+"/"+m.GetName())
@@ -420,8 +417,9 @@ func details(m *fealtyv1.Member, now time.Time) term.Facts {
 	f.Add("holds", versions(live.GetHeld()))
 	f.Paint("refused", term.Amber, live.GetLastRefusal())
 	if problem := live.GetLogProblem(); problem != "" {
-		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %d lines left out: %s (%s)",
-			command.When(live.GetLogProblemSince()), live.GetLogDropped(), problem, errcode.LogFailing))
+		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %s left out: %s (%s)",
+			command.When(live.GetLogProblemSince()), humanize.Plural(int(live.GetLogDropped()), "line", "lines"), problem,
+			errcode.LogFailing))
 	}
 	return f
 }

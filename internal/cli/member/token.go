@@ -127,6 +127,7 @@ func listTokens(c *program.CLI) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				command.SayAltered(c.Say, resp.GetAltered())
 				var ids []string
 				for _, t := range resp.GetTokens() {
 					ids = append(ids, t.GetId())

@@ -246,7 +246,8 @@ func joinable(k identity.Kind) bool {
 
 // countMembers counts the members under entry. Every transaction that changes
 // their number under this head writes the entry's count, so whoever read the
-// version of that before may rely on what is counted here.
+// version of that before may rely on what is counted here. A member whose record was altered in the store
+// ends the count: without it an entry would have room that it has not.
 func (a *Admission) countMembers(ctx context.Context, s *authority.State, entry *manifest.Entry) (int, error) {
 	recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix+string(entry.Kind)+"/")
 	if err != nil {

@@ -194,11 +194,14 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 	if err != nil {
 		return nil, err
 	}
-	recs, err := record.List[Token](ctx, s.Records, TokenPrefix)
+	recs, altered, err := authority.ListGenuine[Token](ctx, t.c.cfg.Head, s, TokenPrefix)
 	if err != nil {
 		return nil, t.c.cfg.Head.StoreError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
+	for _, key := range altered[:min(len(altered), record.MaxAltered)] {
+		resp.Altered = append(resp.Altered, key[len(TokenPrefix):])
+	}
 	for _, r := range recs {
 		resp.Tokens = append(resp.Tokens, t.c.tokenMessage(s, r.Value, nil))
 	}
@@ -214,6 +217,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	if err != nil {
 		return nil, err
 	}
+	// None is left out: whoever asks wants to know everybody that it let in.
 	uses, err := record.List[TokenUse](ctx, s.Records, TokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
 		return nil, t.c.cfg.Head.StoreError("read the uses of a token", err)
@@ -306,7 +310,7 @@ const TokenRetention = 7 * 24 * time.Hour
 
 // Prune removes the tokens that ended long before now. It is the leader's.
 func (a *Admission) Prune(ctx context.Context, s *authority.State, now time.Time) error {
-	tokens, err := record.List[Token](ctx, s.Records, TokenPrefix)
+	tokens, _, err := authority.ListGenuine[Token](ctx, a.cfg.Head, s, TokenPrefix)
 	if err != nil {
 		return err
 	}

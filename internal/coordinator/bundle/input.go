@@ -151,58 +151,15 @@ func (in Input) Seen(restored uint64) health.Seen {
 // time than it says, and bans may be missing: see [Input.Whole].
 //
 // The error of a record that fails its MAC matches [store.ErrForged], and so does that of
-// bans or members without a state: then somebody took the state away.
+// bans or members without a state: then somebody took the state away. Of none of them a bundle is
+// made without it: it would lift a ban, or trust a key for longer.
 func Read(ctx context.Context, r record.Records, cluster string) (Input, error) {
-	l, err := r.Store.List(ctx, Prefix)
-	if err != nil {
-		return Input{}, err
+	in, bad, err := Look(ctx, r, cluster)
+	if err == nil && len(bad) > 0 {
+		err = bad[0].Err
 	}
-	in := Input{revision: l.Revision, since: make(map[string]uint64), unbans: make(map[string]uint64),
-		lifted: make(map[string]uint64)}
-	for _, e := range l.Entries {
-		switch {
-		case e.Key == StateKey:
-			if in.State, err = record.Open[State](r, e); err != nil {
-				return in, err
-			}
-			plain, err := r.Open(e.Key, e.Value)
-			if err != nil {
-				return in, err
-			}
-			in.digest = sha256.Sum256(plain)
-		case strings.HasPrefix(e.Key, record.UnbanPrefix):
-			unban, err := record.Open[record.Unban](r, e)
-			if err != nil {
-				return in, err
-			}
-			in.unbans[e.Key[len(record.UnbanPrefix):]] = unban.Value.Counter
-			in.lifted[e.Key[len(record.UnbanPrefix):]] = unban.Value.AuthorityEpoch
-		case strings.HasPrefix(e.Key, record.BanIDPrefix):
-			ban, err := record.Open[record.Ban](r, e)
-			if err != nil {
-				return in, err
-			}
-			in.since[e.Key[len(record.BanIDPrefix):]] = ban.Value.Counter
-			kind, name, _ := strings.Cut(e.Key[len(record.BanIDPrefix):], "/")
-			id, err := identity.New(cluster, identity.Kind(kind), name)
-			if err != nil {
-				return in, fmt.Errorf("the ban %s names no identity: %w", e.Key, err)
-			}
-			in.BannedIDs = append(in.BannedIDs, id)
-		case strings.HasPrefix(e.Key, record.BanKeyPrefix):
-			ban, err := record.Open[record.Ban](r, e)
-			if err != nil {
-				return in, err
-			}
-			key, err := identity.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
-			if err != nil {
-				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
-			}
-			in.BannedKeys = append(in.BannedKeys, KeyBan{key, ban.Value.CertEnd, ban.Value.Until, ban.Version})
-		}
-	}
-	if in.State.Exists() {
-		return in, nil
+	if err != nil || in.State.Exists() {
+		return in, err
 	}
 	members, err := r.Store.List(ctx, record.MemberPrefix)
 	if err != nil {
@@ -212,6 +169,70 @@ func Read(ctx context.Context, r record.Records, cluster string) (Input, error) 
 		return in, fmt.Errorf("there is no trust state, and %d bans and members: %w", n, store.ErrForged)
 	}
 	return in, nil
+}
+
+// Altered is a record that is not genuine.
+type Altered struct {
+	Key string
+	Err error // matches [store.ErrForged], or says that it does not decode
+}
+
+// Look is Read for who shows what there is and makes nothing of it: records that are not genuine are
+// left out, and apart, sorted by key.
+func Look(ctx context.Context, r record.Records, cluster string) (in Input, bad []Altered, err error) {
+	l, err := r.Store.List(ctx, Prefix)
+	if err != nil {
+		return Input{}, nil, err
+	}
+	in = Input{revision: l.Revision, since: make(map[string]uint64), unbans: make(map[string]uint64),
+		lifted: make(map[string]uint64)}
+	for _, e := range l.Entries {
+		var opening error
+		switch {
+		case e.Key == StateKey:
+			if in.State, opening = record.Open[State](r, e); opening != nil {
+				break
+			}
+			plain, err := r.Open(e.Key, e.Value)
+			if err != nil {
+				return in, bad, err
+			}
+			in.digest = sha256.Sum256(plain)
+		case strings.HasPrefix(e.Key, record.UnbanPrefix):
+			var unban record.Versioned[record.Unban]
+			if unban, opening = record.Open[record.Unban](r, e); opening != nil {
+				break
+			}
+			in.unbans[e.Key[len(record.UnbanPrefix):]] = unban.Value.Counter
+			in.lifted[e.Key[len(record.UnbanPrefix):]] = unban.Value.AuthorityEpoch
+		case strings.HasPrefix(e.Key, record.BanIDPrefix):
+			var ban record.Versioned[record.Ban]
+			if ban, opening = record.Open[record.Ban](r, e); opening != nil {
+				break
+			}
+			in.since[e.Key[len(record.BanIDPrefix):]] = ban.Value.Counter
+			kind, name, _ := strings.Cut(e.Key[len(record.BanIDPrefix):], "/")
+			id, err := identity.New(cluster, identity.Kind(kind), name)
+			if err != nil {
+				return in, bad, fmt.Errorf("the ban %s names no identity: %w", e.Key, err)
+			}
+			in.BannedIDs = append(in.BannedIDs, id)
+		case strings.HasPrefix(e.Key, record.BanKeyPrefix):
+			var ban record.Versioned[record.Ban]
+			if ban, opening = record.Open[record.Ban](r, e); opening != nil {
+				break
+			}
+			key, err := identity.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
+			if err != nil {
+				return in, bad, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
+			}
+			in.BannedKeys = append(in.BannedKeys, KeyBan{key, ban.Value.CertEnd, ban.Value.Until, ban.Version})
+		}
+		if opening != nil {
+			bad = append(bad, Altered{e.Key, opening})
+		}
+	}
+	return in, bad, nil
 }
 
 // Whole returns an error that matches [store.ErrForged] unless the bans of in are those

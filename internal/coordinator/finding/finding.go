@@ -63,6 +63,19 @@ func Fold(code errcode.Code, field string, all []Case) []*fealtyv1.Finding {
 		field, all[0].Value+", of the first of them")}
 }
 
+// Altered makes one finding of the records that were altered in the store, by their keys; none of none. effect says
+// what that comes to, as a part of a sentence: each kind of record has its own.
+func Altered(effect string, keys []string) []*fealtyv1.Finding {
+	if len(keys) == 0 {
+		return nil
+	}
+	named := strings.Join(keys[:min(len(keys), FoldAbove)], ", ")
+	if more := len(keys) - FoldAbove; more > 0 {
+		named += fmt.Sprintf(", and %d more", more)
+	}
+	return []*fealtyv1.Finding{NewCritical(errcode.StoreForged, "what", named, "effect", effect)}
+}
+
 // Rank orders findings by severity, the most urgent first; below 0 if the severity is none
 // that there is.
 func Rank(f *fealtyv1.Finding) int {

@@ -10,7 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -50,15 +49,11 @@ func (m *Membership) forge(forged []store.Entry) {
 
 // ForgedFindings names the records of members that were altered in the store.
 func (m *Membership) ForgedFindings() []*fealtyv1.Finding {
-	all := m.members.Forged()
-	if len(all) == 0 {
-		return nil
+	var keys []string
+	for _, path := range m.members.Forged() {
+		keys = append(keys, record.MemberPrefix+path)
 	}
-	named := record.MemberPrefix + strings.Join(all[:min(len(all), finding.FoldAbove)], ", "+record.MemberPrefix)
-	if more := len(all) - finding.FoldAbove; more > 0 {
-		named += fmt.Sprintf(", and %d more", more)
-	}
-	return []*fealtyv1.Finding{finding.NewCritical(errcode.StoreForged, "what", named)}
+	return finding.Altered("who it is of neither renews nor joins until it is as it was", keys)
 }
 
 // FollowMembers keeps the index up with the store until ctx ends.

@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -134,9 +135,6 @@ func matching(req *fealtyv1.ListMembersRequest) (keep func(record.Member) bool, 
 	}, nil
 }
 
-// maxForgedLogged is how many altered records the log names each time that somebody looks.
-const maxForgedLogged = 8
-
 // syncMembers has the member index hold what the store held at revision at, which a page
 // before this one was made of, or with at 0 what it holds now. It returns the revision
 // from which on it does. Records that the index has already are not decoded again. One that was
@@ -167,7 +165,7 @@ func (m *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 			forged[path], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
 	}
-	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), maxForgedLogged)]...); err != nil {
+	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), authority.MaxForgedLogged)]...); err != nil {
 		return 0, m.cfg.Head.StoreError("list members", err)
 	}
 	m.members.CatchUp(listed, news, forged, l.Revision)
@@ -195,7 +193,8 @@ func (m *Membership) Recorded(ctx context.Context, s *authority.State) ([]*fealt
 	return out, at, nil
 }
 
-// bans returns what says how a member is banned.
+// bans returns what says how a member is banned. One whose ban was altered in the store is banned, and that is
+// why: who can write to the store lifts no ban.
 func (m *Membership) bans(ctx context.Context, s *authority.State) (func(record.Member) record.Versioned[record.Ban],
 	error) {
 	l, err := m.cfg.Store.List(ctx, record.BanIDPrefix)
@@ -203,14 +202,41 @@ func (m *Membership) bans(ctx context.Context, s *authority.State) (func(record.
 		return nil, m.cfg.Head.StoreError("list bans", err)
 	}
 	byPath := make(map[string]record.Versioned[record.Ban], len(l.Entries))
+	var bad []authority.Suspect
 	for _, e := range l.Entries {
 		b, err := record.Open[record.Ban](s.Records, e)
 		if err != nil {
-			return nil, m.cfg.Head.StoreError("read a ban", err)
+			b, bad = alteredBan(e.Version), append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
 		byPath[e.Key[len(record.BanIDPrefix):]] = b
 	}
+	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), authority.MaxForgedLogged)]...); err != nil {
+		return nil, m.cfg.Head.StoreError("list bans", err)
+	}
 	return func(r record.Member) record.Versioned[record.Ban] { return byPath[r.Path()] }, nil
+}
+
+// shownBan is the ban of a member for who looks at it, as bans has it.
+func (m *Membership) shownBan(ctx context.Context, s *authority.State,
+	r record.Member) (record.Versioned[record.Ban], error) {
+	e, err := s.Records.Store.Get(ctx, record.BanIDKey(r.Kind, r.Name))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return record.Versioned[record.Ban]{}, nil
+	case err != nil:
+		return record.Versioned[record.Ban]{}, err
+	}
+	b, err := record.Open[record.Ban](s.Records, e)
+	if err == nil {
+		return b, nil
+	}
+	return alteredBan(e.Version), m.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: e.Key, Err: err})
+}
+
+// alteredBan stands for the ban of a member that was altered in the store.
+func alteredBan(at store.Revision) record.Versioned[record.Ban] {
+	return record.Versioned[record.Ban]{Value: record.Ban{Reason: "its ban was altered in the store (" +
+		string(errcode.StoreForged) + "), and counts until it is as it was"}, Version: at}
 }
 
 // Known returns the members below prefix as they were last known.

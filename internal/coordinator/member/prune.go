@@ -13,7 +13,7 @@ import (
 // add up. It is the leader's.
 func (m *Membership) Prune(ctx context.Context, s *authority.State, now time.Time) error {
 	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
-		recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix+string(kind)+"/")
+		recs, _, err := authority.ListGenuine[record.Member](ctx, m.cfg.Head, s, record.MemberPrefix+string(kind)+"/")
 		if err != nil {
 			return err
 		}

@@ -22,9 +22,6 @@ type memberServer struct {
 	c *Membership
 }
 
-// maxAltered is how many members whose records were altered a list names.
-const maxAltered = 100
-
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse,
 	error) {
 	s, err := m.c.cfg.Head.Ready()
@@ -53,7 +50,7 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	out := &fealtyv1.ListMembersResponse{Members: msgs, NextPageToken: next, KnownAt: since}
 	if from.First() {
 		for _, path := range m.c.members.Forged() {
-			if strings.HasPrefix(path, prefix) && len(out.Altered) < maxAltered {
+			if strings.HasPrefix(path, prefix) && len(out.Altered) < record.MaxAltered {
 				out.Altered = append(out.Altered, path)
 			}
 		}
@@ -99,7 +96,7 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 	if err != nil {
 		return nil, err
 	}
-	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
+	ban, err := m.c.shownBan(ctx, s, rec.Value)
 	if err != nil {
 		return nil, m.c.cfg.Head.StoreError("read the ban of a member", err)
 	}

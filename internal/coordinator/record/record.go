@@ -118,8 +118,11 @@ func Open[T any](r Records, e store.Entry) (Versioned[T], error) {
 	return v, nil
 }
 
-// List reads every record below prefix, sorted by key. One that fails its MAC is an error,
-// which matches [store.ErrForged].
+// MaxAltered is how many records that were altered in the store an answer with a list names.
+const MaxAltered = 100
+
+// List reads every record below prefix, sorted by key, for what is not to be had without one of them. One
+// that fails its MAC is an error, which matches [store.ErrForged].
 func List[T any](ctx context.Context, r Records, prefix string) ([]Versioned[T], error) {
 	l, err := r.Store.List(ctx, prefix)
 	if err != nil {

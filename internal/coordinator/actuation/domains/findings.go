@@ -69,15 +69,17 @@ func (d *Domains) ownerAt(s *authority.State, path string) owner {
 	return owner{since: last.UTC().Format(time.RFC3339)}
 }
 
-// Findings says which owners of domains are gone or not heard, and which domains wait for their
-// owners to let go. Others report records that cannot be read.
+// Findings says which owners of domains are gone or not heard, which domains wait for their
+// owners to let go, and which records of domains were altered in the store. Status itself says that
+// the store does not answer.
 func (d *Domains) Findings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
-	all, err := record.List[Record](ctx, s.Records, Prefix)
+	all, altered, err := authority.ListGenuine[Record](ctx, d.cfg.Head, s, Prefix)
 	if err != nil {
 		return nil
 	}
 	seen := d.look(s, all)
-	return slices.Concat(finding.Fold(errcode.DomainOwnerGone, "problem", seen.gone),
+	return slices.Concat(finding.Altered("its owner is told nothing and the domain passes on to nobody until it is as "+
+		"it was", altered), finding.Fold(errcode.DomainOwnerGone, "problem", seen.gone),
 		finding.Fold(errcode.DomainOwnerSilent, "since", seen.silent),
 		finding.Fold(errcode.DomainMoving, "until", seen.moving))
 }

@@ -61,12 +61,17 @@ func (r domainServer) ListDomains(ctx context.Context,
 		return nil, errcode.New(errcode.RequestField, "field", "page_size",
 			"problem", fmt.Sprintf("%d is not from 1 to %d", size, maxPage))
 	}
-	all, err := record.List[Record](ctx, s.Records, Prefix)
+	all, altered, err := authority.ListGenuine[Record](ctx, r.d.cfg.Head, s, Prefix)
 	if err != nil {
 		return nil, r.d.cfg.Head.StoreError("list the domains", err)
 	}
 	r.d.cfg.Asking.Membership.Hear(ctx, s)
 	out := &fealtyv1.ListDomainsResponse{}
+	for _, key := range altered {
+		if req.GetAfter() == "" && len(out.GetAltered()) < record.MaxAltered {
+			out.Altered = append(out.Altered, key[len(Prefix):])
+		}
+	}
 	for _, v := range all {
 		switch of := req.GetMember(); {
 		case v.Value.Name <= req.GetAfter(), of != "" && of != v.Value.Owner && of != v.Value.Next:

@@ -201,7 +201,7 @@ func (r Record) with(told Process) (after Record, isNew, changed bool) {
 
 // drop has a change remove what of other members is remembered no longer.
 func (i *Incidents) drop(ctx context.Context, s *authority.State, ch *record.Change, now time.Time) error {
-	all, err := record.List[Record](ctx, s.Records, Prefix)
+	all, _, err := authority.ListGenuine[Record](ctx, i.cfg.Head, s, Prefix)
 	if err != nil {
 		return i.cfg.Head.StoreError("list the incidents", err)
 	}
@@ -223,10 +223,10 @@ func (r Record) last() Process {
 	return r.Processes[len(r.Processes)-1]
 }
 
-// Findings says of which members a process was fenced, and told so within [Shown]. Others report
-// records that cannot be read.
+// Findings says of which members a process was fenced, and told so within [Shown], and which
+// records were altered in the store. Status itself says that the store does not answer.
 func (i *Incidents) Findings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
-	all, err := record.List[Record](ctx, s.Records, Prefix)
+	all, altered, err := authority.ListGenuine[Record](ctx, i.cfg.Head, s, Prefix)
 	if err != nil {
 		return nil
 	}
@@ -241,5 +241,6 @@ func (i *Incidents) Findings(ctx context.Context, s *authority.State) []*fealtyv
 			cmp.Or(last.From, "an unknown address"), last.At.UTC().Format(time.RFC3339),
 			last.Heard.UTC().Format(time.RFC3339))})
 	}
-	return finding.Fold(errcode.ShardFenced, "process", cases)
+	return append(finding.Altered("what processes of its member were fenced is not known, and none is recorded until it "+
+		"is as it was", altered), finding.Fold(errcode.ShardFenced, "process", cases)...)
 }

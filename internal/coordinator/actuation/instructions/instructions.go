@@ -78,17 +78,34 @@ func (i *Instructions) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterInstructionServiceServer(to, server{i: i})
 }
 
-// waiting reads those that wait, of a member or below a prefix, as they were given.
-func (i *Instructions) waiting(ctx context.Context, s *authority.State, below string) (
+// waitingFor reads those that wait for one member, as they were given. They are carried out in that
+// order, so that none of them is told if one was altered in the store.
+func (i *Instructions) waitingFor(ctx context.Context, s *authority.State, member string) (
 	[]record.Versioned[instruction.Order], error) {
-	all, err := record.List[instruction.Order](ctx, s.Records, waitingPrefix+below)
+	all, err := record.List[instruction.Order](ctx, s.Records, waitingPrefix+member+"/")
 	if err != nil {
 		return nil, i.cfg.Head.StoreError("list the instructions", err)
 	}
+	asGiven(all)
+	return all, nil
+}
+
+// waiting reads those that wait for any member, as they were given, and the keys of those that
+// were altered in the store.
+func (i *Instructions) waiting(ctx context.Context, s *authority.State) (all []record.Versioned[instruction.Order],
+	altered []string, err error) {
+	all, altered, err = authority.ListGenuine[instruction.Order](ctx, i.cfg.Head, s, waitingPrefix)
+	if err != nil {
+		return nil, nil, i.cfg.Head.StoreError("list the instructions", err)
+	}
+	asGiven(all)
+	return all, altered, nil
+}
+
+func asGiven(all []record.Versioned[instruction.Order]) {
 	record.Sort(all, func(a, b *record.Versioned[instruction.Order]) int {
 		return instruction.Compare(a.Value, b.Value)
 	})
-	return all, nil
 }
 
 // TakeOver signs, under the term in which this coordinator leads, what no leader signed yet or
@@ -98,7 +115,7 @@ func (i *Instructions) TakeOver(ctx context.Context, s *authority.State) error {
 	if !ok {
 		return nil
 	}
-	all, err := i.waiting(ctx, s, "")
+	all, _, err := i.waiting(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -166,7 +183,7 @@ func (i *Instructions) end(ctx context.Context, s *authority.State, v record.Ver
 
 // Drop forgets what ended long ago, and of more than may be remembered what ended first.
 func (i *Instructions) Drop(ctx context.Context, s *authority.State) error {
-	all, err := record.List[instruction.Ended](ctx, s.Records, endedPrefix)
+	all, _, err := authority.ListGenuine[instruction.Ended](ctx, i.cfg.Head, s, endedPrefix)
 	if err != nil {
 		return i.cfg.Head.StoreError("list the instructions that ended", err)
 	}

@@ -135,7 +135,7 @@ func (i *Instructions) give(ctx context.Context, s *authority.State, o instructi
 	case !member.Exists():
 		return none, false, errcode.New(errcode.NotFound, "what", "member", "name", o.Member)
 	}
-	of, err := i.waiting(ctx, s, o.Member+"/")
+	of, err := i.waitingFor(ctx, s, o.Member)
 	if err != nil {
 		return none, false, err
 	}
@@ -173,11 +173,11 @@ func (r server) ListInstructions(ctx context.Context,
 			return nil, err
 		}
 	}
-	waits, err := r.i.waiting(ctx, s, "")
+	waits, altered, err := r.i.waiting(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	over, err := record.List[instruction.Ended](ctx, s.Records, endedPrefix)
+	over, alteredToo, err := authority.ListGenuine[instruction.Ended](ctx, r.i.cfg.Head, s, endedPrefix)
 	if err != nil {
 		return nil, r.i.cfg.Head.StoreError("list the instructions that ended", err)
 	}
@@ -193,6 +193,12 @@ func (r server) ListInstructions(ctx context.Context,
 	}
 	record.Sort(all, func(a, b *instruction.Ended) int { return instruction.Compare(b.Order, a.Order) })
 	out := &fealtyv1.ListInstructionsResponse{More: len(all) > limit}
+	for _, key := range append(altered, alteredToo...) {
+		path := strings.TrimPrefix(strings.TrimPrefix(key, waitingPrefix), endedPrefix)
+		if of := req.GetMember(); (of == "" || strings.HasPrefix(path, of+"/")) && len(out.GetAltered()) < record.MaxAltered {
+			out.Altered = append(out.Altered, path)
+		}
+	}
 	for _, e := range all[:min(limit, len(all))] {
 		out.Instructions = append(out.Instructions, message(e))
 	}
@@ -220,7 +226,7 @@ func (r server) PollInstructions(ctx context.Context,
 	if out.Term, err = r.i.cfg.Bundle.SignTerm(s, r.i.cfg.Election.Message().GetTerm()); err != nil {
 		return nil, err
 	}
-	all, err := r.i.waiting(ctx, s, path+"/")
+	all, err := r.i.waitingFor(ctx, s, path)
 	if err != nil {
 		return nil, err
 	}

@@ -8,21 +8,26 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/platform/metrics"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/watch"
@@ -129,6 +134,63 @@ func (b *Current) Read(ctx context.Context, s *authority.State) (bundle.Input, e
 		return in, err
 	}
 	return in, in.Whole()
+}
+
+// Shown is what people are shown of the trust state and its bans.
+type Shown struct {
+	Bans int // those that there are, also those that cannot be read
+	// Findings name what of them was altered in the store or is missing there.
+	Findings []*fealtyv1.Finding
+}
+
+// noneNew is what it comes to that no trust bundle can be made.
+const noneNew = "and until it is as it was nobody else can be banned, no ban can be lifted, and no coordinator that " +
+	"starts is ready"
+
+// Look reads them for who looks. What was altered hides nothing else. The error is that of
+// [authority.Head.StoreError].
+func (b *Current) Look(ctx context.Context, s *authority.State) (out Shown, err error) {
+	in, bad, err := bundle.Look(ctx, s.Records, s.Manifest.Cluster)
+	if err != nil {
+		return out, b.cfg.Head.StoreError("read the trust state", err)
+	}
+	var suspects []authority.Suspect
+	var state, bans, others []string
+	out.Bans = len(in.BannedIDs) + len(in.BannedKeys)
+	for _, one := range bad {
+		suspects = append(suspects, authority.Suspect{What: one.Key, Err: one.Err})
+		switch {
+		case one.Key == bundle.StateKey:
+			state = append(state, one.Key)
+		case strings.HasPrefix(one.Key, record.BanIDPrefix):
+			bans, out.Bans = append(bans, one.Key), out.Bans+1
+		case strings.HasPrefix(one.Key, record.BanKeyPrefix):
+			others, out.Bans = append(others, one.Key), out.Bans+1
+		default:
+			others = append(others, one.Key)
+		}
+	}
+	suspects = suspects[:min(len(suspects), authority.MaxForgedLogged)]
+	if err := b.cfg.Head.ForgedUnder(ctx, s, suspects...); err != nil {
+		return out, b.cfg.Head.StoreError("read the trust state", err)
+	}
+	out.Findings = slices.Concat(
+		finding.Altered("every ban in force stays, "+noneNew, state),
+		finding.Altered("who it is of stays banned, "+noneNew, bans),
+		finding.Altered("who is banned stays banned, "+noneNew, others))
+	if len(bad) > 0 {
+		return out, nil
+	}
+	if !in.State.Exists() {
+		out.Findings = append(out.Findings, finding.NewCritical(errcode.StoreForged, "problem", "it is gone", "what",
+			bundle.StateKey, "effect", "every ban in force stays, "+noneNew))
+	} else if in.Whole() != nil {
+		out.Findings = append(out.Findings, finding.NewCritical(errcode.StoreForged, "problem", fmt.Sprintf("%s says that "+
+			"there should be %s, and others or fewer are there", bundle.StateKey,
+			humanize.Plural(in.State.Value.Bans.Count, "ban", "bans")), "what",
+			"the records below "+bundle.Prefix+"ban/", "effect", "who is banned stays banned, "+noneNew))
+	}
+	return out, nil
 }
 
 // keptTrust is the trust bundle that goes on in force while the store cannot say which

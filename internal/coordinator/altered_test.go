@@ -1,0 +1,235 @@
+package coordinator_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/domains"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/incidents"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/instructions"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/instruction"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// fullDesk is one that has two records of each list: members data/a, which is banned, data/b and data/c, and
+// shards that own a domain each, wait for an instruction and had a process fenced.
+func fullDesk(t *testing.T) (d *coordinatortest.Desk, machines map[string]*coordinatortest.Machine, tokens []string) {
+	d = coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries+"  - {name: shards, kind: shard, match: [\"token:shards\"]}\n")
+	machines = make(map[string]*coordinatortest.Machine)
+	for _, name := range []string{"a", "b", "c"} {
+		machines[name] = d.Joined(name)
+	}
+	for _, name := range []string{"eu-1", "eu-2"} {
+		m := d.Machine()
+		token := d.Token(&fealtyv1.CreateTokenRequest{Entry: "shards", Name: name})
+		tokens = append(tokens, token.ID)
+		coordinatortest.WantOnlyNil(t, m.Join(identity.Shard, proof.NewTokenProver(token)))
+		machines[name] = m
+		as := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
+		_, err := incidentsOf(d).ReportFenced(as, &fealtyv1.ReportFencedRequest{Name: name,
+			Incarnation: fence.NewIncarnation().String(), Epoch: 1<<32 | 2, Problem: "stale"})
+		coordinatortest.WantOnlyNil(t, err)
+		_, err = domainsOf(d).AssignDomain(context.Background(), &fealtyv1.AssignDomainRequest{Name: "of-" + name,
+			To: "shard/" + name})
+		coordinatortest.WantOnlyNil(t, err)
+		_, err = instructionsOf(d).Instruct(context.Background(), &fealtyv1.InstructRequest{Id: "i-" + name,
+			Member: "shard/" + name, Kind: instruction.Pause, Reason: "a test"})
+		coordinatortest.WantOnlyNil(t, err)
+	}
+	coordinatortest.BanAt(d, t, identity.Data, "a")
+	return d, machines, tokens
+}
+
+func incidentsOf(d *coordinatortest.Desk) fealtyv1.IncidentServiceServer {
+	return coordinatortest.Served[fealtyv1.IncidentServiceServer](d.C.Parts().Fencing.Incidents.RegisterServices)
+}
+
+func domainsOf(d *coordinatortest.Desk) fealtyv1.DomainServiceServer {
+	return coordinatortest.Served[fealtyv1.DomainServiceServer](d.C.Parts().Fencing.Domains.RegisterServices)
+}
+
+func instructionsOf(d *coordinatortest.Desk) fealtyv1.InstructionServiceServer {
+	return coordinatortest.Served[fealtyv1.InstructionServiceServer](d.C.Parts().Fencing.Instructions.RegisterServices)
+}
+
+func tokensOf(d *coordinatortest.Desk) fealtyv1.TokenServiceServer {
+	return coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Parts().Admission.RegisterServices)
+}
+
+// lists asks for status and every list there is, and returns their lines, and what the lists say is left out.
+func lists(t *testing.T, d *coordinatortest.Desk) (st *fealtyv1.GetStatusResponse, lines, out []string) {
+	t.Helper()
+	st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	if err != nil {
+		t.Fatalf("status: %v", err)
+	}
+	for _, m := range st.GetMembers() {
+		lines = append(lines, "status "+m.GetKind()+"/"+m.GetName()+" "+m.GetState())
+	}
+	for _, f := range st.GetFindings() {
+		if f.GetCode() == string(errcode.ShardFenced) {
+			lines = append(lines, "fenced "+strings.Fields(f.GetSummary()[strings.Index(f.GetSummary(), "shard/"):])[0])
+		}
+	}
+	members, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
+	if err != nil {
+		t.Fatalf("member list: %v", err)
+	}
+	for _, m := range members.GetMembers() {
+		lines = append(lines, "member "+m.GetKind()+"/"+m.GetName()+" "+m.GetState())
+	}
+	all, err := domainsOf(d).ListDomains(t.Context(), &fealtyv1.ListDomainsRequest{})
+	if err != nil {
+		t.Fatalf("domain list: %v", err)
+	}
+	for _, x := range all.GetDomains() {
+		lines = append(lines, "domain "+x.GetName())
+	}
+	told, err := instructionsOf(d).ListInstructions(t.Context(), &fealtyv1.ListInstructionsRequest{})
+	if err != nil {
+		t.Fatalf("instruction list: %v", err)
+	}
+	for _, x := range told.GetInstructions() {
+		lines = append(lines, "instruction "+x.GetMember()+"/"+x.GetId())
+	}
+	tokens, err := tokensOf(d).ListTokens(t.Context(), &fealtyv1.ListTokensRequest{})
+	if err != nil {
+		t.Fatalf("token list: %v", err)
+	}
+	for _, x := range tokens.GetTokens() {
+		lines = append(lines, "token "+x.GetId())
+	}
+	slices.Sort(lines)
+	return st, lines, slices.Concat(members.GetAltered(), all.GetAltered(), told.GetAltered(), tokens.GetAltered())
+}
+
+// One record of any family is altered in the store, in any way: whatever it was in the middle of is shown, but for
+// that one line; status or the list names it; and all is as before once it is as it was. Who was banned stays so.
+func TestAlteredRecordHidesNoOther(t *testing.T) {
+	t.Parallel()
+	d, machines, tokens := fullDesk(t)
+	keyBan := record.BanKeyKey(coordinatortest.KeyOf(t, machines["a"].Key))
+	others := d.Store.Snapshot()[record.MemberKey(identity.Data, "b")].Value
+	ways := map[string]func([]byte) []byte{
+		"one bit":                   func(v []byte) []byte { v[len(v)-1] ^= 1; return v },
+		"cut short":                 func(v []byte) []byte { return v[:7] },
+		"empty":                     func([]byte) []byte { return []byte{} },
+		"text":                      func([]byte) []byte { return []byte(`{"reason":"none"}`) },
+		"another's":                 func([]byte) []byte { return others },
+		"undecodable under its MAC": nil,
+	}
+	_, before, out := lists(t, d)
+	if len(out) > 0 {
+		t.Fatalf("left out before anything is altered: %q", out)
+	}
+	for _, tt := range []struct {
+		key    string
+		gone   []string // lines
+		out    string   // what a list names; blank: no list has it
+		effect string   // what status says of it; blank: status does not read it
+	}{
+		{record.MemberKey(identity.Data, "c"), []string{"status data/c active", "member data/c active"}, "data/c",
+			"neither renews nor joins"},
+		{record.BanIDKey(identity.Data, "a"), nil, "", "stays banned"},
+		{keyBan, nil, "", "stays banned"},
+		{bundle.StateKey, nil, "", "every ban in force stays"},
+		{domains.KeyOf("of-eu-1"), []string{"domain of-eu-1"}, "of-eu-1", "its owner is told nothing"},
+		{incidents.KeyOf(identity.Shard, "eu-1"), []string{"fenced shard/eu-1"}, "", "is not known"},
+		{instructions.KeyOf("shard/eu-1", "i-eu-1"), []string{"instruction shard/eu-1/i-eu-1"}, "shard/eu-1/i-eu-1", ""},
+		{admission.TokenKey(tokens[0]), []string{"token " + tokens[0]}, tokens[0], ""},
+	} {
+		for way, alter := range ways {
+			t.Run(tt.key+"/"+way, func(t *testing.T) {
+				whole := d.Store.Snapshot()
+				defer d.Store.Revert(whole)
+				if alter == nil { // as no release before writes it
+					w, err := d.State().Records.Seal(tt.key, 7)
+					coordinatortest.WantOnlyNil(t, err)
+					d.Store.Write(tt.key, w.Value)
+				} else if !d.Store.Alter(tt.key, alter) {
+					t.Fatal("there is no such record")
+				}
+				st, lines, out := lists(t, d)
+				want := slices.DeleteFunc(slices.Clone(before), func(l string) bool { return slices.Contains(tt.gone, l) })
+				if !slices.Equal(lines, want) {
+					t.Errorf("shown are\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+				}
+				if got := strings.Join(out, " "); got != tt.out {
+					t.Errorf("the lists leave out %q, want %q", got, tt.out)
+				}
+				wantAltered(t, st, tt.key, tt.effect)
+				if st.GetBans() != 2 {
+					t.Errorf("status counts %d bans, want 2", st.GetBans())
+				}
+				one, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+				if err != nil || !one.GetMember().GetBanned() || one.GetMember().GetState() != record.Banned {
+					t.Errorf("the banned one is shown as %v, %v", one.GetMember(), err)
+				}
+				if err := machines["a"].Renew(); err == nil {
+					t.Error("the banned one renews")
+				}
+				if err := machines["a"].Rejoin(); err == nil {
+					t.Error("the banned one comes back")
+				}
+			})
+		}
+		st, lines, out := lists(t, d)
+		if !slices.Equal(lines, before) || len(out) > 0 {
+			t.Fatalf("%s as it was: shown are\n%s\nwant\n%s\nleft out %q", tt.key, strings.Join(lines, "\n"),
+				strings.Join(before, "\n"), out)
+		}
+		wantAltered(t, st, tt.key, "")
+	}
+	coordinatortest.WantOnlyNil(t, machines["b"].Renew())
+}
+
+// wantAltered wants one critical finding that names a record that was altered, says what that comes to, and what
+// to do; none of a blank effect.
+func wantAltered(t *testing.T, st *fealtyv1.GetStatusResponse, key, effect string) {
+	t.Helper()
+	var found []*fealtyv1.Finding
+	for _, f := range st.GetFindings() {
+		if f.GetCode() == string(errcode.StoreForged) {
+			found = append(found, f)
+		}
+	}
+	switch {
+	case effect == "" && len(found) > 0:
+		t.Errorf("status finds %v", found)
+	case effect == "":
+	case len(found) != 1 || found[0].GetSeverity() != finding.Critical || !strings.Contains(found[0].GetSummary(), key) ||
+		!strings.Contains(found[0].GetSummary(), effect) || found[0].GetRemedy() != errcode.New(errcode.StoreForged).Do:
+		t.Errorf("status finds %v of %s, want one that it %s", found, key, effect)
+	}
+}
+
+// Bans that were deleted in the store are found missing: who was banned stays so, and status says that no
+// ban can be made until they are back.
+func TestDeletedBanIsFound(t *testing.T) {
+	t.Parallel()
+	d, machines, _ := fullDesk(t)
+	for _, key := range []string{record.BanIDKey(identity.Data, "a"), bundle.StateKey} {
+		whole := d.Store.Snapshot()
+		d.Store.Alter(key, func([]byte) []byte { return nil })
+		st, _, _ := lists(t, d)
+		wantAltered(t, st, map[bool]string{true: bundle.StateKey, false: bundle.Prefix + "ban/"}[key == bundle.StateKey],
+			"nobody else can be banned")
+		if machines["a"].Rejoin() == nil {
+			t.Errorf("%s is gone, and the banned one comes back", key)
+		}
+		d.Store.Revert(whole)
+		st, _, _ = lists(t, d)
+		wantAltered(t, st, key, "")
+	}
+}
