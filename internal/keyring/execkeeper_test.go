@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -373,5 +376,77 @@ func TestExecKeeperKeepsTheSeed(t *testing.T) {
 	}
 	if got, _, err := keyring.OpenMesh(t.Context(), k, place, data); err != nil || !got.Equal(key) {
 		t.Error(err)
+	}
+}
+
+// What the program of a keeper logs in with is replaced again and again while the keeper is asked all the time, and
+// what it was before is refused. No call fails where the file is replaced first; where it is replaced last, calls fail
+// until it is, and are answered from then on.
+func TestExecKeeperCredentialRotates(t *testing.T) {
+	t.Parallel()
+	k, dir := program(t, time.Minute, `
+read -r token <"$DIR/token" && grep -qx "$token" "$DIR/server" || { echo "the login is refused" >&2; exit 1; }
+`+flips)
+	put := func(name, text string) {
+		t.Helper()
+		next := filepath.Join(dir, name+".new")
+		if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, filepath.Join(dir, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("token", "t0\n")
+	put("server", "t0\n")
+	plaintext := []byte("the secret itself")
+	sealed := seal(t, k, seedPlace, plaintext)
+	open := func() error {
+		got, err := k.Open(t.Context(), seedPlace, sealed)
+		if err == nil && !bytes.Equal(got, plaintext) {
+			err = errors.New("another secret was opened")
+		}
+		return err
+	}
+	// Who refuses a login waits for the calls that may have begun with it; nothing else does.
+	var refusing sync.RWMutex
+	var calls atomic.Int64
+	var over atomic.Bool
+	var callers sync.WaitGroup
+	for range 3 {
+		callers.Go(func() {
+			for !over.Load() && !t.Failed() {
+				refusing.RLock()
+				err := open()
+				refusing.RUnlock()
+				if err != nil {
+					t.Errorf("while its login is replaced: %v", err)
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	token := "t0"
+	for n := range 5 {
+		next := fmt.Sprintf("t%d", n+1)
+		put("server", token+"\n"+next+"\n")
+		began := calls.Load()
+		put("token", next+"\n") // under the calls
+		refusing.Lock()
+		put("server", next+"\n")
+		refusing.Unlock()
+		for calls.Load() < began+6 && !t.Failed() {
+			if err := open(); err != nil {
+				t.Errorf("with the one of before refused: %v", err)
+			}
+		}
+		token = next
+	}
+	over.Store(true)
+	callers.Wait()
+	put("server", "last\n")
+	if err := open(); err == nil || !strings.Contains(err.Error(), "the login is refused") {
+		t.Errorf("with a login that is refused: %v", err)
+	}
+	put("token", "last\n")
+	if err := open(); err != nil {
+		t.Errorf("with the next one: %v", err)
 	}
 }

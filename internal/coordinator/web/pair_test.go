@@ -6,15 +6,19 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,4 +154,104 @@ func TestOpenPair(t *testing.T) {
 	if errcode.CodeOf(err) != string(errcode.CredentialUnusable) {
 		t.Errorf("no files: %v", err)
 	}
+}
+
+// The certificate is replaced again and again while clients come all the time. None of them is turned away, each
+// handshake is of one whole pair, and once a replacement is adopted the one before is served to nobody.
+func TestPairRotatesUnderLoad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	hour := func() pair { return newPair(t, time.Now().Add(-time.Hour), time.Now().Add(time.Hour)) }
+	believing := func(pairs ...pair) *x509.CertPool {
+		pool := x509.NewCertPool()
+		for _, one := range pairs {
+			pool.AppendCertsFromPEM(one.cert)
+		}
+		return pool
+	}
+	served := hour()
+	served.write(t, dir)
+	p, err := web.OpenPair(web.PairConfig{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		Now: time.Now, Log: slog.New(slog.DiscardHandler), OnFailure: func(r credential.Reason) { t.Errorf("refused: %s", r) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: p.Certificate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer l.Close()
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer conn.Close()
+				_, _ = io.Copy(conn, conn)
+			})
+		}
+	})
+	dial := func(pool *x509.CertPool) error {
+		conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: pool})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(conn, make([]byte, 1))
+		return err
+	}
+	// What clients believe changes between their calls, as it does in a client; what is served changes under them.
+	var calling sync.RWMutex
+	believed := believing(served)
+	believe := func(pairs ...pair) {
+		calling.Lock()
+		defer calling.Unlock()
+		believed = believing(pairs...)
+	}
+	call := func() error {
+		calling.RLock()
+		defer calling.RUnlock()
+		return dial(believed)
+	}
+	var over atomic.Bool
+	var calls atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for !over.Load() {
+				if err := call(); err != nil {
+					t.Errorf("a client is turned away: %v", err)
+					return
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	for range 8 {
+		next := hour()
+		believe(served, next) // first those who believe it
+		next.write(t, dir)
+		if err := p.Look(t.Context()); err != nil {
+			t.Error(err)
+		}
+		believe(next)
+		if dial(believing(served)) == nil {
+			t.Error("the certificate of before is served still")
+		}
+		for began := calls.Load(); calls.Load() < began+4 && !t.Failed(); { // who come meanwhile
+			if err := dial(believing(next)); err != nil {
+				t.Error(err)
+			}
+		}
+		served = next
+	}
+	over.Store(true)
+	clients.Wait()
 }
