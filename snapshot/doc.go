@@ -6,7 +6,8 @@
 // and signatures. It can come from a coordinator, a mirror, a peer or a USB
 // stick: who carries it is not trusted. [Verify] answers from the received
 // bytes, from what the node believes ([Trust]), from what it accepted before
-// ([Marks]) and from the time, by twelve checks in a fixed order. It is the
+// ([Marks]: the newest version of each scope, below which nothing is taken) and from the time, by
+// twelve checks in a fixed order. It is the
 // only way to the typed content: a [Verified] cannot be made elsewhere.
 //
 // # What is signed

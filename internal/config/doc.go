@@ -14,7 +14,11 @@
 // Set can follow its references without asking whether they lead anywhere.
 //
 // No field takes a raw secret: a secret is a record that says where to ask for it.
-// A value that looks like one elsewhere is refused, and never shown.
+// A value that looks like one elsewhere is refused, and never shown: FindSecret of package
+// internal/snapshot looks for them, since nodes refuse them too.
+//
+// Package document reads the text and knows lines and columns; what a field of a kind may hold stands
+// here (field.go, kinds.go).
 //
 // The package does no I/O and reads no clock.
 package config

@@ -1,3 +1,6 @@
+// This file makes the one line with which fealty status begins: what a look at the cluster came to,
+// and since when.
+
 package coordinator
 
 import (

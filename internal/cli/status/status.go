@@ -1,4 +1,5 @@
 // Package status has the commands that show how a fleet, a machine and its coordinators are doing.
+// Each begins with one line of verdict, which the coordinators make of their findings.
 package status
 
 import (

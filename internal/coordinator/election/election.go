@@ -1,6 +1,7 @@
 // Package election keeps at most one coordinator as the leader, and makes each of the leader's
-// writes conditional on its term (I4). Package internal/store/leader decides; this one reads and
-// writes the store for it.
+// writes conditional on its term (I4). Package internal/store/leader decides who leads and until when
+// its lease is good; this one reads and writes the store for it. A coordinator runs for the lead,
+// renews it and notices that it is lost in lead.go.
 package election
 
 import (

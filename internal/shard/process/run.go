@@ -1,5 +1,5 @@
 // Package process runs a shard as a process: it connects providers over the API, serves the
-// sessions of operators, keeps the journal, and gets the epoch that the shard acts under.
+// sessions of operators, opens the journal, and gets the epoch that the shard acts under.
 //
 // [Handover] gives the journal to the audit log of the cluster. The journal on the shard's disk
 // comes first: nothing waits for a coordinator. Whenever one can be reached it is given what it

@@ -28,8 +28,10 @@
 // space or because it was made read-only. The only one that the URL names is read all the
 // same; of several, another one may be the primary by now.
 //
-// A connection that was found dead is replaced at once where nothing was written.
-// A server that cannot be reached makes calls fail with the reason.
+// After a failover the URL leads to the standby that was promoted: of the servers that it names, the
+// driver takes the first that takes writes (primary.go). A connection that was found dead is replaced
+// at once where nothing was written. A server that cannot be reached makes calls fail with the reason
+// (outage.go).
 //
 // # What is trusted
 //

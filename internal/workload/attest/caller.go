@@ -1,5 +1,5 @@
-// Package attest identifies the process that calls on a local socket, and tells which workloads it
-// is.
+// Package attest identifies the process that calls on a local socket, by its user and group
+// (caller.go) and by what /proc says of it (process_linux.go), and tells which workloads it is.
 //
 // A connection is held to the process that opened it. The kernel is asked about it at every call,
 // and again before everything that a stream sends: a process that ended, or became another program,

@@ -1,5 +1,6 @@
-// Package backup makes the file that a cluster can be restored from, and completes a restore
-// (docs/how-to/back-up-and-restore.md).
+// Package backup makes the file that a cluster can be restored from, judges the age of the newest one
+// and of the last drill, that is of the last time that somebody tried a restore (upkeep.go), and
+// completes a restore (docs/how-to/back-up-and-restore.md).
 //
 // [Restoration] continues after a backup was restored into the store: it writes the transition that
 // the signers signed for the restore, and ends the restore once that is in force.

@@ -1,5 +1,7 @@
-// Package owner rebuilds the seed from the shares of its owners (docs/explanation/recovery.md), and
-// shows the history to anybody who verifies the cluster (docs/how-to/verify-a-cluster.md).
+// Package owner rebuilds the seed, from which the keys of the cluster's roots come, from the shares of
+// its owners (docs/explanation/recovery.md), and shows the history to anybody who verifies the cluster
+// (docs/how-to/verify-a-cluster.md). An owner brings a share in recover.go; collect.go gathers those
+// that were brought to several coordinators.
 //
 // The shares are those of Shamir's scheme, each sent by its owner to a recipient that lives as long
 // as the attempt (age-encryption.org/v1), over a TLS 1.3 connection that the offer is bound to (RFC
