@@ -534,17 +534,25 @@ func TestQuietReader(t *testing.T) {
 	s := openAt(t, server.URL(database), postgres.Options{RetainCommits: retain})
 	reader := openAt(t, server.URL(database), postgres.Options{RetainCommits: retain})
 	early := mustCommit(t, s, put("quiet/then", ""))
-	told := make(chan error, 1)
+	told := make(chan error, 2)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	wg.Go(func() {
+		heard := 0
 		for _, err := range reader.Changes(ctx, "quiet/", early) {
 			told <- err
-			return
+			if heard++; heard == 2 || err != nil {
+				return
+			}
 		}
 	})
+	// It reads before the first change is dropped that it would have to read.
+	mustCommit(t, s, put("quiet/begins", ""))
+	if err := <-told; err != nil {
+		t.Fatalf("Changes: %v", err)
+	}
 	// Beside it, one who says that it has read.
 	seen := make(chan store.Revision, 4*retain)
 	wg.Go(func() {
