@@ -130,14 +130,15 @@ func (e Entry) Text() string {
 }
 
 // unknown stands for a code that this release does not know: one of a newer
-// peer.
+// peer. What a peer says is no part of a template: braces in it are shown as question marks.
 func unknown(code Code) Entry {
+	shown := strings.NewReplacer("{", "?", "}", "?").Replace(clean(string(code), maxKeyBytes))
 	return Entry{
 		Code:  code,
 		Title: "a code of another release",
 		What:  "{message|the call failed}",
 		Why:   "the other side gave a code that this release does not know",
-		Do:    "look it up with the other side's release: fealty explain " + clean(string(code), maxKeyBytes),
+		Do:    "look it up with the other side's release: fealty explain " + shown,
 		Exit:  ExitFailed,
 		GRPC:  codes.Unknown,
 	}

@@ -354,6 +354,18 @@ func TestStatusFromHostilePeer(t *testing.T) {
 	if s := strings.Join(lines[:], "") + fmt.Sprint(e.Fields); strings.ContainsAny(s, "\n\x1b\u202e") || len(s) > 4096 {
 		t.Errorf("shown as it came: %q", s)
 	}
+	// The advice names the code of a peer, and is a template.
+	for _, reason := range []string{"FE-{", "FE-}", "{message}", "{a|b}{"} {
+		e, ok := FromStatus(send(&errdetails.ErrorInfo{Domain: Domain, Reason: reason}))
+		if !ok || !strings.HasSuffix(e.Do, "fealty explain "+strings.Map(func(r rune) rune {
+			if r == '{' || r == '}' {
+				return '?'
+			}
+			return r
+		}, reason)) {
+			t.Errorf("code %q: the advice is %q, %v", reason, e.Do, ok)
+		}
+	}
 	for name, err := range map[string]error{
 		"foreign domain": send(&errdetails.ErrorInfo{Domain: "example.com", Reason: "FE-J101"}),
 		"no reason":      send(&errdetails.ErrorInfo{Domain: Domain}),
