@@ -233,3 +233,29 @@ func TestDeletedBanIsFound(t *testing.T) {
 		wantAltered(t, st, key, "")
 	}
 }
+
+// A family that the store does not give, as when somebody damaged an entry below what opens it, or when it stopped
+// to answer meanwhile, is not one of which nothing is wrong: status names what is not known.
+func TestUnreadFamilyIsNotWell(t *testing.T) {
+	t.Parallel()
+	d, _, _ := fullDesk(t)
+	clauses := func() []string {
+		st, err := d.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		coordinatortest.WantOnlyNil(t, err)
+		return st.GetVerdict().GetUnknown()
+	}
+	before := clauses()
+	for prefix, want := range map[string]string{
+		incidents.Prefix: "whether processes were fenced",
+		domains.Prefix:   "whether domains have owners that are heard",
+	} {
+		d.Store.SetUnread(prefix)
+		if got := clauses(); !slices.Equal(got, append(slices.Clone(before), want)) {
+			t.Errorf("without %s not known is %q, want %q besides %q", prefix, got, want, before)
+		}
+	}
+	d.Store.SetUnread("")
+	if got := clauses(); !slices.Equal(got, before) {
+		t.Errorf("at the end not known is %q, and was %q", got, before)
+	}
+}

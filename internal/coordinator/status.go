@@ -86,11 +86,14 @@ func (c *Coordinator) introduction(ctx context.Context, s *authority.State) *fea
 func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealtyv1.GetStatusResponse,
 	all []*fealtyv1.Member, at store.Revision, err error) {
 	out = c.introduction(ctx, s)
+	var unread []string // what the store did not say
 	defer func() {
 		if err == nil {
 			slices.SortStableFunc(out.Findings,
 				func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
-			out.Verdict = c.verdicts.judge(out, c.unknown(s, out), c.now())
+			open := c.unknown(s, out)
+			open.clauses = append(open.clauses, unread...)
+			out.Verdict = c.verdicts.judge(out, open, c.now())
 		}
 	}()
 	if s.Phase != authority.Uninitialized {
@@ -163,9 +166,26 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		trust.Findings, c.parts.Secrets.Keepers.Findings(reading, s))
 	out.Findings = append(out.Findings, findings(out, all, c.joinBy(s.Manifest), c.now(),
 		c.parts.Membership.ListensSince())...)
-	out.Findings = append(out.Findings, c.parts.Membership.Claims(reading, s, all)...)
-	out.Findings = append(out.Findings, c.parts.Fencing.Incidents.Findings(reading, s)...)
-	out.Findings = append(out.Findings, c.parts.Fencing.Domains.Findings(reading, s)...)
+	for _, part := range []struct {
+		unknown  string // what is, if the store does not say
+		findings func() ([]*fealtyv1.Finding, error)
+	}{
+		{"whether members know of more than the store", func() ([]*fealtyv1.Finding, error) {
+			return c.parts.Membership.Claims(reading, s, all)
+		}},
+		{"whether processes were fenced", func() ([]*fealtyv1.Finding, error) {
+			return c.parts.Fencing.Incidents.Findings(reading, s)
+		}},
+		{"whether domains have owners that are heard", func() ([]*fealtyv1.Finding, error) {
+			return c.parts.Fencing.Domains.Findings(reading, s)
+		}},
+	} {
+		found, err := part.findings()
+		if err != nil {
+			unread = append(unread, part.unknown)
+		}
+		out.Findings = append(out.Findings, found...)
+	}
 	out.Findings = append(out.Findings, c.parts.Election.Findings()...)
 	out.Findings = append(out.Findings, c.parts.Publication.Findings()...)
 	out.Findings = append(append(out.Findings, manifestFindings(s.Manifest)...), operatorRootFindings(s, c.now())...)

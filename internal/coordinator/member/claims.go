@@ -13,18 +13,19 @@ import (
 )
 
 // Claims names the members that say that they hold more than the store can have given
-// them. It is what they say, and holds up nobody else.
-func (m *Membership) Claims(ctx context.Context, s *authority.State, members []*fealtyv1.Member) []*fealtyv1.Finding {
+// them. It is what they say, and holds up nobody else. The error is that of [authority.Head.StoreError].
+func (m *Membership) Claims(ctx context.Context, s *authority.State,
+	members []*fealtyv1.Member) ([]*fealtyv1.Finding, error) {
 	// One of them may hold something newer than was seen of the store here, which is not
 	// newer than what the store shows from now on.
 	if len(claimsAbove(members, s.Head.AuthorityEpoch, m.cfg.StoreGuard.Revision())) == 0 {
-		return nil
+		return nil, nil
 	}
 	l, err := m.cfg.Store.List(ctx, bundle.StateKey)
 	if err != nil {
-		return nil // status says that the store does not answer
+		return nil, m.cfg.Head.StoreError("read the revision of the store", err)
 	}
-	return finding.Fold(errcode.StoreClaimed, "claim", claimsAbove(members, s.Head.AuthorityEpoch, uint64(l.Revision)))
+	return finding.Fold(errcode.StoreClaimed, "claim", claimsAbove(members, s.Head.AuthorityEpoch, uint64(l.Revision))), nil
 }
 
 func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []finding.Case) {

@@ -644,7 +644,9 @@ func TestFindings(t *testing.T) {
 	}
 	codes := func() (out []string) {
 		look(d)
-		for _, f := range d.C.Parts().Fencing.Domains.Findings(t.Context(), d.State()) {
+		found, err := d.C.Parts().Fencing.Domains.Findings(t.Context(), d.State())
+		coordinatortest.WantOnlyNil(t, err)
+		for _, f := range found {
 			out = append(out, f.GetCode()+" "+f.GetSummary())
 		}
 		return out
@@ -806,7 +808,9 @@ func TestExpiredOwnerIsFound(t *testing.T) {
 	d.Advance(end.Sub(d.Clock()) - time.Second)
 	look(d)
 	gone := func() string {
-		for _, f := range d.C.Parts().Fencing.Domains.Findings(t.Context(), d.State()) {
+		found, err := d.C.Parts().Fencing.Domains.Findings(t.Context(), d.State())
+		coordinatortest.WantOnlyNil(t, err)
+		for _, f := range found {
 			if f.GetCode() == string(errcode.DomainOwnerGone) {
 				return f.GetSummary()
 			}

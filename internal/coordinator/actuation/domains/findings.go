@@ -70,18 +70,18 @@ func (d *Domains) ownerAt(s *authority.State, path string) owner {
 }
 
 // Findings says which owners of domains are gone or not heard, which domains wait for their
-// owners to let go, and which records of domains were altered in the store. Status itself says that
-// the store does not answer.
-func (d *Domains) Findings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
+// owners to let go, and which records of domains were altered in the store. The error is that of
+// [authority.Head.StoreError].
+func (d *Domains) Findings(ctx context.Context, s *authority.State) ([]*fealtyv1.Finding, error) {
 	all, altered, err := authority.ListGenuine[Record](ctx, d.cfg.Head, s, Prefix)
 	if err != nil {
-		return nil
+		return nil, d.cfg.Head.StoreError("list the domains", err)
 	}
 	seen := d.look(s, all)
 	return slices.Concat(finding.Altered("its owner is told nothing and the domain passes on to nobody until it is as "+
 		"it was", altered), finding.Fold(errcode.DomainOwnerGone, "problem", seen.gone),
 		finding.Fold(errcode.DomainOwnerSilent, "since", seen.silent),
-		finding.Fold(errcode.DomainMoving, "until", seen.moving))
+		finding.Fold(errcode.DomainMoving, "until", seen.moving)), nil
 }
 
 // attention is what of domains needs somebody.

@@ -224,11 +224,11 @@ func (r Record) last() Process {
 }
 
 // Findings says of which members a process was fenced, and told so within [Shown], and which
-// records were altered in the store. Status itself says that the store does not answer.
-func (i *Incidents) Findings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
+// records were altered in the store. The error is that of [authority.Head.StoreError].
+func (i *Incidents) Findings(ctx context.Context, s *authority.State) ([]*fealtyv1.Finding, error) {
 	all, altered, err := authority.ListGenuine[Record](ctx, i.cfg.Head, s, Prefix)
 	if err != nil {
-		return nil
+		return nil, i.cfg.Head.StoreError("list the incidents", err)
 	}
 	var cases []finding.Case
 	for _, v := range all {
@@ -242,5 +242,5 @@ func (i *Incidents) Findings(ctx context.Context, s *authority.State) []*fealtyv
 			last.Heard.UTC().Format(time.RFC3339))})
 	}
 	return append(finding.Altered("what processes of its member were fenced is not known, and none is recorded until it "+
-		"is as it was", altered), finding.Fold(errcode.ShardFenced, "process", cases)...)
+		"is as it was", altered), finding.Fold(errcode.ShardFenced, "process", cases)...), nil
 }
