@@ -479,7 +479,7 @@ func haunt(t *testing.T, first, n uint64, blind string) (broken *haunted, seed u
 // the answer says, and nobody could keep it from that but the lock of its folder.
 func TestZombiesOfAShard(t *testing.T) {
 	t.Parallel()
-	broken, seed, saw := haunt(t, testlane.Seed(t), 100, "")
+	broken, seed, saw := haunt(t, testlane.Seed(t), testlane.Rounds[uint64](25, 200), "")
 	if broken != nil {
 		t.Fatalf("%s\nin schedule %d, which is the first with SEED=%[2]d:\n%s", broken.wrong, seed, broken.trace.String())
 	}
