@@ -3,7 +3,6 @@ package examples_test
 
 import (
 	"bufio"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +18,6 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/test/member"
 )
-
-var quiet = slog.New(slog.DiscardHandler)
 
 // joined has an agent join and run until the test ends, and returns its folder.
 func joined(t *testing.T, f *coordinatortest.Fleet, name string) string {
