@@ -146,7 +146,8 @@ func TestAlteredRecordHidesNoOther(t *testing.T) {
 		{bundle.StateKey, nil, "", "every ban in force stays"},
 		{domains.KeyOf("of-eu-1"), []string{"domain of-eu-1"}, "of-eu-1", "its owner is told nothing"},
 		{incidents.KeyOf(identity.Shard, "eu-1"), []string{"fenced shard/eu-1"}, "", "is not known"},
-		{instructions.KeyOf("shard/eu-1", "i-eu-1"), []string{"instruction shard/eu-1/i-eu-1"}, "shard/eu-1/i-eu-1", ""},
+		{instructions.KeyOf("shard/eu-1", "i-eu-1"), []string{"instruction shard/eu-1/i-eu-1"}, "shard/eu-1/i-eu-1",
+			"told neither that instruction nor any other"},
 		{admission.TokenKey(tokens[0]), []string{"token " + tokens[0]}, tokens[0], ""},
 	} {
 		for way, alter := range ways {
@@ -246,8 +247,9 @@ func TestUnreadFamilyIsNotWell(t *testing.T) {
 	}
 	before := clauses()
 	for prefix, want := range map[string]string{
-		incidents.Prefix: "whether processes were fenced",
-		domains.Prefix:   "whether domains have owners that are heard",
+		incidents.Prefix:       "whether processes were fenced",
+		domains.Prefix:         "whether domains have owners that are heard",
+		"instruction/waiting/": "whether instructions wait as they were given",
 	} {
 		d.Store.SetUnread(prefix)
 		if got := clauses(); !slices.Equal(got, append(slices.Clone(before), want)) {

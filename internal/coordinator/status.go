@@ -179,6 +179,9 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		{"whether domains have owners that are heard", func() ([]*fealtyv1.Finding, error) {
 			return c.parts.Fencing.Domains.Findings(reading, s)
 		}},
+		{"whether instructions wait as they were given", func() ([]*fealtyv1.Finding, error) {
+			return c.parts.Fencing.Instructions.Findings(reading, s)
+		}},
 	} {
 		found, err := part.findings()
 		if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/instruction"
@@ -100,6 +101,13 @@ func (i *Instructions) waiting(ctx context.Context, s *authority.State) (all []r
 	}
 	asGiven(all)
 	return all, altered, nil
+}
+
+// Findings says which of those that wait were altered in the store. The error is that of
+// [authority.Head.StoreError].
+func (i *Instructions) Findings(ctx context.Context, s *authority.State) ([]*fealtyv1.Finding, error) {
+	_, altered, err := i.waiting(ctx, s)
+	return finding.Altered("its member is told neither that instruction nor any other until it is as it was", altered), err
 }
 
 func asGiven(all []record.Versioned[instruction.Order]) {
