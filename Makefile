@@ -24,7 +24,7 @@ help:
 	@echo 'make clean     remove bin'
 
 build:
-	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -o bin/fealty ./cmd/fealty
+	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags='-s -w' -o bin/fealty ./cmd/fealty
 
 run: build
 	./bin/fealty dev --data .fealty-dev

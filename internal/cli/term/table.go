@@ -1,6 +1,7 @@
 package term
 
 import (
+	"bytes"
 	"io"
 	"strings"
 )
@@ -52,33 +53,30 @@ func (t *Table) Write(w io.Writer, wide, colour bool, width int) error {
 	if width > 0 {
 		t.shrink(shown, widths, width)
 	}
-	var b strings.Builder
+	var b []byte
 	line := func(cells func(i int) Cell) {
-		start := b.Len()
+		start := len(b)
 		for n, i := range shown {
 			c := cells(i)
 			text := Cut(Sanitize(c.Text), widths[i])
 			pad := strings.Repeat(" ", widths[i]-Columns(text))
 			if n > 0 {
-				b.WriteString(gap)
+				b = append(b, gap...)
 			}
 			if t.Columns[i].Right {
-				b.WriteString(pad)
+				b = append(b, pad...)
 				pad = ""
 			}
-			b.WriteString(c.Paint.On(text, colour))
-			b.WriteString(pad)
+			b = append(b, c.Paint.On(text, colour)...)
+			b = append(b, pad...)
 		}
-		out := strings.TrimRight(b.String()[start:], " ")
-		rest := b.String()[:start]
-		b.Reset()
-		b.WriteString(rest + out + "\n")
+		b = append(b[:start+len(bytes.TrimRight(b[start:], " "))], '\n')
 	}
 	line(func(i int) Cell { return Painted(Dim, t.Columns[i].Title) })
 	for _, row := range t.rows {
 		line(func(i int) Cell { return row[i] })
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := w.Write(b)
 	return err
 }
 

@@ -1,6 +1,9 @@
 package term_test
 
 import (
+	"fmt"
+	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -93,6 +96,46 @@ func TestTableFits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// tall is a table of so many rows.
+func tall(rows int) *term.Table {
+	t := &term.Table{Columns: sample().Columns}
+	for i := range rows {
+		t.Add(term.Painted(term.Green, "● ok"), term.Txt(fmt.Sprint("data/node-", i)), term.Txt(fmt.Sprint(i)), term.Txt("none"), term.Txt("k"))
+	}
+	return t
+}
+
+// A row of a long table costs what one of a short table costs: the lines before it are not copied again.
+func TestTableIsLinear(t *testing.T) {
+	perRow := func(rows int) uint64 {
+		tab := tall(rows)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := tab.Write(io.Discard, false, false, 0); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		return (after.TotalAlloc - before.TotalAlloc) / uint64(rows)
+	}
+	if few, many := perRow(500), perRow(5000); many > 3*few {
+		t.Errorf("a row of 5,000 allocates %d bytes, and a row of 500 %d", many, few)
+	}
+}
+
+func BenchmarkTable(b *testing.B) {
+	for _, rows := range []int{1000, 10_000, 50_000} {
+		b.Run(fmt.Sprint(rows), func(b *testing.B) {
+			tab := tall(rows)
+			for b.Loop() {
+				if err := tab.Write(io.Discard, false, true, 120); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(rows), "ns/row")
+		})
+	}
 }
 
 func TestFacts(t *testing.T) {

@@ -35,6 +35,9 @@ func Sanitize(s string) string {
 }
 
 func clean(s string) bool {
+	for len(s) > 0 && s[0] >= ' ' && s[0] < 0x7f { // most text is ASCII
+		s = s[1:]
+	}
 	for _, r := range s {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return false
