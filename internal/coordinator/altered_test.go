@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store/sealed"
 )
 
 // fullDesk is one that has two records of each list: members data/a, which is banned, data/b and data/c, and
@@ -247,8 +248,9 @@ func TestUnreadFamilyIsNotWell(t *testing.T) {
 	}
 	before := clauses()
 	for prefix, want := range map[string]string{
-		incidents.Prefix:       "whether processes were fenced",
-		domains.Prefix:         "whether domains have owners that are heard",
+		incidents.Prefix: "whether processes were fenced",
+		domains.Prefix:   "whether domains have owners that are heard",
+		sealed.Seed(&d.State().Head.Transition).Under() + "host": "whether keepers open the seed",
 		"instruction/waiting/": "whether instructions wait as they were given",
 	} {
 		d.Store.SetUnread(prefix)

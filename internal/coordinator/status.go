@@ -139,8 +139,8 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		// Why it takes no writes may be why it is not read: a file that is gone is told first.
-		out.Findings = append(append(first, c.parts.StoreGuard.RefusingFindings()...),
-			c.parts.Secrets.Keepers.Findings(reading, s)...)
+		kept, _ := c.parts.Secrets.Keepers.Findings(reading, s) // that the store does not answer is said below
+		out.Findings = append(append(first, c.parts.StoreGuard.RefusingFindings()...), kept...)
 		if outage := c.parts.StoreGuard.OutageFindings(calls); outage != nil {
 			out.Findings = append(out.Findings, outage...)
 		} else {
@@ -162,8 +162,12 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Upkeep = c.parts.Shown.Backups.Upkeep(reading, s)
 	out.Bans, out.BansLimit = uint32(trust.Bans), uint32(c.parts.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.parts.Membership.Contacts(all)
+	kept, err := c.parts.Secrets.Keepers.Findings(reading, s)
+	if err != nil {
+		unread = append(unread, "whether keepers open the seed")
+	}
 	out.Findings = slices.Concat(first, c.parts.StoreGuard.RefusingFindings(), c.parts.StoreGuard.OutageFindings(calls),
-		trust.Findings, c.parts.Secrets.Keepers.Findings(reading, s))
+		trust.Findings, kept)
 	out.Findings = append(out.Findings, findings(out, all, c.joinBy(s.Manifest), c.now(),
 		c.parts.Membership.ListensSince())...)
 	for _, part := range []struct {

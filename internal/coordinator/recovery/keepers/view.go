@@ -172,21 +172,21 @@ func (c *Keepers) holders(ctx context.Context, s *authority.State, name string) 
 }
 
 // Findings says which keepers did not seal, which nobody opens, and which
-// coordinators would not be back by a keeper of theirs.
-func (c *Keepers) Findings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
+// coordinators would not be back by a keeper of theirs. With an error, which is that of [authority.Head.StoreError],
+// it says what is known without the store.
+func (c *Keepers) Findings(ctx context.Context, s *authority.State) (out []*fealtyv1.Finding, err error) {
 	keepers := s.Manifest.Seed.Keepers()
 	if len(keepers) == 0 {
-		return nil
+		return nil, nil
 	}
 	lost := c.unsealed()
-	var out []*fealtyv1.Finding
 	for _, o := range keepers {
 		if problem, ok := lost[o.Name]; ok {
 			out = append(out, finding.New(errcode.KeeperUnusable, "keeper", o.Name, "problem", problem))
 		}
 	}
 	if err := c.lookAtOwnKeepers(ctx, s, noPrograms); err != nil {
-		return out // the store is away, which is said elsewhere
+		return out, err
 	}
 	all := c.reports(ctx, s)
 	opens, unknown := make(map[string]bool), false
@@ -200,7 +200,7 @@ func (c *Keepers) Findings(ctx context.Context, s *authority.State) []*fealtyv1.
 	for i, o := range keepers {
 		copies, err := sealed.Copies(ctx, c.cfg.Store, sealed.Seed(&s.Head.Transition), o.Name)
 		if err != nil {
-			return out
+			return out, c.cfg.Head.StoreError("read what keepers sealed", err)
 		}
 		keys[o.Name] = idText(sealed.IDs(copies))
 		if len(copies) == 0 {
@@ -236,7 +236,7 @@ func (c *Keepers) Findings(ctx context.Context, s *authority.State) []*fealtyv1.
 				strings.Join(lacks, "; ")))
 		}
 	}
-	return out
+	return out, nil
 }
 
 // ownProblem says why a keeper of this machine does not open the seed.
