@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
@@ -20,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
 )
 
@@ -261,5 +264,26 @@ func TestUnreadFamilyIsNotWell(t *testing.T) {
 	d.Store.SetUnread("")
 	if got := clauses(); !slices.Equal(got, before) {
 		t.Errorf("at the end not known is %q, and was %q", got, before)
+	}
+}
+
+// Who writes to the store chooses keys too: one that is no text, or that has no end, ends no list.
+func TestAlteredNamesAreText(t *testing.T) {
+	t.Parallel()
+	d, _, _ := fullDesk(t)
+	for _, prefix := range []string{record.MemberPrefix, domains.Prefix, "instruction/waiting/", admission.TokenPrefix} {
+		d.Store.Write(prefix+"a\xff"+strings.Repeat("b", 1<<20), []byte("{}"))
+	}
+	st, _, out := lists(t, d)
+	if len(out) != 4 {
+		t.Fatalf("%d are named, want 4", len(out))
+	}
+	for _, name := range out {
+		if !strings.HasPrefix(name, "a?b") || len(name) > store.MaxKeyBytes+2 {
+			t.Errorf("named is one of %d bytes, %.20q", len(name), name)
+		}
+	}
+	if _, err := proto.Marshal(st); err != nil {
+		t.Errorf("status: %v", err)
 	}
 }

@@ -199,8 +199,8 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 		return nil, t.c.cfg.Head.StoreError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
-	for _, key := range altered[:min(len(altered), record.MaxAltered)] {
-		resp.Altered = append(resp.Altered, key[len(TokenPrefix):])
+	for _, key := range altered {
+		resp.Altered = record.AddAltered(resp.Altered, key[len(TokenPrefix):])
 	}
 	for _, r := range recs {
 		resp.Tokens = append(resp.Tokens, t.c.tokenMessage(s, r.Value, nil))

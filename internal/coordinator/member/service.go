@@ -50,8 +50,8 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	out := &fealtyv1.ListMembersResponse{Members: msgs, NextPageToken: next, KnownAt: since}
 	if from.First() {
 		for _, path := range m.c.members.Forged() {
-			if strings.HasPrefix(path, prefix) && len(out.Altered) < record.MaxAltered {
-				out.Altered = append(out.Altered, path)
+			if strings.HasPrefix(path, prefix) {
+				out.Altered = record.AddAltered(out.Altered, path)
 			}
 		}
 	}

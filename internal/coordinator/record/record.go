@@ -54,6 +54,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/fealty-io/fealty/internal/store"
@@ -118,8 +119,17 @@ func Open[T any](r Records, e store.Entry) (Versioned[T], error) {
 	return v, nil
 }
 
-// MaxAltered is how many records that were altered in the store an answer with a list names.
-const MaxAltered = 100
+// maxAltered is how many records that were altered in the store an answer with a list names.
+const maxAltered = 100
+
+// AddAltered adds a record that was altered in the store to those that an answer with a list names, unless it names
+// enough. Who writes to the store chose the name: one that is no text would end the whole answer.
+func AddAltered(names []string, name string) []string {
+	if len(names) >= maxAltered {
+		return names
+	}
+	return append(names, strings.ToValidUTF8(name[:min(len(name), store.MaxKeyBytes)], "?"))
+}
 
 // List reads every record below prefix, sorted by key, for what is not to be had without one of them. One
 // that fails its MAC is an error, which matches [store.ErrForged].

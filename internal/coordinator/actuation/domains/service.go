@@ -68,8 +68,8 @@ func (r domainServer) ListDomains(ctx context.Context,
 	r.d.cfg.Asking.Membership.Hear(ctx, s)
 	out := &fealtyv1.ListDomainsResponse{}
 	for _, key := range altered {
-		if req.GetAfter() == "" && len(out.GetAltered()) < record.MaxAltered {
-			out.Altered = append(out.Altered, key[len(Prefix):])
+		if req.GetAfter() == "" {
+			out.Altered = record.AddAltered(out.Altered, key[len(Prefix):])
 		}
 	}
 	for _, v := range all {

@@ -195,8 +195,8 @@ func (r server) ListInstructions(ctx context.Context,
 	out := &fealtyv1.ListInstructionsResponse{More: len(all) > limit}
 	for _, key := range append(altered, alteredToo...) {
 		path := strings.TrimPrefix(strings.TrimPrefix(key, waitingPrefix), endedPrefix)
-		if of := req.GetMember(); (of == "" || strings.HasPrefix(path, of+"/")) && len(out.GetAltered()) < record.MaxAltered {
-			out.Altered = append(out.Altered, path)
+		if of := req.GetMember(); of == "" || strings.HasPrefix(path, of+"/") {
+			out.Altered = record.AddAltered(out.Altered, path)
 		}
 	}
 	for _, e := range all[:min(limit, len(all))] {
