@@ -199,6 +199,23 @@ func TestAlteredRecordHidesNoOther(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, machines["b"].Renew())
 }
 
+// A ban that somebody wrote into the store who has no key bans nobody, and hides nothing that is found of a member.
+func TestInventedBanHidesNobody(t *testing.T) {
+	t.Parallel()
+	d, _, _ := fullDesk(t)
+	_, before, _ := lists(t, d)
+	d.Store.Write(record.BanIDKey(identity.Data, "b"), []byte("none"))
+	st, lines, _ := lists(t, d)
+	if !slices.Equal(lines, before) {
+		t.Errorf("shown are\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(before, "\n"))
+	}
+	wantAltered(t, st, record.BanIDKey(identity.Data, "b"), "stays banned if the bundle in force bans them")
+	one, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "b"})
+	if err != nil || one.GetMember().GetBanned() {
+		t.Errorf("who was never banned is shown as %v, %v", one.GetMember(), err)
+	}
+}
+
 // wantAltered wants one critical finding that names a record that was altered, says what that comes to, and what
 // to do; none of a blank effect.
 func wantAltered(t *testing.T, st *fealtyv1.GetStatusResponse, key, effect string) {

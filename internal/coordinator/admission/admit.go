@@ -391,10 +391,11 @@ func renewedTooOften(id identity.ID) error {
 const maxPreview = 1000
 
 // Preview names in out which members and tokens the manifest next would cut off under s, by the
-// rule that decides renewals. Whose record was altered in the store is cut off already.
+// rule that decides renewals. A record that was altered in the store ends it: who is left out of the answer
+// would be cut off without a word, once the record is as it was.
 func (a *Admission) Preview(ctx context.Context, s *authority.State, next *manifest.Manifest,
 	out *fealtyv1.PreviewManifestResponse) error {
-	recs, _, err := authority.ListGenuine[record.Member](ctx, a.cfg.Head, s, record.MemberPrefix)
+	recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix)
 	if err != nil {
 		return a.cfg.Head.StoreError("read the members", err)
 	}
@@ -415,7 +416,7 @@ func (a *Admission) Preview(ctx context.Context, s *authority.State, next *manif
 				&fealtyv1.LosingMember{Kind: string(rec.Kind), Name: rec.Name, Entry: rec.Entry, Why: lost.why})
 		}
 	}
-	tokens, _, err := authority.ListGenuine[Token](ctx, a.cfg.Head, s, TokenPrefix)
+	tokens, err := record.List[Token](ctx, s.Records, TokenPrefix)
 	if err != nil {
 		return a.cfg.Head.StoreError("read the tokens", err)
 	}

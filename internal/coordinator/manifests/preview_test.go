@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/errcode"
 )
 
 // A preview names who would lose renewal, and who then does; and changes nothing.
@@ -38,6 +41,15 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 	if r.GetMembersTotal() != 2 || r.GetMembers()[0].GetName() != "goes" || r.GetMembers()[0].GetEntry() != "pool" ||
 		r.GetMembers()[0].GetWhy() == "" || r.GetTokensTotal() != 1 {
 		t.Fatalf("%v", r)
+	}
+	// Who is left out would be cut off without a word.
+	for _, prefix := range []string{record.MemberPrefix, admission.TokenPrefix} {
+		whole := d.Store.Snapshot()
+		d.Store.Alter(d.Store.Keys(prefix)[0], func(v []byte) []byte { v[len(v)-1] ^= 1; return v })
+		_, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](d.C.Parts().Moves.Manifests.RegisterServices).PreviewManifest(
+			t.Context(), &fealtyv1.PreviewManifestRequest{Manifest: d.Manifest(without)})
+		coordinatortest.WantOnly(t, "a preview while one record below "+prefix+" is altered", err, errcode.StoreForged)
+		d.Store.Revert(whole)
 	}
 	if now := d.Store.Keys(""); len(now) != len(before) {
 		t.Errorf("a preview wrote %d records", len(now)-len(before))

@@ -193,8 +193,9 @@ func (m *Membership) Recorded(ctx context.Context, s *authority.State) ([]*fealt
 	return out, at, nil
 }
 
-// bans returns what says how a member is banned. One whose ban was altered in the store is banned, and that is
-// why: who can write to the store lifts no ban.
+// bans returns what says how a member is banned. One whose ban was altered in the store is banned if the trust
+// bundle in force bans it: who can write to the store lifts no ban, and makes nobody look banned, which would hide
+// all that is found of a member.
 func (m *Membership) bans(ctx context.Context, s *authority.State) (func(record.Member) record.Versioned[record.Ban],
 	error) {
 	l, err := m.cfg.Store.List(ctx, record.BanIDPrefix)
@@ -202,18 +203,25 @@ func (m *Membership) bans(ctx context.Context, s *authority.State) (func(record.
 		return nil, m.cfg.Head.StoreError("list bans", err)
 	}
 	byPath := make(map[string]record.Versioned[record.Ban], len(l.Entries))
+	altered := make(map[string]store.Revision)
 	var bad []authority.Suspect
 	for _, e := range l.Entries {
-		b, err := record.Open[record.Ban](s.Records, e)
-		if err != nil {
-			b, bad = alteredBan(e.Version), append(bad, authority.Suspect{What: e.Key, Err: err})
+		path := e.Key[len(record.BanIDPrefix):]
+		if b, err := record.Open[record.Ban](s.Records, e); err == nil {
+			byPath[path] = b
+		} else {
+			altered[path], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
-		byPath[e.Key[len(record.BanIDPrefix):]] = b
 	}
 	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), authority.MaxForgedLogged)]...); err != nil {
 		return nil, m.cfg.Head.StoreError("list bans", err)
 	}
-	return func(r record.Member) record.Versioned[record.Ban] { return byPath[r.Path()] }, nil
+	return func(r record.Member) record.Versioned[record.Ban] {
+		if at, ok := altered[r.Path()]; ok {
+			return m.alteredBan(s, r, at)
+		}
+		return byPath[r.Path()]
+	}, nil
 }
 
 // shownBan is the ban of a member for who looks at it, as bans has it.
@@ -230,11 +238,15 @@ func (m *Membership) shownBan(ctx context.Context, s *authority.State,
 	if err == nil {
 		return b, nil
 	}
-	return alteredBan(e.Version), m.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: e.Key, Err: err})
+	return m.alteredBan(s, r, e.Version), m.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: e.Key, Err: err})
 }
 
-// alteredBan stands for the ban of a member that was altered in the store.
-func alteredBan(at store.Revision) record.Versioned[record.Ban] {
+// alteredBan is the ban of a member whose record of it was altered in the store, at that revision: none, unless the
+// trust bundle in force bans the member.
+func (m *Membership) alteredBan(s *authority.State, r record.Member, at store.Revision) record.Versioned[record.Ban] {
+	if m.knownBan(s, r).Version == 0 {
+		return record.Versioned[record.Ban]{}
+	}
 	return record.Versioned[record.Ban]{Value: record.Ban{Reason: "its ban was altered in the store (" +
 		string(errcode.StoreForged) + "), and counts until it is as it was"}, Version: at}
 }

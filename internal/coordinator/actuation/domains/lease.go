@@ -80,8 +80,8 @@ type asked struct {
 func (d *Domains) NewLeases() *Leases { return &Leases{d: d, asked: make(map[string]asked)} }
 
 // Look passes on the domains whose owners were asked to let go, and did not before their lease
-// was over. A record that was altered in the store holds up the domain that it is about, and no
-// other. What is left then that needs somebody is for metrics.
+// was over. A record that was altered in the store holds up no other domain here. What is left then that needs
+// somebody is for metrics.
 func (l *Leases) Look(ctx context.Context, s *authority.State) error {
 	all, _, err := authority.ListGenuine[Record](ctx, l.d.cfg.Head, s, Prefix)
 	if err != nil {

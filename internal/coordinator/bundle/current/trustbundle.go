@@ -176,7 +176,7 @@ func (b *Current) Look(ctx context.Context, s *authority.State) (out Shown, err 
 	}
 	out.Findings = slices.Concat(
 		finding.Altered("every ban in force stays, "+noneNew, state),
-		finding.Altered("who it is of stays banned, "+noneNew, bans),
+		finding.Altered("who it is of stays banned if the bundle in force bans them, "+noneNew, bans),
 		finding.Altered("who is banned stays banned, "+noneNew, others))
 	if len(bad) > 0 {
 		return out, nil
