@@ -12,7 +12,10 @@ import (
 
 // persistent goes on where nothing was written or read: what is left in doubt is
 // what the server left in doubt.
-type persistent struct{ store.Store }
+type persistent struct {
+	store.Store
+	committed chan<- struct{}
+}
 
 func (p persistent) again(ctx context.Context, err error) bool {
 	if answered(err) || ctx.Err() != nil {
@@ -47,6 +50,10 @@ func (p persistent) List(ctx context.Context, prefix string) (store.Listing, err
 func (p persistent) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
 	for {
 		r, err := p.Store.Commit(ctx, tx)
+		select {
+		case p.committed <- struct{}{}:
+		default: // whoever breaks the server is at it
+		}
 		if p.again(ctx, err) {
 			continue
 		}
@@ -66,9 +73,13 @@ func (p persistent) Outcome(ctx context.Context, id string) (store.Revision, err
 	}
 }
 
-// maxBreaks bounds how often a server is broken, so that a slow machine gets its
-// work done in the end.
-const maxBreaks = 10
+const (
+	// maxBreaks bounds how often a server is broken, so that a slow machine gets its
+	// work done in the end.
+	maxBreaks = 10
+	// breakAfter is how many commits are tried before the server is broken again.
+	breakAfter = 20
+)
 
 // LinearizableWhileBroken is the case Linearizable over real connections, while
 // what serves the handles is broken and mended again and again: by breaks, which
@@ -76,7 +87,7 @@ const maxBreaks = 10
 // in doubt, and count as such.
 func LinearizableWhileBroken(t *testing.T, open func(testing.TB) store.Store, breaks func(time int) error) {
 	var breaker sync.WaitGroup
-	done, begun := make(chan struct{}), make(chan struct{})
+	done, begun, committed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	broken, opened := 0, 0
 	var failed error
 	breaker.Go(func() {
@@ -86,10 +97,12 @@ func LinearizableWhileBroken(t *testing.T, open func(testing.TB) store.Store, br
 			return
 		}
 		for broken < maxBreaks {
-			select {
-			case <-done:
-				return
-			case <-time.After(400 * time.Millisecond):
+			for range breakAfter {
+				select {
+				case <-done:
+					return
+				case <-committed:
+				}
 			}
 			if failed = breaks(broken); failed != nil {
 				return
@@ -106,7 +119,7 @@ func LinearizableWhileBroken(t *testing.T, open func(testing.TB) store.Store, br
 				if opened++; opened == linearClients {
 					close(begun)
 				}
-				return persistent{s}
+				return persistent{s, committed}
 			}}
 		}})
 	}()
