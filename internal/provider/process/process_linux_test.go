@@ -714,3 +714,22 @@ func TestDamagedFile(t *testing.T) {
 		}
 	}
 }
+
+// A lock that Open is given is free again if Open refuses the config.
+func TestLockOfARefusedConfigIsFree(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := process.Lock(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.Open(process.Config{Dir: dir, Grace: -1, Lock: lock}); err == nil {
+		t.Fatal("a provider without a profile was opened")
+	}
+	again, err := process.Lock(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}

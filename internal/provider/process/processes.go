@@ -171,6 +171,11 @@ func Lock(dir string, locks *durable.Locks) (io.Closer, error) {
 // Errors: of the config; one that matches durable.ErrLocked; a file that is not what was
 // written, which names it; those of the disk.
 func Open(cfg Config) (_ *Provider, err error) {
+	defer func() {
+		if err != nil && cfg.Lock != nil {
+			err = errors.Join(err, cfg.Lock.Close())
+		}
+	}()
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
@@ -190,11 +195,6 @@ func Open(cfg Config) (_ *Provider, err error) {
 			return nil, err
 		}
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, cfg.Lock.Close())
-		}
-	}()
 	p := &Provider{cfg: cfg, disk: durable.OS(), lock: cfg.Lock, machines: make(map[string]*machine)}
 	for _, dir := range []string{p.dir("machines"), p.dir("work")} {
 		if err := p.disk.MkdirAll(dir); err != nil {
