@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/recovery/backup"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -268,8 +269,9 @@ func TestUnreadFamilyIsNotWell(t *testing.T) {
 	}
 	before := clauses()
 	for prefix, want := range map[string]string{
-		incidents.Prefix: "whether processes were fenced",
-		domains.Prefix:   "whether domains have owners that are heard",
+		backup.UpkeepPrefix: "when a backup was made",
+		incidents.Prefix:    "whether processes were fenced",
+		domains.Prefix:      "whether domains have owners that are heard",
 		sealed.Seed(&d.State().Head.Transition).Under() + "host": "whether keepers open the seed",
 		"instruction/waiting/": "whether instructions wait as they were given",
 	} {

@@ -159,7 +159,9 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	case err != nil:
 		return nil, nil, 0, err
 	}
-	out.Upkeep = c.parts.Shown.Backups.Upkeep(reading, s)
+	if out.Upkeep, err = c.parts.Shown.Backups.Upkeep(reading, s); err != nil {
+		unread = append(unread, "when a backup was made")
+	}
 	out.Bans, out.BansLimit = uint32(trust.Bans), uint32(c.parts.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.parts.Membership.Contacts(all)
 	kept, err := c.parts.Secrets.Keepers.Findings(reading, s)

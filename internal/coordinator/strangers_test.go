@@ -2,8 +2,6 @@ package coordinator_test
 
 import (
 	"crypto/sha256"
-	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -12,9 +10,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/owner"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/mesh/pinned"
-	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // A first manifest that is larger than what a stranger may send at once comes in parts,
@@ -26,40 +21,15 @@ func TestFirstSetInParts(t *testing.T) {
 	m := []byte(string(f.Manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
 	coordinatortest.WantCode(t, f.FirstSet(tok, m, nil), errcode.MessageTooLarge)
 	send := func(alter func(parts []*fealtyv1.FirstSetRequest) []*fealtyv1.FirstSetRequest) error {
-		conn, err := mesh.DialPinned(f.Addr, pinned.Leaf(tok.KeyHash), mesh.Options{Now: f.Clock})
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
-		if err != nil {
-			return err
-		}
-		first, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		binding, err := coordinatortest.BindingOf(stream.Context())
-		if err != nil {
-			return err
-		}
-		evidence, err := tok.Prove(proof.SetupTranscript{Nonce: first.GetNonce(), Binding: binding, Manifest: m})
-		if err != nil {
-			return err
-		}
-		hash := sha256.Sum256(m)
-		parts := []*fealtyv1.FirstSetRequest{{Set: &fealtyv1.SetManifestRequest{Reason: "first"}, Evidence: evidence,
-			ManifestBytes: uint32(len(m)), ManifestHash: hash[:]}}
-		for part := range slices.Chunk(m, int(first.GetPartBytes())) {
-			parts = append(parts, &fealtyv1.FirstSetRequest{Part: part})
-		}
-		for _, p := range alter(parts) {
-			if err := stream.Send(p); err != nil && !errors.Is(err, io.EOF) {
-				return err
+		return f.FirstSetBy(tok, m, func(evidence []byte, partBytes int) []*fealtyv1.FirstSetRequest {
+			hash := sha256.Sum256(m)
+			parts := []*fealtyv1.FirstSetRequest{{Set: &fealtyv1.SetManifestRequest{Reason: "first"}, Evidence: evidence,
+				ManifestBytes: uint32(len(m)), ManifestHash: hash[:]}}
+			for part := range slices.Chunk(m, partBytes) {
+				parts = append(parts, &fealtyv1.FirstSetRequest{Part: part})
 			}
-		}
-		_, err = stream.Recv()
-		return err
+			return alter(parts)
+		})
 	}
 	type requests = []*fealtyv1.FirstSetRequest
 	for what, tc := range map[string]struct {

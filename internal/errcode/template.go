@@ -55,7 +55,7 @@ func Parse(template string) []Part {
 		}
 		inside, after, closed := strings.Cut(rest, "}")
 		if !closed {
-			panic(fmt.Sprintf("wording: template %q does not close a brace", template))
+			panic(fmt.Sprintf("errcode: template %q does not close a brace", template))
 		}
 		name, words, _ := strings.Cut(inside, "|")
 		name, nouns, _ := strings.Cut(name, "#")

@@ -1,6 +1,8 @@
 package coordinatortest
 
 import (
+	"errors"
+	"io"
 	"path/filepath"
 	"strings"
 
@@ -26,6 +28,20 @@ func (f *Fleet) SetupToken() (tok proof.SetupToken, line string) {
 // FirstSet sets m with tok over a connection of its own. alter changes the message; nil: nothing.
 func (f *Fleet) FirstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.FirstSetRequest)) error {
 	f.T.Helper()
+	return f.FirstSetBy(tok, m, func(evidence []byte, _ int) []*fealtyv1.FirstSetRequest {
+		req := &fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: m, Reason: "first"},
+			Evidence: evidence}
+		if alter != nil {
+			alter(req)
+		}
+		return []*fealtyv1.FirstSetRequest{req}
+	})
+}
+
+// FirstSetBy sends what messages makes of the evidence for m by tok, and of how many bytes a part may have.
+func (f *Fleet) FirstSetBy(tok proof.SetupToken, m []byte,
+	messages func(evidence []byte, partBytes int) []*fealtyv1.FirstSetRequest) error {
+	f.T.Helper()
 	conn, err := f.DialPinned(pinned.Leaf(tok.KeyHash))
 	if err != nil {
 		return err
@@ -47,13 +63,11 @@ func (f *Fleet) FirstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.Fi
 	if err != nil {
 		return err
 	}
-	req := &fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: m, Reason: "first"},
-		Evidence: evidence}
-	if alter != nil {
-		alter(req)
-	}
-	if err := stream.Send(req); err != nil {
-		return err
+	for _, req := range messages(evidence, int(first.GetPartBytes())) {
+		// After an EOF the server has said why it takes no more.
+		if err := stream.Send(req); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
 	}
 	_, err = stream.Recv()
 	return err

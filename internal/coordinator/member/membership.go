@@ -6,10 +6,10 @@
 // come. What members report is kept in memory too, and decides nothing but to be careful.
 //
 // [CopyWatch] notices two machines that run as one member: their processes take each other's place
-// again and again, or one presents a key that the other has replaced. Package mesh ends the connections of a member that was banned; [ClosedLog] records which
-// connections a ban closed, so that the ban command can report them. [ReconnectList] asks members
-// whose certificates end soonest to reconnect first, and no more at once than the coordinators that
-// they come back to can bear.
+// again and again, or one presents a key that the other has replaced. Package mesh ends the
+// connections of a member that was banned; [ClosedLog] records which those were, so that the ban
+// command can report them. [ReconnectList] asks members whose certificates end soonest to reconnect
+// first, and no more at once than the coordinators that they come back to can bear.
 package member
 
 import (

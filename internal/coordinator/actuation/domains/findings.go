@@ -78,8 +78,8 @@ func (d *Domains) Findings(ctx context.Context, s *authority.State) ([]*fealtyv1
 		return nil, d.cfg.Head.StoreError("list the domains", err)
 	}
 	seen := d.look(s, all)
-	return slices.Concat(finding.Altered("its owner is told nothing and the domain passes on to nobody until it is as "+
-		"it was", altered), finding.Fold(errcode.DomainOwnerGone, "problem", seen.gone),
+	return slices.Concat(finding.Altered("its owner is told nothing of any of its domains, and the domain passes on to "+
+		"nobody, until it is as it was", altered), finding.Fold(errcode.DomainOwnerGone, "problem", seen.gone),
 		finding.Fold(errcode.DomainOwnerSilent, "since", seen.silent),
 		finding.Fold(errcode.DomainMoving, "until", seen.moving)), nil
 }

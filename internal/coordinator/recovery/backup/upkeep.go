@@ -123,12 +123,13 @@ func believed(at, now time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// Upkeep returns when the last backup was made and the shares were last found good; nil if
-// that cannot be read. Of what was noted by a clock that was ahead it has who did it, and no time.
-func (c *Backups) Upkeep(ctx context.Context, s *authority.State) *fealtyv1.Upkeep {
+// Upkeep returns when the last backup was made and the shares were last found good. Of what was
+// noted by a clock that was ahead it has who did it, and no time. The error is that of
+// [authority.Head.StoreError].
+func (c *Backups) Upkeep(ctx context.Context, s *authority.State) (*fealtyv1.Upkeep, error) {
 	l, err := c.cfg.Store.List(ctx, UpkeepPrefix)
 	if err != nil {
-		return nil // status says that the store does not answer
+		return nil, c.cfg.Head.StoreError("read when a backup was made", err)
 	}
 	now := c.cfg.Now().UTC()
 	out := &fealtyv1.Upkeep{Threshold: uint32(s.Head.Threshold)}
@@ -155,7 +156,7 @@ func (c *Backups) Upkeep(ctx context.Context, s *authority.State) *fealtyv1.Upke
 	}
 	c.lastBackup.Store(out.GetBackupAt().GetSeconds())
 	c.lastDrill.Store(EnoughDrilled(out).GetSeconds())
-	return out
+	return out, nil
 }
 
 // EnoughDrilled returns since when as many shares were found good as bring the seed back: when
