@@ -1,14 +1,9 @@
 package bench
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,22 +19,6 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// agentsVariable in the environment makes a process of this test binary the agents' end of
-// [BenchmarkDeliver]. A process may hold about 20,000 files open, and 10,000 connections
-// have twice as many ends.
-const agentsVariable = "FEALTY_BENCH_AGENTS"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(agentsVariable) != "" {
-		if err := beAgents(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "agents:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
 
 // BenchmarkDeliver measures one change of the trust bundle, a ban, until every agent
 // has it: each on a connection and a stream of its own, over TLS on loopback. The
@@ -105,86 +84,36 @@ type report struct {
 	Returns int64 `json:"returns"` // of agents whose stream ended
 }
 
-// agentsProcess is the process of the agents, as the benchmark sees it.
-type agentsProcess struct {
-	in  *json.Encoder
-	out *json.Decoder
-}
-
-func startAgents(b *testing.B, tok proof.JoinToken, n int) agentsProcess {
+func startAgents(b *testing.B, tok proof.JoinToken, n int) process[order, report] {
 	b.Helper()
-	cmd := exec.CommandContext(b.Context(), os.Args[0])
-	cmd.Env, cmd.Stderr = append(os.Environ(), agentsVariable+"=1"), os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { // the process ends with its input
-		in.Close()
-		if err := cmd.Wait(); err != nil && b.Context().Err() == nil {
-			b.Errorf("the process of the agents: %v", err)
-		}
-	})
-	p := agentsProcess{json.NewEncoder(in), json.NewDecoder(out)}
+	p := startProcess[order, report](b, agentsRole)
 	p.tell(b, order{Token: tok.Line(), N: n})
 	return p
 }
 
-func (p agentsProcess) tell(b *testing.B, o order) (r report) {
-	b.Helper()
-	if err := p.in.Encode(o); err != nil {
-		b.Fatal(err)
-	}
-	if err := p.out.Decode(&r); err != nil {
-		b.Fatalf("the process of the agents: %v", err)
-	}
-	return r
-}
-
 // beAgents is the process of the agents.
 func beAgents(in io.Reader, out io.Writer) error {
-	orders, answers := json.NewDecoder(bufio.NewReader(in)), json.NewEncoder(out)
 	l := &listeners{done: make(chan struct{}, 1)}
 	defer l.close()
-	for {
-		var o order
-		switch err := orders.Decode(&o); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-		var r report
+	return obey(in, out, func(o order) (r report, err error) {
 		switch {
 		case o.Token != "":
-			if err := l.start(o.Token, o.N); err != nil {
-				return err
-			}
+			err = l.start(o.Token, o.N)
 		case !o.Began.IsZero():
 			l.round(o.Began)
 		case o.Wait:
-			took, err := l.wait()
-			if err != nil {
-				return err
+			var took []time.Duration
+			if took, err = l.wait(); err == nil {
+				r.Last, r.P99 = took[len(took)-1], took[len(took)*99/100]
 			}
-			r.Last, r.P99 = took[len(took)-1], took[len(took)*99/100]
 		}
-		var err error
+		if err != nil {
+			return r, err
+		}
 		r.Returns = l.returns.Load()
-		if r.CPU, err = cpuTime(); err != nil {
-			return err
-		}
-		if err := answers.Encode(r); err != nil {
-			return err
-		}
-	}
+		r.CPU, err = cpuTime()
+		return r, err
+	})
 }
 
 // listeners are members that hold a stream each.

@@ -70,7 +70,7 @@ func (n *Candidate) Dial() (*mesh.Conn, error) {
 }
 
 // DialAs connects with the certificate of a grant or a renewal.
-func (n *Candidate) DialAs(der [][]byte) (*mesh.Conn, identity.ID, error) {
+func (n *Candidate) DialAs(der [][]byte, opts ...grpc.DialOption) (*mesh.Conn, identity.ID, error) {
 	var chain []*x509.Certificate
 	for _, d := range der {
 		cert, err := x509.ParseCertificate(d)
@@ -90,7 +90,7 @@ func (n *Candidate) DialAs(der [][]byte) (*mesh.Conn, identity.ID, error) {
 	if err != nil {
 		return nil, identity.ID{}, err
 	}
-	conn, err := mesh.Dial(n.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	conn, err := mesh.Dial(n.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{GRPC: opts})
 	return conn, m.ID(), err
 }
 
