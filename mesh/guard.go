@@ -126,6 +126,7 @@ type Guard struct {
 	cutting    sync.Mutex                      // held from a cut until OnCut was told of it
 	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
 	calls      recentMaterial                  // the source, as calls ask it
+	meshCAs    sharedCerts                     // of the chains of connections
 	handshakes *slots                          // under way, by source
 	conns      *slots                          // standing, of members by identity, and local ones
 	strangers  *slots                          // standing without a certificate, by source
@@ -358,6 +359,11 @@ func (g *Guard) secure(ctx context.Context, raw net.Conn, protos []string) (*Inf
 	}
 	live := &liveConn{Conn: conn, raw: raw}
 	if under != nil {
+		// In the slice that the connection itself keeps for as long as it stands: its own copy of a
+		// certificate that thousands share would be a tenth of what it takes.
+		for i, cert := range state.PeerCertificates[1:] {
+			state.PeerCertificates[1+i] = g.meshCAs.of(cert)
+		}
 		info.Peer.ID, info.Peer.Err = verified.ID, verified.IDErr
 		info.Peer.Leaf, info.Peer.Key = verified.Leaf, verified.Key
 		live.expires = earliest(state.PeerCertificates)

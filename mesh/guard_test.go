@@ -155,6 +155,38 @@ func TestChannelBinding(t *testing.T) {
 	}
 }
 
+// Connections whose chains have the same mesh CA keep one copy of it. Each has its own leaf, and of another
+// mesh CA another copy.
+func TestConnectionsShareTheMeshCA(t *testing.T) {
+	a := pkitest.NewAuthority(t, cluster)
+	members := []*credential.Material{material(t, a, identity.Data, "n1"), material(t, a, identity.Data, "n2")}
+	a.AddMeshCA(t)
+	members = append(members, material(t, a, identity.Data, "n3"))
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+	var chains [][]*x509.Certificate
+	s.onWho = func(ctx context.Context) {
+		state, _ := proof.ConnectionState(ctx)
+		chains = append(chains, state.PeerCertificates)
+	}
+	for _, m := range members {
+		c := dial(t, s.addr, credential.Static(trusting(t, a, m)), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+		if id, err := who(t, c); err != nil || id != m.ID().String() {
+			t.Fatalf("%s called, and the server saw %q: %v", m.ID(), id, err)
+		}
+	}
+	for i, chain := range chains {
+		if len(chain) < 2 || !chain[0].Equal(members[i].Chain()[0]) || !chain[1].Equal(members[i].Chain()[1]) {
+			t.Fatalf("connection %d has another chain than its client", i)
+		}
+	}
+	if chains[0][1] != chains[1][1] {
+		t.Error("two connections keep a copy each of their mesh CA")
+	}
+	if chains[2][1] == chains[0][1] {
+		t.Error("a connection keeps another mesh CA than its own")
+	}
+}
+
 // A ban ends what the peer has open, and keeps it out; nobody else notices.
 func TestBanCutsAtOnce(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
