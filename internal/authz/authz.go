@@ -146,16 +146,14 @@ func (a *Authorizer) Unary() grpc.UnaryServerInterceptor {
 // Stream returns the interceptor of streaming calls.
 func (a *Authorizer) Stream() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		c, err := a.admit(stream.Context(), info.FullMethod, nil)
+		s, err := a.bind(stream, info.FullMethod)
 		if err != nil {
 			return err
 		}
-		if !c.bound {
+		if s == nil {
 			return handler(srv, stream)
 		}
-		ctx, cancel := context.WithCancel(stream.Context())
-		defer cancel()
-		s := &boundStream{ServerStream: stream, ctx: ctx, cancel: cancel, call: c}
+		defer s.cancel()
 		err = handler(srv, s)
 		// A handler that swallows the refusal must not make the call a success.
 		if refused := s.refused.Load(); refused != nil {
@@ -163,6 +161,18 @@ func (a *Authorizer) Stream() grpc.StreamServerInterceptor {
 		}
 		return err
 	}
+}
+
+// bind admits a streaming call, and returns its stream as the handler is to have it, or nil if its
+// messages name nobody. It is no part of [Authorizer.Stream], whose frame stands on a stack for as long
+// as the stream does.
+func (a *Authorizer) bind(stream grpc.ServerStream, method string) (*boundStream, error) {
+	c, err := a.admit(stream.Context(), method, nil)
+	if err != nil || !c.bound {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	return &boundStream{ServerStream: stream, ctx: ctx, cancel: cancel, call: c}, nil
 }
 
 // Admits decides on the caller of method alone, for a server that does so before
@@ -208,7 +218,7 @@ func (a *Authorizer) admit(ctx context.Context, method string, req any) (call, e
 }
 
 // message decides on one message.
-func (c call) message(ctx context.Context, m any) error {
+func (c *call) message(ctx context.Context, m any) error {
 	if !c.bound {
 		return nil
 	}
@@ -217,14 +227,14 @@ func (c call) message(ctx context.Context, m any) error {
 		return errcode.Wrap(fmt.Errorf("a message of type %T came for %s", m, c.method), errcode.Internal, "what", clip(c.method))
 	}
 	if d := decideName(c.peer, asserted); !d.Allowed {
-		return c.a.refuse(ctx, c, d.Reason, asserted)
+		return c.a.refuse(ctx, *c, d.Reason, asserted)
 	}
 	return nil
 }
 
 // asserted returns the name in a message, and false for one that is not of the
 // method's type.
-func (c call) asserted(m any) (string, bool) {
+func (c *call) asserted(m any) (string, bool) {
 	msg, ok := m.(proto.Message)
 	if !ok {
 		return "", false
