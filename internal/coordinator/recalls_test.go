@@ -46,8 +46,8 @@ func (l *listening) Recv() (*fealtyv1.ConnectRequest, error) {
 	return nil, io.EOF
 }
 
-func (l *listening) Send(m *fealtyv1.ConnectResponse) error {
-	if m.GetRenewNow() != nil {
+func (l *listening) SendMsg(m any) error {
+	if news, ok := m.(interface{ GetRenewNow() *fealtyv1.RenewNow }); ok && news.GetRenewNow() != nil {
 		l.mu.Lock()
 		l.asked = append(l.asked, time.Now())
 		l.mu.Unlock()

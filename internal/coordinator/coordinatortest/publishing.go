@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
@@ -277,15 +278,14 @@ func (r *Reader) MustRead(d *Desk, p *publication.View) *snapshot.Verified {
 
 // SentNews stands for a member's stream.
 type SentNews struct {
-	fealtyv1.AgentService_ConnectServer
 	Ctx  context.Context
 	Sent []*fealtyv1.ConnectResponse
 }
 
 func (s *SentNews) Context() context.Context { return s.Ctx }
 
-func (s *SentNews) Send(m *fealtyv1.ConnectResponse) error {
-	s.Sent = append(s.Sent, m)
+func (s *SentNews) Send(m *delivery.News) error {
+	s.Sent = append(s.Sent, m.ConnectResponse)
 	return nil
 }
 

@@ -8,6 +8,7 @@ package delivery
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,6 +47,7 @@ type Delivery struct {
 
 	pulls   *pullLimiter
 	patches *patchCache
+	trust   atomic.Pointer[trustNews] // of the bundle that was sent last
 }
 
 // New returns a [Delivery] that nobody is connected to.

@@ -156,7 +156,7 @@ type poller struct {
 
 func (p poller) Context() context.Context { return p.ctx }
 
-func (p poller) Send(m *fealtyv1.ConnectResponse) error {
+func (p poller) Send(m *News) error {
 	out := &fealtyv1.PollResponse{}
 	switch news := m.GetNews().(type) {
 	case *fealtyv1.ConnectResponse_Snapshot:

@@ -19,7 +19,7 @@ import (
 // listener is who is told news: a stream, or who polls.
 type listener interface {
 	Context() context.Context
-	Send(*fealtyv1.ConnectResponse) error
+	Send(*News) error
 }
 
 // Sender knows what one listener was sent. It belongs to one goroutine, but for what
@@ -28,10 +28,12 @@ type Sender struct {
 	c     *Delivery
 	to    listener
 	id    identity.ID
-	held  map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
-	trust *bundle.View                      // sent, or held
-	seen  *publication.View                 // of which all was sent that is for the member
-	has   map[snapshot.Scope]holding        // what it has of seen's scopes
+	trust *bundle.View      // sent, or held
+	seen  *publication.View // of which all was sent that is for the member
+	has   []holding         // what it has, one of each scope: too few for a map
+
+	// What the member said that it holds; nil: nothing, or it was sent another one since.
+	bundle, bootstrap *fealtyv1.HeldSnapshot
 
 	mu     sync.Mutex
 	asked  map[snapshot.Scope]time.Time // when it last asked for a scope whole; guarded by mu
@@ -41,8 +43,14 @@ type Sender struct {
 
 // NewSender returns what sends to a listener that holds held.
 func (c *Delivery) NewSender(to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *Sender {
-	return &Sender{c: c, to: to, id: id, held: live.HeldOf(held), has: make(map[snapshot.Scope]holding),
-		wanted: make(chan struct{}, 1)}
+	said := live.HeldOf(held)
+	d := &Sender{c: c, to: to, id: id, wanted: make(chan struct{}, 1), has: make([]holding, 0, len(said)),
+		bundle: said[string(snapshot.ScopeTrustBundle)], bootstrap: said[string(snapshot.ScopeNodeBootstrap)]}
+	for scope, h := range said {
+		d.set(holding{scope: snapshot.Scope(scope), epoch: h.GetAuthorityEpoch(), version: h.GetConfigVersion(),
+			content: hex.EncodeToString(h.GetContentHash()), generation: h.GetGeneration()})
+	}
+	return d
 }
 
 // ResyncEvery bounds how often a member is sent a scope whole because it asks for that.
@@ -83,18 +91,16 @@ func (d *Sender) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, scope := range d.resend {
-		delete(d.held, string(scope))
-		delete(d.has, scope)
+		d.has = slices.DeleteFunc(d.has, func(h holding) bool { return h.scope == scope })
 		d.seen = nil
-		if scope == snapshot.ScopeTrustBundle {
-			d.trust = nil
+		switch scope {
+		case snapshot.ScopeTrustBundle:
+			d.trust, d.bundle = nil, nil
+		case snapshot.ScopeNodeBootstrap:
+			d.bootstrap = nil
 		}
 	}
 	d.resend = nil
-}
-
-func (d *Sender) send(m *fealtyv1.SignedSnapshot) error {
-	return d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
 }
 
 // SendTrust sends the trust bundle in force, if it is news to the member.
@@ -103,19 +109,19 @@ func (d *Sender) SendTrust() error {
 	if t == d.trust {
 		return nil
 	}
-	held := d.held[string(snapshot.ScopeTrustBundle)]
+	held, news := d.bundle, d.c.newsOf(t)
 	if d.trust == nil && t.RootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.RootEpoch != d.trust.RootEpoch {
 		// A member under an earlier root has to follow it before it can verify more.
-		if err := d.to.Send(t.ChangesMessage()); err != nil {
+		if err := d.to.Send(news.changes); err != nil {
 			return err
 		}
 	}
 	if d.trust != nil || !t.HeldAs(held) {
 		// How the history came to its head, for the member to verify.
-		if err := d.to.Send(t.LinksMessage()); err != nil {
+		if err := d.to.Send(news.links); err != nil {
 			return err
 		}
-		if err := d.send(t.Message()); err != nil {
+		if err := d.to.Send(news.bundle); err != nil {
 			return err
 		}
 	}
@@ -123,8 +129,8 @@ func (d *Sender) SendTrust() error {
 	if d.trust != nil && d.trust.MeshKey != t.MeshKey || d.trust == nil && d.c.Outdated(leaf) {
 		// The SVID is signed by a mesh CA that is on its way out: the key changed now, or
 		// while this member was away, as in a recovery.
-		err := d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
-			RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}})
+		err := d.to.Send(newsFor(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
+			RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}}))
 		if err != nil {
 			return err
 		}
@@ -134,11 +140,12 @@ func (d *Sender) SendTrust() error {
 }
 
 // Delivered notes that the member has t.
-func (d *Sender) Delivered(t *bundle.View) { d.trust = t }
+func (d *Sender) Delivered(t *bundle.View) { d.trust, d.bundle = t, nil }
 
 // holding is what a member has of one scope, as far as its stream knows: what it said
 // at first, then what it was sent.
 type holding struct {
+	scope      snapshot.Scope
 	epoch      uint64 // authority
 	version    uint64
 	content    string // SHA-256, hex
@@ -152,15 +159,23 @@ type holding struct {
 
 // holds returns what the member has of scope.
 func (d *Sender) holds(scope snapshot.Scope) (holding, bool) {
-	if h, ok := d.has[scope]; ok {
-		return h, true
+	for _, h := range d.has {
+		if h.scope == scope {
+			return h, true
+		}
 	}
-	h := d.held[string(scope)]
-	if h == nil {
-		return holding{}, false
+	return holding{}, false
+}
+
+// set notes what the member has of a scope.
+func (d *Sender) set(has holding) {
+	for i, h := range d.has {
+		if h.scope == has.scope {
+			d.has[i] = has
+			return
+		}
 	}
-	return holding{epoch: h.GetAuthorityEpoch(), version: h.GetConfigVersion(),
-		content: hex.EncodeToString(h.GetContentHash()), generation: h.GetGeneration()}, true
+	d.has = append(d.has, has)
 }
 
 // sentForm says how a header travels. It is a metric label.
@@ -256,11 +271,11 @@ func (d *Sender) sendHeader(ctx context.Context, p *publication.View, i int) err
 	} else if !h.issued.IsZero() {
 		return nil // it has a record that is as good
 	}
-	d.has[is.Scope] = holding{
+	d.set(holding{scope: is.Scope,
 		epoch: is.Header.AuthorityEpoch, version: is.Header.ConfigVersion, content: is.Header.Content,
 		generation: record.Generation,
 		leaf:       is.Leaf, issued: record.IssuedAt, keys: record.KeyIDs(),
-	}
+	})
 	return nil
 }
 
@@ -272,12 +287,15 @@ type messageKey struct {
 
 // message returns the message that carries header i of p in a form. It is shared by all that
 // are sent it.
-func (c *Delivery) message(p *publication.View, i int, form sentForm) (*fealtyv1.ConnectResponse, error) {
+func (c *Delivery) message(p *publication.View, i int, form sentForm) (*News, error) {
 	if p.Headers[i].Group == "" {
-		return c.newMessage(p, i, form)
+		m, err := c.newMessage(p, i, form)
+		return newsFor(m), err
 	}
-	return publication.SharedBy(p, messageKey{i, form},
-		func() (*fealtyv1.ConnectResponse, error) { return c.newMessage(p, i, form) })
+	return publication.SharedBy(p, messageKey{i, form}, func() (*News, error) {
+		m, err := c.newMessage(p, i, form)
+		return newsForMany(m), err
+	})
 }
 
 func (c *Delivery) newMessage(p *publication.View, i int, form sentForm) (*fealtyv1.ConnectResponse, error) {
