@@ -14,6 +14,16 @@ const (
 	requestTimeout = 10 * time.Second
 	// maxStreams bounds the streams on one connection.
 	maxStreams = 64
+	// memberWindow is what may be under way to such a stream, and to all of a connection, before
+	// anybody reads. It stays as it is: gRPC would otherwise measure every connection by a question
+	// after each message that comes, and let a window grow to 16 MiB.
+	memberWindow = 256 << 10
+	// askAfter is how long a connection may say nothing before it is asked whether it lives: longer
+	// than the 30 seconds after which an agent asks, so that who is idle is asked by one side alone.
+	// Where a machine is gone the system finds out sooner, see mesh's keepAlive.
+	askAfter = 45 * time.Second
+	// writeBuffer is how much is gathered before it is written: a TLS record.
+	writeBuffer = 16 << 10
 	// maxStrangerStreams bounds those on one without a certificate, and
 	// maxStrangerBytes a message on it; a larger request comes in parts, see
 	// [ratelimit.ReceiveParts]. strangerWindow is what may be under way to such a call,

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mesh"
@@ -186,7 +187,8 @@ func Services() []string {
 // gate has not (I3).
 func (c *Coordinator) grpcServers(gate *authz.Authorizer) (members, strangers *grpc.Server, err error) {
 	if members, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(ratelimit.MaxMessageBytes),
-		grpc.MaxConcurrentStreams(maxStreams)); err != nil {
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.StaticStreamWindowSize(memberWindow), grpc.StaticConnWindowSize(memberWindow)); err != nil {
 		return nil, nil, err
 	}
 	strangers, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxStrangerBytes),
@@ -203,9 +205,12 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.UnknownServiceHandler(gate.UnknownService),
 		grpc.MaxHeaderListSize(ratelimit.MaxHeaderBytes),
 		grpc.WaitForHandlers(true),
-		// Small buffers: most connections are agents' that say little.
-		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.ForceServerCodecV2(delivery.NewCodec()),
+		// Most connections are agents' that say little: none has a buffer of its own. What is written
+		// goes through one that is taken while something is written, so that what many are told is one
+		// TLS record and one system call for each.
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: askAfter, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 			PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(mesh.HandshakeTimeout),

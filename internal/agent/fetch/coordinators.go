@@ -355,6 +355,9 @@ func (c *Coordinators) changesAt(ctx context.Context, address string) ([][]byte,
 	return resp.GetChanges().GetChanges(), nil
 }
 
+// streamWindow is what a coordinator may send on a connection before the agent has read it.
+const streamWindow = 1 << 20
+
 // MeshOptions are those of connections that present the member.
 func (c *Coordinators) MeshOptions() mesh.Options {
 	return mesh.Options{
@@ -362,6 +365,9 @@ func (c *Coordinators) MeshOptions() mesh.Options {
 		GRPC: []grpc.DialOption{
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(internalsnapshot.MaxSigned + 64<<10)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+			// Windows that stay as they are: gRPC would otherwise ask the coordinator after each message
+			// how far away it is, in a frame that it has to read and to answer.
+			grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(streamWindow),
 		},
 	}
 }
