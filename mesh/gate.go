@@ -61,8 +61,8 @@ type GateConfig struct {
 	// certificate. Zero means 256.
 	MaxStrangers int
 
-	// StrangerBytes bounds the headers and data of calls that one of them sends while a
-	// call of it is open, and AllStrangersBytes those of all of them. Zero means
+	// StrangerBytes bounds the headers and data that one of them sends of its calls that are
+	// open, and AllStrangersBytes those of all of them. Zero means
 	// 96 KiB and 8 MiB.
 	StrangerBytes, AllStrangersBytes int64
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pires/go-proxyproto"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
@@ -233,6 +234,51 @@ func TestStrangersSendLittle(t *testing.T) {
 			t.Errorf("16 KiB of who has %d certificates: %v", len(m.Chain()), err)
 		}
 	}
+}
+
+// What a stranger may send is bounded for the calls that are open: those that were answered do not count, though
+// there is always one that is open. One that stays open counts for as long.
+func TestAnsweredCallsGiveBackWhatWasSent(t *testing.T) {
+	a := pkitest.NewAuthority(t, cluster)
+	ln := newCrowd()
+	s := serveGate(t, ln, a, mesh.GateConfig{StrangerBytes: 8 << 10})
+	conn := ln.dial(t, "10.0.0.1", trustOnly(t, a.Bundle()))
+	text := string(bytes.Repeat([]byte("x"), 1<<10))
+	// The next call is open before the last one ends.
+	open, _, err := talk(t, conn, talkMethod)
+	for i := range 40 {
+		if err == nil {
+			err = echo(open, text)
+		}
+		last := open
+		if err == nil {
+			open, _, err = talk(t, conn, talkMethod)
+		}
+		if err == nil {
+			err = errors.Join(last.CloseSend(), wantEnd(last))
+		}
+		if err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		<-s.strangers.ended
+	}
+	for i := range 40 {
+		if err := echo(open, text); err != nil {
+			if i > 8 {
+				t.Errorf("%d KiB of one call were taken", i)
+			}
+			return
+		}
+	}
+	t.Error("40 KiB of one call were taken")
+}
+
+// wantEnd is nil if the stream ended without an error.
+func wantEnd(st grpc.ClientStream) error {
+	if err := st.RecvMsg(new(wrapperspb.BytesValue)); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("the stream did not end: %w", err)
+	}
+	return nil
 }
 
 // A proxy says whom it speaks for; nobody else may, and it has to.

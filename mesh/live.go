@@ -108,6 +108,14 @@ func (c *liveConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write notes which calls are over.
+func (c *liveConn) Write(p []byte) (int, error) {
+	if c.quota != nil {
+		c.quota.wrote(p)
+	}
+	return c.Conn.Write(p)
+}
+
 // Close forgets the connection and closes it.
 func (c *liveConn) Close() error {
 	c.forget()

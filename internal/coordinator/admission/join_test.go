@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -222,4 +223,24 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 	rename(record.MemberPrefix, "name", "earlier", name)
 	coordinatortest.FollowMembers(d, d.C)
 	coordinatortest.JoinedAs(d, "acme", "later")
+}
+
+// Joins over one connection do not use up what its client may send, though one of them is under way at any time.
+func TestManyJoinsOverOneConnection(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Gate.StrangerBytes = 8 << 10 })
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 100})
+	conn := coordinatortest.Stranger(f)
+	waiting, err := fealtyv1.NewAdmissionServiceClient(conn).Join(f.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := waiting.Recv(); err != nil { // its challenge, which it does not answer
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		if err := f.Node().JoinOver(f.Context(), conn, identity.Data, proof.NewTokenProver(tok)); err != nil {
+			t.Fatalf("join %d over the connection: %v", i+1, err)
+		}
+	}
 }
