@@ -117,26 +117,50 @@ var csrRules = []csrRule{
 	}},
 }
 
-// ParseCSR returns the public key of a PKCS #10 request in DER (RFC 2986) after
-// checking that the sender holds the private key: an *ecdsa.PublicKey of P-256 or
-// an ed25519.PublicKey. Nothing else in a request is believed, so anything else in
-// it is refused: the sender would think that it got what it asked for.
+// CSR is a PKCS #10 request that was parsed once. Nothing but its key is believed.
+type CSR struct{ request *x509.CertificateRequest }
+
+// OpenCSR parses a request in DER (RFC 2986) and believes nothing of it: only [CSR.Key] checks it. So
+// who needs no more than to know which key it is about, until something else is verified, has not paid for a
+// signature.
 //
-// Errors: [*CSRError].
-func ParseCSR(der []byte) (crypto.PublicKey, error) {
+// Errors: [*CSRError], for what has no key because it is no request.
+func OpenCSR(der []byte) (CSR, error) {
 	if len(der) > MaxCSRBytes {
-		return nil, &CSRError{"size", "limit", fmt.Sprintf("%d bytes, at most %d are allowed", len(der), MaxCSRBytes)}
+		return CSR{}, &CSRError{"size", "limit", fmt.Sprintf("%d bytes, at most %d are allowed", len(der), MaxCSRBytes)}
 	}
 	csr, err := x509.ParseCertificateRequest(der)
 	if err != nil {
-		return nil, &CSRError{"encoding", "RFC 2986 §4", "it is no PKCS #10 request in DER"}
+		return CSR{}, &CSRError{"encoding", "RFC 2986 §4", "it is no PKCS #10 request in DER"}
 	}
+	return CSR{csr}, nil
+}
+
+// SPKI returns the SubjectPublicKeyInfo in the request, in DER: the key that it is about, whoever
+// holds it and whatever else is in the request. The caller does not change it.
+func (c CSR) SPKI() []byte { return c.request.RawSubjectPublicKeyInfo }
+
+// Key returns the public key of the request after checking that the sender holds the private key: an
+// *ecdsa.PublicKey of P-256 or an ed25519.PublicKey, whose one encoding [CSR.SPKI] is. Nothing else in a request
+// is believed, so anything else in it is refused: the sender would think that it got what it asked for.
+//
+// Errors: [*CSRError].
+func (c CSR) Key() (crypto.PublicKey, error) {
 	for _, rule := range csrRules {
-		if detail := rule.check(csr); detail != "" {
+		if detail := rule.check(c.request); detail != "" {
 			return nil, &CSRError{rule.name, rule.section, detail}
 		}
 	}
-	return csr.PublicKey, nil
+	return c.request.PublicKey, nil
+}
+
+// ParseCSR is [OpenCSR] and [CSR.Key].
+func ParseCSR(der []byte) (crypto.PublicKey, error) {
+	csr, err := OpenCSR(der)
+	if err != nil {
+		return nil, err
+	}
+	return csr.Key()
 }
 
 // NewCSR makes the request that [ParseCSR] accepts, in DER.

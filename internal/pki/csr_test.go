@@ -214,6 +214,36 @@ func TestParseCSRRefuses(t *testing.T) {
 }
 
 // Without the rule for it, the neutral point passes: crypto/ed25519 lets it.
+// A request that is opened says which key it is about, and no more: only a check of all rules gives the key to certify.
+func TestOpenCSRBelievesNothing(t *testing.T) {
+	key := p256(t)
+	der, err := pki.NewCSR(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spoiled := range []bool{false, true} {
+		if spoiled {
+			der[len(der)-1] ^= 1 // of its signature
+		}
+		csr, err := pki.OpenCSR(der)
+		if err != nil || !bytes.Equal(csr.SPKI(), spki) {
+			t.Fatalf("spoiled %v: %v, about %x", spoiled, err, csr.SPKI())
+		}
+		if got, err := csr.Key(); spoiled != errors.Is(err, pki.ErrCSR) || spoiled != (got == nil) {
+			t.Errorf("spoiled %v: %v, %v", spoiled, got, err)
+		}
+	}
+	for _, der := range [][]byte{nil, []byte("garbage"), make([]byte, pki.MaxCSRBytes+1)} {
+		if _, err := pki.OpenCSR(der); !errors.Is(err, pki.ErrCSR) {
+			t.Errorf("%d bytes that are no request: %v", len(der), err)
+		}
+	}
+}
+
 func TestNeutralPointSignsEverything(t *testing.T) {
 	neutral := ed25519.PublicKey(append([]byte{1}, make([]byte, 31)...))
 	if !ed25519.Verify(neutral, []byte("anything"), slices.Concat(neutral, make([]byte, 32))) {

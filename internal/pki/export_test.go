@@ -43,3 +43,24 @@ func SignGuarded(template, issuer *x509.Certificate, pub crypto.PublicKey, key c
 func SignDigest(key crypto.Signer, r io.Reader, digest []byte) ([]byte, error) {
 	return (&guardedSigner{key: key, lint: func(*x509.Certificate) error { return nil }}).Sign(r, digest, crypto.SHA256)
 }
+
+// EncodeLeaf returns the signed part of a leaf for r as Issue encodes it, and as crypto/x509 does.
+func EncodeLeaf(mesh *MeshCA, r Request, now time.Time) (ours, theirs []byte, err error) {
+	template, spki, err := leafTemplate(mesh.cert, r, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ours, err = encodeLeaf(template, mesh.cert, spki); err != nil {
+		return nil, nil, err
+	}
+	c, err := sign(rand.Reader, template, mesh.cert, r.PublicKey, leafGuard(mesh, r, now))
+	if err != nil {
+		return nil, nil, err
+	}
+	return ours, c.RawTBSCertificate, nil
+}
+
+// Certify signs tbs with key behind the guard.
+func Certify(tbs []byte, key crypto.Signer, lint func(*x509.Certificate) error) (*x509.Certificate, error) {
+	return (&guardedSigner{key: key, lint: lint}).certify(tbs)
+}

@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -108,12 +107,28 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("ca: the mesh CA is valid from %s to %s, and it is %s here: check the clock, or rotate the mesh CA: %w",
 			mesh.NotBefore.Format(time.RFC3339), mesh.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339), ErrMeshExpired)
 	}
+	template, spki, err := leafTemplate(mesh, r, now)
+	if err != nil {
+		return nil, err
+	}
+	tbs, err := encodeLeaf(template, mesh, spki)
+	if err != nil {
+		return nil, err
+	}
+	return leafGuard(i.mesh, r, now).certify(tbs)
+}
+
+// leafTemplate is what r asks for, and the SubjectPublicKeyInfo of its key.
+func leafTemplate(mesh *x509.Certificate, r Request, now time.Time) (_ *x509.Certificate, spki []byte, err error) {
 	keyID := subjectKeyID(r.PublicKey)
 	if keyID == nil {
-		return nil, &RequestError{"PublicKey", fmt.Sprintf("is of type %T, want *ecdsa.PublicKey or ed25519.PublicKey", r.PublicKey)}
+		return nil, nil, &RequestError{"PublicKey", fmt.Sprintf("is of type %T, want *ecdsa.PublicKey or ed25519.PublicKey", r.PublicKey)}
+	}
+	if spki, err = x509.MarshalPKIXPublicKey(r.PublicKey); err != nil {
+		return nil, nil, &RequestError{"PublicKey", "cannot be encoded"}
 	}
 	notBefore, notAfter := within(mesh, now, r.TTL)
-	template := &x509.Certificate{
+	return &x509.Certificate{
 		SerialNumber:          newSerial(),
 		NotBefore:             notBefore,
 		NotAfter:              notAfter,
@@ -126,8 +141,7 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 		DNSNames:              r.DNSNames,
 		IPAddresses:           addresses(r.IPs),
 		Subject:               pkix.Name{CommonName: r.Voucher},
-	}
-	return sign(rand.Reader, template, mesh, r.PublicKey, leafGuard(i.mesh, r, now))
+	}, spki, nil
 }
 
 // leafGuard signs with the mesh CA's key leaves that are what r asks for.

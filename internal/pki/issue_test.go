@@ -697,6 +697,61 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// A leaf is encoded here and not by crypto/x509: to the same bytes, for whatever may be asked.
+func TestLeavesEncodeAsBefore(t *testing.T) {
+	long := strings.Repeat("n", 60)
+	for _, at := range []time.Time{time.Date(2026, 3, 1, 12, 0, 0, 900e6, time.FixedZone("", 3600)),
+		time.Date(2049, 12, 31, 23, 0, 0, 0, time.UTC), time.Date(2051, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		mesh, _ := newMesh(t, at)
+		for _, kind := range identity.Kinds() {
+			for _, key := range []crypto.Signer{p256(t), pkitest.NewEd25519Key(t)} {
+				for _, r := range []pki.Request{
+					{TTL: time.Second},
+					{TTL: pki.MaxTTL, DNSNames: []string{"node-a.example", long + "." + long + "." + long}},
+					{TTL: 25 * time.Hour, DNSNames: []string{"a"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"),
+						netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("::ffff:10.0.0.2")}},
+				} {
+					r.PublicKey, r.ID = key.Public(), mustID(t, kind, "node-a")
+					if kind == identity.Workload {
+						r.Voucher = internalidentity.VoucherName("data/n1", (identity.KeyID{1}).String())
+					}
+					ours, theirs, err := pki.EncodeLeaf(mesh, r, at)
+					if err != nil || !bytes.Equal(ours, theirs) {
+						t.Errorf("%v at %v: %v\n%x\n%x", r.ID, at, err, ours, theirs)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A leaf goes out with a signature that verifies, or not at all.
+func TestSpoiledSignatureIsNotIssued(t *testing.T) {
+	issuer := pkitest.NewAuthority(t, cluster).MeshCA()
+	mesh, _ := newMesh(t, time.Now())
+	tbs, _, err := pki.EncodeLeaf(mesh, pki.Request{PublicKey: p256(t).Public(), ID: mustID(t, identity.Data, "a"), TTL: time.Hour}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := &counting{PrivateKey: issuer.Key}
+	accept := func(*x509.Certificate) error { return nil }
+	c, err := pki.Certify(tbs, key, accept)
+	if err != nil || key.signed != 1 || !bytes.Equal(c.RawTBSCertificate, tbs) || issuer.Cert.CheckSignature(x509.ECDSAWithSHA256, tbs, c.Signature) != nil {
+		t.Errorf("accepted: %v, signed %d times", err, key.signed)
+	}
+	if again, err := x509.ParseCertificate(c.Raw); err != nil || !reflect.DeepEqual(again, c) {
+		t.Errorf("what is returned is not what its bytes say: %v", err)
+	}
+	refusal := &pki.LintError{Rule: "r"}
+	if _, err := pki.Certify(tbs, key, func(*x509.Certificate) error { return refusal }); !errors.Is(err, pki.ErrLint) || key.signed != 1 {
+		t.Errorf("refused by the lint: %v, signed %d times", err, key.signed)
+	}
+	key.spoil = true
+	if c, err := pki.Certify(tbs, key, accept); err == nil || c != nil {
+		t.Error("a spoiled signature went into a certificate")
+	}
+}
+
 func TestIssueConcurrently(t *testing.T) {
 	issuer := newIssuer(t)
 	var g sync.WaitGroup

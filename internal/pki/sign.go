@@ -21,6 +21,8 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -91,12 +93,12 @@ func (s *guardedSigner) SignMessage(rand io.Reader, tbs []byte, opts crypto.Sign
 // unsigned parses a TBSCertificate, with an empty signature of ECDSA with SHA-256
 // in the place of the real one.
 func unsigned(tbs []byte) (*x509.Certificate, error) {
-	// AlgorithmIdentifier of ecdsa-with-SHA256 (RFC 5758 §3.2), then an empty BIT
-	// STRING.
-	rest := []byte{0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02, 0x03, 0x01, 0x00}
+	// An empty BIT STRING.
+	rest := []byte{0x03, 0x01, 0x00}
 	var b cryptobyte.Builder
 	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
 		b.AddBytes(tbs)
+		b.AddBytes(ecdsaWithSHA256)
 		b.AddBytes(rest)
 	})
 	der, err := b.Bytes()
@@ -108,6 +110,34 @@ func unsigned(tbs []byte) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("ca: the template encodes to what cannot be parsed: %w", err)
 	}
 	return c, nil
+}
+
+// certify signs tbs, a TBSCertificate in DER, and returns the certificate parsed. It checks the signature that it got
+// against s.Public, which callers have compared with the issuer's key: a faulty signer shows here, and what it made
+// would tell of the key.
+func (s *guardedSigner) certify(tbs []byte) (*x509.Certificate, error) {
+	signature, err := s.SignMessage(rand.Reader, tbs, crypto.SHA256)
+	if err != nil {
+		return nil, err
+	}
+	digest := sha256.Sum256(tbs)
+	if pub, ok := s.Public().(*ecdsa.PublicKey); !ok || !ecdsa.VerifyASN1(pub, digest[:], signature) {
+		return nil, errors.New("ca: what the key signed does not verify: nothing is issued with it")
+	}
+	var b cryptobyte.Builder
+	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
+		b.AddBytes(tbs)
+		b.AddBytes(ecdsaWithSHA256)
+		b.AddASN1BitString(signature)
+	})
+	der, err := b.Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("ca: encoding a certificate: %w", err)
+	}
+	// The signed part was parsed for the lint; only these two are new. Parsing all
+	// of it again costs a twentieth of a leaf.
+	s.linted.Raw, s.linted.Signature = der, signature
+	return s.linted, nil
 }
 
 // sign makes a certificate from template, signed by s, and returns it parsed.
@@ -128,9 +158,7 @@ func sign(rand io.Reader, template, issuer *x509.Certificate, pub crypto.PublicK
 	if s.linted == nil || !bytes.Equal(tbs, s.linted.RawTBSCertificate) {
 		return nil, errors.New("ca: what was signed is not what was linted")
 	}
-	// The signed part was parsed for the lint; only these two are new. Parsing all
-	// of it again costs a twentieth of a leaf.
-	s.linted.Raw, s.linted.Signature = der, signature
+	s.linted.Raw, s.linted.Signature = der, signature // as in certify
 	return s.linted, nil
 }
 
