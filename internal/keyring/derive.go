@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strconv"
+	"sync"
 
 	"filippo.io/keygen"
 )
@@ -48,7 +49,13 @@ type Keys struct {
 type derived struct {
 	prk                             *locked // HKDF's pseudorandom key; nil when wiped
 	rootCA, transaction, configRoot Signer
+
+	mu            sync.Mutex
+	configSigning map[uint32]Signer // that were asked for; guarded by mu
 }
+
+// maxConfigSigning bounds the config signing keys that are kept: two of them are in use while one takes over.
+const maxConfigSigning = 8
 
 // Derive derives the keys of the cluster from the seed and its public salt of
 // [SaltBytes]. With HKDF (RFC 5869) over SHA-256:
@@ -105,7 +112,18 @@ func (k Keys) ConfigSigning(n uint32) Signer {
 	if n == 0 {
 		panic("keyring: config signing keys count from 1")
 	}
-	return k.ed25519(purposeConfigSigning + strconv.FormatUint(uint64(n), 10))
+	d := k.mustHold()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key, ok := d.configSigning[n]
+	if !ok {
+		key = k.ed25519(purposeConfigSigning + strconv.FormatUint(uint64(n), 10))
+		if d.configSigning == nil || len(d.configSigning) >= maxConfigSigning {
+			d.configSigning = make(map[uint32]Signer)
+		}
+		d.configSigning[n] = key
+	}
+	return key
 }
 
 // TokenSigning is the P-256 key that signs JWT-SVIDs while the nth config signing key is in use.
@@ -153,6 +171,9 @@ func (k Keys) Wipe() {
 	for _, s := range []Signer{d.rootCA, d.transaction, d.configRoot} {
 		WipeKey(s)
 	}
+	d.mu.Lock()
+	d.configSigning = nil // a signature may be under way with one
+	d.mu.Unlock()
 	d.prk.wipe()
 	d.prk = nil
 }

@@ -20,6 +20,7 @@ package admission
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,6 +75,7 @@ type Admission struct {
 	joinSlots    chan struct{}        // held by each join that is decided
 	joins        *batch.Desk[joinLine, *joiner]
 	known        *known
+	verifiers    atomic.Pointer[verifiers] // of the state that was served last
 }
 
 // New returns an [Admission] that admitted nobody yet.

@@ -205,7 +205,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		Name:        m.id.Name(),
 		State:       record.Active,
 		Entry:       m.entry.Name,
-		JoinedAt:    now.UTC(),
+		JoinedAt:    now.UTC().Round(0),
 		Shown:       proof.Shown{ProofType: c.proven.Type(), Selectors: c.proven.Selectors()},
 		Incarnation: c.key,
 		Seen:        hostinfo.Seen{Machine: c.machine, SeenAddress: c.seen},

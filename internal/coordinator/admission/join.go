@@ -6,7 +6,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -189,10 +188,10 @@ func (a *Admission) prove(ctx context.Context, s *authority.State, ch proof.Chal
 	kind := identity.Kind(req.GetKind())
 	// The transcript holds the key to certify, so the CSR is opened before the
 	// proof. A CSR that cannot be opened has no key that a proof could cover.
-	publicKey, csrErr := pki.ParseCSR(req.GetCsr())
-	spki, err := csrKey(req.GetCsr())
-	if err != nil {
-		spki, csrErr = nil, err
+	csr, unopened := pki.OpenCSR(req.GetCsr())
+	var spki []byte
+	if unopened == nil {
+		spki = csr.SPKI()
 	}
 	t := proof.Transcript{Role: proof.Candidate, Cluster: req.GetClusterId(), Nonce: ch.Nonce, Binding: ch.Binding,
 		PublicKey: spki}
@@ -212,7 +211,7 @@ func (a *Admission) prove(ctx context.Context, s *authority.State, ch proof.Chal
 		return nil, errcode.New(errcode.JoinWrongCluster, fields...)
 	}
 	if spki == nil {
-		return nil, csrRejection(csrErr)
+		return nil, csrRejection(unopened)
 	}
 	if proofErr != nil {
 		return nil, a.proofRejection(ctx, e, proofErr)
@@ -227,6 +226,8 @@ func (a *Admission) prove(ctx context.Context, s *authority.State, ch proof.Chal
 		machine: hostinfo.Clean(hostinfo.Facts{Host: said.GetHost(), OS: said.GetOs(), Addresses: said.GetAddresses()}),
 		seen:    hostinfo.Source(identity.FromContext(ctx).Addr),
 	}
+	// Who proved nothing is not worth the check of a signature.
+	publicKey, csrErr := csr.Key()
 	if csrErr != nil {
 		csrErr = csrRejection(csrErr)
 	}
@@ -285,9 +286,24 @@ func generatedName(tok Token) string {
 	return tok.Entry + "-" + hex.EncodeToString(b)
 }
 
+// verifiers are those of one state.
+type verifiers struct {
+	of *authority.State
+	*proof.Registry
+}
+
 // proofs returns the verifiers, over the records of s.
 func (a *Admission) proofs(s *authority.State) *proof.Registry {
-	verifiers := []proof.Verifier{
+	if v := a.verifiers.Load(); v != nil && v.of == s {
+		return v.Registry
+	}
+	v := &verifiers{s, a.newProofs(s)}
+	a.verifiers.Store(v)
+	return v.Registry
+}
+
+func (a *Admission) newProofs(s *authority.State) *proof.Registry {
+	all := []proof.Verifier{
 		proof.NewKeyVerifier(),
 		proof.NewTokenVerifier(func(ctx context.Context, id string) (ed25519.PublicKey, string, error) {
 			if !validTokenID(id) {
@@ -316,9 +332,9 @@ func (a *Admission) proofs(s *authority.State) *proof.Registry {
 		}),
 	}
 	if s.X509Roots != nil {
-		verifiers = append(verifiers, proof.NewX509Verifier(s.X509Roots, a.cfg.Now))
+		all = append(all, proof.NewX509Verifier(s.X509Roots, a.cfg.Now))
 	}
-	return proof.NewRegistry(verifiers...)
+	return proof.NewRegistry(all...)
 }
 
 // proofRejection words what the verifier found, without a hint of what exists.
@@ -372,16 +388,4 @@ func unknownToken() error { return errcode.New(errcode.TokenUnknown) }
 
 func csrRejection(err error) error {
 	return errcode.Wrap(err, errcode.JoinBadCSR, "problem", err.Error())
-}
-
-// csrKey returns the DER of the key in a CSR, whatever else is in it.
-func csrKey(der []byte) ([]byte, error) {
-	if len(der) > pki.MaxCSRBytes {
-		return nil, fmt.Errorf("the request has %d bytes, at most %d are allowed", len(der), pki.MaxCSRBytes)
-	}
-	csr, err := x509.ParseCertificateRequest(der)
-	if err != nil {
-		return nil, err
-	}
-	return csr.RawSubjectPublicKeyInfo, nil
 }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -140,13 +141,15 @@ type renewRequest struct {
 
 func readRenewRequest(req *fealtyv1.RenewRequest) renewRequest {
 	r := renewRequest{again: req.GetRecordedKey()}
-	var err error
-	if r.publicKey, err = pki.ParseCSR(req.GetCsr()); err == nil {
-		r.key, err = identity.KeyOfPublic(r.publicKey)
+	csr, err := pki.OpenCSR(req.GetCsr())
+	if err == nil {
+		r.publicKey, err = csr.Key()
 	}
 	if err != nil {
 		r.csr = csrRejection(err)
+		return r
 	}
+	r.key = identity.KeyID(sha256.Sum256(csr.SPKI())) // it is in its one encoding
 	return r
 }
 
@@ -161,28 +164,29 @@ func readRenewRequest(req *fealtyv1.RenewRequest) renewRequest {
 // record, head and bans.
 
 // renewFull certifies the recorded key of a member again whose renewal the store refused.
-// rec is what the store shows of the member, and cause how it refused. A key of the gap
+// rec is what the renewal was decided on, and cause how it was refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
 func (a *Admission) renewFull(ctx context.Context, s *authority.State, peer identity.Peer, r renewRequest,
 	rec record.Versioned[record.Member], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.HeadVersion},
-		{Key: record.MemberKey(id.Kind(), id.Name()), Version: rec.Version}} {
-		e, err := s.Records.Store.Get(ctx, want.Key)
-		switch {
-		case err != nil && !errors.Is(err, store.ErrNotFound):
-			return nil, a.cfg.Head.StoreError("read what the renewal depends on", err)
-		case e.Version != want.Version:
-			a.cfg.Head.LookAgain()
-			return nil, record.Busy("the renewal")
-		}
+	head, err := s.Records.Store.Get(ctx, history.HeadKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, a.cfg.Head.StoreError("read what the renewal depends on", err)
+	}
+	stored, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
+	if err != nil {
+		return nil, a.cfg.Head.StoreError("read what the renewal depends on", err)
+	}
+	if head.Version != s.HeadVersion || stored.Version != rec.Version {
+		a.cfg.Head.LookAgain()
+		return nil, record.Busy("the renewal")
 	}
 	for _, key := range []identity.KeyID{r.key, peer.Key} {
 		if err := a.bannedNow(ctx, s, id, key); err != nil {
 			return nil, err
 		}
 	}
-	return a.recertify(ctx, s, peer, r, rec.Value, record.Stretch, turn, cause)
+	return a.recertify(ctx, s, peer, r, stored.Value, record.Stretch, turn, cause)
 }
 
 // Once its store is whole again a coordinator asks those that were certified without it to

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -70,22 +71,25 @@ func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 
 func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error) (chain [][]byte, degraded bool, err error) {
-	next := r.key
+	asked := false // the store, for the record: what memory says was not what it holds
 	err = a.cfg.Head.Transact(ctx, "the renewal", func(s *authority.State) error {
-		id := peer.ID
-		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
-		if err != nil {
-			return a.cfg.Head.StoreError("read the member", err)
+		id, now := peer.ID, a.cfg.Now()
+		// The version of the record is a condition of the transaction, so memory is as good as the
+		// store where it leads to one. Nobody is refused on what memory says; and a store that does not answer
+		// is asked a question first, whose answer can be lost and nothing with it.
+		var rec record.Versioned[record.Member]
+		if !asked && !a.cfg.Head.StoreSilent() {
+			rec = a.cfg.Membership.Roster().Recorded(record.PathOf(id))
 		}
-		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key &&
-			next == peer.Key {
-			// The outage swallowed the answer to a renewal: the member holds that newer key
-			// too, and asks with it once more. This one shows no second machine.
-			return record.Busy("the renewal")
+		n, err := newRenewal(s, rec, peer, r, now)
+		banned := a.cfg.Bundle.Bans(id, r.key) || a.cfg.Bundle.Bans(id, peer.Key)
+		if err != nil || banned {
+			asked = true
+			if rec, err = record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name())); err != nil {
+				return a.cfg.Head.StoreError("read the member", err)
+			}
+			n, err = newRenewal(s, rec, peer, r, now)
 		}
-		now, stored := a.cfg.Now(), rec
-		member.CatchUp(s, &rec.Value, peer.Leaf, now)
-		after, entry, err := renewal(s.Manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, errcode.RenewOlderKey) {
 				a.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
@@ -95,27 +99,27 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		if err := turn(id.Kind(), id.Name()); err != nil {
 			return err
 		}
-		if a.cfg.Bundle.Bans(id, next) || a.cfg.Bundle.Bans(id, peer.Key) {
+		if banned {
 			return errcode.New(errcode.JoinBanned, "identity", id.String())
 		}
-		after.MeshKey = s.MeshKey
 		change := s.Records.NewChange(s.HeadVersion)
-		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
-		if err := a.cfg.Membership.Recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
+		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, n.after)
+		if err := a.cfg.Membership.Recount(ctx, s, change, rec.Value.Entry, n.entry.Name); err != nil {
 			return err
 		}
 		change.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
-		change.Require(record.BanKeyKey(next), 0)
+		change.Require(record.BanKeyKey(r.key), 0)
 		rev, err := change.Commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
-			if err := a.bannedNow(ctx, s, id, next); err != nil {
+			asked = true
+			if err := a.bannedNow(ctx, s, id, r.key); err != nil {
 				return err
 			}
 		}
 		if err != nil {
 			refused := store.ReasonOf(err) != 0
 			if err = a.cfg.Head.CommitError("record the renewal", err); refused {
-				chain, err = a.renewFull(ctx, s, peer, r, stored, turn, err)
+				chain, err = a.renewFull(ctx, s, peer, r, rec, turn, err)
 				degraded = err == nil
 			}
 			return err
@@ -123,13 +127,37 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		if err := a.cfg.Faults.Hit("renew.after-commit"); err != nil {
 			return err
 		}
-		a.cfg.Membership.Roster().Put(after, rev)
-		if chain, err = s.Issue(r.publicKey, id, entry, after.NotAfter, now); err != nil {
+		a.cfg.Membership.Roster().Put(n.after, rev)
+		if chain, err = s.Issue(r.publicKey, id, n.entry, n.after.NotAfter, now); err != nil {
 			return fmt.Errorf("certify %s: %w", id, err)
 		}
 		return nil
 	})
 	return chain, degraded, err
+}
+
+// newRecord is what a renewal records, and the entry that covers it.
+type newRecord struct {
+	after record.Member
+	entry *manifest.Entry
+}
+
+// newRenewal decides a renewal under s on a record of the member as it is in memory or in the store.
+func newRenewal(s *authority.State, rec record.Versioned[record.Member], peer identity.Peer, r renewRequest,
+	now time.Time) (newRecord, error) {
+	if r.again && r.key != rec.Value.Key && len(rec.Value.Older) > 0 && r.key == rec.Value.Older[0].Key &&
+		r.key == peer.Key {
+		// The outage swallowed the answer to a renewal: the member holds that newer key
+		// too, and asks with it once more. This one shows no second machine.
+		return newRecord{}, record.Busy("the renewal")
+	}
+	member.CatchUp(s, &rec.Value, peer.Leaf, now)
+	after, entry, err := renewal(s.Manifest, rec, peer.ID, peer.Key, r.key, r.csr, now)
+	if err != nil {
+		return newRecord{}, err
+	}
+	after.MeshKey = s.MeshKey
+	return newRecord{after, entry}, nil
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.

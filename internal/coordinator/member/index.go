@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -79,7 +80,11 @@ func (m *Membership) FollowMembers(ctx context.Context, s *authority.State) erro
 				}
 				break // compacted or disconnected: list again
 			}
-			recs, forged, err := m.openMembers(ctx, s, ch.Put)
+			// What this process wrote it has in memory already.
+			news := slices.DeleteFunc(ch.Put, func(e store.Entry) bool {
+				return m.members.Has(e.Key[len(record.MemberPrefix):], e.Version)
+			})
+			recs, forged, err := m.openMembers(ctx, s, news)
 			if err != nil {
 				return err
 			}

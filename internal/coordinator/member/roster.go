@@ -23,7 +23,10 @@ type Roster struct {
 	// waiting is closed when the state of the member may have changed, by its path;
 	// guarded by mu.
 	waiting map[string]chan struct{}
-	touched map[string]bool // put or removed since TakeTouched, by path; guarded by mu
+	touched map[string]bool // changed or removed since TakeTouched, by path; guarded by mu
+	// awaited are the members of which any change is told, by path, with the version that is known to who
+	// waits; guarded by mu.
+	awaited map[string]store.Revision
 	// forged are the members whose records were altered in the store, by path, with the version
 	// that was read; guarded by mu. What was known of them before stays, and is not shown.
 	forged map[string]store.Revision
@@ -36,13 +39,14 @@ func NewRoster() *Roster {
 	return &Roster{
 		members: make(map[string]record.Versioned[record.Member]), active: make(map[identity.Kind]int),
 		waiting: make(map[string]chan struct{}),
-		touched: make(map[string]bool), grew: make(chan struct{}, 1),
+		touched: make(map[string]bool), grew: make(chan struct{}, 1), awaited: make(map[string]store.Revision),
 		forged: make(map[string]store.Revision),
 	}
 }
 
 func (x *Roster) touchLocked(path string) {
 	x.touched[path] = true
+	delete(x.awaited, path)
 	select {
 	case x.grew <- struct{}{}:
 	default:
@@ -59,13 +63,45 @@ func (x *Roster) Alive() {
 	defer x.mu.Unlock()
 }
 
-// TakeTouched returns the paths that were put or removed since the last call.
+// TakeTouched returns the paths of members that were removed since the last call, or of whom something else
+// changed than their keys: what others are told of a member says nothing of those, and most
+// changes are renewals.
 func (x *Roster) TakeTouched() map[string]bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := x.touched
 	x.touched = make(map[string]bool)
 	return out
+}
+
+// Await has [Roster.TakeTouched] return a member as soon as its record has another version than this one,
+// whatever changed: for who found that the store has another.
+func (x *Roster) Await(path string, version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.awaited[path] = version; x.members[path].Version != version {
+		x.touchLocked(path)
+	}
+}
+
+// Recorded returns the record of a member for a decision whose transaction holds only if that is its version
+// in the store; version 0: there is none, or it was altered there, and only the store tells.
+func (x *Roster) Recorded(path string) record.Versioned[record.Member] {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, altered := x.forged[path]; altered {
+		return record.Versioned[record.Member]{}
+	}
+	return x.members[path]
+}
+
+// Has reports whether the view holds the record that the store held at version, so that there is no need to read it
+// again.
+func (x *Roster) Has(path string, version store.Revision) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, altered := x.forged[path]
+	return !altered && version != 0 && x.members[path].Version == version
 }
 
 // Get returns the record of a member; version 0: there is none.
@@ -167,7 +203,9 @@ func (x *Roster) Put(r record.Member, version store.Revision) {
 	if !ok || old.Value.State != r.State {
 		x.tellLocked(path)
 	}
-	x.touchLocked(path)
+	if _, awaited := x.awaited[path]; !ok || altered || awaited || !r.EqualButKeys(old.Value) {
+		x.touchLocked(path)
+	}
 }
 
 // Remove drops a member whose record was deleted at version.
@@ -295,22 +333,32 @@ func (x *Roster) Find(path string) (record.Member, bool) {
 	return m.Value, ok
 }
 
+// Visible is what one member is shown of another.
+type Visible struct {
+	Kind  identity.Kind
+	Name  string
+	State string
+}
+
+// Path is "<kind>/<name>".
+func (v Visible) Path() string { return string(v.Kind) + "/" + v.Name }
+
 // VisibleTo returns up to limit members of the fleet that self may see: those that
 // share an organization with it, where it has any, and otherwise those that have
 // none. It takes those that follow self by kind and name, around the end, so that
 // no member is shown to everybody, and looks at no more than maxVisibleScan.
 // People's sessions are not part of the fleet.
-func (x *Roster) VisibleTo(self record.Member, limit int) []record.Member {
+func (x *Roster) VisibleTo(self record.Member, limit int) []Visible {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var out []record.Member
+	out := make([]Visible, 0, min(limit, len(x.sorted)))
 	start, _ := slices.BinarySearch(x.sorted, self.Path())
 	for i := range min(len(x.sorted), maxVisibleScan) {
-		m := x.members[x.sorted[(start+i)%len(x.sorted)]].Value
-		if record.IsSession(m.Kind) || !m.Held() || !sharesOrganization(self, m) {
+		m := x.members[x.sorted[(start+i)%len(x.sorted)]]
+		if r := &m.Value; record.IsSession(r.Kind) || !r.Held() || !sharesOrganization(&self, r) {
 			continue
 		}
-		if out = append(out, m); len(out) == limit {
+		if out = append(out, Visible{m.Value.Kind, m.Value.Name, m.Value.State}); len(out) == limit {
 			break
 		}
 	}
@@ -320,7 +368,7 @@ func (x *Roster) VisibleTo(self record.Member, limit int) []record.Member {
 // maxVisibleScan bounds the members that one join looks at.
 const maxVisibleScan = 4096
 
-func sharesOrganization(a, b record.Member) bool {
+func sharesOrganization(a, b *record.Member) bool {
 	if a.Outsider() || b.Outsider() {
 		return a.Path() == b.Path()
 	}

@@ -1,14 +1,17 @@
 package member_test
 
 import (
+	"crypto/rand"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -136,4 +139,71 @@ func TestVisibleTo(t *testing.T) {
 	if n := len(x.VisibleTo(all[2], 2)); n != 2 {
 		t.Errorf("%d members shown, the limit was 2", n)
 	}
+}
+
+// Whoever publishes is told of a change that others are told of, and of a renewal only where that is waited for.
+func TestRenewalsTouchNobody(t *testing.T) {
+	x := member.NewRoster()
+	a := rec(identity.Data, "a", "acme")
+	touched := func(what string, want bool) {
+		t.Helper()
+		if got := x.TakeTouched()[a.Path()]; got != want {
+			t.Errorf("%s: touched %v, want %v", what, got, want)
+		}
+	}
+	version := store.Revision(1)
+	put := func() {
+		version++
+		x.Put(a, version)
+	}
+	renew := func() {
+		var key identity.KeyID
+		rand.Read(key[:])
+		a.Rekey(key, time.Now().Add(time.Hour), time.Now(), time.Hour)
+		a.MeshKey = key
+		put()
+	}
+	put()
+	touched("it joined", true)
+	renew()
+	touched("it renewed", false)
+	if got := x.Recorded(a.Path()); got.Version != version || got.Value.Key != a.Key {
+		t.Errorf("recorded is %v at %d, want the renewed one at %d", got.Value.Key, got.Version, version)
+	}
+	if !x.Has(a.Path(), version) || x.Has(a.Path(), version-1) || x.Has("data/b", 0) {
+		t.Error("it has another record than the last")
+	}
+	for what, change := range map[string]func(){
+		"it drains":              func() { a.State = record.Draining },
+		"another entry":          func() { a.Entry = "other" },
+		"another role":           func() { a.Roles = []manifest.Role{"egress"} },
+		"another organization":   func() { a.Organizations = []string{"globex"} },
+		"it enrolled anew":       func() { a.Incarnation[0]++ },
+		"another label":          func() { a.Labels = []string{"rack=7"} },
+		"it shows something new": func() { a.Selectors = []string{"x509:subject:CN=a"} },
+	} {
+		change()
+		renew()
+		touched(what, true)
+	}
+	x.Await(a.Path(), version)
+	touched("it is waited for", false)
+	renew()
+	touched("it renewed while it was waited for", true)
+	renew()
+	touched("it renewed after that", false)
+	x.Await(a.Path(), version-1)
+	touched("what is waited for is here", true)
+
+	x.Forge(a.Path(), version)
+	if x.Recorded(a.Path()).Exists() || x.Has(a.Path(), version) {
+		t.Error("a record that was altered in the store is decided on")
+	}
+	renew()
+	touched("it is as it was", true)
+	if !x.Recorded(a.Path()).Exists() {
+		t.Error("it is not known again")
+	}
+	x.Remove(a.Path(), version+1)
+	touched("it is gone", true)
 }

@@ -289,6 +289,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		switch {
 		case member:
 			b.races.contested[path], b.races.lost = conflict.Want, true
+			c.cfg.Membership.Roster().Await(path, conflict.Want)
 		case conflict.Key == desired.StateKey:
 			b.races.stale, b.races.config = conflict.Want, true
 		}

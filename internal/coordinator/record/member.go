@@ -1,6 +1,7 @@
 package record
 
 import (
+	"reflect"
 	"slices"
 	"time"
 
@@ -145,7 +146,8 @@ func (m *Member) Rekey(key identity.KeyID, notAfter, now time.Time, stretch time
 			older = append(older, o)
 		}
 	}
-	m.Older, m.Key, m.NotAfter = older, key, notAfter.UTC()
+	// Without a reading of the monotonic clock: the record in memory says the same as in the store.
+	m.Older, m.Key, m.NotAfter = older, key, notAfter.UTC().Round(0)
 	return live <= MaxLiveKeys && held <= MaxOlderKeys
 }
 
@@ -187,6 +189,15 @@ func (m *Member) Cover(e *manifest.Entry) {
 			return !slices.Contains(m.NarrowTo, o)
 		})
 	}
+}
+
+// EqualButKeys reports whether m and other say the same but for what a renewal changes alone: which keys were
+// certified, until when, and under which mesh CA.
+func (m Member) EqualButKeys(other Member) bool {
+	for _, r := range []*Member{&m, &other} {
+		r.Key, r.Older, r.NotAfter, r.MeshKey = identity.KeyID{}, nil, time.Time{}, identity.KeyID{}
+	}
+	return reflect.DeepEqual(m, other)
 }
 
 // Keys returns every key that the record remembers, newest first, each with the

@@ -72,3 +72,16 @@ func TestRecordRemembersEveryValidKey(t *testing.T) {
 		})
 	})
 }
+
+// A record in memory is compared with the clock on the wall, as the one that is read from the store.
+func TestRekeyReadsTheClockOnTheWall(t *testing.T) {
+	now := time.Now()
+	var m record.Member
+	m.Rekey(identity.KeyID{1}, now.Add(time.Hour), now, time.Hour)
+	m.Rekey(identity.KeyID{2}, now.Add(2*time.Hour), now, time.Hour)
+	for what, at := range map[string]time.Time{"the last": m.NotAfter, "the one before": m.Older[0].NotAfter} {
+		if at != at.Round(0) {
+			t.Errorf("the end of %s certificate has a reading of the monotonic clock", what)
+		}
+	}
+}
