@@ -22,6 +22,7 @@ const (
 	membersRole     = "members"     // of [BenchmarkStreams]
 	coordinatorRole = "coordinator" // of [BenchmarkStreams]
 	bareRole        = "bare"        // of [BenchmarkStreams]
+	clientsRole     = "clients"     // of [BenchmarkCoordinator]
 )
 
 func TestMain(m *testing.M) {
@@ -31,6 +32,7 @@ func TestMain(m *testing.M) {
 	}
 	be, ok := map[string]func(io.Reader, io.Writer) error{
 		agentsRole: beAgents, membersRole: beMembers, coordinatorRole: beCoordinator, bareRole: beBare,
+		clientsRole: beClients,
 	}[role]
 	if !ok {
 		fmt.Fprintf(os.Stderr, "%s names no role\n", roleVariable)
