@@ -92,13 +92,20 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 			slices.SortStableFunc(out.Findings,
 				func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
 			open := c.unknown(s, out)
-			open.clauses = append(open.clauses, unread...)
+			for _, clause := range unread {
+				if !slices.Contains(open.clauses, clause) {
+					open.clauses = append(open.clauses, clause)
+				}
+			}
 			out.Verdict = c.verdicts.judge(out, open, c.now())
 		}
 	}()
 	if s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		out.Replicas = c.parts.Announcement.Messages(reading, s)
+		var told error
+		if out.Replicas, told = c.parts.Announcement.Messages(reading, s); told != nil {
+			unread = append(unread, othersUnknown)
+		}
 		cancel()
 	}
 	first := c.headFindings(s) // said whatever else is found
@@ -187,6 +194,9 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		}},
 		{"whether instructions wait as they were given", func() ([]*fealtyv1.Finding, error) {
 			return c.parts.Fencing.Instructions.Findings(reading, s)
+		}},
+		{"whether tokens are as they were created", func() ([]*fealtyv1.Finding, error) {
+			return c.parts.Admission.Findings(reading, s)
 		}},
 	} {
 		found, err := part.findings()

@@ -98,6 +98,9 @@ type doubt struct {
 	settles time.Duration // after which what nobody said is so; 0: it is long over
 }
 
+// othersUnknown is what is not known where neither the store nor a coordinator told of the others.
+const othersUnknown = "which other coordinators there are"
+
 // unknown returns what a look left open. A member that no stream is heard of is one of them
 // until it counts as silent: nobody knows yet whether it comes back.
 func (c *Coordinator) unknown(s *authority.State, st *fealtyv1.GetStatusResponse) (out doubt) {
@@ -107,7 +110,7 @@ func (c *Coordinator) unknown(s *authority.State, st *fealtyv1.GetStatusResponse
 	var away []string
 	away, out.settles = c.parts.Peers.NotHeard()
 	if _, lost := c.parts.Peers.Unanswered(); lost {
-		out.clauses = append(out.clauses, "which other coordinators there are")
+		out.clauses = append(out.clauses, othersUnknown)
 	}
 	if len(away) > 0 {
 		out.clauses = append(out.clauses, "whether "+strings.Join(away[:min(len(away), finding.FoldAbove)], ", ")+

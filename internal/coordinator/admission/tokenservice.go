@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -322,6 +323,15 @@ func (a *Admission) Prune(ctx context.Context, s *authority.State, now time.Time
 		}
 	}
 	return nil
+}
+
+// Findings says which tokens were altered in the store. The error is that of [authority.Head.StoreError].
+func (a *Admission) Findings(ctx context.Context, s *authority.State) ([]*fealtyv1.Finding, error) {
+	_, altered, err := authority.ListGenuine[Token](ctx, a.cfg.Head, s, TokenPrefix)
+	if err != nil {
+		return nil, a.cfg.Head.StoreError("list tokens", err)
+	}
+	return finding.Altered("it admits nobody until it is as it was: create another one if it is waited for", altered), nil
 }
 
 // dropToken removes a token and what it admitted under.

@@ -151,20 +151,20 @@ func (a *Announcer) Drop(ctx context.Context, s *authority.State, now time.Time)
 
 // Messages says what coordinators there are, as far as anybody can tell: in
 // recovery mode by the manifest that the store claims, which is what a person who
-// looks then wants to know. It is left out rather than fail the status.
-func (a *Announcer) Messages(ctx context.Context, s *authority.State) []*fealtyv1.Replica {
+// looks then wants to know. An error says that the store did not tell.
+func (a *Announcer) Messages(ctx context.Context, s *authority.State) ([]*fealtyv1.Replica, error) {
 	var m *manifest.Manifest
 	if last := s.Ready(); last != nil {
 		m = last.Manifest
 	} else if _, _, claimed, err := a.cfg.Head.ClaimedHistory(ctx); err == nil {
 		m = claimed
 	} else {
-		return nil
+		return nil, err
 	}
 	all, err := a.cfg.Replicas.Newest(ctx, m)
 	if err != nil {
 		a.cfg.Failures.Log(ctx, a.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
-		return nil
+		return nil, err
 	}
 	out := make([]*fealtyv1.Replica, 0, len(all))
 	for _, r := range all {
@@ -174,5 +174,5 @@ func (a *Announcer) Messages(ctx context.Context, s *authority.State) []*fealtyv
 		}
 		out = append(out, msg)
 	}
-	return out
+	return out, nil
 }
