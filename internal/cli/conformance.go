@@ -65,7 +65,7 @@ func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	target := conformance.Target{
 		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
 		Open: func(ctx context.Context, retain int) (store.Store, error) {
-			st, _, err := server.OpenStoreAt(ctx, c, cfg, v, nil, slog.New(slog.DiscardHandler), retain)
+			st, _, err := server.OpenStoreAt(ctx, c, cfg, v, server.Running{Log: slog.New(slog.DiscardHandler)}, retain)
 			return st, err
 		},
 	}

@@ -202,7 +202,16 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	}
 	told("meanwhile", storeguard.Word(reason), "has taken no writes for")
 	told("meanwhile", storeguard.Word(reason), reason.String())
+	// People are told what the store said; a member that asked is not, as that may name paths and servers.
+	said := `in its words: "of /secret/path"`
+	told("meanwhile", storeguard.Word(reason), said)
+	if n := counted(t, d.C.Registry(), storeguard.Word(reason)); n == 0 {
+		t.Errorf("no failure is counted for %s", storeguard.Word(reason))
+	}
 	found := coordinatortest.FindingsAt(d, t, code)[0]
+	if !strings.Contains(found.GetSummary(), said) {
+		t.Errorf("the finding lacks %q: %v", said, found)
+	}
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") ||
 		found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)

@@ -36,10 +36,12 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 func TestFirstSetFromElsewhere(t *testing.T) {
@@ -224,6 +226,52 @@ func TestProbesAndMetrics(t *testing.T) {
 	want("/metrics", 200, "fealty_coordinator_recovery_mode 1")
 	_, err := f.Local().Token.CreateToken(f.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 	coordinatortest.WantCode(t, err, errcode.RecoveryMode)
+}
+
+// A coordinator starts alone, without the key of its keeper, and the two others are dead: what can be mended on its
+// machine is told first and whole; that nobody else helps is one line, in which they come last.
+func TestMissingKeeperIsToldBeforeDeadPeers(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.NewFleet(t, nil)
+	others := []*coordinatortest.Fleet{coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)}
+	if err := f.Set(f.Manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range others {
+		r.Start()
+		r.Await(authority.Ready)
+	}
+	for _, r := range others {
+		coordinatortest.AwaitReplica(f, func(rec peer.Record) bool {
+			return rec.Key == r.C.Parts().Self.EnrolmentKey() && rec.Phase == "ready"
+		})
+	}
+	for _, r := range others {
+		r.Kill()
+	}
+	f.Stop()
+	if err := os.Remove(f.KeeperFile()); err != nil {
+		t.Fatal(err)
+	}
+	f.Start()
+	var told, recovery *fealtyv1.Finding
+	wait.Until(t, "the peers were asked", func() bool {
+		st, err := f.C.Parts().Shown.Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		if err != nil || len(st.GetFindings()) < 2 {
+			return false
+		}
+		told, recovery = st.GetFindings()[0], st.GetFindings()[1]
+		return strings.Contains(recovery.GetSummary(), "peer")
+	})
+	if told.GetCode() != string(errcode.KeeperUnusable) || !strings.Contains(told.GetSummary(), "keeper.key is missing") ||
+		told.GetRemedy() == "" {
+		t.Errorf("the first finding is %v", told)
+	}
+	said := recovery.GetSummary()
+	keeper, peers := strings.Index(said, "its keeper opens nothing ("+string(errcode.KeeperUnusable)+")"), strings.Index(said, "peer")
+	if recovery.GetCode() != string(errcode.RecoveryMode) || keeper < 0 || peers < keeper || strings.Contains(said, "\n") {
+		t.Errorf("the second finding is %v", recovery)
+	}
 }
 
 // Strangers that hold as many joins as they can, and say nothing or nonsense, stop

@@ -395,6 +395,23 @@ func TestDiffSearchIsBounded(t *testing.T) {
 	}
 }
 
+// The last lookup that a search may make is one that it makes.
+func TestLastLookupIsMade(t *testing.T) {
+	of := func(match string) *manifest.Manifest {
+		d := newDoc(t)
+		d.admit = strings.Replace(d.admit, "CN=coordinator-*", "CN=coordinator-1", 1) +
+			"  - {name: p, kind: data, match: [\"x509:dns:" + match + "\"]}\n"
+		return mustParse(t, d.String())
+	}
+	// They may look as if they shared one, and no selector is in both: each begins and ends in its own way.
+	old, new := of("a*z"), of("b*y")
+	for left, want := range map[int]bool{manifest.Examples(): false, manifest.Examples() - 1: true} {
+		if got := manifest.SharesAfter(old, new, left); got != want {
+			t.Errorf("with %d lookups left of %d: %v, want %v", left, manifest.Examples(), got, want)
+		}
+	}
+}
+
 // FuzzDiff compares whatever two manifests parse.
 func FuzzDiff(f *testing.F) {
 	base := newDoc(f)

@@ -148,7 +148,7 @@ func restoreBackup(ctx context.Context, c *program.CLI, cfg *settings.Values, fi
 		return ofBackup(file, err)
 	}
 	if st == nil {
-		if st, name, err = server.OpenStore(ctx, c, cfg, nil, log); err != nil {
+		if st, name, err = server.OpenStore(ctx, c, cfg, server.Running{Log: log}); err != nil {
 			return err
 		}
 	}

@@ -196,6 +196,9 @@ var spoils = []struct {
 	{"node.agent", "of another user", func(_ *testing.T, g *ground) { g.err = errcode.New(errcode.Denied) },
 		doctor.Unknown},
 	{"node.agent", "none given", func(_ *testing.T, g *ground) { g.err = doctor.ErrNotAsked }, doctor.NotAsked},
+	{"node.agent", "another serves at its socket", func(_ *testing.T, g *ground) {
+		g.nd.LostSockets = []string{"/run/w.sock: process 7 serves there"}
+	}, doctor.Failed},
 	{"node.identity", "expired", func(_ *testing.T, g *ground) { g.nd.SvidNotAfter = timestamppb.New(now) },
 		doctor.Failed},
 	{"node.log", "nobody reads it", func(_ *testing.T, g *ground) { g.nd.LogProblem = "nobody reads it any more" }, doctor.Warning},

@@ -126,7 +126,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 			panic("process: root_pin was not checked: " + err.Error())
 		}
 	}
-	st, name, err := OpenStore(ctx, c, cfg, r.Locks, log)
+	st, name, err := OpenStore(ctx, c, cfg, r)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/settings"
-	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -20,14 +19,14 @@ import (
 )
 
 // OpenStore opens the store that is configured, and returns its name for people. The lock of a database that lies on this
-// machine is among locks, which may be nil.
-func OpenStore(ctx context.Context, c *program.CLI, cfg *settings.Values, locks *durable.Locks, log *slog.Logger) (store.Store,
-	string, error) {
+// machine is among r's, and the files by which one logs in to a server are among those that r reads again. Of r only
+// the log has to be there.
+func OpenStore(ctx context.Context, c *program.CLI, cfg *settings.Values, r Running) (store.Store, string, error) {
 	v := cfg.Find("store")
 	if v.Text == "" {
 		v.Text = settings.SqliteScheme + filepath.Join(cfg.Path("data"), "store", "fealty.db")
 	}
-	return OpenStoreAt(ctx, c, cfg, v, locks, log, 0)
+	return OpenStoreAt(ctx, c, cfg, v, r, 0)
 }
 
 // OpenStoreThere is openStore if there is a store, and makes none: where there is
@@ -41,7 +40,7 @@ func OpenStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, l
 		case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular() && info.Size() == 0:
 			return nil, settings.SqliteScheme + file, nil
 		}
-		return OpenStore(ctx, c, cfg, nil, log) // which says what is wrong with it
+		return OpenStore(ctx, c, cfg, Running{Log: log}) // which says what is wrong with it
 	}
 	r, err := doctor.InspectServer(ctx, v.Text, c.Getenv(etcd.PasswordVariable), 0)
 	if err != nil {
@@ -50,16 +49,16 @@ func OpenStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, l
 	if r.Schema == "" {
 		return nil, r.Name, nil
 	}
-	return OpenStore(ctx, c, cfg, nil, log)
+	return OpenStore(ctx, c, cfg, Running{Log: log})
 }
 
 // OpenStoreAt opens the store at v, as OpenStore does. It keeps the changes of about retain commits; 0
 // means the engine's default.
-func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v settings.Value, locks *durable.Locks,
-	log *slog.Logger, retain int) (store.Store, string, error) {
+func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v settings.Value, r Running,
+	retain int) (store.Store, string, error) {
 	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
 		file := cfg.Within(text)
-		st, err := sqlite.Open(ctx, file, sqlite.Options{Locks: locks, Log: log, RetainCommits: retain})
+		st, err := sqlite.Open(ctx, file, sqlite.Options{Locks: r.Locks, Log: r.Log, RetainCommits: retain})
 		if err != nil {
 			v.Text = settings.SqliteScheme + file
 			return nil, "", doctor.StoreError(v, err)
@@ -67,7 +66,7 @@ func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v se
 		return st, settings.SqliteScheme + file, nil
 	}
 	if strings.HasPrefix(v.Text, settings.EtcdScheme) {
-		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: log, RetainCommits: retain,
+		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: r.Log, Reload: r.Reload, RetainCommits: retain,
 			Password: c.Getenv(etcd.PasswordVariable)})
 		if err != nil {
 			return nil, "", doctor.StoreError(v, err)
@@ -78,7 +77,7 @@ func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v se
 		c.Say("the password of the database stands in the command line, where every user of this machine can read " +
 			"it: use FEALTY_STORE, or PGPASSFILE, instead")
 	}
-	st, err := postgres.Open(ctx, v.Text, postgres.Options{Log: log, RetainCommits: retain})
+	st, err := postgres.Open(ctx, v.Text, postgres.Options{Log: r.Log, Reload: r.Reload, RetainCommits: retain})
 	if err != nil {
 		return nil, "", doctor.StoreError(v, err)
 	}

@@ -252,7 +252,7 @@ func TestNewerSchema(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fealty.db")
 	c := program.New(program.Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
-	st, _, err := server.OpenStoreAt(ctx, c, nil, settings.Value{Text: settings.SqliteScheme + file}, nil, slog.New(slog.DiscardHandler), 0)
+	st, _, err := server.OpenStoreAt(ctx, c, nil, settings.Value{Text: settings.SqliteScheme + file}, server.Running{Log: slog.New(slog.DiscardHandler)}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

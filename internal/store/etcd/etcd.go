@@ -52,6 +52,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/engine"
 )
@@ -86,6 +87,10 @@ type Options struct {
 
 	// Password is that of the user in the URL, where it names no password-file.
 	Password string
+
+	// Reload has the files of the login read when somebody says so, beside each connection, and says what
+	// changed. It may be nil.
+	Reload *reload.Parts
 
 	// Log gets what is wrong with the servers, and failures of background work. Nil
 	// means slog.Default().
@@ -183,6 +188,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 		db.dialer.close()
 		return nil, db.openError(err)
 	}
+	opts.Reload.Add(db.dialer.login.part())
 	return s, nil
 }
 

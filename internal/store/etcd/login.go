@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -101,6 +103,26 @@ func (l *login) now() material {
 		l.log.Info("the login of the store was replaced, and is used for each new connection", "store", l.address.name())
 	}
 	return l.read
+}
+
+// part has the files read when somebody says so, and tells what is new since it was asked last.
+func (l *login) part() reload.Part {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.read
+	return reload.Part{Name: "the login of " + l.address.name(), Read: func(context.Context) (string, error) {
+		now := l.now()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.unread != nil {
+			return "", l.unread
+		}
+		if known.equal(&now.credential) && known.roots.Equal(now.roots) {
+			return "", nil
+		}
+		known = now
+		return "another one is used for each new connection", nil
+	}}
 }
 
 // letIn notes that a server let in who showed c.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -69,6 +70,13 @@ func configsOf(c *pgconn.Config) []*tls.Config {
 	return out
 }
 
+// sameRoots reports whether the server's certificate is verified by the same roots.
+func sameRoots(a, b *pgconn.Config) bool {
+	return slices.EqualFunc(configsOf(a), configsOf(b), func(a, b *tls.Config) bool {
+		return a == nil && b == nil || a != nil && b != nil && a.RootCAs.Equal(b.RootCAs)
+	})
+}
+
 func (c *credential) equal(o *credential) bool {
 	return c.user == o.user && subtle.ConstantTimeCompare([]byte(c.password), []byte(o.password)) == 1 &&
 		c.sameCertificates(o)
@@ -106,8 +114,8 @@ func (l *login) database() string {
 	return l.read.Database
 }
 
-// config returns how to make the next connection, after it read all files again.
-func (l *login) config(ctx context.Context) *pgx.ConnConfig {
+// readAgain reads all files, and returns why what they hold now cannot be used: then what they held before is.
+func (l *login) readAgain() error {
 	now, _, err := parse(l.url)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,6 +142,34 @@ func (l *login) config(ctx context.Context) *pgx.ConnConfig {
 			l.log.Info("the login of the store was replaced, and is used for each new connection", "store", l.name)
 		}
 	}
+	return err
+}
+
+// part has the files read when somebody says so, and tells what is new since it was asked last.
+func (l *login) part() reload.Part {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.read
+	return reload.Part{Name: "the login of " + l.name, Read: func(context.Context) (string, error) {
+		if err := l.readAgain(); err != nil {
+			return "", err
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		same := credentialOf(&known.Config).equal(credentialOf(&l.read.Config)) && sameRoots(&known.Config, &l.read.Config)
+		known = l.read
+		if same {
+			return "", nil
+		}
+		return "another one is used for each new connection", nil
+	}}
+}
+
+// config returns how to make the next connection, after it read all files again.
+func (l *login) config(ctx context.Context) *pgx.ConnConfig {
+	_ = l.readAgain() // it is told
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	config := l.read.Copy()
 	if chosen, ok := ctx.Value(choosing{}).(*credential); ok {
 		chosen.put(&config.Config)

@@ -57,6 +57,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/engine"
 )
@@ -98,6 +99,10 @@ type Options struct {
 	// Heartbeat is how often the listening connection is tried, and the log read,
 	// without a notice. Zero means 2 seconds.
 	Heartbeat time.Duration
+
+	// Reload has the files of the login read when somebody says so, beside each connection, and says what
+	// changed. It may be nil.
+	Reload *reload.Parts
 
 	// Log gets what is wrong with the server, and failures of background work. Nil
 	// means slog.Default().
@@ -184,6 +189,7 @@ func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, db.openError(err)
 	}
+	opts.Reload.Add(login.part())
 	return s, nil
 }
 
