@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
+	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/errcode"
 )
 
@@ -61,6 +62,42 @@ func TestShowProcess(t *testing.T) {
 		if paused := got["paused"] == "it decides, and does nothing, by its own word"; paused != tt.paused {
 			t.Errorf("%s: paused is %q", tt.name, got["paused"])
 		}
+	}
+}
+
+// Who looks at one member sees the processes of it that were fenced, which of its domains move and until when, and what
+// nobody could say of it.
+func TestShowBesideMember(t *testing.T) {
+	now := clitest.Now
+	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(d)) }
+	c := &clitest.Answering{Member: &fealtyv1.GetMemberResponse{
+		Member: &fealtyv1.Member{Kind: "shard", Name: "eu-1", State: "active", SvidNotAfter: at(time.Hour)},
+		Fenced: []*fealtyv1.FencedProcess{{Incarnation: strings.Repeat("0f", 16), Epoch: 3<<32 | 2, From: "10.0.0.7:4711",
+			ToldAt: at(-time.Hour), HeardAt: at(-2 * time.Minute)}},
+		Domains: []*fealtyv1.Domain{
+			{Name: "eu", Owner: "shard/eu-1", Moving: true, Next: "shard/eu-2", WaitsUntil: at(30 * time.Second)},
+			{Name: "us", Owner: "shard/us-1", Moving: true, Next: "shard/eu-1"},
+			{Name: "asia", Owner: "shard/eu-1", OwnerProblem: "no process of it was heard"},
+			{Name: "well", Owner: "shard/eu-1"},
+		},
+		Unknown: []string{"whether something else is so"},
+	}}
+	out := clitest.Run(t, "member", "show", "shard/eu-1", "--socket", c.Listen(t)).Want(t, 0).Stdout
+	got := strings.Join(strings.Fields(out), " ")
+	for _, want := range []string{
+		"fenced a process of it acts no more, as another one with its identity is in charge: epoch 3.2, incarnation " +
+			strings.Repeat("0f", 16) + ", from 10.0.0.7:4711, told so 2m ago",
+		"moving eu goes to shard/eu-2 when it let go; at the latest at " + command.When(at(30*time.Second)) + ", as its lease is over then",
+		"waits for us comes from shard/us-1 when that let go",
+		"owns asia, and is not to be counted on: no process of it was heard",
+		"not known whether something else is so",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("shown is\n%s\nwithout %q", out, want)
+		}
+	}
+	if strings.Contains(got, "well") {
+		t.Errorf("of a domain of which nothing is wrong shown is\n%s", out)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -199,6 +200,43 @@ func TestAlteredRecordHidesNoOther(t *testing.T) {
 		wantAltered(t, st, tt.key, "")
 	}
 	coordinatortest.WantOnlyNil(t, machines["b"].Renew())
+}
+
+// Who asks for one member is told of its fenced processes and its domains; and where the store does not tell these, that
+// nobody knows, with the rest as before.
+func TestMemberIsShownWithWhatIsBesideIt(t *testing.T) {
+	t.Parallel()
+	d, _, _ := fullDesk(t)
+	show := func(kind identity.Kind, name string) *fealtyv1.GetMemberResponse {
+		t.Helper()
+		got, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: string(kind), Name: name})
+		coordinatortest.WantOnlyNil(t, err)
+		return got
+	}
+	got := show(identity.Shard, "eu-1")
+	if f := got.GetFenced(); len(f) != 1 || f[0].GetEpoch() != 1<<32|2 || f[0].GetProblem() != "stale" ||
+		f[0].GetHeardAt().AsTime().IsZero() || f[0].GetToldAt().AsTime().IsZero() {
+		t.Errorf("fenced are %v", f)
+	}
+	if x := got.GetDomains(); len(x) != 1 || x[0].GetName() != "of-eu-1" || x[0].GetOwner() != "shard/eu-1" {
+		t.Errorf("its domains are %v", x)
+	}
+	if other := show(identity.Data, "b"); len(other.GetFenced()) > 0 || len(other.GetDomains()) > 0 || len(other.GetUnknown()) > 0 {
+		t.Errorf("another is shown as %v", other)
+	}
+	for prefix, want := range map[string]string{
+		incidents.Prefix: "whether a process of it was fenced", domains.Prefix: "which domains it owns or is to own",
+	} {
+		d.Store.SetUnread(prefix)
+		if got := show(identity.Shard, "eu-1"); !slices.Equal(got.GetUnknown(), []string{want}) || got.GetMember().GetName() != "eu-1" {
+			t.Errorf("without %s shown is %v", prefix, got)
+		}
+	}
+	d.Store.SetUnread("")
+	d.Advance(incidents.Shown + time.Second)
+	if f := show(identity.Shard, "eu-1").GetFenced(); len(f) > 0 {
+		t.Errorf("long after its last word fenced are %v", f)
+	}
 }
 
 // A ban that somebody wrote into the store who has no key bans nobody, and hides nothing that is found of a member.

@@ -297,6 +297,7 @@ func (c *Coordinator) wire(o own) error {
 		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Grants: r.Fencing.Grants, Now: c.now, Retention: auditRetention})
 	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,
 		Now: c.now})
+	r.Membership.SetBeside(r.Fencing.Incidents, r.Fencing.Domains)
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,

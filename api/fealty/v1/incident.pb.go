@@ -9,6 +9,7 @@ package fealtyv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -138,18 +139,113 @@ func (x *ReportFencedResponse) GetRecorded() bool {
 	return false
 }
 
+// FencedProcess is one that told of itself that it was fenced.
+type FencedProcess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it told them; see ReportFencedRequest.
+	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Epoch       uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Problem     string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// The address that it told from first.
+	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	// When it told first, and last.
+	ToldAt        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=told_at,json=toldAt,proto3" json:"told_at,omitempty"`
+	HeardAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=heard_at,json=heardAt,proto3" json:"heard_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FencedProcess) Reset() {
+	*x = FencedProcess{}
+	mi := &file_fealty_v1_incident_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FencedProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FencedProcess) ProtoMessage() {}
+
+func (x *FencedProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_incident_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FencedProcess.ProtoReflect.Descriptor instead.
+func (*FencedProcess) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_incident_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *FencedProcess) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *FencedProcess) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FencedProcess) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *FencedProcess) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *FencedProcess) GetToldAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ToldAt
+	}
+	return nil
+}
+
+func (x *FencedProcess) GetHeardAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeardAt
+	}
+	return nil
+}
+
 var File_fealty_v1_incident_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_incident_proto_rawDesc = "" +
 	"\n" +
-	"\x18fealty/v1/incident.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\"{\n" +
+	"\x18fealty/v1/incident.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"{\n" +
 	"\x13ReportFencedRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\"2\n" +
 	"\x14ReportFencedResponse\x12\x1a\n" +
-	"\brecorded\x18\x01 \x01(\bR\brecorded2\xa0\x01\n" +
+	"\brecorded\x18\x01 \x01(\bR\brecorded\"\xe1\x01\n" +
+	"\rFencedProcess\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\tR\x04from\x123\n" +
+	"\atold_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06toldAt\x125\n" +
+	"\bheard_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aheardAt2\xa0\x01\n" +
 	"\x0fIncidentService\x12\x8c\x01\n" +
 	"\fReportFenced\x12\x1e.fealty.v1.ReportFencedRequest\x1a\x1f.fealty.v1.ReportFencedResponse\";\xea\xe0\x187\n" +
 	"\x05shard\x12\x04name*(a shard tells of its own processes aloneB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
@@ -166,19 +262,23 @@ func file_fealty_v1_incident_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_incident_proto_rawDescData
 }
 
-var file_fealty_v1_incident_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_fealty_v1_incident_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_fealty_v1_incident_proto_goTypes = []any{
-	(*ReportFencedRequest)(nil),  // 0: fealty.v1.ReportFencedRequest
-	(*ReportFencedResponse)(nil), // 1: fealty.v1.ReportFencedResponse
+	(*ReportFencedRequest)(nil),   // 0: fealty.v1.ReportFencedRequest
+	(*ReportFencedResponse)(nil),  // 1: fealty.v1.ReportFencedResponse
+	(*FencedProcess)(nil),         // 2: fealty.v1.FencedProcess
+	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
 }
 var file_fealty_v1_incident_proto_depIdxs = []int32{
-	0, // 0: fealty.v1.IncidentService.ReportFenced:input_type -> fealty.v1.ReportFencedRequest
-	1, // 1: fealty.v1.IncidentService.ReportFenced:output_type -> fealty.v1.ReportFencedResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	3, // 0: fealty.v1.FencedProcess.told_at:type_name -> google.protobuf.Timestamp
+	3, // 1: fealty.v1.FencedProcess.heard_at:type_name -> google.protobuf.Timestamp
+	0, // 2: fealty.v1.IncidentService.ReportFenced:input_type -> fealty.v1.ReportFencedRequest
+	1, // 3: fealty.v1.IncidentService.ReportFenced:output_type -> fealty.v1.ReportFencedResponse
+	3, // [3:4] is the sub-list for method output_type
+	2, // [2:3] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_incident_proto_init() }
@@ -193,7 +293,7 @@ func file_fealty_v1_incident_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_incident_proto_rawDesc), len(file_fealty_v1_incident_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

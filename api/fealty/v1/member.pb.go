@@ -798,7 +798,13 @@ type GetMemberResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Member *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	// See ListMembersResponse.
-	KnownAt       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=known_at,json=knownAt,proto3" json:"known_at,omitempty"`
+	KnownAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=known_at,json=knownAt,proto3" json:"known_at,omitempty"`
+	// The processes of the member that were fenced, each for a day after its last word.
+	Fenced []*FencedProcess `protobuf:"bytes,3,rep,name=fenced,proto3" json:"fenced,omitempty"`
+	// The domains that the member owns, or is to own.
+	Domains []*Domain `protobuf:"bytes,4,rep,name=domains,proto3" json:"domains,omitempty"`
+	// What of the above the store did not tell, as clauses: "whether a process of it was fenced".
+	Unknown       []string `protobuf:"bytes,5,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -843,6 +849,27 @@ func (x *GetMemberResponse) GetMember() *Member {
 func (x *GetMemberResponse) GetKnownAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.KnownAt
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetFenced() []*FencedProcess {
+	if x != nil {
+		return x.Fenced
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetDomains() []*Domain {
+	if x != nil {
+		return x.Domains
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
 	}
 	return nil
 }
@@ -1620,7 +1647,7 @@ var File_fealty_v1_member_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x06\n" +
+	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/domain.proto\x1a\x18fealty/v1/incident.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x06\n" +
 	"\x06Member\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1697,10 +1724,13 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\aaltered\x18\x04 \x03(\tR\aaltered\":\n" +
 	"\x10GetMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"u\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xee\x01\n" +
 	"\x11GetMemberResponse\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\x125\n" +
-	"\bknown_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aknownAt\"m\n" +
+	"\bknown_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aknownAt\x120\n" +
+	"\x06fenced\x18\x03 \x03(\v2\x18.fealty.v1.FencedProcessR\x06fenced\x12+\n" +
+	"\adomains\x18\x04 \x03(\v2\x11.fealty.v1.DomainR\adomains\x12\x18\n" +
+	"\aunknown\x18\x05 \x03(\tR\aunknown\"m\n" +
 	"\x12DrainMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1808,6 +1838,8 @@ var file_fealty_v1_member_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 	(*DegradedPeriod)(nil),        // 22: fealty.v1.DegradedPeriod
 	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*FencedProcess)(nil),         // 24: fealty.v1.FencedProcess
+	(*Domain)(nil),                // 25: fealty.v1.Domain
 }
 var file_fealty_v1_member_proto_depIdxs = []int32{
 	21, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
@@ -1828,34 +1860,36 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	21, // 15: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
 	0,  // 16: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
 	21, // 17: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 18: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 19: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 20: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 21: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 22: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	18, // 23: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
-	23, // 24: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	4,  // 25: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	6,  // 26: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	8,  // 27: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	10, // 28: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	12, // 29: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	14, // 30: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	16, // 31: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	19, // 32: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	5,  // 33: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	7,  // 34: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	9,  // 35: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	11, // 36: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	13, // 37: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	15, // 38: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	17, // 39: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	20, // 40: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	33, // [33:41] is the sub-list for method output_type
-	25, // [25:33] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	24, // 18: fealty.v1.GetMemberResponse.fenced:type_name -> fealty.v1.FencedProcess
+	25, // 19: fealty.v1.GetMemberResponse.domains:type_name -> fealty.v1.Domain
+	0,  // 20: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 21: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 22: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 23: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 24: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	18, // 25: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
+	23, // 26: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	4,  // 27: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	6,  // 28: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	8,  // 29: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	10, // 30: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	12, // 31: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	14, // 32: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	16, // 33: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	19, // 34: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	5,  // 35: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	7,  // 36: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	9,  // 37: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	11, // 38: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	13, // 39: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	15, // 40: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	17, // 41: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	20, // 42: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	35, // [35:43] is the sub-list for method output_type
+	27, // [27:35] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
@@ -1865,6 +1899,8 @@ func file_fealty_v1_member_proto_init() {
 	}
 	file_fealty_v1_agent_proto_init()
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_domain_proto_init()
+	file_fealty_v1_incident_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -120,14 +120,6 @@ func next(d *fealtyv1.Domain) term.Cell {
 	return term.Painted(term.Amber, "◐ "+nobody(d.GetNext()))
 }
 
-// latest says by when a domain passes on that moves.
-func latest(d *fealtyv1.Domain) string {
-	if d.GetWaitsUntil() == nil {
-		return ""
-	}
-	return "; at the latest at " + command.When(d.GetWaitsUntil()) + ", as its lease is over then"
-}
-
 func nobody(member string) string {
 	if member == "" {
 		return "nobody"
@@ -145,7 +137,7 @@ func result(sh command.Shell, data proto.Message, d *fealtyv1.Domain) command.Re
 			f.Paint("owner is", term.Amber, "not to be counted on: "+problem)
 		}
 		if d.GetMoving() {
-			f.Paint("moving", term.Amber, "to "+nobody(d.GetNext())+", when its owner let go"+latest(d))
+			f.Paint("moving", term.Amber, "to "+nobody(d.GetNext())+", when its owner let go"+command.AtTheLatest(d))
 		}
 		f.Add("changed", fmt.Sprintf("%s, %s, by %s", command.When(d.GetChangedAt()), sh.Ago(d.GetChangedAt().AsTime()),
 			d.GetChangedBy()))
@@ -228,7 +220,7 @@ func said(got answer) string {
 	text := fmt.Sprintf("%s belongs to %s under ownership %s", d.GetName(), nobody(d.GetOwner()), ownership(d))
 	if d.GetMoving() {
 		text = fmt.Sprintf("%s belongs to %s until it lets go, and then to %s%s", d.GetName(), d.GetOwner(),
-			nobody(d.GetNext()), latest(d))
+			nobody(d.GetNext()), command.AtTheLatest(d))
 	}
 	if over := got.GetPassedOver(); over != "" {
 		text += "; nobody waits for " + over

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/errcode"
 )
 
@@ -43,4 +44,12 @@ func ReadAll(r io.Reader, limit int64) ([]byte, error) {
 		err = fmt.Errorf("it has more than %d bytes", limit)
 	}
 	return data, err
+}
+
+// AtTheLatest says by when a domain that moves passes on, as the end of a sentence; "" if nobody waits.
+func AtTheLatest(d *fealtyv1.Domain) string {
+	if d.GetWaitsUntil() == nil {
+		return ""
+	}
+	return "; at the latest at " + When(d.GetWaitsUntil()) + ", as its lease is over then"
 }

@@ -2,6 +2,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -473,10 +474,37 @@ func show(c *program.CLI) *cobra.Command {
 					return err
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Facts(details(resp.GetMember(), c.Env.Now())) }))
+					func(p *term.Page) error {
+						return p.Facts(append(details(resp.GetMember(), c.Env.Now()), beside(resp, c.Env.Now())...))
+					}))
 			})
 		},
 	})
+}
+
+// beside is what coordinators keep of a member beside its record.
+func beside(resp *fealtyv1.GetMemberResponse, now time.Time) term.Facts {
+	var f term.Facts
+	path := resp.GetMember().GetKind() + "/" + resp.GetMember().GetName()
+	for _, p := range resp.GetFenced() {
+		f.Paint("fenced", term.Amber, fmt.Sprintf("a process of it acts no more, as another one with its identity is in charge: "+
+			"epoch %d.%d, incarnation %s, from %s, told so %s", p.GetEpoch()>>32, p.GetEpoch()&(1<<32-1), p.GetIncarnation(),
+			cmp.Or(p.GetFrom(), "an unknown address"), humanize.Relative(p.GetHeardAt().AsTime(), now)))
+	}
+	for _, d := range resp.GetDomains() {
+		switch {
+		case d.GetMoving() && d.GetOwner() == path:
+			f.Paint("moving", term.Amber, d.GetName()+" goes to "+cmp.Or(d.GetNext(), "nobody")+" when it let go"+command.AtTheLatest(d))
+		case d.GetMoving():
+			f.Paint("waits for", term.Amber, d.GetName()+" comes from "+d.GetOwner()+" when that let go"+command.AtTheLatest(d))
+		case d.GetOwnerProblem() != "":
+			f.Paint("owns", term.Amber, d.GetName()+", and is not to be counted on: "+d.GetOwnerProblem())
+		}
+	}
+	for _, clause := range resp.GetUnknown() {
+		f.Paint("not known", term.Amber, clause)
+	}
+	return f
 }
 
 func memberWait(c *program.CLI) *cobra.Command {

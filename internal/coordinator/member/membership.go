@@ -61,6 +61,7 @@ type Config struct {
 type Membership struct {
 	cfg     Config
 	metrics *metrics
+	beside  []Beside // what else is kept of members; see SetBeside
 
 	listens  atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
 	copies   CopyWatch    // which processes opened streams of members
@@ -119,6 +120,17 @@ func (m *Membership) Cut(id identity.ID, banned bool) {
 
 // ConnectionsCut returns how many connections of members the guard cut since the start.
 func (m *Membership) ConnectionsCut() int64 { return m.cuts.Load() }
+
+// Beside is a part of the coordinator that keeps something else of members than their records.
+type Beside interface {
+	// AboutMember adds to out what it keeps of a member. An error says that the store did not tell.
+	AboutMember(ctx context.Context, s *authority.State, id identity.ID, out *fealtyv1.GetMemberResponse) error
+	// Unknown is what is not known of a member then, as a clause.
+	Unknown() string
+}
+
+// SetBeside has who asks for one member told what these parts keep of it too. It is called before anybody asks.
+func (m *Membership) SetBeside(beside ...Beside) { m.beside = beside }
 
 // RegisterServices registers the services over members, and what other coordinators are told
 // of them.

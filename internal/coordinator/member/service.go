@@ -87,7 +87,13 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.GetMemberResponse{Member: out, KnownAt: since}, nil
+	resp := &fealtyv1.GetMemberResponse{Member: out, KnownAt: since}
+	for _, b := range m.c.beside {
+		if since != nil || b.AboutMember(asking, s, id, resp) != nil {
+			resp.Unknown = append(resp.Unknown, b.Unknown())
+		}
+	}
+	return resp, nil
 }
 
 // recorded returns a member as the store has it.

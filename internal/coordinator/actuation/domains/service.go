@@ -85,6 +85,24 @@ func (r domainServer) ListDomains(ctx context.Context,
 	return out, nil
 }
 
+// Unknown is what is not known of a member where [Domains.AboutMember] fails.
+func (d *Domains) Unknown() string { return "which domains it owns or is to own" }
+
+// AboutMember adds to out the domains that a member owns or is to own. The error is that of [authority.Head.StoreError].
+func (d *Domains) AboutMember(ctx context.Context, s *authority.State, id identity.ID, out *fealtyv1.GetMemberResponse) error {
+	all, _, err := authority.ListGenuine[Record](ctx, d.cfg.Head, s, Prefix)
+	if err != nil {
+		return d.cfg.Head.StoreError("list the domains", err)
+	}
+	path := record.PathOf(id)
+	for _, v := range all {
+		if v.Value.Owner == path || v.Value.Next == path {
+			out.Domains = append(out.Domains, d.seen(s, v.Value))
+		}
+	}
+	return nil
+}
+
 // GetDomain returns one.
 func (r domainServer) GetDomain(ctx context.Context,
 	req *fealtyv1.GetDomainRequest) (*fealtyv1.GetDomainResponse, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
@@ -221,6 +222,25 @@ func (r Record) last() Process {
 		return Process{}
 	}
 	return r.Processes[len(r.Processes)-1]
+}
+
+// Unknown is what is not known of a member where [Incidents.AboutMember] fails.
+func (i *Incidents) Unknown() string { return "whether a process of it was fenced" }
+
+// AboutMember adds to out the processes of a member that were fenced, and told so within [Shown]. The error is
+// that of [authority.Head.StoreError].
+func (i *Incidents) AboutMember(ctx context.Context, s *authority.State, id identity.ID, out *fealtyv1.GetMemberResponse) error {
+	rec, err := record.Get[Record](ctx, s.Records, KeyOf(id.Kind(), id.Name()))
+	if err != nil {
+		return i.cfg.Head.StoreError("read the incidents of the member", err)
+	}
+	for _, p := range rec.Value.Processes {
+		if i.cfg.Now().Sub(p.Heard) <= Shown {
+			out.Fenced = append(out.Fenced, &fealtyv1.FencedProcess{Incarnation: p.Incarnation, Epoch: uint64(p.Epoch),
+				Problem: p.Problem, From: p.From, ToldAt: timestamppb.New(p.At), HeardAt: timestamppb.New(p.Heard)})
+		}
+	}
+	return nil
 }
 
 // Findings says of which members a process was fenced, and told so within [Shown], and which
