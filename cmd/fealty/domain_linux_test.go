@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -93,8 +94,19 @@ func TestDomainMove(t *testing.T) {
 		return func() bool { return strings.Contains(a.log("shard-"+shard), text) }
 	}
 
+	// A shard asks for quotas every few seconds, and keeps to those that it was told: both are told of each change
+	// before anything hangs on it. The provider was the first change.
+	told := func(change int) {
+		t.Helper()
+		for _, shard := range []string{"eu-1", "eu-2"} {
+			wait.Until(t, fmt.Sprintf("%s to be told of change %d of quotas and providers", shard, change),
+				said(shard, fmt.Sprintf(`msg="the shard was told of quotas and providers" version=%d `, 1<<32|change)))
+		}
+	}
+
 	first := a.operatorWith(operator.Source(), "shard-eu-1", 1)
 	f.must("quota", "put", "acme/web", "--machines", "2", "--socket", socket)
+	told(2)
 	first.wants(3)
 	// It has the demand, and owns nothing: a member that joins never does.
 	if n := len(a.working()); n != 0 {
@@ -103,6 +115,7 @@ func TestDomainMove(t *testing.T) {
 	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--socket", socket)
 	wait.Until(t, "two machines, as the quota says", has(2))
 	f.must("quota", "put", "acme/web", "--machines", "6", "--reason", "a test", "--socket", socket)
+	told(3)
 	wait.Until(t, "three machines", has(3))
 	three := a.working()
 

@@ -15,6 +15,7 @@ type keepers struct {
 	seeds   map[int]map[int]int  // by seed and key: how many heads there were when it was written
 	mesh    map[int]map[int]bool // by transition and key
 	lost    map[int]map[int]bool // whose copies were forgotten under the head in force, by seed and key
+	bare    map[int]bool         // transitions whose move found the seed in force sealed under no key
 	nextKey int
 }
 
@@ -29,7 +30,7 @@ type disk struct {
 // others got a copy of its file, or have one of their own.
 func (w *world) firstSealed() {
 	w.keepers = keepers{seeds: map[int]map[int]int{}, mesh: map[int]map[int]bool{},
-		lost: map[int]map[int]bool{}, nextKey: 1}
+		lost: map[int]map[int]bool{}, bare: map[int]bool{}, nextKey: 1}
 	if !w.names(0) {
 		return
 	}
@@ -83,6 +84,7 @@ func (r *rep) seal(o *op) Result {
 	}
 	k.Opens = k.Own
 	act := w.rules.act(k)
+	w.bare[o.trans] = !k.Copies
 	w.say("%d finds its keeper %+v: %v", r.n, k, act)
 	switch act {
 	case RefuseMove:
@@ -141,7 +143,8 @@ func (w *world) unseal(seed, key int, why string) {
 
 // checkCopies looks at what is sealed when the head moves: a key that opened the seed
 // before opens the one after, and a keeper that is named was sealed by. A key that somebody
-// said is lost counts as it did before: the move may have sealed under it already.
+// said is lost counts as it did before: the move may have sealed under it already. Where the move found no copy, it
+// made a key, and nobody had one to back up: a copy that came since then is of a move that lost against this one.
 func (w *world) checkCopies(base, t int) {
 	defer clear(w.lost) // no move that began before this head comes into force
 	if !w.names(t) {
@@ -155,7 +158,7 @@ func (w *world) checkCopies(base, t int) {
 		(w.log[t].seed != w.log[base].seed || w.log[t].manifest != w.log[base].manifest) {
 		w.violated("%d comes into force, and its keeper sealed nothing", t)
 	}
-	if w.log[t].seed == w.log[base].seed || !w.names(base) || len(before) == 0 {
+	if w.log[t].seed == w.log[base].seed || !w.names(base) || len(before) == 0 || w.bare[t] {
 		return
 	}
 	for key := range after {
