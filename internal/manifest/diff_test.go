@@ -405,9 +405,9 @@ func TestLastLookupIsMade(t *testing.T) {
 	}
 	// They may look as if they shared one, and no selector is in both: each begins and ends in its own way.
 	old, new := of("a*z"), of("b*y")
-	for left, want := range map[int]bool{manifest.Examples(): false, manifest.Examples() - 1: true} {
+	for left, want := range map[int]bool{manifest.SearchLookups(): false, manifest.SearchLookups() - 1: true} {
 		if got := manifest.SharesAfter(old, new, left); got != want {
-			t.Errorf("with %d lookups left of %d: %v, want %v", left, manifest.Examples(), got, want)
+			t.Errorf("with %d lookups left of %d: %v, want %v", left, manifest.SearchLookups(), got, want)
 		}
 	}
 }

@@ -13,8 +13,8 @@ func SharesAfter(old, new *Manifest, left int) bool {
 	return r.share(old.globs[0], new.globs[0])
 }
 
-// Examples is how many lookups one search makes that finds nothing.
-func Examples() int { return len(middles()) }
+// SearchLookups is how many lookups one search makes that finds nothing.
+func SearchLookups() int { return len(middles()) }
 
 // The classes of changes, and the rules.
 const (
