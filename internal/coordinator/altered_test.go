@@ -224,15 +224,19 @@ func TestMemberIsShownWithWhatIsBesideIt(t *testing.T) {
 	if other := show(identity.Data, "b"); len(other.GetFenced()) > 0 || len(other.GetDomains()) > 0 || len(other.GetUnknown()) > 0 {
 		t.Errorf("another is shown as %v", other)
 	}
-	for prefix, want := range map[string]string{
-		incidents.Prefix: "whether a process of it was fenced", domains.Prefix: "which domains it owns or is to own",
-	} {
-		d.Store.SetUnread(prefix)
+	unknown := func(want string) {
+		t.Helper()
 		if got := show(identity.Shard, "eu-1"); !slices.Equal(got.GetUnknown(), []string{want}) || got.GetMember().GetName() != "eu-1" {
-			t.Errorf("without %s shown is %v", prefix, got)
+			t.Errorf("shown is %v, want that it is not known %s", got, want)
 		}
 	}
+	d.Store.SetUnread(domains.Prefix)
+	unknown("which domains it owns or is to own")
 	d.Store.SetUnread("")
+	whole := d.Store.Snapshot()
+	d.Store.Alter(incidents.KeyOf(identity.Shard, "eu-1"), func(v []byte) []byte { v[len(v)-1] ^= 1; return v })
+	unknown("whether a process of it was fenced")
+	d.Store.Revert(whole)
 	d.Advance(incidents.Shown + time.Second)
 	if f := show(identity.Shard, "eu-1").GetFenced(); len(f) > 0 {
 		t.Errorf("long after its last word fenced are %v", f)
