@@ -100,9 +100,7 @@ func benchStreams(b *testing.B, n int) {
 	bare.addr = bare.tell(b, serverOrder{Key: joined.Key, Chain: joined.Chain}).Address
 
 	// A change without streams: from before the command until nothing is left to do.
-	idle, began := ours.tell(b, serverOrder{}), time.Now()
-	time.Sleep(3 * time.Second)
-	anyway := float64(ours.tell(b, serverOrder{}).CPU-idle.CPU) / float64(time.Since(began))
+	anyway := ours.anyway(b, 10*time.Second)
 	without := make([]time.Duration, rounds)
 	for i := range without {
 		before, began := ours.tell(b, serverOrder{}).CPU, time.Now()
@@ -110,7 +108,7 @@ func benchStreams(b *testing.B, n int) {
 		after := ours.settle(b)
 		without[i] = after.Busy - before - time.Duration(anyway*float64(after.at.Sub(began)))
 	}
-	alone := median(without)
+	alone := max(0, median(without))
 
 	// What a member is sent at first, and with each change, so that the bare server sends it too.
 	sent := fleet.tell(b, fleetOrder{Open: ours.addr})
@@ -158,10 +156,14 @@ func benchStreams(b *testing.B, n int) {
 			for i := range servers {
 				i = (i + turn) % 2
 				s := servers[i]
-				before := s.settle(b)
+				before, began := s.settle(b), time.Now()
 				fleet.tell(b, fleetOrder{Open: s.addr})
 				after := s.settle(b)
-				took[i] = append(took[i], (after.Busy-before.CPU)/time.Duration(n))
+				used := after.Busy - before.CPU
+				if i == 0 {
+					used -= time.Duration(anyway * float64(after.at.Sub(began)))
+				}
+				took[i] = append(took[i], used/time.Duration(n))
 				kept[i] = append(kept[i], after.less(before, n))
 				fleet.tell(b, fleetOrder{Close: s.addr})
 			}
@@ -200,12 +202,7 @@ func benchStreams(b *testing.B, n int) {
 	spread := func(b *testing.B, change func(), messages [][]byte, scope snapshot.Scope, alone time.Duration) {
 		took, last := make([][]time.Duration, 2), make([][]time.Duration, 2)
 		// What a server does anyway, in each second of a round: a coordinator looks at its store.
-		var anyway [2]float64
-		for i, s := range servers {
-			before, began := s.tell(b, serverOrder{}), time.Now()
-			time.Sleep(3 * time.Second)
-			anyway[i] = float64(s.tell(b, serverOrder{}).CPU-before.CPU) / float64(time.Since(began))
-		}
+		anyway := [2]float64{ours.anyway(b, 3*time.Second), bare.anyway(b, 3*time.Second)}
 		round := func() {
 			turn := len(took[0])
 			for i := range servers {
@@ -260,6 +257,7 @@ func benchStreams(b *testing.B, n int) {
 		}
 		of := func(i int) float64 { return float64(after[i].CPU-before[i].CPU) / float64(minute) }
 		both(b, "milli-cores", 1000*of(0), 1000*of(1))
+		b.ReportMetric(1000*anyway, "without-streams-milli-cores")
 	})
 	profile(b, "end")()
 }
@@ -296,6 +294,14 @@ func (s streamServer) settle(b *testing.B) usage {
 	}
 	b.Fatalf("the %s has work without end", s.role)
 	return usage{}
+}
+
+// anyway returns the part of a core that a server takes while nothing happens.
+func (s streamServer) anyway(b *testing.B, d time.Duration) float64 {
+	b.Helper()
+	before, began := s.tell(b, serverOrder{}), time.Now()
+	time.Sleep(d)
+	return float64(s.tell(b, serverOrder{}).CPU-before.CPU) / float64(time.Since(began))
 }
 
 // serverOrder is a line to one of the servers; each is answered by its [usage].
