@@ -98,6 +98,32 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
+// BenchmarkContent is what Verify does with a content of 64 KiB after its hash: reading, and checks 10 to 12.
+func BenchmarkContent(b *testing.B) {
+	f := newFleet(b)
+	for _, s := range f.samples(b) {
+		if !ruleOf(s.content.scope()).increments {
+			continue
+		}
+		b.Run(strings.ReplaceAll(s.name, " ", "_"), func(b *testing.B) {
+			large := sample{s.name, s.roles, large(b, s, 64<<10)}
+			signed := f.publishAmong(must(Compose(f.headerOf(large), large.content)), 1000)
+			v := verification{signed: signed, trust: f.trustOf(s), now: f.now, raw: signed.Content}
+			if err := v.run(checks[:firstOfContent+1]); err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(signed.Content)))
+			b.ReportAllocs()
+			for b.Loop() {
+				rest := v
+				if _, err := rest.complete(checks[firstOfContent+1:]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // large is a content as that of s with so many records that it has some size bytes:
 // its records again and again, under other names. One without records stays as it is.
 func large(tb testing.TB, s sample, size int) Content {

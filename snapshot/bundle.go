@@ -153,7 +153,7 @@ func (k *ConfigKey) walk(c *codec) {
 	c.Member("revoked")
 	c.Boolean(&k.Revoked)
 	c.Member("scopes")
-	canonical.List(c, &k.Scopes, maxNames, func(c *codec, s *Scope) { c.Text((*string)(s), maxName) })
+	walkScopes(c, &k.Scopes)
 	c.End()
 }
 

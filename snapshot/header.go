@@ -205,9 +205,7 @@ func validName(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		switch b := s[i]; {
-		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '.', b == '_', b == '-', b == ':', b == '/':
-		default:
+		if !nameBytes[s[i]] {
 			return false
 		}
 	}

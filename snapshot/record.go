@@ -3,6 +3,7 @@ package snapshot
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/canonical"
@@ -20,15 +21,24 @@ func validRecordName(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		switch b := s[i]; {
-		case 'a' <= b && b <= 'z', '0' <= b && b <= '9':
-		case (b == '-' || b == '_' || b == '.') && i > 0 && i < len(s)-1:
-		default:
+		if !recordNameBytes[s[i]] {
 			return false
 		}
 	}
-	return true
+	return !isSeparator(s[0]) && !isSeparator(s[len(s)-1])
 }
+
+func isSeparator(b byte) bool { return b == '-' || b == '_' || b == '.' }
+
+// recordNameBytes may stand in the name of a record, nameBytes in any other name.
+var recordNameBytes, nameBytes = func() (record, name [256]bool) {
+	for i := range record {
+		b := byte(i)
+		record[i] = 'a' <= b && b <= 'z' || '0' <= b && b <= '9' || isSeparator(b)
+		name[i] = record[i] || 'A' <= b && b <= 'Z' || b == ':' || b == '/'
+	}
+	return record, name
+}()
 
 // owned is a record that belongs to an organization, or to the whole cluster.
 type owned[T any] interface {
@@ -108,7 +118,8 @@ func resolves[T any, P owned[T]](what string, names []string, records []T) strin
 
 // find returns the index of the record of a name.
 func find[T any, P owned[T]](records []T, name string) (int, bool) {
-	return slices.BinarySearchFunc(records, name, func(r T, name string) int { return strings.Compare(*P(&r).key(), name) })
+	// By index: BinarySearchFunc would copy each record that it looks at.
+	return sort.Find(len(records), func(i int) int { return strings.Compare(name, *P(&records[i]).key()) })
 }
 
 // validLine reports whether s is 1 to limit bytes of printable ASCII without
@@ -136,7 +147,7 @@ func faultOfAddresses(addresses []string) string {
 }
 
 func walkScopes(c *codec, v *[]Scope) {
-	canonical.List(c, v, maxNames, func(c *codec, s *Scope) { c.Text((*string)(s), maxName) })
+	canonical.Words(c, v, maxNames, maxName)
 }
 
 // faultOfScopes says why scopes are no sorted set of scopes, or "".

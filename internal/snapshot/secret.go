@@ -68,7 +68,8 @@ const shortestSecret = 9
 // FindSecret returns the kind of raw secret that s holds, or "". odd says that s
 // has an upper case letter, '_', '=', '@', a space, an escape or a character
 // above ASCII: the ids and addresses of a snapshot have none of these, and are
-// looked through for the few forms that could do without, too.
+// looked through for the few forms that could do without, too. [FindSecretAmong] says the same of a string whose
+// letters were noted while it was read.
 func FindSecret(s string, odd bool) string {
 	if len(s) < shortestSecret {
 		return ""
@@ -168,6 +169,9 @@ var secretNames = []string{
 // SecretName returns what a parameter holds by its name, whatever its value looks
 // like, or "".
 func SecretName(name string) string {
+	if name == "" || strings.IndexByte("delnstyDELNSTY", name[len(name)-1]) < 0 {
+		return "" // for speed: what secretNames end in
+	}
 	for _, end := range secretNames {
 		if n := len(name) - len(end); n >= 0 && strings.EqualFold(name[n:], end) {
 			return "value of a parameter named as a " + end
