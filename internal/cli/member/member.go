@@ -88,7 +88,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 					names = append(names, m.GetKind()+"/"+m.GetName())
 				}
 				return c.PrintList(names, program.ResultOf(message.Of(resp),
-					func(p *term.Page) error { return p.Table(Table(resp.GetMembers(), c.Env.Now())) }))
+					func(p *term.Page) error { return p.Table(Table(resp.GetMembers(), c.Env.Now(), p.Wide)) }))
 			})
 		},
 	})
@@ -167,7 +167,8 @@ func conditionOfContact(m *fealtyv1.Member) Condition {
 	return isUnknown
 }
 
-func Table(members []*fealtyv1.Member, now time.Time) *term.Table {
+// Table shows members; what only -o wide shows of them is put together if wide.
+func Table(members []*fealtyv1.Member, now time.Time, wide bool) *term.Table {
 	t := &term.Table{Columns: []term.Column{
 		{Title: "STATE"}, {Title: "MEMBER"}, {Title: "SVID"}, {Title: "REPORT"}, {Title: "SCOPES"},
 		{Title: "HOST", Least: 8},
@@ -184,21 +185,30 @@ func Table(members []*fealtyv1.Member, now time.Time) *term.Table {
 		if at := live.GetLastReport(); at != nil {
 			report = humanize.Relative(at.AsTime(), now)
 		}
-		alone := "-"
-		if at := live.GetAutonomousUntil(); at != nil {
-			alone = humanize.Relative(at.AsTime(), now)
-		}
-		t.Add(conditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()),
+		row := make([]term.Cell, len(t.Columns))
+		copy(row, []term.Cell{conditionOf(m, now).Cell(), term.Txt(m.GetKind() + "/" + m.GetName()),
 			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
-			currentOf(live), term.Txt(command.Dash(m.GetReportedHost())), term.Txt(command.Dash(m.GetSeenAddress())),
-			term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
-			term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone),
-			term.Txt(command.Dash(live.GetRelease())), term.Txt(m.GetEntry()), term.Txt(m.GetJoinedBy()),
-			term.Txt(command.Dash(strings.Join(m.GetRoles(),
-				","))), term.Txt(command.Dash(strings.Join(m.GetOrganizations(), ","))),
-			term.Txt(command.Itoa(int64(len(m.GetDomains())))), term.Txt(Short(m.GetKeyId())))
+			currentOf(live), term.Txt(command.Dash(m.GetReportedHost()))})
+		if wide {
+			copy(row[6:], wideCells(m, now))
+		}
+		t.Add(row...)
 	}
 	return t
+}
+
+// wideCells are the cells of a member in the columns of [Table] that only -o wide shows.
+func wideCells(m *fealtyv1.Member, now time.Time) []term.Cell {
+	live, alone := m.GetLive(), "-"
+	if at := live.GetAutonomousUntil(); at != nil {
+		alone = humanize.Relative(at.AsTime(), now)
+	}
+	return []term.Cell{term.Txt(command.Dash(m.GetSeenAddress())),
+		term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
+		term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone),
+		term.Txt(command.Dash(live.GetRelease())), term.Txt(m.GetEntry()), term.Txt(m.GetJoinedBy()),
+		term.Txt(command.Dash(strings.Join(m.GetRoles(), ","))), term.Txt(command.Dash(strings.Join(m.GetOrganizations(), ","))),
+		term.Txt(command.Itoa(int64(len(m.GetDomains())))), term.Txt(Short(m.GetKeyId()))}
 }
 
 // NeedTable shows members that need somebody, and for how long each works alone.
@@ -341,9 +351,10 @@ func currentOf(live *fealtyv1.Live) term.Cell {
 		}
 		held++
 	}
-	switch text := fmt.Sprintf("%d/%d current", fresh, held); {
-	case !live.GetConnected() || held == 0:
+	if !live.GetConnected() || held == 0 {
 		return term.Txt("-")
+	}
+	switch text := fmt.Sprintf("%d/%d current", fresh, held); {
 	case fresh < held:
 		return term.Painted(term.Amber, text)
 	default:

@@ -245,7 +245,7 @@ func showMembers(p *term.Page, st *fealtyv1.GetStatusResponse, now time.Time) er
 			return nil
 		}
 		p.Heading("members")
-		return p.Table(member.Table(st.GetMembers(), now))
+		return p.Table(member.Table(st.GetMembers(), now, true))
 	}
 	need := member.NeedSomebody(st.GetMembers(), now)
 	if len(need) == 0 {

@@ -56,8 +56,13 @@ func WriteJSON(w io.Writer, v any) error {
 // Quote writes s as a JSON string that is safe for a terminal: what does not print is
 // escaped, and U+FFFD stands for what is no character.
 func Quote(s string) string {
-	b := []byte{'"'}
-	for _, r := range s {
+	b := append(make([]byte, 0, len(s)+2), '"')
+	plain := 0
+	for plain < len(s) && ' ' <= s[plain] && s[plain] < 0x7f && s[plain] != '"' && s[plain] != '\\' { // most text is that
+		plain++
+	}
+	b = append(b, s[:plain]...)
+	for _, r := range s[plain:] {
 		switch {
 		case r == '"' || r == '\\':
 			b = append(b, '\\', byte(r))

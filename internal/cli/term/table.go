@@ -47,7 +47,8 @@ func (t *Table) Write(w io.Writer, wide, colour bool, width int) error {
 	for _, i := range shown {
 		widths[i] = Columns(t.Columns[i].Title)
 		for _, row := range t.rows {
-			widths[i] = max(widths[i], Columns(Sanitize(row[i].Text)))
+			row[i].Text = Sanitize(row[i].Text)
+			widths[i] = max(widths[i], Columns(row[i].Text))
 		}
 	}
 	if width > 0 {
@@ -58,17 +59,15 @@ func (t *Table) Write(w io.Writer, wide, colour bool, width int) error {
 		start := len(b)
 		for n, i := range shown {
 			c := cells(i)
-			text := Cut(Sanitize(c.Text), widths[i])
-			pad := strings.Repeat(" ", widths[i]-Columns(text))
+			text := Cut(c.Text, widths[i])
+			pad := widths[i] - Columns(text)
 			if n > 0 {
 				b = append(b, gap...)
 			}
 			if t.Columns[i].Right {
-				b = append(b, pad...)
-				pad = ""
+				b, pad = spaces(b, pad), 0
 			}
-			b = append(b, c.Paint.On(text, colour)...)
-			b = append(b, pad...)
+			b = spaces(append(b, c.Paint.On(text, colour)...), pad)
 		}
 		b = append(b[:start+len(bytes.TrimRight(b[start:], " "))], '\n')
 	}
@@ -78,6 +77,14 @@ func (t *Table) Write(w io.Writer, wide, colour bool, width int) error {
 	}
 	_, err := w.Write(b)
 	return err
+}
+
+// spaces appends n spaces to b.
+func spaces(b []byte, n int) []byte {
+	for range n {
+		b = append(b, ' ')
+	}
+	return b
 }
 
 func (t *Table) shrink(shown, widths []int, width int) {

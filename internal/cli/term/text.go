@@ -35,10 +35,11 @@ func Sanitize(s string) string {
 }
 
 func clean(s string) bool {
-	for len(s) > 0 && s[0] >= ' ' && s[0] < 0x7f { // most text is ASCII
-		s = s[1:]
+	ascii := 0
+	for ascii < len(s) && s[ascii] >= ' ' && s[ascii] < 0x7f { // most text is ASCII
+		ascii++
 	}
-	for _, r := range s {
+	for _, r := range s[ascii:] {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return false
 		}
@@ -49,7 +50,10 @@ func clean(s string) bool {
 // Columns returns how many columns of a terminal s takes; s is sanitized.
 func Columns(s string) int {
 	n := 0
-	for _, r := range s {
+	for n < len(s) && s[n] < utf8.RuneSelf { // most text is ASCII
+		n++
+	}
+	for _, r := range s[n:] {
 		n += runeColumns(r)
 	}
 	return n
