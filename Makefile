@@ -1,7 +1,7 @@
 # Needs Go; tests use the race detector where there is a C compiler.
 # A recipe longer than a line is a script under tools, which can be called alone.
 
-.PHONY: help build run test nightly chaos conformance-machines bench fuzz lint generate clean
+.PHONY: help build run test nightly chaos conformance-machines bench bench-compare fuzz lint generate clean
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
@@ -16,6 +16,9 @@ help:
 	@echo '               the contract of providers, held against one whose machines are containers of podman'
 	@echo 'make bench     every benchmark, against the last landing that was measured here (BENCH=regexp, IN=package,'
 	@echo '               BENCHTIME=1s, BENCHCOUNT=6, AGAINST=commit to measure that now, in turns)'
+	@echo 'make bench-compare'
+	@echo '               Fealty beside peers, in turns in one run: writes the table and picture in docs/reference and the'
+	@echo '               numbers of the README (COMPARE="-rounds 20 -streams 1000"; with -only NAME,… it prints a part)'
 	@echo 'make fuzz      every fuzz target for a minute each (IN=package, FUZZ=regexp, FUZZTIME=1m, KEEP=1 to keep inputs'
 	@echo '               that reach new code)'
 	@echo 'make lint      every check that is not a test'
@@ -47,6 +50,9 @@ conformance-machines:
 
 bench:
 	@tools/bench.sh
+
+bench-compare:
+	@tools/bench-compare.sh
 
 fuzz:
 	@tools/fuzz.sh
