@@ -69,7 +69,7 @@ func OpenBook(files durable.FS, dir string) (*Book, error) { return open(files, 
 func open(files durable.FS, dir string, enrol bool) (_ *Book, err error) {
 	b := &Book{files: files, name: filepath.Join(dir, bookName)}
 	if b.lock, err = files.Lock(filepath.Join(dir, lockName)); err != nil {
-		return nil, fmt.Errorf("instructed: open %s: %w", b.name, err)
+		return nil, fmt.Errorf("instruction: open %s: %w", b.name, err)
 	}
 	defer func() {
 		if err != nil {
@@ -81,14 +81,14 @@ func open(files durable.FS, dir string, enrol bool) (_ *Book, err error) {
 	case errors.Is(err, fs.ErrNotExist) && enrol:
 		return b, b.save()
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("instructed: %s: %w", b.name, ErrMissing)
+		return nil, fmt.Errorf("instruction: %s: %w", b.name, ErrMissing)
 	case errors.Is(err, durable.ErrTooLarge):
-		return nil, fmt.Errorf("instructed: %s: %w: %w", b.name, ErrDamaged, err)
+		return nil, fmt.Errorf("instruction: %s: %w: %w", b.name, ErrDamaged, err)
 	case err != nil:
-		return nil, fmt.Errorf("instructed: read %s: %w", b.name, err)
+		return nil, fmt.Errorf("instruction: read %s: %w", b.name, err)
 	}
 	if b.entries, err = decode(text); err != nil {
-		return nil, fmt.Errorf("instructed: %s: %w: %w", b.name, ErrDamaged, err)
+		return nil, fmt.Errorf("instruction: %s: %w: %w", b.name, ErrDamaged, err)
 	}
 	return b, nil
 }
@@ -153,7 +153,7 @@ func (b *Book) Begin(id string, notAfter, now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.find(id) >= 0 {
-		return fmt.Errorf("instructed: instruction %s was begun before", id)
+		return fmt.Errorf("instruction: %s was begun before", id)
 	}
 	return b.add(entry{ID: id, NotAfter: notAfter}, now)
 }

@@ -38,7 +38,7 @@ const (
 // as *ecdsa.PrivateKey does; one that does not is an error.
 func Root(key crypto.Signer, cluster string, notBefore time.Time) (*x509.Certificate, error) {
 	if err := identity.CheckCluster(cluster); err != nil {
-		return nil, fmt.Errorf("ca: making a root: %w", err)
+		return nil, fmt.Errorf("pki: making a root: %w", err)
 	}
 	pub, err := checkCAKey(key, nil)
 	if err != nil {
@@ -72,7 +72,7 @@ func Root(key crypto.Signer, cluster string, notBefore time.Time) (*x509.Certifi
 		}
 	}
 	if !bytes.Equal(made[0].Raw, made[1].Raw) {
-		return nil, fmt.Errorf("ca: making a root: a key of type %T does not sign deterministically when it gets no randomness", key)
+		return nil, fmt.Errorf("pki: making a root: a key of type %T does not sign deterministically when it gets no randomness", key)
 	}
 	if err := refused(internalidentity.CheckRoot(made[0], notBefore)); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ type MeshConfig struct {
 func NewMeshCA(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, now time.Time) (*MeshCA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("ca: making a mesh CA key: %w", err)
+		return nil, fmt.Errorf("pki: making a mesh CA key: %w", err)
 	}
 	return certifyMesh(root, rootKey, cfg, key, now)
 }
@@ -133,13 +133,13 @@ func RenewMeshCA(root *x509.Certificate, rootKey crypto.Signer, m *MeshCA, clust
 // certifyMesh has the root sign a certificate for key.
 func certifyMesh(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, key *ecdsa.PrivateKey, now time.Time) (*MeshCA, error) {
 	if err := identity.CheckCluster(cfg.Cluster); err != nil {
-		return nil, fmt.Errorf("ca: making a mesh CA: %w", err)
+		return nil, fmt.Errorf("pki: making a mesh CA: %w", err)
 	}
 	if cfg.Epoch == 0 {
-		return nil, errors.New("ca: making a mesh CA: authority epochs count from 1")
+		return nil, errors.New("pki: making a mesh CA: authority epochs count from 1")
 	}
 	if cfg.Validity < time.Second || cfg.Validity > internalidentity.MaxMeshCALifetime-Backdate {
-		return nil, fmt.Errorf("ca: making a mesh CA: it would be valid for %v, want at least 1s and at most %v",
+		return nil, fmt.Errorf("pki: making a mesh CA: it would be valid for %v, want at least 1s and at most %v",
 			cfg.Validity, internalidentity.MaxMeshCALifetime-Backdate)
 	}
 	if err := refused(internalidentity.CheckRoot(root, now)); err != nil {
@@ -188,15 +188,15 @@ func meshGuard(rootKey crypto.Signer, root *x509.Certificate, pub crypto.PublicK
 // profile of a mesh CA, signed by root, for this key, cluster and epoch.
 func LoadMeshCA(root *x509.Certificate, certificate []byte, key *ecdsa.PrivateKey, cluster string, epoch uint64) (*MeshCA, error) {
 	if root == nil || key == nil {
-		return nil, errors.New("ca: loading a mesh CA: its root and its key are required")
+		return nil, errors.New("pki: loading a mesh CA: its root and its key are required")
 	}
 	if len(certificate) > internalidentity.MaxCertificateBytes {
-		return nil, fmt.Errorf("ca: loading a mesh CA: its certificate has %d bytes, the limit is %d",
+		return nil, fmt.Errorf("pki: loading a mesh CA: its certificate has %d bytes, the limit is %d",
 			len(certificate), internalidentity.MaxCertificateBytes)
 	}
 	cert, err := x509.ParseCertificate(certificate)
 	if err != nil {
-		return nil, fmt.Errorf("ca: loading a mesh CA: its certificate is malformed: %w", err)
+		return nil, fmt.Errorf("pki: loading a mesh CA: its certificate is malformed: %w", err)
 	}
 	// Each at a time at which it is in date: whether it is now shows when it signs.
 	if err := refused(internalidentity.CheckRoot(root, root.NotBefore)); err != nil {
@@ -206,18 +206,18 @@ func LoadMeshCA(root *x509.Certificate, certificate []byte, key *ecdsa.PrivateKe
 		return nil, err
 	}
 	if _, err := checkCAKey(key, cert); err != nil {
-		return nil, fmt.Errorf("ca: loading a mesh CA: %w", err)
+		return nil, fmt.Errorf("pki: loading a mesh CA: %w", err)
 	}
 	if err := lint(linkLints, lintInput{cert: cert, issuer: root, key: key.Public()}); err != nil {
 		return nil, err
 	}
 	if err := cert.CheckSignatureFrom(root); err != nil {
-		return nil, fmt.Errorf("ca: loading a mesh CA: its root did not sign it: %w", err)
+		return nil, fmt.Errorf("pki: loading a mesh CA: its root did not sign it: %w", err)
 	}
 	keyID := identity.KeyOf(cert)
 	want := authorityName(cluster, meshName(epoch), keyID)
 	if der, err := asn1.Marshal(want.ToRDNSequence()); err != nil || !bytes.Equal(cert.RawSubject, der) {
-		return nil, fmt.Errorf("ca: loading a mesh CA: its name is %q, want %q: it belongs to another cluster or authority epoch", cert.Subject, want)
+		return nil, fmt.Errorf("pki: loading a mesh CA: its name is %q, want %q: it belongs to another cluster or authority epoch", cert.Subject, want)
 	}
 	return &MeshCA{key: func() *ecdsa.PrivateKey { return key }, cert: cert, epoch: epoch, keyID: keyID}, nil
 }

@@ -31,7 +31,7 @@ type CSRError struct {
 }
 
 func (e *CSRError) Error() string {
-	return fmt.Sprintf("ca: certificate signing request refused by rule %s (%s): %s: send a request for an ECDSA P-256 or Ed25519 key, signed by it, and with nothing else inside", e.Rule, e.Section, e.Detail)
+	return fmt.Sprintf("pki: certificate signing request refused by rule %s (%s): %s: send a request for an ECDSA P-256 or Ed25519 key, signed by it, and with nothing else inside", e.Rule, e.Section, e.Detail)
 }
 
 // Is reports that a CSRError matches [ErrCSR].
@@ -167,7 +167,7 @@ func ParseCSR(der []byte) (crypto.PublicKey, error) {
 func NewCSR(key crypto.Signer) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, fmt.Errorf("ca: making a certificate signing request: %w", err)
+		return nil, fmt.Errorf("pki: making a certificate signing request: %w", err)
 	}
 	return der, nil
 }

@@ -41,7 +41,7 @@ type RequestError struct {
 }
 
 func (e *RequestError) Error() string {
-	return fmt.Sprintf("ca: cannot issue a certificate: %s %s", e.Field, e.Detail)
+	return fmt.Sprintf("pki: cannot issue a certificate: %s %s", e.Field, e.Detail)
 }
 
 // Is reports that a RequestError matches [ErrRequest].
@@ -79,10 +79,10 @@ type Issuer struct {
 // NewIssuer returns the issuer of leaves for identities of cluster.
 func NewIssuer(mesh *MeshCA, cluster string) (*Issuer, error) {
 	if mesh == nil {
-		return nil, errors.New("ca: an issuer needs a mesh CA")
+		return nil, errors.New("pki: an issuer needs a mesh CA")
 	}
 	if err := identity.CheckCluster(cluster); err != nil {
-		return nil, fmt.Errorf("ca: making an issuer: %w", err)
+		return nil, fmt.Errorf("pki: making an issuer: %w", err)
 	}
 	if _, err := checkCAKey(mesh.key(), mesh.cert); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 	}
 	mesh := i.mesh.cert
 	if now.Before(mesh.NotBefore) || !now.Before(mesh.NotAfter) {
-		return nil, fmt.Errorf("ca: the mesh CA is valid from %s to %s, and it is %s here: check the clock, or rotate the mesh CA: %w",
+		return nil, fmt.Errorf("pki: the mesh CA is valid from %s to %s, and it is %s here: check the clock, or rotate the mesh CA: %w",
 			mesh.NotBefore.Format(time.RFC3339), mesh.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339), ErrMeshExpired)
 	}
 	template, spki, err := leafTemplate(mesh, r, now)

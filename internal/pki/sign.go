@@ -44,7 +44,7 @@ type LintError struct {
 }
 
 func (e *LintError) Error() string {
-	return fmt.Sprintf("ca: not signed, rule %s (%s): %s", e.Rule, e.Section, e.Detail)
+	return fmt.Sprintf("pki: not signed, rule %s (%s): %s", e.Rule, e.Section, e.Detail)
 }
 
 // Is reports that a LintError matches [ErrLint].
@@ -66,13 +66,13 @@ func (s *guardedSigner) Public() crypto.PublicKey { return s.key.Public() }
 
 // Sign refuses: a digest cannot be linted.
 func (s *guardedSigner) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
-	return nil, errors.New("ca: this key signs certificates only, not digests")
+	return nil, errors.New("pki: this key signs certificates only, not digests")
 }
 
 // SignMessage implements [crypto.MessageSigner] for tbs, a TBSCertificate in DER.
 func (s *guardedSigner) SignMessage(rand io.Reader, tbs []byte, opts crypto.SignerOpts) ([]byte, error) {
 	if opts.HashFunc() != crypto.SHA256 {
-		return nil, fmt.Errorf("ca: asked to sign with %v, want SHA-256", opts.HashFunc())
+		return nil, fmt.Errorf("pki: asked to sign with %v, want SHA-256", opts.HashFunc())
 	}
 	c, err := unsigned(tbs)
 	if err != nil {
@@ -103,11 +103,11 @@ func unsigned(tbs []byte) (*x509.Certificate, error) {
 	})
 	der, err := b.Bytes()
 	if err != nil {
-		return nil, fmt.Errorf("ca: encoding a certificate to lint it: %w", err)
+		return nil, fmt.Errorf("pki: encoding a certificate to lint it: %w", err)
 	}
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("ca: the template encodes to what cannot be parsed: %w", err)
+		return nil, fmt.Errorf("pki: the template encodes to what cannot be parsed: %w", err)
 	}
 	return c, nil
 }
@@ -153,10 +153,10 @@ func sign(rand io.Reader, template, issuer *x509.Certificate, pub crypto.PublicK
 	outer := cryptobyte.String(der)
 	if !outer.ReadASN1(&body, asn1.SEQUENCE) || !outer.Empty() || !body.ReadASN1Element(&tbs, asn1.SEQUENCE) ||
 		!body.SkipASN1(asn1.SEQUENCE) || !body.ReadASN1BitStringAsBytes(&signature) || !body.Empty() {
-		return nil, errors.New("ca: what was signed is no certificate")
+		return nil, errors.New("pki: what was signed is no certificate")
 	}
 	if s.linted == nil || !bytes.Equal(tbs, s.linted.RawTBSCertificate) {
-		return nil, errors.New("ca: what was signed is not what was linted")
+		return nil, errors.New("pki: what was signed is not what was linted")
 	}
 	s.linted.Raw, s.linted.Signature = der, signature // as in certify
 	return s.linted, nil
@@ -165,14 +165,14 @@ func sign(rand io.Reader, template, issuer *x509.Certificate, pub crypto.PublicK
 // checkCAKey wants the P-256 key of certificate c, or of anything if c is nil.
 func checkCAKey(key crypto.Signer, c *x509.Certificate) (*ecdsa.PublicKey, error) {
 	if key == nil {
-		return nil, errors.New("ca: no key")
+		return nil, errors.New("pki: no key")
 	}
 	pub, ok := key.Public().(*ecdsa.PublicKey)
 	if !ok || pub.Curve != elliptic.P256() {
-		return nil, fmt.Errorf("ca: the key of a CA is of type %T, want ECDSA P-256", key.Public())
+		return nil, fmt.Errorf("pki: the key of a CA is of type %T, want ECDSA P-256", key.Public())
 	}
 	if c != nil && !pub.Equal(c.PublicKey) {
-		return nil, errors.New("ca: the key is not that of the certificate")
+		return nil, errors.New("pki: the key is not that of the certificate")
 	}
 	return pub, nil
 }

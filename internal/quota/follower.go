@@ -78,7 +78,7 @@ type kept struct {
 
 // damaged says how that is mended.
 func damaged(name string, err error) error {
-	return fmt.Errorf("planned: %s: %w: %w; remove it, and the shard does nothing before a coordinator told it again",
+	return fmt.Errorf("quota: %s: %w: %w; remove it, and the shard does nothing before a coordinator told it again",
 		name, ErrDamaged, err)
 }
 
@@ -93,7 +93,7 @@ func OpenFollower(cfg FollowerConfig) (*Follower, error) {
 	// A process that was killed may have put the file in its place, and not have had the folder
 	// written: a power cut would bring back the one before.
 	if err := cfg.Files.Settle(cfg.Dir); err != nil {
-		return nil, fmt.Errorf("planned: settle %s: %w", cfg.Dir, err)
+		return nil, fmt.Errorf("quota: settle %s: %w", cfg.Dir, err)
 	}
 	text, err := cfg.Files.ReadFile(name, maxFile)
 	switch {
@@ -102,7 +102,7 @@ func OpenFollower(cfg FollowerConfig) (*Follower, error) {
 	case errors.Is(err, durable.ErrTooLarge):
 		return nil, damaged(name, err)
 	case err != nil:
-		return nil, fmt.Errorf("planned: read %s: %w", name, err)
+		return nil, fmt.Errorf("quota: read %s: %w", name, err)
 	}
 	k, plan, err := decode(text)
 	if err != nil {

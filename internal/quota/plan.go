@@ -82,7 +82,7 @@ func (e *FieldError) Error() string {
 	if e.Of != "" {
 		of = e.Of
 	}
-	return "shardplan: " + of + ": its " + e.Field + " " + e.Problem
+	return "quota: " + of + ": its " + e.Field + " " + e.Problem
 }
 
 // Is reports that a FieldError matches [ErrInvalid].

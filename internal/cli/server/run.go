@@ -123,7 +123,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	var pin identity.KeyID
 	if text := cfg.Text("root_pin"); text != "" {
 		if pin, err = identity.ParseKeyID(text); err != nil {
-			panic("process: root_pin was not checked: " + err.Error())
+			panic("server: root_pin was not checked: " + err.Error())
 		}
 	}
 	st, name, err := OpenStore(ctx, c, cfg, r)
@@ -156,7 +156,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	}
 	proxies, problem := settings.ParseNetworks(cfg.List("proxy"))
 	if problem != "" {
-		panic("process: proxy was not checked: " + problem)
+		panic("server: proxy was not checked: " + problem)
 	}
 	Harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{

@@ -78,7 +78,7 @@ func settingsPart(started *settings.Values, log *logging.Handler) reload.Part {
 // logLevel is the level that the settings name.
 func logLevel(cfg *settings.Values) (level slog.Level) {
 	if err := level.UnmarshalText([]byte(cfg.Text("log_level"))); err != nil {
-		panic("process: log_level was not checked: " + err.Error())
+		panic("server: log_level was not checked: " + err.Error())
 	}
 	return level
 }

@@ -13,7 +13,7 @@ const Supported = false
 // Unsupported is why.
 const Unsupported = "the provider of processes, whose machines a shard acts on here, runs on Linux alone"
 
-var errSystem = errors.New("devprogram: programs are stopped and woken on Linux alone")
+var errSystem = errors.New("process: programs are stopped and woken on Linux alone")
 
 func apart(*exec.Cmd) {}
 

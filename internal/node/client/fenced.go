@@ -49,15 +49,15 @@ var ErrNoLife = errors.New("this process began no life yet")
 func (f *Fenced) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	sender := f.sender.Load()
 	if sender == nil {
-		return fmt.Errorf("uplink: %s was not called: %w", method, ErrNoLife)
+		return fmt.Errorf("client: %s was not called: %w", method, ErrNoLife)
 	}
 	message, ok := args.(proto.Message)
 	if !ok {
-		return fmt.Errorf("uplink: %s was not called: its request is a %T, and no protobuf message", method, args)
+		return fmt.Errorf("client: %s was not called: its request is a %T, and no protobuf message", method, args)
 	}
 	request, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
-		return fmt.Errorf("uplink: %s was not called: %w", method, err)
+		return fmt.Errorf("client: %s was not called: %w", method, err)
 	}
 	// Of a token the coordinators look at the life alone: a call may be made at two of them.
 	token, err := sender.Next(0, append([]byte(method+"\n"), request...))
@@ -79,7 +79,7 @@ func (f *Fenced) Invoke(ctx context.Context, method string, args, reply any, opt
 
 // NewStream is not for a process that may be fenced: nothing that it asks is a stream.
 func (f *Fenced) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Error(codes.Unimplemented, "uplink: a process that may be fenced makes unary calls alone")
+	return nil, status.Error(codes.Unimplemented, "client: a process that may be fenced makes unary calls alone")
 }
 
 // refusedError is a refusal of the fence, with the status of the call.

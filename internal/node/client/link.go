@@ -102,7 +102,7 @@ func older(err error) bool {
 
 // NewStream is not for links: nothing that is asked over one is a stream.
 func (l *Link) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Error(codes.Unimplemented, "uplink: a link makes unary calls alone")
+	return nil, status.Error(codes.Unimplemented, "client: a link makes unary calls alone")
 }
 
 // next returns the connection to use: that of now, unless it was tried, and then that to an
@@ -141,7 +141,7 @@ type nobodyError struct{ err error }
 
 func nobody(err error) error { return &nobodyError{err} }
 
-func (e *nobodyError) Error() string        { return fmt.Sprintf("uplink: %v: %v", ErrNobody, e.err) }
+func (e *nobodyError) Error() string        { return fmt.Sprintf("client: %v: %v", ErrNobody, e.err) }
 func (e *nobodyError) Unwrap() error        { return e.err }
 func (e *nobodyError) Is(target error) bool { return target == ErrNobody }
 

@@ -58,7 +58,7 @@ func WithClock(now func() time.Time) Option { return func(a *Authority) { a.now 
 func NewAuthority(tb testing.TB, cluster string, opts ...Option) *Authority {
 	tb.Helper()
 	if err := identity.CheckCluster(cluster); err != nil {
-		tb.Fatalf("identitytest: %v", err)
+		tb.Fatalf("pkitest: %v", err)
 	}
 	a := &Authority{cluster: cluster, now: time.Now}
 	for _, opt := range opts {
@@ -114,7 +114,7 @@ func (a *Authority) ID(tb testing.TB, kind identity.Kind, name string) identity.
 	tb.Helper()
 	id, err := identity.New(a.cluster, kind, name)
 	if err != nil {
-		tb.Fatalf("identitytest: %v", err)
+		tb.Fatalf("pkitest: %v", err)
 	}
 	return id
 }
@@ -138,7 +138,7 @@ func (a *Authority) Bundle(edits ...func(*identity.BundleConfig)) *identity.Bund
 	}
 	b, err := identity.NewBundle(cfg)
 	if err != nil {
-		panic("identitytest: " + err.Error())
+		panic("pkitest: " + err.Error())
 	}
 	return b
 }
@@ -250,11 +250,11 @@ func Sign(tb testing.TB, template, issuer *x509.Certificate, pub crypto.PublicKe
 	tb.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, pub, key)
 	if err != nil {
-		tb.Fatalf("identitytest: signing: %v", err)
+		tb.Fatalf("pkitest: signing: %v", err)
 	}
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
-		tb.Fatalf("identitytest: parsing what was signed: %v", err)
+		tb.Fatalf("pkitest: parsing what was signed: %v", err)
 	}
 	return c
 }
@@ -298,7 +298,7 @@ func NewKey(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		tb.Fatalf("identitytest: making a key: %v", err)
+		tb.Fatalf("pkitest: making a key: %v", err)
 	}
 	return key
 }
@@ -308,7 +308,7 @@ func NewEd25519Key(tb testing.TB) ed25519.PrivateKey {
 	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		tb.Fatalf("identitytest: making a key: %v", err)
+		tb.Fatalf("pkitest: making a key: %v", err)
 	}
 	return key
 }
@@ -318,7 +318,7 @@ func NewSerial(tb testing.TB) *big.Int {
 	tb.Helper()
 	raw := make([]byte, 16)
 	if _, err := rand.Read(raw); err != nil {
-		tb.Fatalf("identitytest: making a serial number: %v", err)
+		tb.Fatalf("pkitest: making a serial number: %v", err)
 	}
 	raw[0] = raw[0]&0x7f | 0x40
 	return new(big.Int).SetBytes(raw)
@@ -328,7 +328,7 @@ func subjectKeyID(tb testing.TB, pub crypto.PublicKey) []byte {
 	tb.Helper()
 	id, err := internalidentity.SubjectKeyID(pub)
 	if err != nil {
-		tb.Fatalf("identitytest: %v", err)
+		tb.Fatalf("pkitest: %v", err)
 	}
 	return id
 }

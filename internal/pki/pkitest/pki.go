@@ -85,7 +85,7 @@ func KeyPEM(tb testing.TB, key crypto.Signer) []byte {
 	tb.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		tb.Fatalf("identitytest: encoding a key: %v", err)
+		tb.Fatalf("pkitest: encoding a key: %v", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }

@@ -168,7 +168,7 @@ func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
 		o.Concurrency = DefaultConcurrency
 	}
 	if o.Concurrency < 1 || o.Concurrency > MaxConcurrency {
-		return nil, fmt.Errorf("execution: Options.Concurrency is %d, want 1 to %d", o.Concurrency, MaxConcurrency)
+		return nil, fmt.Errorf("execute: Options.Concurrency is %d, want 1 to %d", o.Concurrency, MaxConcurrency)
 	}
 	for _, d := range []struct {
 		name  string
@@ -179,7 +179,7 @@ func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
 		{"FirstPause", &o.FirstPause, DefaultFirstPause}, {"LastPause", &o.LastPause, DefaultLastPause},
 	} {
 		if *d.value < 0 {
-			return nil, fmt.Errorf("execution: Options.%s is %v, want a duration that is not negative", d.name,
+			return nil, fmt.Errorf("execute: Options.%s is %v, want a duration that is not negative", d.name,
 				*d.value)
 		}
 		if *d.value == 0 {
@@ -236,12 +236,12 @@ func (p *Pool) one(ctx context.Context, a scheduler.Action, end time.Time) Resul
 	provider := p.provider(a.Machine.Provider)
 	switch {
 	case provider == nil:
-		return Result{a, Rejected, fmt.Errorf("execution: %v: there is no provider %q here: %w", a.Machine,
+		return Result{a, Rejected, fmt.Errorf("execute: %v: there is no provider %q here: %w", a.Machine,
 			a.Machine.Provider, ErrRejected)}
 	case ctx.Err() != nil:
 		return putOff(context.Cause(ctx))
 	case p.options.Now().After(end):
-		return putOff(fmt.Errorf("execution: %v: the %v of this cycle are over, and the next one decides it anew",
+		return putOff(fmt.Errorf("execute: %v: the %v of this cycle are over, and the next one decides it anew",
 			a.Machine, p.options.Budget))
 	}
 	if err := p.begin(a); err != nil {
@@ -268,7 +268,7 @@ func send(ctx context.Context, p Provider, a scheduler.Action) error {
 	case scheduler.Release:
 		return p.Delete(ctx, o)
 	}
-	return fmt.Errorf("execution: %v: nobody knows how to %q it: %w", a.Machine, a.Kind, ErrRejected)
+	return fmt.Errorf("execute: %v: nobody knows how to %q it: %w", a.Machine, a.Kind, ErrRejected)
 }
 
 // begin notes that a call for a machine is under way, or says why there may be none.
@@ -282,7 +282,7 @@ func (p *Pool) begin(a scheduler.Action) error {
 		return err
 	}
 	if _, busy := p.busy[a.Machine]; busy {
-		return fmt.Errorf("execution: %v: a call for it is under way", a.Machine)
+		return fmt.Errorf("execute: %v: a call for it is under way", a.Machine)
 	}
 	p.busy[a.Machine] = struct{}{}
 	return nil
@@ -301,7 +301,7 @@ func (p *Pool) end(r Result) {
 		return
 	case Moved:
 		if r.Action.Domain != "" {
-			p.moved[r.Action.Domain] = fmt.Errorf("execution: domain %q moved on, and nothing is done in it any "+
+			p.moved[r.Action.Domain] = fmt.Errorf("execute: domain %q moved on, and nothing is done in it any "+
 				"more: %w",
 				r.Action.Domain, r.Err)
 		}
@@ -368,7 +368,7 @@ func (p *Pool) Fence(err error) {
 // fenceLocked is Fence. The caller holds p.mu.
 func (p *Pool) fenceLocked(err error) {
 	if p.fenced == nil {
-		p.fenced = fmt.Errorf("execution: this process was fenced and acts no more: look for another process with "+
+		p.fenced = fmt.Errorf("execute: this process was fenced and acts no more: look for another process with "+
 			"its identity before it is started again: %w", err)
 		close(p.over)
 	}

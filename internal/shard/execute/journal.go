@@ -125,22 +125,22 @@ func OpenJournal(o JournalOptions) (*Journal, error) {
 	j := &Journal{JournalOptions: o, kept: new(atomic.Pointer[place])}
 	switch {
 	case !auditlog.ValidChain(j.chainAt(o.Now(), "00000000")):
-		return nil, fmt.Errorf("journal: Options.Writer is %.80q, want 16 lower case hex digits", o.Writer)
+		return nil, fmt.Errorf("execute: JournalOptions.Writer is %.80q, want 16 lower case hex digits", o.Writer)
 	case o.Segments < 2:
-		return nil, fmt.Errorf("journal: Options.Segments is %d, want at least 2", o.Segments)
+		return nil, fmt.Errorf("execute: JournalOptions.Segments is %d, want at least 2", o.Segments)
 	}
 	files, dir := o.Files, o.Dir
 	if err := files.MkdirAll(dir); err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+		return nil, fmt.Errorf("execute: the journal: %w", err)
 	}
 	lock, err := files.Lock(filepath.Join(dir, lockFile))
 	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+		return nil, fmt.Errorf("execute: the journal: %w", err)
 	}
 	j.lock = lock
 	if j.segments, err = segments(files, dir); err != nil {
 		_ = lock.Close() // nothing was written
-		return nil, fmt.Errorf("journal: %w", err)
+		return nil, fmt.Errorf("execute: the journal: %w", err)
 	}
 	for i := len(j.segments) - 1; i >= 0 && j.last == "" && j.problem == ""; i-- {
 		records, err := readSegment(files, dir, j.segments[i])
@@ -262,7 +262,7 @@ func (j *Journal) write(entries []Entry) error {
 	// cycle says again what is kept back.
 	*j = was
 	j.said = nil
-	return fmt.Errorf("journal: %d entries: %w", len(entries), err)
+	return fmt.Errorf("execute: the journal: %d entries: %w", len(entries), err)
 }
 
 // begin begins a chain, and returns its first entry.
@@ -292,11 +292,11 @@ func (j *Journal) follow() error {
 		next = j.segments[n-1] + 1
 	}
 	if next > maxSegment {
-		return fmt.Errorf("journal: %s has no number left for a segment: move the folder away", j.Dir)
+		return fmt.Errorf("execute: the journal: %s has no number left for a segment: move the folder away", j.Dir)
 	}
 	for len(j.segments) >= j.Segments {
 		if err := j.Files.Remove(j.path(j.segments[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("journal: the oldest segment: %w", err)
+			return fmt.Errorf("execute: the journal: the oldest segment: %w", err)
 		}
 		j.segments = slices.Clone(j.segments[1:])
 	}
@@ -385,7 +385,7 @@ type Said struct {
 var ErrBroken = errors.New("journal is broken")
 
 func brokenAt(segment uint64, format string, args ...any) error {
-	return fmt.Errorf("journal: segment %d: %s: %w", segment, fmt.Sprintf(format, args...), ErrBroken)
+	return fmt.Errorf("execute: the journal: segment %d: %s: %w", segment, fmt.Sprintf(format, args...), ErrBroken)
 }
 
 // readSegment reads the records of a segment.
@@ -429,7 +429,7 @@ func Export(files durable.FS, dir string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		numbers, err := segments(files, dir)
 		if err != nil {
-			yield(Record{}, fmt.Errorf("journal: %w", err))
+			yield(Record{}, fmt.Errorf("execute: the journal: %w", err))
 			return
 		}
 		var c check
@@ -492,7 +492,7 @@ func Replay(records iter.Seq2[Record, error]) iter.Seq2[Said, error] {
 			}
 			a, err := auditlog.Decode(r.Key, []byte(r.Value))
 			if err != nil {
-				yield(Said{}, fmt.Errorf("journal: %s: %w", r.Key, err))
+				yield(Said{}, fmt.Errorf("execute: the journal: %s: %w", r.Key, err))
 				return
 			}
 			if e, ok := entryOf(a); ok && !yield(Said{a.At, a.Actor, e}, nil) {

@@ -51,7 +51,7 @@ func (f File) Read() ([]Held, error) {
 			fileVersion, MaxDomains)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ownership: read %s: %w: remove it, and the coordinators say again what the member owns",
+		return nil, fmt.Errorf("process: read %s: %w: remove it, and the coordinators say again what the member owns",
 			name, err)
 	}
 	return c.Domains, nil

@@ -65,7 +65,7 @@ func (e *DemandInvalidError) Error() string {
 	if e.Row >= 0 {
 		where = fmt.Sprintf(" in row %d", e.Row)
 	}
-	return fmt.Sprintf("demand: the roll-up of tenant %.*q: its %s%s %s: what was reported before stands: mend the "+
+	return fmt.Sprintf("scheduler: the roll-up of tenant %.*q: its %s%s %s: what was reported before stands: mend the "+
 		"operator",
 		MaxNameBytes, e.Tenant, e.Field, where, e.Problem)
 }
@@ -178,7 +178,7 @@ func (b *DemandBook) Report(r RollUp, running []DemandRow) (Outcome, error) {
 	t := b.tenants[r.Tenant]
 	if t == nil {
 		if len(b.tenants) >= MaxTenants {
-			return "", fmt.Errorf("demand: tenant %q is one more than %d: run another shard for it: %w", r.Tenant,
+			return "", fmt.Errorf("scheduler: tenant %q is one more than %d: run another shard for it: %w", r.Tenant,
 				MaxTenants, ErrFull)
 		}
 		t = &demandTenant{}

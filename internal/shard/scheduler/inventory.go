@@ -146,7 +146,7 @@ func (v *Inventory) Reconcile(name string, l Listing) (Changes, error) {
 	if (l.Full || len(changes.Vanished) > 0) && v.Quarantine &&
 		!p.guard.Judge(quarantine.Drops(len(p.machines), kept)) {
 		p.revision = ""
-		return Changes{}, fmt.Errorf("inventory: provider %q lists %d of the %d machines that are known: it "+
+		return Changes{}, fmt.Errorf("scheduler: provider %q lists %d of the %d machines that are known: it "+
 			"has to say so %d times in a row (%d so far), and nothing is decided about them until then: %w", name,
 			kept, len(p.machines), quarantine.Confirmations, p.guard.Held(), ErrHeld)
 	}

@@ -103,7 +103,7 @@ func (e *InvalidError) Error() string {
 	if e.Machine.ID != "" {
 		what += fmt.Sprintf(": machine %.*q", MaxNameBytes, e.Machine.ID)
 	}
-	return fmt.Sprintf("inventory: %s: its %s %s: nothing of it was taken, and nothing is decided about the "+
+	return fmt.Sprintf("scheduler: %s: its %s %s: nothing of it was taken, and nothing is decided about the "+
 		"machines of this provider until it lists them right: mend the provider", what, e.Field, e.Problem)
 }
 

@@ -67,7 +67,7 @@ func Split(content []byte) (index []byte, list [][]byte) {
 		index, list = append(index, hash[:]...), append(list, part)
 	}
 	if len(list) > MaxParts {
-		panic(fmt.Sprintf("parts: a content of %d bytes", len(content)))
+		panic(fmt.Sprintf("chunk: a content of %d bytes", len(content)))
 	}
 	return index, list
 }

@@ -215,10 +215,10 @@ func (c *Callers) take(conn *connection) error {
 	defer c.mu.Unlock()
 	uid := conn.process.UID()
 	if c.closed {
-		return errors.New("workloads: the agent is stopping")
+		return errors.New("attest: the agent is stopping")
 	}
 	if len(c.open) >= c.most || c.taken[uid] >= c.mostOfUser {
-		return fmt.Errorf("workloads: %d connections are open, %d of user %d; at most %d and %d may be", len(c.open),
+		return fmt.Errorf("attest: %d connections are open, %d of user %d; at most %d and %d may be", len(c.open),
 			c.taken[uid], uid, c.most, c.mostOfUser)
 	}
 	c.open[conn] = struct{}{}
@@ -273,7 +273,7 @@ func (c *Callers) free(conn *connection) {
 
 // ClientHandshake refuses: these are a server's.
 func (c *Callers) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("workloads: these credentials are for a server")
+	return nil, nil, errors.New("attest: these credentials are for a server")
 }
 
 // Info says that nothing is encrypted, as nothing leaves the kernel.

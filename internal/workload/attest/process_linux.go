@@ -38,16 +38,16 @@ func MaxFiles() int {
 func OpenProcess(conn net.Conn, hashes *Hashes) (*Process, error) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
-		return nil, errors.New("process: not a connection of the operating system")
+		return nil, errors.New("attest: not a connection of the operating system")
 	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("process: %w", err)
+		return nil, fmt.Errorf("attest: %w", err)
 	}
 	p := &Process{hashes: hashes}
 	var cerr error
 	if err := rc.Control(func(fd uintptr) { cerr = p.ask(int(fd)) }); err != nil {
-		return nil, fmt.Errorf("process: %w", err)
+		return nil, fmt.Errorf("attest: %w", err)
 	}
 	if cerr != nil {
 		return nil, cerr
@@ -59,7 +59,7 @@ func OpenProcess(conn net.Conn, hashes *Hashes) (*Process, error) {
 	// Linux 6.16 gives a handle also on a process that has ended.
 	if !p.alive() {
 		p.Close()
-		return nil, fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
+		return nil, fmt.Errorf("attest: process %d: %w", p.pid, ErrGone)
 	}
 	return p, nil
 }
@@ -71,7 +71,7 @@ func OpenProcess(conn net.Conn, hashes *Hashes) (*Process, error) {
 func (p *Process) ask(fd int) error {
 	c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return fmt.Errorf("process: the system does not tell who is on the other end: %w", err)
+		return fmt.Errorf("attest: the system does not tell who is on the other end: %w", err)
 	}
 	p.pid, p.uid, p.gid = c.Pid, c.Uid, c.Gid
 	handle, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
@@ -80,9 +80,9 @@ func (p *Process) ask(fd int) error {
 	}
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODATA):
-		return fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
+		return fmt.Errorf("attest: process %d: %w", p.pid, ErrGone)
 	case err != nil:
-		return fmt.Errorf("process: process %d: %w", p.pid, err)
+		return fmt.Errorf("attest: process %d: %w", p.pid, err)
 	}
 	unix.CloseOnExec(handle)
 	p.handle = os.NewFile(uintptr(handle), "pidfd")
@@ -154,14 +154,14 @@ func (p *Process) Facts(ctx context.Context, want workload.Want) (workload.Facts
 	}
 	// All that was read was of this process if it still runs.
 	if !p.alive() {
-		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrGone)
+		return workload.Facts{}, fmt.Errorf("attest: process %d: %w", p.pid, ErrGone)
 	}
 	if want != (workload.Want{}) { // and of this program, if it still runs that
 		after, err := p.stat()
 		same = same && (err != nil && p.program == program{} || after.program() == p.program)
 	}
 	if !same {
-		return workload.Facts{}, fmt.Errorf("process: process %d: %w", p.pid, ErrOther)
+		return workload.Facts{}, fmt.Errorf("attest: process %d: %w", p.pid, ErrOther)
 	}
 	return f, nil
 }
@@ -260,16 +260,16 @@ func FindProcess(pid int32, hashes *Hashes) (*Process, error) {
 	handle, err := unix.PidfdOpen(int(pid), 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
-		return nil, fmt.Errorf("process: process %d: %w", pid, ErrGone)
+		return nil, fmt.Errorf("attest: process %d: %w", pid, ErrGone)
 	case err != nil:
-		return nil, fmt.Errorf("process: process %d: %w", pid, err)
+		return nil, fmt.Errorf("attest: process %d: %w", pid, err)
 	}
 	unix.CloseOnExec(handle)
 	p := &Process{pid: pid, handle: os.NewFile(uintptr(handle), "pidfd"), hashes: hashes}
 	info, err := os.Stat(p.proc("")) // is owned by whom the process runs as (proc(5))
 	if err != nil {
 		p.Close()
-		return nil, fmt.Errorf("process: process %d: %w", pid, ErrGone)
+		return nil, fmt.Errorf("attest: process %d: %w", pid, ErrGone)
 	}
 	s := info.Sys().(*syscall.Stat_t)
 	p.uid, p.gid = s.Uid, s.Gid

@@ -18,7 +18,7 @@ func MaxFiles() int { return 0 }
 
 // OpenProcess refuses: this system is not asked who is on the other end.
 func OpenProcess(net.Conn, *Hashes) (*Process, error) {
-	return nil, errors.New("process: processes are told apart on Linux alone")
+	return nil, errors.New("attest: processes are told apart on Linux alone")
 }
 
 // Close does nothing.
