@@ -16,7 +16,7 @@
 //     is bounded whatever it is given: at most three certificates and two signatures, or
 //     three when a bundle first accepts a mesh CA.
 //   - A certificate that is verified and yet identifies nobody is told apart from
-//     one that is refused: see [Verified] and [Standing].
+//     one that is refused: see [Verified].
 //   - The rules that verify a certificate also lint it before it is signed, so that
 //     an authority cannot mint what its own cluster refuses.
 //

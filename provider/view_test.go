@@ -1,4 +1,4 @@
-// Inside: what a page shows is decided by the view, which has no door from outside that says
+// Inside: what a page shows is decided by the view, which nothing outside shows that says
 // when it looks.
 package provider
 

@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 )
 
-// Doors for tests: the parts of an agent, and the steps that its loops take.
+// What tests reach for: the parts of an agent, and the steps that its loops take.
 
 func (a *Agent) Node() *accept.Node           { return a.node }
 func (a *Agent) Contact() *fetch.Coordinators { return a.contact }

@@ -7,7 +7,7 @@
 //   - Every failure is three lines with a stable code, or one JSON object, and
 //     ends with the exit status of its code. Nothing else is printed for it.
 //   - Settings come from flags, the environment and a file, in this order; a name
-//     that is not known is an error. All of them stand in one table (settings.go),
+//     that is not known is an error. All of them stand in one table (package settings),
 //     from which flags, pages and the reference are made.
 //   - No command guesses which cluster it is for. A command that changes
 //     something takes --dry-run; one that takes something away asks first.

@@ -1,4 +1,4 @@
-// Inside the package: what its tests reach for has no other door yet.
+// What tests outside of the package reach for, and no program does.
 package coordinator
 
 import (

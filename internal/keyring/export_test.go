@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Doors for tests outside of the package.
+// What tests outside of the package reach for.
 var (
 	GFMul          = gfMul
 	GFInvert       = gfInvert

@@ -47,11 +47,11 @@ func links(s *source, byName map[string][]*types.Package) []string {
 	return out
 }
 
-// proseOf is the text of a comment without its indented lines, which are code.
+// proseOf is the text of a comment without its code. gofmt indents code with a tab, and the lines of lists with spaces.
 func proseOf(group *ast.CommentGroup) string {
 	var b strings.Builder
 	for line := range strings.Lines(group.Text()) {
-		if !strings.HasPrefix(line, "\t") && !strings.HasPrefix(line, "  ") {
+		if !strings.HasPrefix(line, "\t") {
 			b.WriteString(line)
 		}
 	}
@@ -122,6 +122,10 @@ func TestLinks(t *testing.T) {
 // [of this]: a slice x[I] and []T, [1] and [CONSTANT]string. [io.Reader]
 //
 //	in code [Gone2]
+//
+//   - of a list [Gone4], and
+//     [T.Gone5]
+//  1. with a number [Gone6]
 type T struct{ F int }
 
 // M is [q.T.M].
@@ -134,7 +138,8 @@ func (T) M() {
 		t.Fatal(err)
 	}
 	got := links(s, map[string][]*types.Package{"p": {s.types}, "q": {s.types}})
-	want := []string{"p/a.go:3: [Gone]", "p/a.go:3: [T.Gone]", "p/a.go:3: [gone.T]", "p/a.go:3: [p.Gone]", "p/a.go:3: [io.Reader]", "p/a.go:11: [Gone3]"}
+	want := []string{"p/a.go:3: [Gone]", "p/a.go:3: [T.Gone]", "p/a.go:3: [gone.T]", "p/a.go:3: [p.Gone]", "p/a.go:3: [io.Reader]",
+		"p/a.go:3: [Gone4]", "p/a.go:3: [T.Gone5]", "p/a.go:3: [Gone6]", "p/a.go:15: [Gone3]"}
 	if !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
 	}

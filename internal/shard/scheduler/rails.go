@@ -21,7 +21,7 @@ type Rails struct {
 	FirstListing bool
 
 	// Quarantine holds demand, and listings, that drop almost everything: see package
-	// quarantine. It holds before the decision; [DemandOptions] of package demand take it.
+	// quarantine. It holds before the decision; [DemandOptions] take it.
 	Quarantine bool
 
 	// Paused executes nothing at all: the kill switch. Everything else goes on, so that it
