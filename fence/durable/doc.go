@@ -13,7 +13,7 @@
 //   - A file that is missing, damaged or at its end is an error that says how to mend it.
 //     No counter starts at the beginning by itself, as that is how a zombie is made.
 //   - The end of a ledger that a power cut tore was never acknowledged, and is dropped. A
-//     ledger of which any bit is another one is refused, its last frame included.
+//     ledger in which any bit has changed is refused, its last frame included.
 //   - A directory that was copied gives two processes one epoch; they differ in their
 //     incarnation, and a receiver obeys one of them. See [fence.Lineage].
 //

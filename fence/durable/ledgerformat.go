@@ -37,7 +37,7 @@ import (
 //
 // A power cut while a frame is appended leaves a torn one at the end: it is cut, or some
 // of its sectors were never written and read as zeros. It was not acknowledged, and is
-// dropped. A frame that is there and of which a bit is another one is something else, and
+// dropped. A frame that is there and in which a bit has changed is something else, and
 // the file is refused: the frame may have been acknowledged. To tell the two apart no
 // sector's share of a frame may be all zeros as it is written: a frame begins and ends with
 // bytes that are not zero, and no run of zeros in a body is as long as a sector.

@@ -228,8 +228,8 @@ func (g *Degraded) fields() []field {
 	return []field{
 		{name: "allow", about: "The actions that members may do out of reach.", unset: "all that the manifest allows", value: optionalSet(&g.Allow, known("permission", permissionNames()))},
 		{name: "max", about: "How long they go on.", unset: "as the manifest says", value: optionalDuration(&g.Max, MaxTTL)},
-		{name: "route_ttl", about: "How long routes of before hold.", unset: "as the manifest says", value: optionalDuration(&g.RouteTTL, MaxTTL)},
-		{name: "session_ttl", about: "How long sessions of before hold.", unset: "as long as `max`", value: optionalDuration(&g.SessionTTL, MaxTTL)},
+		{name: "route_ttl", about: "How long existing routes stay valid.", unset: "as the manifest says", value: optionalDuration(&g.RouteTTL, MaxTTL)},
+		{name: "session_ttl", about: "How long existing sessions stay valid.", unset: "as long as `max`", value: optionalDuration(&g.SessionTTL, MaxTTL)},
 		{name: "trials", about: "For how long a new snapshot of a scope is on trial after its activation.", unset: "no trials", value: trials(&g.Trials)},
 	}
 }

@@ -16,7 +16,7 @@
 // Wiping is best effort: [Wipe] overwrites the bytes it is given, and Go does not
 // move them, but copies that the runtime and the crypto packages made along the
 // way, private keys among them, stay in the heap until their memory is reused.
-// Against that stand no core dumps and no tracing ([Harden]).
+// [Harden] protects them: it forbids core dumps and tracing of the process.
 package keyring
 
 import (

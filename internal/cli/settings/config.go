@@ -30,7 +30,7 @@ type Values struct {
 	InForce []Value // in the order of the table
 }
 
-// Again finds the same settings anew: the file may say something else now. The values of before stay as they are.
+// Again finds the same settings anew: the file may say something else now. The earlier values stay as they are.
 func (c *Values) Again() (*Values, error) { return c.again() }
 
 // Value is a setting in force.

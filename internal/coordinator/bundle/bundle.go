@@ -6,8 +6,8 @@
 // bans in the store, under an [Authority], which is one head of the history and handles of
 // the keys that sign under it; what comes out is a [View].
 //
-// The half of I11 that is kept here: every change of what a bundle says is a new version of
-// the State, and that version is the bundle's own, so that of two bundles of one authority
+// This package keeps one half of I11 (no node goes back to an older trust state; docs/explanation/failure-model.md): every
+// change of what a bundle says is a new version of the State, and that version is the bundle's own, so that of two bundles of one authority
 // epoch the one with the higher version says what was decided later. The content depends
 // on Input and head alone, so that all coordinators make equal bytes of a version. Which bundle
 // is in force is for the caller to say, by [View.Newer].

@@ -3,7 +3,8 @@
 //
 // A member is what the store records: package admission makes it, and this package ends it.
 // [Roster] keeps the recorded members in memory, however late and often the notices of changes
-// come. What members report is kept in memory too, and decides nothing but to be careful.
+// come. What members report is kept in memory too, and can only make
+// the coordinator more careful.
 //
 // [CopyWatch] notices two machines that run as one member: their processes take each other's place
 // again and again, or one presents a key that the other has replaced. Package mesh ends the

@@ -11,8 +11,8 @@
 //	publication/index/<sha256>                     the parts of such a content that is a long one
 //	publication/part/<sha256>                      a part of one
 //
-// Long contents are divided as package chunk does it, unless a coordinator of a release is heard that
-// reads none: then they are kept whole, as that one does.
+// Long contents are divided into parts by package chunk, unless a coordinator of an earlier release is
+// running, which cannot read parts: then they are kept whole.
 //
 // A content that no header names is an orphan, as is a header at any other key: the leader deletes it,
 // and makes again what a subject lacks.
@@ -21,9 +21,8 @@
 // is still at the version that the change was made from. So that version is the
 // version of the whole, and it numbers what comes next: the record and the headers
 // of a commit carry the revision of the commit before it, which is known while
-// they are signed, and of which no second commit can be the successor. That is
-// why two replicas, or one that is late, never sign two roots for one generation
-// that anybody is served.
+// they are signed. At most one commit can follow that one. So two replicas, or one
+// that is late, never sign two roots for one generation that anybody is served.
 package publication
 
 import (

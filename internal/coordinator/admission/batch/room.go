@@ -30,8 +30,8 @@ type Room struct {
 // NewRoom returns the room for so many operations.
 func NewRoom(ops int) *Room { return &Room{ops, make(map[string]int)} }
 
-// Take takes the room of so many operations for who, whose keys these are, and reports
-// whether there was.
+// Take reserves room for the operations of one caller, who owns the given keys, and reports
+// whether there was enough.
 func (r *Room) Take(who, ops int, keys []string) bool {
 	if ops > r.left {
 		return false

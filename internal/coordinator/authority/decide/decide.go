@@ -1,7 +1,8 @@
 // Package decide decides what a coordinator among several does: which head it
 // serves, how it comes back to one, whom it gives secrets, and in which order it moves
 // the head. It acts on nothing: no store, no network, no clock, no keys. The
-// coordinator acts, and takes every one of these decisions here.
+// coordinator acts, and takes every one of these decisions here. The numbers I1 to I20
+// are the promises of docs/explanation/failure-model.md.
 //
 // The promises:
 //
@@ -12,9 +13,9 @@
 //   - The new mesh CA key is made before the head moves, and is kept until it is known
 //     that the head did not move to it. A new epoch begins with a transition and never
 //     without one. The head is swapped for its child only (I10).
-//   - Secrets go to who the giver's own manifest admits as a coordinator, and only from
-//     one that is at the head of the history; those of a head to come only to who the
-//     manifest after it admits too (I8).
+//   - A coordinator gives secrets only while it is at the head of the history, and only to
+//     a peer that its own manifest admits as a coordinator. The secrets of a head to come go
+//     only to a peer that the next manifest admits too (I8).
 //   - Nobody waits for a human while a memory holds the seed: whoever holds it, and
 //     finds nobody at the head, makes a new mesh CA key in a new epoch.
 //

@@ -203,7 +203,7 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 				return k.Act()
 			}
 		}},
-		{"who is late seals for a head of before", "a dismissed keeper", func(r *rules) { r.lateSeal = true }},
+		{"a coordinator that is late seals for an earlier head", "a dismissed keeper", func(r *rules) { r.lateSeal = true }},
 		{"nobody sweeps", "a dismissed keeper", func(r *rules) { r.noSweep = true }},
 		{"a keeper comes into force that sealed nothing", "its keeper sealed nothing", func(r *rules) {
 			r.act = func(k Keeper) KeeperAct {

@@ -1,8 +1,8 @@
 // Package status asks the other coordinators every few seconds what only they can see: which
 // members they hear, what they saw of the store and what they find.
 //
-// Whether they answer is what package peer decides by who is missing. What they say decides nothing
-// but to be careful, unless the cluster signed it. Each coordinator also announces itself in the
+// Package peer decides from their answers which coordinators are missing. What they say can only make this
+// coordinator more careful, unless the cluster signed it. Each coordinator also announces itself in the
 // store: where it is, what it is doing and what it can read. That is a signed [peer.Record], which
 // decides nothing (I20).
 package status

@@ -10,8 +10,8 @@
 //
 // A caller of [Verification] has proven nothing, and need not: the service shows links without
 // their manifests, together with a proof of which coordinator shows them, bound to the caller's TLS
-// connection. It decides nothing. [Send] and [Pages] show what they are given, to owners with
-// manifests.
+// connection. It decides nothing. [Send] and [Pages] send the links that they are given; owners get the
+// manifests with them.
 package owner
 
 import (
