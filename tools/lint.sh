@@ -80,21 +80,11 @@ budget() {
   return $status
 }
 
-# Public packages promise what docs/reference/api.txt says. After a change that is meant:
-#   go test ./test/layout -run TestPublicNames -update
-promised() {
-  local out status=0
-  out=$(go test -count=1 -run '^TestPublicNames$' -v ./test/layout 2>&1) || status=1
-  if [ $status = 1 ]; then echo "$out" >&2; else grep -o '[^ ]* *[0-9]* top-level names$' <<<"$out"; fi
-  return $status
-}
-
 tools/build.sh
 # go vet, staticcheck and more: .golangci.yml says what.
 check "golangci-lint" bin/tools/golangci-lint run ./...
 check "gofmt" bin/tools/golangci-lint fmt --diff # files of other systems too
 check "build without cgo" go build ./...
-check "public names" promised
 check "licences" eval 'tools/licences.sh >/dev/null'
 check "dependencies documented" documented
 if [ -d cmd/fealty ]; then
