@@ -284,15 +284,5 @@ func (r Report) Executed(o execute.Outcome) (n int) {
 	return n
 }
 
-// Ruled counts the rulings of a verdict.
-func (r Report) Ruled(v scheduler.Verdict) (n int) {
-	for i := range r.Rulings {
-		if r.Rulings[i].Verdict == v {
-			n++
-		}
-	}
-	return n
-}
-
 // sorted returns the keys of a set in order.
 func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }

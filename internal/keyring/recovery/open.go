@@ -191,15 +191,6 @@ var openRules = [...]struct {
 	}},
 }
 
-// OpenRules returns the rules that [ReadOpen] checks, in order.
-func OpenRules() []Check {
-	out := make([]Check, len(openRules))
-	for i, r := range openRules {
-		out[i] = r.Check
-	}
-	return out
-}
-
 // ReadOpen reads what the store shows as the open attempt of the coordinator with an
 // enrolment key, "ed25519:<base64>". The error is an [*OpenError].
 func ReadOpen(raw []byte, want Claimed, key string, now time.Time) (*Open, error) {

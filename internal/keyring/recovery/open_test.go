@@ -103,7 +103,7 @@ func TestReadOpen(t *testing.T) {
 		}
 		met[tc.rule] = true
 	}
-	for _, rule := range OpenRules() {
+	for _, rule := range openRules {
 		if !met[rule.Name] || rule.Why == "" {
 			t.Errorf("no case is refused by rule %s, or it says nothing of why", rule.Name)
 		}

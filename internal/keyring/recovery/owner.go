@@ -186,15 +186,6 @@ type Check struct {
 	Why  string // what goes wrong without it
 }
 
-// Checks returns all of them, in order.
-func Checks() []Check {
-	out := []Check{offerCheck}
-	for _, c := range ownerChecks {
-		out = append(out, c.Check)
-	}
-	return out
-}
-
 // offerCheck comes before the history is received.
 var offerCheck = Check{"cluster", "a share would be sent to another cluster, or for an offer that nobody could have proven"}
 

@@ -85,11 +85,6 @@ const (
 	PutOff      Outcome = "put-off"  // it was not begun: there was no time, or the pool has ended
 )
 
-// Outcomes returns all outcomes.
-func Outcomes() []Outcome {
-	return []Outcome{Executed, Fenced, Moved, NotFound, Unavailable, Rejected, Internal, PutOff}
-}
-
 // Classify says what the error of a call means. The fence comes first: its refusal is
 // final, whatever else the error says.
 func Classify(err error) Outcome {

@@ -36,11 +36,6 @@ const (
 	Failed      State = "failed" // see its last error
 )
 
-// States returns all states, in the order of a machine's life.
-func States() []State {
-	return []State{Speculative, Creating, Idle, Configuring, Configured, Draining, Deleting, Failed}
-}
-
 // Transitional reports whether an operation is under way in the state: nothing else is
 // begun with the machine until it is over.
 func (s State) Transitional() bool {
