@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/sealed"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // swallowedPatience ends a call that would wait for the store for ever, far beyond what it may take on a busy
@@ -315,13 +317,12 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
 	}
 	// A clock that was moved counts as a stuck one until the next self-check.
-	for end := time.Now().Add(coordinatortest.LeadPatience); !k.n.Fleet.C.Health().Liveness().OK; time.Sleep(
-		5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Errorf("liveness: %+v", k.n.Fleet.C.Health().Liveness())
-			return
+	wait.UntilNil(t, "it lives", func() error {
+		if a := k.n.Fleet.C.Health().Liveness(); !a.OK {
+			return fmt.Errorf("liveness: %+v", a)
 		}
-	}
+		return nil
+	})
 	if s := k.n.Fleet.State(); s.Phase != authority.Ready || s.Secrets == nil {
 		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
@@ -330,13 +331,12 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 // awaitProbe waits until readiness says that all is well.
 func (k *swallowed) awaitProbe(t *testing.T) {
 	t.Helper()
-	var a coordinator.ProbeAnswer
-	for end := time.Now().Add(coordinatortest.LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if a = k.n.Fleet.C.Health().Readiness(); a.OK && a.Store == "ok" {
-			return
+	wait.UntilNil(t, "it is ready", func() error {
+		if a := k.n.Fleet.C.Health().Readiness(); !a.OK || a.Store != "ok" {
+			return fmt.Errorf("readiness: %+v", a)
 		}
-	}
-	t.Fatalf("readiness: %+v", a)
+		return nil
+	})
 }
 
 // awaitAudit waits until the store has what was certified without it.

@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Real coordinators on one store, with real connections and keys, through random
@@ -223,30 +225,21 @@ func (x *replicaSchedule) run() {
 
 // settle waits until all are ready at the head that the store shows.
 func (x *replicaSchedule) settle() {
-	deadline := time.Now().Add(30 * time.Second)
-	for {
+	wait.UntilNil(x.t, "all are ready at the head", func() error {
 		head, _, err := x.all[0].C.Parts().Head.History().Head(context.Background())
 		if err != nil {
-			x.t.Fatal(err)
+			return err
 		}
-		same := true
-		for _, r := range x.all {
-			s := r.State()
-			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
-		}
-		if same {
-			return
-		}
-		if time.Now().After(deadline) {
-			for i, r := range x.all {
+		var not []error
+		for i, r := range x.all {
+			if s := r.State(); s.Phase != authority.Ready || s.Head.Hash != head.Hash {
 				phase, why := r.C.Phase()
-				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.State().Head.Index, head.Index, why)
+				not = append(not, fmt.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
+					s.Head.Index, head.Index, why))
 			}
-			x.t.FailNow()
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return errors.Join(not...)
+	})
 }
 
 // check looks at everything that they left.

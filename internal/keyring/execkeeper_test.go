@@ -16,6 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // program writes a shell script and returns its keeper. $DIR is its folder.
@@ -205,11 +206,7 @@ func TestExecKeeperProgramsThatHang(t *testing.T) {
 	}
 	gone := func(t *testing.T, dir string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); alive(t, dir); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("what the program started still runs")
-			}
-		}
+		wait.Until(t, "what the program started ends", func() bool { return !alive(t, dir) })
 	}
 	const hangs = "sleep 300 & echo $! > $DIR/pid; wait"
 	t.Run("timeout", func(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // maxPassphraseBytes is how long a passphrase may be.
@@ -175,7 +176,7 @@ func (p *pty) await(t *testing.T, text string) {
 	for !strings.Contains(p.shown(), text) {
 		select {
 		case <-p.more:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("%q is not shown:\n%s", text, p.shown())
 		}
 	}
@@ -193,11 +194,7 @@ func (p *pty) echoes(t *testing.T) bool {
 // awaitSilence waits until the terminal shows nothing of what is typed.
 func (p *pty) awaitSilence(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); p.echoes(t); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the terminal goes on showing what is typed")
-		}
-	}
+	wait.Until(t, "the terminal shows nothing of what is typed", func() bool { return !p.echoes(t) })
 }
 
 // command runs a command on the terminal. It returns its exit status and stdout.
@@ -273,7 +270,7 @@ func TestPassphraseInterrupted(t *testing.T) {
 		if exit != 130 {
 			t.Errorf("exit status %d, want 130:\n%s", exit, p.shown())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Error("the prompt goes on waiting")
 	}
 	if !p.echoes(t) {

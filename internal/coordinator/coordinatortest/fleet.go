@@ -45,6 +45,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Cluster is the name of all clusters of these tests.
@@ -193,11 +194,15 @@ func (f *Fleet) place(cfg *coordinator.Config) {
 	}
 	l, err := net.Listen("tcp", f.Addr)
 	// Another test may have been given the port while this coordinator was down.
-	end := time.Now().Add(time.Minute)
-	for errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end) {
-		time.Sleep(10 * time.Millisecond)
-		l, err = net.Listen("tcp", f.Addr)
-	}
+	wait.UntilNil(f.T, "nobody else listens at "+f.Addr, func() error {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			l, err = net.Listen("tcp", f.Addr)
+		}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		return nil
+	})
 	if err != nil {
 		f.T.Fatal(err)
 	}

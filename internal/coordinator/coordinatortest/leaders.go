@@ -2,9 +2,11 @@ package coordinatortest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
@@ -16,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // OpenOn starts a server of an engine, and returns what makes a new database there, and
@@ -88,51 +91,52 @@ func CoordinatorsWith(t testing.TB, open func() store.Store,
 func AwaitLeader(t testing.TB, fs ...*Fleet) (leader *Fleet, term uint64,
 	others []*Fleet) {
 	t.Helper()
-	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	wait.Until(t, "one of them leads", func() bool {
 		for _, f := range fs {
-			if term, _, ok := f.C.Parts().Election.Leading(); ok {
-				return f, term, slices.DeleteFunc(slices.Clone(fs),
-					func(o *Fleet) bool { return o == f })
+			var ok bool
+			if term, _, ok = f.C.Parts().Election.Leading(); ok {
+				leader = f
+				return true
 			}
 		}
-	}
-	t.Fatal("nobody leads")
-	return nil, 0, nil
+		return false
+	})
+	return leader, term, slices.DeleteFunc(slices.Clone(fs), func(o *Fleet) bool { return o == leader })
 }
 
 // AwaitSeen waits until f knows this of who leads.
 func AwaitSeen(f *Fleet, want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.T.Helper()
-	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.C.Parts().Election.Message(); want(l) {
-			return l
+	var known *fealtyv1.Leader
+	wait.UntilNil(f.T, "it knows this of the leader", func() error {
+		if known = f.C.Parts().Election.Message(); !want(known) {
+			return fmt.Errorf("it knows %v", known)
 		}
-	}
-	f.T.Fatalf("what it knows of the leader is %v", f.C.Parts().Election.Message())
-	return nil
+		return nil
+	})
+	return known
 }
 
 // AwaitAgreed waits until all of these know that the same one of them leads, under a term
 // that comes after this one.
 func AwaitAgreed(t testing.TB, after uint64, fs ...*Fleet) {
 	t.Helper()
-	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	wait.UntilNil(t, "they agree on who leads", func() error {
 		terms, selves := make(map[uint64]bool), 0
+		var known []string
 		for _, f := range fs {
 			l := f.C.Parts().Election.Message()
+			known = append(known, fmt.Sprintf("%s knows %v", f.Addr, l))
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
 			}
 		}
-		if len(terms) == 1 && selves == 1 {
-			return
+		if len(terms) != 1 || selves != 1 {
+			return errors.New(strings.Join(known, "; "))
 		}
-	}
-	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.Addr, f.C.Parts().Election.Message())
-	}
-	t.Fatal("they do not agree on who leads")
+		return nil
+	})
 }
 
 // WantOneLeader fails if two of these lead at one moment.
@@ -158,14 +162,14 @@ func LeaderClient(f *Fleet) fealtyv1.LeaderServiceClient {
 // AwaitTold waits until the members of f are told something of this member.
 func AwaitTold(f *Fleet, member string) {
 	f.T.Helper()
-	for end := time.Now().Add(LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if p := f.C.Parts().Publication.View(); p.Serves() {
-			if _, ok := p.Find(publication.RuntimePath(member)); ok {
-				return
-			}
+	wait.Until(f.T, "something is published for "+member, func() bool {
+		p := f.C.Parts().Publication.View()
+		if !p.Serves() {
+			return false
 		}
-	}
-	f.T.Fatalf("nothing is published for %s", member)
+		_, ok := p.Find(publication.RuntimePath(member))
+		return ok
+	})
 }
 
 // Forgets starts the coordinator again without these files of its data directory.

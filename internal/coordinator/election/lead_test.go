@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/leader"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // TestLeadership runs three coordinators on a store of each engine.
@@ -460,14 +461,11 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	for _, f := range all {
 		f.Link.Cut(errors.New("no route to the store"))
 	}
-	end := time.Now().Add(coordinatortest.LeadPatience)
 	for _, f := range all {
-		for _, _, ok := f.C.Parts().Election.Leading(); ok; _, _, ok = f.C.Parts().Election.Leading() {
-			if time.Now().After(end) {
-				t.Fatal("it still leads")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		wait.Until(t, "it leads no longer", func() bool {
+			_, _, ok := f.C.Parts().Election.Leading()
+			return !ok
+		})
 		coordinatortest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
 	}
 	for _, f := range all {
@@ -517,13 +515,10 @@ func TestForgedLeader(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := uint64(0)
-			for end := time.Now().Add(coordinatortest.LeadPatience); next <= uint64(at); time.Sleep(
-				5 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("nobody leads any more")
-				}
+			wait.Until(t, "one leads under a later term", func() bool {
 				_, next, _ = coordinatortest.AwaitLeader(t, all...)
-			}
+				return next > uint64(at)
+			})
 			if next <= term {
 				t.Errorf("term %d comes after %d", next, term)
 			}

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -174,19 +175,18 @@ func life(n uint32, before ...fence.Life) fence.Life {
 // until waits until a machine is in a state, and returns it.
 func until(t *testing.T, c *provider.Client, id string, want provider.State) provider.Machine {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; {
-		m, err := c.Get(t.Context(), id)
-		if err != nil {
+	var m provider.Machine
+	wait.UntilNil(t, "machine "+id+" is "+string(want), func() error {
+		var err error
+		if m, err = c.Get(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		if m.State == want {
-			return m
+		if m.State != want {
+			return fmt.Errorf("it is %s (%s)", m.State, m.LastError)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("machine %s is %s (%s), want %s", id, m.State, m.LastError, want)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return nil
+	})
+	return m
 }
 
 // pidOf returns the pid that the machine's file names; 0 without one.
@@ -477,13 +477,12 @@ func TestProcessesThatMisbehave(t *testing.T) {
 
 	until(t, a, "deaf-1", provider.Configured)
 	deaf := s.pidOf("deaf-1")
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if text, err := os.ReadFile(filepath.Join(s.dir, "work", "deaf-1", "output")); err == nil && string(text) == "deaf\n" {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("deaf-1 says %q, %v", text, err)
+	wait.UntilNil(t, "deaf-1 says that it is deaf", func() error {
+		if text, err := os.ReadFile(filepath.Join(s.dir, "work", "deaf-1", "output")); err != nil || string(text) != "deaf\n" {
+			return fmt.Errorf("it says %q, %v", text, err)
 		}
-	}
+		return nil
+	})
 	ok(a.Drain(t.Context(), at("deaf-1")))
 	until(t, a, "deaf-1", provider.Idle)
 	if runs(deaf) {
