@@ -5,11 +5,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"go/ast"
 	"go/constant"
-	"go/doc"
 	"go/importer"
-	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
@@ -17,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -166,7 +162,7 @@ func unnamed(s *types.Signature) *types.Signature {
 }
 
 // The public names are those of the file. After a change
-// that is meant: go test ./test/layout -run TestPublicNames -update
+// that is meant: go test ./test/layout -update
 func TestPublicNames(t *testing.T) {
 	packages, err := exported()
 	if err != nil {
@@ -186,60 +182,5 @@ func TestPublicNames(t *testing.T) {
 	goldentest.Compare(t, promised, text.String())
 	for _, p := range slices.Sorted(maps.Keys(counts)) {
 		t.Logf("%-22s %4d top-level names", p, counts[p])
-	}
-}
-
-// ofTheProgram are the words that only people at the command line know: flags, and metrics
-// of the program.
-var ofTheProgram = regexp.MustCompile(`(?:^|[^-\w])--[a-z][a-z-]+|\bfealty_[a-z]\w*`)
-
-// Somebody else's program has neither the flags nor the metrics of this one, so neither the
-// texts nor the docs of public packages name any: who calls them adds what it knows.
-func TestPublicTextsNameNoFlagAndNoMetric(t *testing.T) {
-	for text, want := range map[string]string{
-		"give --tls-key too": " --tls-key", "-- no flag": "", "-----BEGIN": "", "for fealty_x_total{reason}": "fealty_x_total", "fealty_": "",
-	} {
-		if got := ofTheProgram.FindString(text); got != want {
-			t.Errorf("of %q it finds %q, want %q", text, got, want)
-		}
-	}
-	files, err := load("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts := 0
-	for _, f := range files {
-		if !withinAny(f.dir, public) {
-			continue
-		}
-		set := token.NewFileSet()
-		parsed, err := parser.ParseFile(set, filepath.Join("..", "..", f.dir, f.name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		look := func(at token.Pos, text string) {
-			texts++
-			if word := ofTheProgram.FindString(text); word != "" {
-				t.Errorf("%s/%s:%d names %s: the caller knows that, and this package does not", f.dir, f.name, set.Position(at).Line, word)
-			}
-		}
-		if f.test() { // of which an example shows what a call says
-			for _, example := range doc.Examples(parsed) {
-				look(example.Code.Pos(), example.Output)
-			}
-			continue
-		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-				look(literal.Pos(), strings.Trim(literal.Value, "\"`"))
-			}
-			return true
-		})
-		for _, group := range parsed.Comments {
-			look(group.Pos(), group.Text())
-		}
-	}
-	if texts < 1000 {
-		t.Errorf("only %d texts were looked at", texts)
 	}
 }

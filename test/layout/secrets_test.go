@@ -248,7 +248,7 @@ func reachesOf(s *source, k kind) map[string]string {
 	return secrets{s, k, make(map[types.Type]string)}.reaches()
 }
 
-func TestSecretsStayInTheirRooms(t *testing.T) {
+func TestSecretsStayWhereListed(t *testing.T) {
 	all := allSources(t)
 	if !slices.ContainsFunc(all, func(s *source) bool { return s.path == "internal/keyring" }) {
 		t.Fatal("the packages do not contain internal/keyring")
@@ -407,7 +407,7 @@ func (m *MeshCA) Cert() []byte { return nil }
 
 // The parts of a coordinator are for tests: whoever else took one would go past what the
 // coordinator says of itself, and past its order of starting and ending.
-func TestRoomsAreForTests(t *testing.T) {
+func TestPartsAreForTests(t *testing.T) {
 	const parts = "(*" + module + "/internal/coordinator.Coordinator).Parts"
 	there := false
 	for _, s := range allSources(t) {
