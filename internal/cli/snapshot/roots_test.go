@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -49,7 +50,7 @@ func TestRootsFollowTheirFile(t *testing.T) {
 		for _, one := range text {
 			all = append(all, one...)
 		}
-		if err := os.WriteFile(file, all, 0o600); err != nil {
+		if err := errors.Join(os.WriteFile(file+".new", all, 0o600), os.Rename(file+".new", file)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,10 +81,10 @@ func TestRootsFollowTheirFile(t *testing.T) {
 	}
 	reads := func(what string, want bool) {
 		t.Helper()
-		if err := source.Close(); err != nil { // each reads by a new connection
-			t.Fatal(err)
+		err := source.Close() // each reads by a new connection
+		if err == nil {
+			_, err = source.Get(t.Context(), "latest", 1)
 		}
-		_, err := source.Get(t.Context(), "latest", 1)
 		if e, ok := errors.AsType[*mirror.Error](err); !ok || (e.Reason == mirror.Status) != want {
 			t.Errorf("%s: %v, want an answer of the server: %v", what, err, want)
 		}
@@ -96,6 +97,17 @@ func TestRootsFollowTheirFile(t *testing.T) {
 	asked("", false)
 	serve(second)
 	reads("the server moved", true)
+	write(two)
+	reads("the root of before is gone", true)
+	serve(first)
+	reads("the server of before", false)
+	serve(second)
+	underLoad(t, reads,
+		func() { write(one, two) }, func() { serve(first) }, func() { write(one) },
+		func() { write(one, two) }, func() { serve(second) }, func() { write(two) },
+		func() { write(two, one) }, func() { serve(first) }, func() { write(one) },
+		func() { write(two, one) }, func() { serve(second) }, func() { write(two) },
+	)
 	write(one)
 	reads("the root that is needed is gone", false)
 	write(two)
@@ -113,5 +125,32 @@ func TestRootsFollowTheirFile(t *testing.T) {
 	reads("the root of before", false)
 	if n := strings.Count(log.String(), "cannot be used as they are now"); n != 1 {
 		t.Errorf("it is said %d times that the file cannot be used:\n%s", n, log.String())
+	}
+}
+
+// underLoad takes the steps of rotations while others read all the time, and no read fails.
+func underLoad(t *testing.T, reads func(what string, want bool), steps ...func()) {
+	t.Helper()
+	var counts [3]atomic.Int64
+	var over atomic.Bool
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer over.Store(true)
+	for i := range counts {
+		readers.Go(func() {
+			for !over.Load() && !t.Failed() {
+				reads("while roots are replaced", true)
+				counts[i].Add(1)
+			}
+		})
+	}
+	for _, step := range steps {
+		step()
+		// Each reads to its end what it began before, and once more: a client may be one step behind and no more.
+		for i := range counts {
+			for n := counts[i].Load(); counts[i].Load() < n+2 && !t.Failed(); {
+				reads("between two steps", true)
+			}
+		}
 	}
 }
