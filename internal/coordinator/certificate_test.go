@@ -4,6 +4,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Coordinators that the manifest admits by x509 alone found a cluster, recover from each
@@ -192,4 +195,80 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The PKI of coordinators moves from one root to another and back while people verify each of them all the time, and
+// none fails. What has the root of before alone is refused in the end, also to a coordinator that starts.
+func TestOwnPKIRotatesUnderLoad(t *testing.T) {
+	t.Parallel()
+	corp, f, rs, files := coordinatortest.CorpFleet(t, 1)
+	r := rs[0]
+	r.Start()
+	r.AwaitHead(f)
+	next := pkitest.NewPKI(t, "corp", nil)
+	set := func(first *pkitest.PKI, more ...*pkitest.PKI) recovery.Expected {
+		t.Helper()
+		m := coordinatortest.ByCertificate(f.Manifest(""), first)
+		for _, one := range more {
+			m = append(m, "      "+strings.ReplaceAll(strings.TrimSpace(string(pkitest.PEM(one.Root.Cert))), "\n", "\n      ")+"\n"...)
+		}
+		coordinatortest.WantOnlyNil(t, f.Set(coordinatortest.WithSeed(m, f.People.Seed(1, ""))))
+		r.AwaitHead(f)
+		s := f.State()
+		return recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
+	}
+	both := set(corp, next)
+	var counts [2]atomic.Int64
+	var over atomic.Bool
+	var people sync.WaitGroup
+	defer people.Wait()
+	defer over.Store(true)
+	for i, addr := range []string{f.Addr, r.Addr} {
+		people.Go(func() {
+			for !over.Load() && !t.Failed() {
+				if _, err := coordinatortest.VerifyAt(t, addr, both); err != nil {
+					t.Errorf("while the PKI is replaced: %v", err)
+				}
+				counts[i].Add(1)
+			}
+		})
+	}
+	for _, pki := range []*pkitest.PKI{next, corp, next} {
+		for i, one := range []*coordinatortest.Fleet{f, r} {
+			before := string(one.C.Parts().Self.Certificate().Certificates("")[0])
+			files[i].Write(pki, "coordinator-"+string(rune('a'+i)))
+			wait.Until(t, "the new certificate is shown", func() bool {
+				// status looks at the files, as the coordinator itself does every few seconds.
+				_, err := one.Local().Status.GetStatus(one.Context(), &fealtyv1.GetStatusRequest{})
+				coordinatortest.WantOnlyNil(t, err)
+				return string(one.C.Parts().Self.Certificate().Certificates("")[0]) != before
+			})
+			n := counts[i].Load()
+			wait.Until(t, "people verified it", func() bool { return counts[i].Load() > n+2 || t.Failed() })
+		}
+	}
+	over.Store(true)
+	people.Wait()
+
+	only := set(next)
+	for _, addr := range []string{f.Addr, r.Addr} {
+		if _, err := coordinatortest.VerifyAt(t, addr, only); err != nil {
+			t.Errorf("with the new root alone: %v", err)
+		}
+	}
+	old, err := manifest.Parse(coordinatortest.WithSeed(coordinatortest.ByCertificate(f.Manifest(""), corp), f.People.Seed(1, "")))
+	coordinatortest.WantOnlyNil(t, err)
+	if _, err := coordinatortest.VerifyAt(t, r.Addr, recovery.Expected{Manifest: old}); !errors.Is(err, errcode.VerifyUnproven) {
+		t.Errorf("to who believes the old root alone: %v", err)
+	}
+	r.Stop()
+	files[1].Write(corp, "coordinator-b")
+	r.Start()
+	wait.Until(t, "the old certificate is refused", func() bool {
+		resp, err := r.Local().Status.GetStatus(r.Context(), &fealtyv1.GetStatusRequest{})
+		coordinatortest.WantOnlyNil(t, err)
+		return resp.GetPhase() == "recovery" && strings.Contains(resp.GetPhaseReason(), "leads to a root of the manifest, and this one does not")
+	})
+	files[1].Write(next, "coordinator-b")
+	r.AwaitHead(f)
 }
