@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/client"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
+	"github.com/fealty-io/fealty/test/testlane"
 	"github.com/fealty-io/fealty/test/wait"
 )
 
@@ -66,19 +68,25 @@ func (s *stream) drain() {
 	go func(from *os.File) { _, _ = io.Copy(io.Discard, from) }(s.read)
 }
 
+// stdout and stderr are the streams of a process.
+const stdout, stderr = "stdout", "stderr"
+
 // TestStreams has processes that go on live with every state of a stream, and with SIGHUP and SIGPIPE: at the start, in
-// service and while they end. Each serves, says that its log is lost for as long as it is, and ends with SIGTERM.
+// service and while they end; of both streams, which are one then, and of each alone. Each serves, says that its log is
+// lost for as long as it is, and ends with SIGTERM.
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	f := newStreams(t)
 	t.Run("garbage", f.garbage)
-	for _, row := range []struct {
+	type row struct {
 		name           string
 		open           func(t *testing.T) *stream
 		then           func(t *testing.T, s *stream) // in service; nil: it was so at the start
 		problem        string
 		drops, recover bool
-	}{
+		alone          string // the one of the two streams that is so; empty: both are
+	}
+	rows := []row{
 		{name: "closed", open: func(*testing.T) *stream { return new(stream) }, problem: "it was closed when the process started"},
 		{name: "full", open: func(t *testing.T) *stream {
 			file, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -102,12 +110,35 @@ func TestStreams(t *testing.T) {
 		}, problem: "whoever reads it does not"},
 		{name: "reader stops", open: newPipe, then: func(t *testing.T, s *stream) { s.fill(t) },
 			problem: "whoever reads it does not", recover: true},
-	} {
+	}
+	for _, both := range slices.Clone(rows) {
+		for _, alone := range []string{stdout, stderr} {
+			one := both
+			one.name, one.alone = both.name+" "+alone, alone
+			rows = append(rows, one)
+		}
+	}
+	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
+			if row.alone != "" && !strings.HasPrefix(row.name, "closed") && !strings.HasPrefix(row.name, "reader stopped") {
+				testlane.Nightly(t)
+			}
 			f.t = t
 			var all []*streaming
 			for _, name := range []string{"coordinator", "agent", "provider", "shard"} {
-				p := f.begin(name, row.open(t))
+				bad := row.open(t)
+				out, err := bad, bad
+				if row.alone != "" {
+					good := newPipe(t)
+					good.drain()
+					if row.alone == stdout {
+						err = good
+					} else {
+						out = good
+					}
+				}
+				p := f.begin(name, out, err)
+				p.stream = bad
 				all = append(all, p)
 				p.becomes("ready", func() bool { status, _ := p.get("/probe/readiness"); return status == http.StatusOK })
 			}
@@ -118,7 +149,12 @@ func TestStreams(t *testing.T) {
 				p.signal(syscall.SIGPIPE)
 				p.signal(syscall.SIGHUP) // which is a line of the log
 			}
+			// The log is what goes to standard error. Whoever takes nothing of the other stream loses nothing of it.
+			lost := row.alone != stdout
 			for _, p := range all {
+				if !lost {
+					break
+				}
 				p.becomes("one that says that its log is lost", func() bool {
 					status, body := p.get("/probe/readiness")
 					_, metrics := p.get("/metrics")
@@ -127,11 +163,27 @@ func TestStreams(t *testing.T) {
 						(!row.drops || !strings.Contains(metrics, "\nfealty_log_dropped_total 0\n"))
 				})
 			}
+			if !lost {
+				row.problem = ""
+			}
 			f.works(row.name, row.problem)
-			f.until("status names the agent", func(out string) bool {
-				return strings.Contains(strings.Join(strings.Fields(out), " "), "standard error of the agent of shard/eu-1 ")
-			}, "status", "--socket", f.socket("coordinator-1"))
-			if row.recover {
+			for _, p := range all {
+				if lost {
+					break
+				}
+				status, body := p.get("/probe/readiness")
+				_, metrics := p.get("/metrics")
+				if status != http.StatusOK || strings.Contains(body, `"log"`) || !strings.Contains(metrics, "\nfealty_log_failing 0\n") ||
+					!strings.Contains(metrics, "\nfealty_log_dropped_total 0\n") {
+					t.Errorf("the %s, whose log is read, says %d %s\n%s", p.name, status, body, logMetrics(metrics))
+				}
+			}
+			if lost {
+				f.until("status names the agent", func(out string) bool {
+					return strings.Contains(strings.Join(strings.Fields(out), " "), "standard error of the agent of shard/eu-1 ")
+				}, "status", "--socket", f.socket("coordinator-1"))
+			}
+			if lost && row.recover {
 				for _, p := range all {
 					p.stream.drain()
 					p.becomes("well again", func() bool {
@@ -164,7 +216,7 @@ func (f *streams) garbage(t *testing.T) {
 	const many = 40
 	for _, name := range []string{"coordinator", "provider", "shard"} {
 		s := newPipe(t)
-		p := f.begin(name, s)
+		p := f.begin(name, s, s)
 		p.becomes("ready", func() bool { status, _ := p.get("/probe/readiness"); return status == http.StatusOK })
 		for range many {
 			conn, err := net.Dial("tcp", p.listens)
@@ -258,7 +310,8 @@ func (f *streams) join(kind, name string) {
 	f.must("join", strings.TrimSpace(token), "--kind", kind, "--data", name)
 }
 
-// works has a member join and be banned, the agent renew, and every place say what is wrong.
+// works has a member join and be banned, the agent renew, and every place say what is wrong with logs; if problem is
+// empty, that nothing is.
 func (f *streams) works(row, problem string) {
 	f.t.Helper()
 	socket := f.socket("coordinator-1")
@@ -273,14 +326,20 @@ func (f *streams) works(row, problem string) {
 	// It is asked for until it comes through: the agent may not have reached the coordinator yet.
 	f.renews(fealtyv1.NewNodeServiceClient(local))
 	out, _ := f.run("status", "--socket", socket)
+	checked, _ := f.run("check", "node", "--data", "eu-1", "-o", "json")
+	if problem == "" {
+		if out == "" || checked == "" || strings.Contains(out+checked, "FE-U120") {
+			f.t.Errorf("status and check say\n%s\n%s", out, checked)
+		}
+		return
+	}
 	for _, part := range []string{"FE-U120", "standard error of coordinator coordinator-1", problem} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), part) {
 			f.t.Errorf("status is without %q:\n%s", part, out)
 		}
 	}
-	if out, _ := f.run("check", "node", "--data", "eu-1", "-o", "json"); !strings.Contains(out, "node.log") ||
-		!strings.Contains(out, "FE-U120") || !strings.Contains(out, problem) {
-		f.t.Errorf("check says\n%s", out)
+	if !strings.Contains(checked, "node.log") || !strings.Contains(checked, "FE-U120") || !strings.Contains(checked, problem) {
+		f.t.Errorf("check says\n%s", checked)
 	}
 }
 
@@ -305,21 +364,21 @@ type streaming struct {
 	f       *streams
 	name    string
 	cmd     *exec.Cmd
-	stream  *stream
+	stream  *stream // what is wrong with it is what the test is about
 	listens string
 	metrics string
 	ended   chan struct{}
 }
 
-// begin starts a process that goes on, with s for its streams.
-func (f *streams) begin(name string, s *stream) *streaming {
+// begin starts a process that goes on, with these streams.
+func (f *streams) begin(name string, out, err *stream) *streaming {
 	f.t.Helper()
-	p := &streaming{f: f, name: name, stream: s, ended: make(chan struct{})}
+	p := &streaming{f: f, name: name, stream: err, ended: make(chan struct{})}
 	var at [2]string
 	for i := range at {
-		var err error
-		if at[i], err = freeport.Addr(); err != nil {
-			f.t.Fatal(err)
+		var wrong error
+		if at[i], wrong = freeport.Addr(); wrong != nil {
+			f.t.Fatal(wrong)
 		}
 	}
 	p.metrics, p.listens = at[0], at[1]
@@ -343,12 +402,17 @@ func (f *streams) begin(name string, s *stream) *streaming {
 	}
 	args = append(args, "--metrics", p.metrics, "--config", name+".yaml")
 	p.cmd = f.fealty(context.WithoutCancel(f.t.Context()), args...)
-	if s.file == nil {
+	closing := ""
+	if p.cmd.Stdout = out.file; out.file == nil {
+		p.cmd.Stdout, closing = nil, " >&-"
+	}
+	if p.cmd.Stderr = err.file; err.file == nil {
+		p.cmd.Stderr, closing = nil, closing+" 2>&-"
+	}
+	if closing != "" {
 		// As a shell does it: nothing else can start a process without the stream.
-		p.cmd.Args = append([]string{"sh", "-c", `exec "$0" "$@" >&- 2>&-`, p.cmd.Path}, p.cmd.Args[1:]...)
+		p.cmd.Args = append([]string{"sh", "-c", `exec "$0" "$@"` + closing, p.cmd.Path}, p.cmd.Args[1:]...)
 		p.cmd.Path = "/bin/sh"
-	} else {
-		p.cmd.Stdout, p.cmd.Stderr = s.file, s.file
 	}
 	if err := p.cmd.Start(); err != nil {
 		f.t.Fatal(err)
@@ -410,10 +474,14 @@ func (p *streaming) becomes(what string, is func() bool) {
 		if time.Now().After(end) {
 			_, ready := p.get("/probe/readiness")
 			_, metrics := p.get("/metrics")
-			p.f.t.Fatalf("the %s is not %s yet: %s\n%s", p.name, what, ready,
-				strings.Join(regexp.MustCompile(`(?m)^fealty_log_.*$`).FindAllString(metrics, -1), "\n"))
+			p.f.t.Fatalf("the %s is not %s yet: %s\n%s", p.name, what, ready, logMetrics(metrics))
 		}
 	}
+}
+
+// logMetrics are those that tell of the log.
+func logMetrics(metrics string) string {
+	return strings.Join(regexp.MustCompile(`(?m)^fealty_log_.*$`).FindAllString(metrics, -1), "\n")
 }
 
 // end tells the process to end, while the other signals come.
