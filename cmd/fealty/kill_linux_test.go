@@ -60,6 +60,7 @@ type fleet struct {
 	listens map[string]string           // by name
 	ways    map[string]*proxytest.Proxy // by name: on which the others and members come, where there is one
 	log     string                      // the level; empty: warn
+	environ []string                    // more of what its processes have
 }
 
 // three are the coordinators that startThree starts.
@@ -144,6 +145,7 @@ func (f *fleet) fealty(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, f.exe, args...)
 	cmd.Dir = f.dir
 	cmd.Env = []string{"HOME=" + f.dir, "TMPDIR=" + f.dir, "PATH=" + os.Getenv("PATH"), "FEALTY_STORE=" + f.store, moreGarbage}
+	cmd.Env = append(cmd.Env, f.environ...)
 	return cmd
 }
 
