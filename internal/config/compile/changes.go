@@ -1,6 +1,8 @@
 package compile
 
 import (
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -91,8 +93,14 @@ func (ch *Changes) Group(g Group) bool {
 }
 
 // Member reports whether the service_assignment of a member can be concerned.
-func (ch *Changes) Member(path string, g Group) bool {
-	return ch.named[path] || slices.ContainsFunc(g.Roles, func(role string) bool { return ch.roles[role] }) || slices.ContainsFunc(ch.assigned, g.has) ||
+func (ch *Changes) Member(path string, g Group) bool { return ch.named[path] || ch.Members(g) }
+
+// Named yields the members, by path, whose service_assignment can be concerned because a record names them.
+func (ch *Changes) Named() iter.Seq[string] { return maps.Keys(ch.named) }
+
+// Members reports whether the service_assignments of all members of a group can be concerned.
+func (ch *Changes) Members(g Group) bool {
+	return slices.ContainsFunc(g.Roles, func(role string) bool { return ch.roles[role] }) || slices.ContainsFunc(ch.assigned, g.has) ||
 		snapshot.ScopeServiceAssignment.MayHold(internalsnapshot.SectionEndpoints, g.Roles) &&
 			slices.ContainsFunc(ch.exposed, g.has)
 }
