@@ -150,6 +150,9 @@ type Publishing struct {
 	// package mirror. Empty means none.
 	Dir string
 
+	// Operations bounds those of the transaction that one generation is. 0 means as many as the store takes.
+	Operations int
+
 	// Web serves over HTTPS what verifiers of tokens need; see package web. Nil means
 	// that it does not.
 	Web net.Listener

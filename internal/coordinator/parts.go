@@ -302,7 +302,7 @@ func (c *Coordinator) wire(o own) error {
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,
 		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
-		Outside: o.outside, PublishDir: cfg.Publishing.Dir,
+		Outside: o.outside, PublishDir: cfg.Publishing.Dir, Operations: cfg.Publishing.Operations,
 	})
 	r.Workloads = admission.NewWorkloads(admission.WorkloadsConfig{Head: r.Head, Bundle: r.Bundle, Publication: r.Publication,
 		Asking: asking(cfg.Rates.perPoller(), "what workloads are given"), Log: c.log, Now: c.now})

@@ -16,7 +16,12 @@ type Room struct{ ops, bytes int }
 
 // RoomBeside returns the room that there is beside what tx has.
 func RoomBeside(tx Tx) Room {
-	return Room{CutOps - len(tx.If) - len(tx.Put) - len(tx.Delete), CutBytes - tx.Size()}
+	return RoomWithin(tx, CutOps, CutBytes)
+}
+
+// RoomWithin returns the room beside what tx has in a transaction of so many operations and bytes.
+func RoomWithin(tx Tx, ops, bytes int) Room {
+	return Room{ops - len(tx.If) - len(tx.Put) - len(tx.Delete), bytes - tx.Size()}
 }
 
 // Take reports whether there is room for operations with so many bytes of keys and values, and

@@ -160,11 +160,11 @@ func (w *Workloads) assigned(id identity.ID) ([]snapshot.Service, error) {
 		return nil, nil
 	}
 	for _, i := range p.Of(id.Kind(), id.Name()) {
-		if p.Headers[i].Scope != snapshot.ScopeServiceAssignment {
+		if p.Header(i).Scope != snapshot.ScopeServiceAssignment {
 			continue
 		}
 		var a snapshot.ServiceAssignment
-		content := p.Contents[p.Headers[i].Header.Content]
+		content := p.Content(p.Header(i).Header.Content)
 		if err := snapshot.Decode(snapshot.ScopeServiceAssignment, content, &a); err != nil {
 			return nil, fmt.Errorf("read what is published for %s: %w", id, errors.Unwrap(err)) // this says what Decode says around it
 		}

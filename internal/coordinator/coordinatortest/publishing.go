@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func Given(t testing.TB, d *Desk, p *publication.View, name string) map[snapshot
 	t.Helper()
 	out := make(map[snapshot.Scope]snapshot.Header)
 	for _, i := range p.Of(identity.Data, name) {
-		out[p.Headers[i].Scope] = HeaderAt(t, p, i)
+		out[p.Header(i).Scope] = HeaderAt(t, p, i)
 	}
 	return out
 }
@@ -35,10 +36,10 @@ func Given(t testing.TB, d *Desk, p *publication.View, name string) map[snapshot
 // HeaderAt parses header i, which has to be what its record says.
 func HeaderAt(t testing.TB, p *publication.View, i int) snapshot.Header {
 	t.Helper()
-	h := p.Headers[i].Header
+	h := p.Header(i).Header
 	parsed := ParseHeader(t, h.Header)
 	if parsed.ConfigVersion != h.ConfigVersion || parsed.ContentHash.String() != h.Content ||
-		parsed.Subject.String() != h.Subject || parsed.ScopeType != p.Headers[i].Scope ||
+		parsed.Subject.String() != h.Subject || parsed.ScopeType != p.Header(i).Scope ||
 		(parsed.Base == nil) != (h.Base == "") || parsed.Base != nil &&
 		(parsed.Base.ContentHash.String() != h.Base || parsed.Base.ConfigVersion != h.BaseVersion) {
 		t.Fatalf("header %+v is kept as %+v", parsed, h)
@@ -87,21 +88,21 @@ func ParseHeader(t testing.TB, raw []byte) snapshot.Header {
 func WantWholeAt(d *Desk, t testing.TB, p *publication.View) {
 	t.Helper()
 	named := make(map[string]bool)
-	for i := range p.Headers {
+	for i := range p.Len() {
 		HeaderAt(t, p, i)
-		named[p.Headers[i].Header.Content] = true
-		if base := p.Headers[i].Header.Base; base != "" {
+		named[p.Header(i).Header.Content] = true
+		if base := p.Header(i).Header.Base; base != "" {
 			named[base] = true
 		}
 	}
 	for hash := range named {
-		if snapshot.DigestOf(p.Contents[hash]).String() != hash {
+		if snapshot.DigestOf(p.Content(hash)).String() != hash {
 			t.Errorf("content %s is missing", hash)
 		}
 	}
 	indexes, pieces := d.Store.Keys(publication.IndexPrefix), make(map[[sha256.Size]byte]bool)
 	for _, key := range indexes {
-		_, list := chunk.Split(p.Contents[strings.TrimPrefix(key, publication.IndexPrefix)])
+		_, list := chunk.Split(p.Content(strings.TrimPrefix(key, publication.IndexPrefix)))
 		for _, part := range list {
 			pieces[sha256.Sum256(part)] = true
 		}
@@ -110,12 +111,12 @@ func WantWholeAt(d *Desk, t testing.TB, p *publication.View) {
 		t.Errorf("%d parts are stored, of %d that indexes name", len(got), len(pieces))
 	}
 	if got := append(d.Store.Keys(publication.ContentPrefix), indexes...); len(got) != len(named) ||
-		len(p.Contents) != len(named) || len(p.Orphans) != 0 {
+		len(maps.Collect(p.Contents())) != len(named) || len(p.Orphans) != 0 {
 		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d orphans", len(got),
-			len(p.Contents), len(named), len(p.Orphans))
+			len(maps.Collect(p.Contents())), len(named), len(p.Orphans))
 	}
-	if got := d.Store.Keys(publication.HeaderPrefix); len(got) != len(p.Headers) {
-		t.Errorf("%d headers are stored, %d served", len(got), len(p.Headers))
+	if got := d.Store.Keys(publication.HeaderPrefix); len(got) != p.Len() {
+		t.Errorf("%d headers are stored, %d served", len(got), p.Len())
 	}
 }
 

@@ -279,9 +279,9 @@ func TestDeliveryToTenants(t *testing.T) {
 		a := members[name]
 		own := make(map[string]bool)
 		for _, i := range p.Of(identity.Data, name+"-2") {
-			own[p.Headers[i].Header.Content] = true
+			own[p.Header(i).Header.Content] = true
 		}
-		for hash, content := range p.Contents {
+		for hash, content := range p.Contents() {
 			d.Advance(time.Second)
 			digest, err := snapshot.ParseDigest(hash)
 			if err != nil {
@@ -329,8 +329,8 @@ func TestDeliveryToTenants(t *testing.T) {
 	late.hear(t)
 	for _, a := range []*acting{members["acme"], late} {
 		for _, i := range p.Of(identity.Data, "acme-2") {
-			h := p.Headers[i]
-			if v := a.held[h.Scope]; v == nil || v.ContentJSON() != string(p.Contents[h.Header.Content]) {
+			h := p.Header(i)
+			if v := a.held[h.Scope]; v == nil || v.ContentJSON() != string(p.Content(h.Header.Content)) {
 				t.Errorf("%s is not what is published", h.Scope)
 			}
 		}

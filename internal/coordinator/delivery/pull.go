@@ -191,7 +191,7 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 	}
 	if p := c.cfg.Publication.View(); p.Serves() {
 		for _, i := range p.Of(identity.Kind(req.GetKind()), req.GetName()) {
-			if p.Headers[i].Scope != scope {
+			if p.Header(i).Scope != scope {
 				continue
 			}
 			m, err := p.Message(i)

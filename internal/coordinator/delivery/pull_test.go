@@ -64,7 +64,7 @@ func contentOf(p *publication.View, path string) ([]byte, []byte) {
 	if !ok {
 		return nil, nil
 	}
-	content := p.Contents[p.Headers[i].Header.Content]
+	content := p.Content(p.Header(i).Header.Content)
 	hash := sha256.Sum256(content)
 	return hash[:], content
 }
@@ -180,7 +180,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		coordinatortest.MustPut(d, strings.Join(records, "\n---\n"))
 		p := coordinatortest.MustPublish(d, publication.NewPublisher())
 		sum := coordinatortest.Given(t, d, p, "a")[snapshot.ScopePeerDirectory].ContentHash
-		large := p.Contents[sum.String()]
+		large := p.Content(sum.String())
 		chunks := (len(large) + 16<<10 - 1) / (16 << 10) // 16 KiB each
 
 		got := &pulled{ctx: as(t.Context(), m)}

@@ -231,7 +231,7 @@ func (d *Sender) SendPublished(ctx context.Context) error {
 	}
 	mine := p.Of(d.id.Kind(), d.id.Name())
 	// Scopes that say who the member is come before those judged by that.
-	slices.SortStableFunc(mine, func(i, j int) int { return rankOf(p.Headers[i].Scope) - rankOf(p.Headers[j].Scope) })
+	slices.SortStableFunc(mine, func(i, j int) int { return rankOf(p.Header(i).Scope) - rankOf(p.Header(j).Scope) })
 	for _, i := range mine {
 		if err := d.sendHeader(ctx, p, i); err != nil {
 			return err
@@ -250,9 +250,9 @@ func rankOf(scope snapshot.Scope) int {
 
 // sendHeader sends header i of p in the form that the member needs, if any.
 func (d *Sender) sendHeader(ctx context.Context, p *publication.View, i int) error {
-	is, record := &p.Headers[i], &p.State.Value
+	is, record := p.Header(i), &p.State.Value
 	h, has := d.holds(is.Scope)
-	form := h.form(has, is, record, len(p.Contents[is.Header.Content]))
+	form := h.form(has, is, record, len(p.Content(is.Header.Content)))
 	if (form == sentWhole || form == sentDetached) && has && h.isBase(is) && d.c.patches.of(p, i) != nil {
 		form = sentPatch
 	}
@@ -288,7 +288,7 @@ type messageKey struct {
 // message returns the message that carries header i of p in a form. It is shared by all that
 // are sent it.
 func (c *Delivery) message(p *publication.View, i int, form sentForm) (*News, error) {
-	if p.Headers[i].Group == "" {
+	if p.Header(i).Group == "" {
 		m, err := c.newMessage(p, i, form)
 		return newsFor(m), err
 	}
@@ -313,7 +313,7 @@ func (c *Delivery) newMessage(p *publication.View, i int, form sentForm) (*fealt
 	if err != nil {
 		return nil, err
 	}
-	m := &fealtyv1.SignedSnapshot{Scope: string(p.Headers[i].Scope), Envelope: raw}
+	m := &fealtyv1.SignedSnapshot{Scope: string(p.Header(i).Scope), Envelope: raw}
 	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}}, nil
 }
 
@@ -345,8 +345,8 @@ func newPatchCache() *patchCache { return &patchCache{entries: make(map[patchKey
 
 // of returns the patch from the base of header i of p to its content, or nil.
 func (c *patchCache) of(p *publication.View, i int) []byte {
-	h := &p.Headers[i]
-	base, content := p.Contents[h.Header.Base], p.Contents[h.Header.Content]
+	h := p.Header(i)
+	base, content := p.Content(h.Header.Base), p.Content(h.Header.Content)
 	if h.Header.Base == "" || base == nil {
 		return nil
 	}

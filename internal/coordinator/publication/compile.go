@@ -213,7 +213,7 @@ func signRecord(s *authority.State, t *bundle.View, p *View, generation uint64,
 	issued := now.UTC().Truncate(time.Second)
 	r := snapshot.Record{
 		ClusterID: s.Manifest.Cluster, AuthorityEpoch: s.Head.AuthorityEpoch, Generation: generation,
-		Root: p.Tree.Root(), TreeSize: p.Tree.Size(),
+		Root: p.Tree.Root(), TreeSize: uint64(p.Tree.Size()),
 		IssuedAt: issued, FreshUntil: issued.Add(Fresh), Revocations: t.Revocations,
 	}
 	signed, err := r.Sign(t.Signers(s.Bundle, now)...)

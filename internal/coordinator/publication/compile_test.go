@@ -57,12 +57,12 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			scopes = append(scopes, p.Headers[i].Scope)
-			mine[p.Headers[i].Header.Content] = true
+			scopes = append(scopes, p.Header(i).Scope)
+			mine[p.Header(i).Header.Content] = true
 			if bytes.Contains(msg.GetEnvelope(), []byte(m.foreign)) {
 				t.Errorf("%s is sent a %s with %s", m.name, msg.GetScope(), m.foreign)
 			}
-			own += bytes.Count(p.Contents[p.Headers[i].Header.Content], []byte(m.allowed+"-"))
+			own += bytes.Count(p.Content(p.Header(i).Header.Content), []byte(m.allowed+"-"))
 		}
 		if slices.Sort(scopes); !slices.Equal(scopes, m.scopes) {
 			t.Errorf("%s gets %v, want %v", m.name, scopes, m.scopes)
@@ -70,7 +70,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 		if own < 2 {
 			t.Errorf("%s is told %d things of its own organization", m.name, own)
 		}
-		for hash := range p.Contents {
+		for hash := range p.Contents() {
 			digest, err := snapshot.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
@@ -83,7 +83,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 	// A member that serves both is told of both.
 	both := 0
 	for _, i := range p.Of(identity.Data, "both") {
-		if raw := p.Contents[p.Headers[i].Header.Content]; bytes.Contains(raw, []byte("acme-")) &&
+		if raw := p.Content(p.Header(i).Header.Content); bytes.Contains(raw, []byte("acme-")) &&
 			bytes.Contains(raw, []byte("globex-")) {
 			both++
 		}
@@ -106,11 +106,11 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 	was := coordinatortest.MustPublish(d, b)
 	changed := func(p *publication.View) []string {
 		var out []string
-		for i, h := range p.Headers {
-			if j, ok := was.Find(h.HeaderPath); !ok || was.Headers[j].Header.ConfigVersion != h.Header.ConfigVersion {
+		for i, h := range p.Headers() {
+			if j, ok := was.Find(h.HeaderPath); !ok || was.Header(j).Header.ConfigVersion != h.Header.ConfigVersion {
 				out = append(out, string(coordinatortest.HeaderAt(t, p, i).ScopeType)+" "+strings.Join(coordinatortest.HeaderAt(t, p,
 					i).OrganizationIDs, ","))
-			} else if !bytes.Equal(was.Headers[j].Header.Header, h.Header.Header) {
+			} else if !bytes.Equal(was.Header(j).Header.Header, h.Header.Header) {
 				t.Errorf("%s has other bytes under the same version", h.HeaderPath)
 			}
 		}
@@ -167,7 +167,7 @@ func TestBases(t *testing.T) {
 	}
 	contents := make(map[snapshot.Digest][]byte)
 	keep := func(p *publication.View, h snapshot.Header) {
-		contents[h.ContentHash] = p.Contents[h.ContentHash.String()]
+		contents[h.ContentHash] = p.Content(h.ContentHash.String())
 	}
 	p, last := at()
 	keep(p, last)
@@ -182,8 +182,8 @@ func TestBases(t *testing.T) {
 			next.Base.ContentHash != last.ContentHash {
 			t.Fatalf("after version %d (%s): base %+v", last.ConfigVersion, last.ContentHash, next.Base)
 		}
-		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.Contents[next.Base.ContentHash.String()],
-			p.Contents[next.ContentHash.String()]); !ok {
+		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.Content(next.Base.ContentHash.String()),
+			p.Content(next.ContentHash.String())); !ok {
 			t.Fatal("no patch can be made")
 		}
 		last = next
@@ -213,7 +213,7 @@ func TestBases(t *testing.T) {
 		d.Store.Alter(publication.ContentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
 		d.Restart()
 		p := coordinatortest.MustPublish(d, publication.NewPublisher())
-		if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.Contents[h.ContentHash.String()],
+		if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.Content(h.ContentHash.String()),
 			contents[h.ContentHash]) || h.ConfigVersion != last.ConfigVersion {
 			t.Fatalf("%+v", h)
 		}
@@ -227,9 +227,9 @@ func TestBases(t *testing.T) {
 		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
 			t.Fatalf("%+v", next)
 		}
-		for i := range p.Headers {
+		for i := range p.Len() {
 			if h := coordinatortest.HeaderAt(t, p, i); h.Base != nil || h.AuthorityEpoch != next.AuthorityEpoch {
-				t.Errorf("%s: %+v", p.Headers[i].HeaderPath, h)
+				t.Errorf("%s: %+v", p.Header(i).HeaderPath, h)
 			}
 		}
 		coordinatortest.MustPut(d, route("acme", "path /again"))
@@ -256,7 +256,7 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 	}
 	p := coordinatortest.MustPublish(d, b)
 	h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
-	if raw := p.Contents[h.ContentHash.String()]; !bytes.Contains(raw, []byte("/new")) {
+	if raw := p.Content(h.ContentHash.String()); !bytes.Contains(raw, []byte("/new")) {
 		t.Fatalf("%s", raw)
 	}
 	coordinatortest.WantWholeAt(d, t, p)
@@ -294,7 +294,7 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 	d.Faults.Disarm("publish.before-commit")
 	p := coordinatortest.MustPublish(d, b)
 	h := coordinatortest.Given(t, d, p, "later")
-	if raw := p.Contents[h[snapshot.ScopeRoutePolicy].ContentHash.String()]; !bytes.Contains(raw,
+	if raw := p.Content(h[snapshot.ScopeRoutePolicy].ContentHash.String()); !bytes.Contains(raw,
 		fmt.Appendf(nil, "path /%d", n)) || h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Fatalf("%s, %v", raw, h)
 	}
@@ -371,8 +371,8 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 				t.Fatalf("the config is believed: %v", err)
 			}
 			p := coordinatortest.MustPublish(d, b)
-			for _, h := range was.Headers {
-				if i, ok := p.Find(h.HeaderPath); !ok || !bytes.Equal(p.Headers[i].Header.Header, h.Header.Header) {
+			for _, h := range was.Headers() {
+				if i, ok := p.Find(h.HeaderPath); !ok || !bytes.Equal(p.Header(i).Header.Header, h.Header.Header) {
 					t.Errorf("%s is another one", h.HeaderPath)
 				}
 			}
@@ -426,7 +426,7 @@ func TestCrashWhilePublishing(t *testing.T) {
 			h, before := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy], coordinatortest.Given(t, d, was,
 				"acme")[snapshot.ScopeRoutePolicy]
 			if h.Base == nil || h.Base.ConfigVersion != before.ConfigVersion ||
-				!bytes.Contains(p.Contents[h.ContentHash.String()], []byte("/new")) {
+				!bytes.Contains(p.Content(h.ContentHash.String()), []byte("/new")) {
 				t.Errorf("%+v after %+v", h, before)
 			}
 		})
@@ -476,9 +476,9 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		if a.Tree.Root() != b.Tree.Root() || a.State.Version != b.State.Version {
 			t.Fatal("they serve different roots")
 		}
-		if h := coordinatortest.Given(t, d, b, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.Contents[h.ContentHash.String()],
+		if h := coordinatortest.Given(t, d, b, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.Content(h.ContentHash.String()),
 			fmt.Appendf(nil, "/%d", i)) {
-			t.Fatalf("the other serves %s", b.Contents[h.ContentHash.String()])
+			t.Fatalf("the other serves %s", b.Content(h.ContentHash.String()))
 		}
 		coordinatortest.WantWholeAt(d, t, a)
 	}
@@ -491,7 +491,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	b := publication.NewPublisher()
 	was := coordinatortest.MustPublish(d, b)
 	i, _ := was.Find(publication.RuntimePath("data/acme"))
-	point := "publish.compile.group/" + was.Headers[i].Header.Group + ".route_policy"
+	point := "publish.compile.group/" + was.Header(i).Header.Group + ".route_policy"
 	d.Faults.Fail(point, errors.New("broken"))
 	coordinatortest.MustPut(d, route("acme", "path /new"))
 	p := coordinatortest.MustPublish(d, b)
@@ -499,7 +499,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 		"acme"); got[snapshot.ScopeRoutePolicy].ConfigVersion != before[snapshot.ScopeRoutePolicy].ConfigVersion {
 		t.Error("another header")
 	}
-	if h := coordinatortest.Given(t, d, p, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+	if h := coordinatortest.Given(t, d, p, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Content(h.ContentHash.String()),
 		[]byte("/new")) {
 		t.Error("it blocked others")
 	}
@@ -511,7 +511,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	}
 	d.Faults.Disarm(point)
 	p = coordinatortest.MustPublish(d, b)
-	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Content(h.ContentHash.String()),
 		[]byte("/new")) || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Error("not repaired")
 	}
@@ -547,7 +547,7 @@ func TestRemovedIsReported(t *testing.T) {
 	sees := func(name, peer string) bool {
 		coordinatortest.FollowMembers(d, d.C)
 		p := coordinatortest.MustPublish(d, b)
-		return bytes.Contains(p.Contents[coordinatortest.Given(t, d, p, name)[snapshot.ScopePeerDirectory].ContentHash.String()],
+		return bytes.Contains(p.Content(coordinatortest.Given(t, d, p, name)[snapshot.ScopePeerDirectory].ContentHash.String()),
 			[]byte(peer))
 	}
 	if sees("acme", "lost") {
@@ -606,12 +606,12 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 	coordinatortest.WantWholeAt(d, t, p)
 	headers, before := coordinatortest.Given(t, d, p, "globex"), coordinatortest.Given(t, d, was, "globex")
 	for _, i := range p.Of(identity.Data, "globex") {
-		h := p.Headers[i]
-		if raw := p.Contents[h.Header.Content]; h.Scope != snapshot.ScopeNodeRuntime &&
+		h := p.Header(i)
+		if raw := p.Content(h.Header.Content); h.Scope != snapshot.ScopeNodeRuntime &&
 			bytes.Contains(raw, []byte(marker+"-")) {
 			t.Errorf("%s: %s", h.Scope, raw)
 		}
-		if base := p.Contents[h.Header.Base]; bytes.Contains(base, []byte(marker+"-")) {
+		if base := p.Content(h.Header.Base); bytes.Contains(base, []byte(marker+"-")) {
 			t.Errorf("%s has base %s", h.Scope, base)
 		}
 	}
@@ -622,8 +622,14 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 	if headers[snapshot.ScopeServiceAssignment].Base != nil {
 		t.Error("the assignment goes on from that of the other organization")
 	}
-	for _, h := range p.Headers {
-		if h.Group != "" && p.Groups[h.Group] == 0 {
+	groups := make(map[string]bool)
+	for _, h := range p.Headers() {
+		if h.Scope == snapshot.ScopeNodeRuntime {
+			groups[h.Header.Group] = true
+		}
+	}
+	for _, h := range p.Headers() {
+		if h.Group != "" && !groups[h.Group] {
 			t.Errorf("%s is nobody's", h.HeaderPath)
 		}
 	}
@@ -673,14 +679,14 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 		t.Fatalf("a drain concerns %v", got)
 	}
 	p := coordinatortest.MustPublish(d, b)
-	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.Content(h.ContentHash.String()),
 		[]byte(`"state":"draining"`)) {
 		t.Fatal("the drain is not told")
 	}
 	// A ban leaves the record of the member as it is.
 	coordinatortest.BanAt(d, t, identity.Data, "peer")
 	p = coordinatortest.MustPublish(d, b)
-	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.Contents[h.ContentHash.String()],
+	if h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.Content(h.ContentHash.String()),
 		[]byte("data/peer")) {
 		t.Fatal("who is banned is still somebody's peer")
 	}
@@ -694,7 +700,7 @@ func TestCompanions(t *testing.T) {
 		t.Helper()
 		for _, name := range []string{"acme", "globex", "edge", "both"} {
 			given := coordinatortest.Given(t, d, p, name)
-			raw := p.Contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]
+			raw := p.Content(given[snapshot.ScopeNodeRuntime].ContentHash.String())
 			for _, scope := range snapshot.Scopes() {
 				if scope == snapshot.ScopeNodeRuntime {
 					continue
@@ -743,7 +749,7 @@ func TestTooLargeContent(t *testing.T) {
 	}
 	p := coordinatortest.MustPublish(d, b)
 	h := coordinatortest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
-	raw := p.Contents[h.ContentHash.String()]
+	raw := p.Content(h.ContentHash.String())
 	if len(raw) > internalsnapshot.DefaultContent || len(raw) < internalsnapshot.DefaultContent*9/10 ||
 		bytes.Count(raw, []byte(`"deny":true`)) != 60 {
 		t.Fatalf("%d bytes with %d denials", len(raw), bytes.Count(raw, []byte(`"deny":true`)))
@@ -780,12 +786,12 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		return p
 	}
 	has := func(p *publication.View, text string) bool {
-		return slices.ContainsFunc(slices.Collect(maps.Values(p.Contents)),
+		return slices.ContainsFunc(slices.Collect(maps.Values(maps.Collect(p.Contents()))),
 			func(raw []byte) bool { return bytes.Contains(raw, []byte(text)) })
 	}
 	current := func(p *publication.View, text string) (in []string) {
-		for _, h := range p.Headers {
-			if bytes.Contains(p.Contents[h.Header.Content], []byte(text)) {
+		for _, h := range p.Headers() {
+			if bytes.Contains(p.Content(h.Header.Content), []byte(text)) {
 				in = append(in, h.String())
 			}
 		}
@@ -820,7 +826,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if _, ok := left[snapshot.ScopeNodeRuntime]; !ok || len(left) != 1 {
 		t.Errorf("a member one of whose roles is revoked is given %v", slices.Sorted(maps.Keys(left)))
 	}
-	if content := p.Contents[left[snapshot.ScopeNodeRuntime].ContentHash.String()]; bytes.Contains(content,
+	if content := p.Content(left[snapshot.ScopeNodeRuntime].ContentHash.String()); bytes.Contains(content,
 		[]byte("companions")) {
 		t.Errorf("it is to hold %s", content)
 	}

@@ -32,6 +32,9 @@ func ownEntries(roles string) string {
 	return out.String()
 }
 
+// smallGenerations has a generation be as small as other transactions are.
+func smallGenerations(cfg *coordinator.Config) { cfg.Publishing.Operations = store.CutOps }
+
 // ownCrowd makes a member for each of [ownEntries].
 func ownCrowd(d *coordinatortest.Desk) {
 	d.T.Helper()
@@ -52,7 +55,7 @@ func ownCrowd(d *coordinatortest.Desk) {
 // A reader of the store between two transactions of a publication sees a generation, and all of it.
 func TestGenerationsAreWhole(t *testing.T) {
 	t.Parallel()
-	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+	d := coordinatortest.ReadyDeskWith(t, ownEntries("ingress"), smallGenerations)
 	ownCrowd(d)
 	ahead, swept := 0, 0
 	d.Store.Follow(func(tx store.Tx) {
@@ -75,8 +78,8 @@ func TestGenerationsAreWhole(t *testing.T) {
 			ahead, swept = ahead+contents, swept+deleted
 		}
 		p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
-		if err != nil || p.Broken || len(p.Headers) != len(d.Store.Keys(publication.HeaderPrefix)) {
-			t.Errorf("%d headers of %d are read after %d puts and %d deletes (%v)", len(p.Headers),
+		if err != nil || p.Broken || p.Len() != len(d.Store.Keys(publication.HeaderPrefix)) {
+			t.Errorf("%d headers of %d are read after %d puts and %d deletes (%v)", p.Len(),
 				len(d.Store.Keys(publication.HeaderPrefix)), len(tx.Put), len(tx.Delete), err)
 		}
 	})
@@ -99,7 +102,7 @@ func TestCrashOnTheWay(t *testing.T) {
 		"publish.before-sweep"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+			d := coordinatortest.ReadyDeskWith(t, ownEntries("ingress"), smallGenerations)
 			ownCrowd(d)
 			b := publication.NewPublisher()
 			coordinatortest.MustPublish(d, b)
@@ -132,7 +135,7 @@ func coordinator2(c *coordinator.Coordinator) string {
 // twoDesks is a desk with another coordinator beside it, and a crowd that nobody was told of.
 func twoDesks(t *testing.T) (*coordinatortest.Desk, *coordinator.Coordinator) {
 	t.Helper()
-	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+	d := coordinatortest.ReadyDeskWith(t, ownEntries("ingress"), smallGenerations)
 	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +226,7 @@ func crowdIs(d *coordinatortest.Desk, state string, n int) {
 func TestSweepThatComesLate(t *testing.T) {
 	t.Parallel()
 	const some = 40 // fit into one generation, with their contents ahead of it
-	d := coordinatortest.ReadyDesk(t, ownEntries("ingress"))
+	d := coordinatortest.ReadyDeskWith(t, ownEntries("ingress"), smallGenerations)
 	ownCrowd(d)
 	b := publication.NewPublisher()
 	coordinatortest.MustPublish(d, b)
@@ -267,7 +270,7 @@ func TestGroupsTakeTurns(t *testing.T) {
 	for i := range groups {
 		fmt.Fprintf(entries, "  - {name: e%03d, kind: data, match: [\"token:e%03d\"], roles: [core], organizations: [o%03d]}\n", i, i, i)
 	}
-	d := coordinatortest.ReadyDesk(t, entries.String())
+	d := coordinatortest.ReadyDeskWith(t, entries.String(), smallGenerations)
 	s := d.State()
 	member := func(name string, group int) {
 		r := record.Member{Kind: identity.Data, Name: name, State: record.Active}
@@ -316,7 +319,7 @@ func TestGroupsTakeTurns(t *testing.T) {
 		t.Errorf("%d of %d members that came meanwhile were told something", n-groups, crowd)
 	}
 	late := 0
-	for _, h := range d.C.Parts().Publication.View().Headers {
+	for _, h := range d.C.Parts().Publication.View().Headers() {
 		if h.Scope == snapshot.ScopeQoSPolicy && h.Header.ConfigVersion <= was {
 			late++
 		}

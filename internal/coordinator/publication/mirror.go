@@ -111,10 +111,10 @@ func (c *Publication) writeMirror(ctx context.Context, s *authority.State) error
 		Cluster: s.Manifest.Cluster, AuthorityEpoch: v.AuthorityEpoch, Generation: v.Generation, Root: root,
 		Signed:      snapshot.Publication{Record: v.Record, Signatures: v.Signatures},
 		TrustBundle: t.Signed, RootChanges: t.RootChanges, Links: t.Links,
-		Headers: make([]mirror.Header, len(p.Headers)),
-		Content: func(hash snapshot.Digest) []byte { return p.Contents[hash.String()] },
+		Headers: make([]mirror.Header, p.Len()),
+		Content: func(hash snapshot.Digest) []byte { return p.Content(hash.String()) },
 	}
-	for i, h := range p.Headers {
+	for i, h := range p.Headers() {
 		content, err := snapshot.ParseDigest(h.Header.Content)
 		if err != nil {
 			return errors.New("the header " + h.String() + " names no content")

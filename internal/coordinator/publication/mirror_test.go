@@ -132,7 +132,7 @@ func publishedFor(f *coordinatortest.Fleet, id identity.ID) publication.Publishe
 		}
 		i, ok := p.Find(publication.RuntimePath(string(id.Kind()) + "/" + id.Name()))
 		if ok {
-			out = p.Headers[i]
+			out = *p.Header(i)
 		}
 		return ok
 	})

@@ -105,6 +105,7 @@ type Config struct {
 	// Outside is the file system of PublishDir, whose files others read.
 	Outside    durable.FS
 	PublishDir string // "": nothing is written for mirrors
+	Operations int    // of the transaction of a generation, at most; 0: what the store takes
 }
 
 // Publication compiles and signs what each member is told (I11, I12).

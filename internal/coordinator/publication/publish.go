@@ -1,9 +1,11 @@
 package publication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -39,14 +41,16 @@ type Publisher struct {
 	last last
 	// pending are the members to look at, by path, and groups those, by the hex digits
 	// of their subject.
-	pending       map[string]bool
+	pending       queue
 	pendingGroups map[string]bool
 	// swept is when all of them were looked at last.
 	swept time.Time
 
-	// groups are those that have members, and placed is the group of each.
+	// groups are those that have members, and placed is the group of each. left are those that had
+	// members, or node_runtimes that name them: the headers of such a group may be to be dropped.
 	groups map[string]*memberGroup
 	placed map[string]string
+	left   map[string]bool
 
 	// compiler is of the config of configVersion, and of the members as trust says who of them
 	// is banned; nil before there is any. state is what the manifest says of them.
@@ -113,13 +117,63 @@ type races struct {
 // memberGroup is a group that has members.
 type memberGroup struct {
 	compile.Group
-	members int
+	members map[string]bool // by path
+}
+
+// queue has paths, each once.
+type queue struct {
+	paths map[string]bool
+	// order has all of them, sorted, but those that were added since it was made, and some that are
+	// not among them any more.
+	order, added []string
+}
+
+func (q *queue) add(path string) {
+	if !q.paths[path] {
+		q.paths[path] = true
+		q.added = append(q.added, path)
+	}
+}
+
+func (q *queue) remove(path string) { delete(q.paths, path) }
+
+// all yields the paths, sorted. Nothing is added or removed meanwhile. To sort them all for each of many
+// generations would take longer than to make those.
+func (q *queue) all() iter.Seq[string] {
+	if len(q.added) > 0 {
+		slices.Sort(q.added)
+		merged := make([]string, 0, len(q.paths))
+		for len(q.order)+len(q.added) > 0 {
+			from := &q.order
+			if len(q.order) == 0 || len(q.added) > 0 && q.added[0] < q.order[0] {
+				from = &q.added
+			}
+			path := (*from)[0]
+			*from = (*from)[1:]
+			// One that was removed and added again is in both.
+			if q.paths[path] && (len(merged) == 0 || merged[len(merged)-1] != path) {
+				merged = append(merged, path)
+			}
+		}
+		q.order, q.added = merged, nil
+	}
+	for len(q.order) > 0 && !q.paths[q.order[0]] {
+		q.order = q.order[1:]
+	}
+	return func(yield func(string) bool) {
+		for _, path := range q.order {
+			if q.paths[path] && !yield(path) {
+				return
+			}
+		}
+	}
 }
 
 // NewPublisher returns a [Publisher] that compiled nothing yet.
 func NewPublisher() *Publisher {
 	return &Publisher{
-		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup),
+		pending:       queue{paths: make(map[string]bool)},
+		pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup), left: make(map[string]bool),
 		placed: make(map[string]string), orphans: make(map[string]bool), heard: make(map[string]time.Time),
 		looks: make(map[string]string),
 		found: unsatisfied{
@@ -202,6 +256,9 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		b.term = term
 	}
 	b.meet(p)
+	if read {
+		b.leave(p)
+	}
 	b.races.late = b.races.late && len(b.over(p)) > 0
 	now := c.cfg.Now()
 	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
@@ -212,7 +269,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if err != nil {
 		return false, err
 	}
-	divided := c.readParts(all)
+	divides := c.readParts(all)
 	if !p.State.Exists() || b.races.late {
 		// Its version numbers the first generation, and after another one nothing comes late.
 		ch := s.Records.NewChange(s.HeadVersion)
@@ -226,7 +283,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	// Without config now there is more to do, if that is known again.
 	defer func(without bool) { more = more || without && err == nil }(ready && b.races.config)
 	ready = ready && !b.races.config
-	room, err := roomOf(s, leads, p, next)
+	room, err := c.roomOf(s, leads, p, next)
 	if err != nil {
 		return false, err
 	}
@@ -234,8 +291,8 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	c.compile(ctx, s, b, p, next.Addresses(), w, uint64(p.State.Version), now)
 
 	vouched := p.State.Value
-	due := w.changes() || p.Broken || coordinators || len(p.divided) > 0 && !divided
-	if len(p.Headers) > 0 {
+	due := w.changes() || p.Broken || coordinators || p.divided > 0 && !divides
+	if p.Len() > 0 {
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
 			vouched.Revocations != t.Revocations.String() ||
@@ -246,14 +303,13 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		c.publishedAll(ctx, b, w)
 		return w.more, c.sweep(ctx, s, leads, b, p, w.more)
 	}
-	after := p.with(w.put, w.drop, w.contents)
-	after.divide(p, divided)
+	after, changes := p.with(w.put, w.drop, w.contents, divides)
 	after.State.Value = next
 	after.State.Value.Record, after.State.Value.Signatures = nil, nil
 	if p.Broken {
 		after.State.Value.Since = uint64(p.State.Version)
 	}
-	if len(after.Headers) > 0 {
+	if after.Len() > 0 {
 		signed, r, err := signRecord(s, t, after, uint64(p.State.Version), now)
 		if err != nil {
 			return false, err
@@ -274,10 +330,10 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if w.configured {
 		ch.Require(desired.StateKey, b.configVersion)
 	}
-	if err := c.writeContents(ctx, s, leads, b, p, after, ch); err != nil {
+	if err := c.writeContents(ctx, s, leads, b, p, after, changes.fresh, ch); err != nil {
 		return false, err
 	}
-	b.retire(p, after)
+	b.retire(p, after, changes.retired)
 	dropped := b.dropOrphans(ch, after)
 	if err := c.cfg.Faults.Hit("publish.before-commit"); err != nil {
 		return false, err
@@ -307,7 +363,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	c.serve(after)
 	c.publishedAll(ctx, b, w)
 	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.State.Value.Generation),
-		slog.Int("headers", len(after.Headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
+		slog.Int("headers", after.Len()), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
 	return w.more, c.sweep(ctx, s, leads, b, after, w.more)
 }
 
@@ -340,7 +396,7 @@ func (c *Publication) again(ctx context.Context, s *authority.State, b *Publishe
 	}
 	b.meet(found)
 	if found.State.Version == p.State.Version && found.Broken == p.Broken && found.Tree.Root() == p.Tree.Root() &&
-		maps.EqualFunc(found.divided, p.divided, slices.Equal) { // nor were contents stored anew
+		found.storesAs(p) { // nor were contents stored anew
 		return p, nil
 	}
 	if found.State.Exists() {
@@ -404,18 +460,19 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 		for _, path := range c.cfg.Membership.Roster().Paths() {
 			touched[path] = true
 		}
-		for _, h := range p.Headers {
+		for _, h := range p.Headers() {
 			if h.member != "" {
 				touched[h.member] = true
 			}
 		}
+		b.leave(p)
 		for path := range b.placed {
 			touched[path] = true
 		}
 	}
 	for path := range touched {
 		b.place(path)
-		b.pending[path] = true
+		b.pending.add(path)
 	}
 	if all {
 		for group := range b.groups {
@@ -441,9 +498,11 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 		return false
 	}
 	for _, path := range b.withheld.due(now) {
-		b.pending[path] = true
+		b.pending.add(path)
 	}
-	maps.Copy(b.pending, b.races.unassigned)
+	for path := range b.races.unassigned {
+		b.pending.add(path)
+	}
 	clear(b.races.unassigned)
 	return true
 }
@@ -466,9 +525,10 @@ func (b *Publisher) place(path string) {
 			return
 		}
 		delete(b.placed, path)
-		if b.groups[was].members--; b.groups[was].members == 0 {
+		if delete(b.groups[was].members, path); len(b.groups[was].members) == 0 {
 			delete(b.groups, was)
 			delete(b.pendingGroups, was)
+			b.left[was] = true
 			b.forget(groupMark + was)
 		}
 	}
@@ -477,10 +537,10 @@ func (b *Publisher) place(path string) {
 	}
 	b.placed[path] = group
 	if b.groups[group] == nil {
-		b.groups[group] = &memberGroup{Group: g}
+		b.groups[group] = &memberGroup{Group: g, members: make(map[string]bool)}
 		b.pendingGroups[group] = true
 	}
-	b.groups[group].members++
+	b.groups[group].members[path] = true
 }
 
 // looksAnother reports whether what the compiler sees of a member that the config
@@ -540,7 +600,7 @@ func (b *Publisher) banned(t *bundle.View) {
 			continue
 		}
 		if _, ok := b.placed[path]; ok {
-			b.pending[path] = true
+			b.pending.add(path)
 		}
 		if b.seen(path) {
 			b.setRemoved("", b.compiler.Unplaced())
@@ -570,7 +630,7 @@ func (b *Publisher) recompile(s *authority.State, set *config.Set, version store
 			b.pendingGroups[group] = true
 		}
 		for path := range b.placed {
-			b.pending[path] = true
+			b.pending.add(path)
 		}
 		return
 	}
@@ -579,17 +639,22 @@ func (b *Publisher) recompile(s *authority.State, set *config.Set, version store
 		if ch.Group(g.Group) {
 			b.pendingGroups[group] = true
 		}
+		if ch.Members(g.Group) {
+			for path := range g.members {
+				b.pending.add(path)
+			}
+		}
 	}
-	for path, group := range b.placed {
-		if ch.Member(path, b.groups[group].Group) {
-			b.pending[path] = true
+	for path := range ch.Named() {
+		if _, ok := b.placed[path]; ok {
+			b.pending.add(path)
 		}
 	}
 }
 
 // work is what one generation changes.
 type work struct {
-	put        []Published
+	put        []*Published
 	left       store.Room // beside what every generation has
 	headers    int        // bytes of put in the store, at most
 	bytes      int        // of the contents that put brings
@@ -604,17 +669,23 @@ type work struct {
 }
 
 // A generation is one transaction, which has all of its headers and the state: a reader sees all of
-// it or nothing. It is cut by what such a transaction takes. Contents that find no room in it are
-// written before, under their hashes, where nobody reads one that no header names; and what no header
-// names any more is deleted after it. Both are the leader's, on the condition that the publication is
-// still the one that they were decided on: so that nothing is deleted which a commit under way is going
-// to name, and a commit finds what was written for it.
+// it or nothing. It is as large as the store takes one: each costs a signature, a look of every stream and,
+// at the other coordinators, a read. Contents that find no room beside it are written before, under their
+// hashes, where nobody reads one that no header names; and what no header names any more is deleted after
+// it. Both are the leader's, on the condition that the publication is still the one that they were decided
+// on: so that nothing is deleted which a commit under way is going to name, and a commit finds what was
+// written for it.
 
 const (
 	// headerBytes bounds a header in the store, its key with it.
 	headerBytes = internalsnapshot.MaxHeader*4/3 + 4<<10
 	// recordBytes is what the record of the next generation may add to the state.
 	recordBytes = 16 << 10
+	// generationOps and generationBytes bound the transaction of a generation. That is more than
+	// [store.CutOps]: etcd writes such a one aside first, while everything else waits for some ten of its round
+	// trips. Ten generations as small as that would take longer together, and wake every stream ten times.
+	generationOps   = 1000
+	generationBytes = 4 << 20
 )
 
 // change begins a transaction of the leader's that holds only while the publication is p's.
@@ -626,10 +697,10 @@ func change(s *authority.State, leads store.Condition, p *View) *record.Change {
 }
 
 // roomOf returns the room for the headers of a generation, whose state is next.
-func roomOf(s *authority.State, leads store.Condition, p *View, next Record) (store.Room, error) {
+func (c *Publication) roomOf(s *authority.State, leads store.Condition, p *View, next Record) (store.Room, error) {
 	ch := change(s, leads, p)
 	ch.Write(StateKey, next)
-	room := store.RoomBeside(ch.Tx)
+	room := store.RoomWithin(ch.Tx, cmp.Or(c.cfg.Operations, generationOps), generationBytes)
 	room.Take(2, recordBytes) // on the condition of the trust state, and of the config
 	return room, ch.Err
 }
@@ -649,7 +720,7 @@ func (w *work) room(n int) bool {
 }
 
 func (w *work) add(h Published, raw []byte) {
-	w.put = append(w.put, h)
+	w.put = append(w.put, &h)
 	w.headers += len(h.Header.Header)*4/3 + headerBytes - internalsnapshot.MaxHeader*4/3
 	if w.contents[h.Header.Content] == nil {
 		w.bytes += len(raw)
@@ -673,20 +744,14 @@ func (w *work) write(ch *record.Change) {
 	}
 }
 
-// writeContents adds the contents that come with after to ch, as far as there is room, and writes the
+// writeContents adds fresh, the contents that come with after, to ch, as far as there is room, and writes the
 // others before: they are orphans until ch is committed.
 func (c *Publication) writeContents(ctx context.Context, s *authority.State, leads store.Condition, b *Publisher,
-	p, after *View, ch *record.Change) error {
+	p, after *View, fresh []string, ch *record.Change) error {
 	cost := func(x piece) (ops, bytes int) { return 1, len(x.key) + store.SealBytes + len(x.raw) }
 	var before []piece
 	written := make(map[string]bool) // a part of several contents is written once
 	room := store.RoomBeside(ch.Tx)
-	var fresh []string
-	for hash := range after.Contents {
-		if !after.storesAs(p, hash) {
-			fresh = append(fresh, hash)
-		}
-	}
 	slices.Sort(fresh)
 	for _, hash := range fresh {
 		for _, x := range after.piecesOf(hash) {
@@ -727,13 +792,20 @@ func (b *Publisher) meet(p *View) {
 	}
 }
 
-// retire makes orphans of the contents that p has and after has not, or not so.
-func (b *Publisher) retire(p, after *View) {
-	for hash := range p.Contents {
-		if after.storesAs(p, hash) {
-			continue
+// leave has all groups that have headers in p looked at, whether anybody is in them.
+func (b *Publisher) leave(p *View) {
+	for _, h := range p.Headers() {
+		if h.Group != "" {
+			b.left[h.Group] = true
 		}
-		for _, key := range p.keysOf(hash) {
+	}
+}
+
+// retire makes orphans of the contents that p has and after has not, or not so.
+func (b *Publisher) retire(p, after *View, retired []string) {
+	for _, hash := range retired {
+		c, _ := p.contents.get(hash)
+		for _, key := range c.keys(hash) {
 			if !after.uses(key) {
 				b.orphans[key] = true
 			}
@@ -826,7 +898,7 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publis
 		if !w.ready || !w.room(len(compile.GroupScopes())) {
 			break
 		}
-		if len(b.pending) > 0 && (2*len(w.put) > store.CutOps || 2*w.bytes > publishedBytes) {
+		if len(b.pending.paths) > 0 && (2*len(w.put) > cmp.Or(c.cfg.Operations, generationOps) || 2*w.bytes > publishedBytes) {
 			w.more = true // the other half is for members, however many groups there are
 			break
 		}
@@ -835,7 +907,7 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publis
 			x.group(group, g.Group)
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(b.pending)) {
+	for path := range b.pending.all() {
 		if !w.room(len(nodeScopes())) {
 			break
 		}
@@ -876,7 +948,7 @@ func (x *compilation) awaits(group string) bool {
 // last returns the header that there is at path.
 func (x *compilation) last(path HeaderPath) *Published {
 	if i, ok := x.p.Find(path); ok {
-		return &x.p.Headers[i]
+		return x.p.Header(i)
 	}
 	return nil
 }
@@ -1040,10 +1112,11 @@ func (x *compilation) assign(path string, rec record.Member, group compile.Group
 // dropGroups drops the headers of groups that nobody is in, and that no
 // node_runtime names any more.
 func (x *compilation) dropGroups() {
-	named := maps.Clone(x.p.Groups) // after this generation
+	named := make(map[string]int) // by this generation: more than before, or less
 	was := func(path HeaderPath) {
 		if old := x.last(path); old != nil && path.Scope == snapshot.ScopeNodeRuntime {
 			named[old.Header.Group]--
+			x.b.left[old.Header.Group] = true
 		}
 	}
 	for _, h := range x.w.put {
@@ -1054,21 +1127,35 @@ func (x *compilation) dropGroups() {
 	for path := range x.w.drop {
 		was(path)
 	}
-	for _, h := range x.p.Headers {
-		if h.Group == "" || x.b.groups[h.Group] != nil || named[h.Group] > 0 || x.w.drop[h.HeaderPath] {
-			continue
+	for _, group := range slices.Sorted(maps.Keys(x.b.left)) {
+		n, _ := x.p.groups.get(group)
+		has := false
+		for _, scope := range compile.GroupScopes() {
+			path := groupPath(scope, group)
+			if x.last(path) == nil {
+				continue
+			}
+			has = true
+			if x.b.groups[group] != nil || n+named[group] > 0 || x.w.drop[path] {
+				continue
+			}
+			if !x.w.room(1) {
+				return
+			}
+			x.w.drop[path] = true
 		}
-		if !x.w.room(1) {
-			return
+		// One that is left again comes again. A header that is dropped may have to be once more, if
+		// this generation is not committed.
+		if !has || x.b.groups[group] != nil {
+			delete(x.b.left, group)
 		}
-		x.w.drop[h.HeaderPath] = true
 	}
 }
 
 // publishedAll ends the work on what w looked at.
 func (c *Publication) publishedAll(ctx context.Context, b *Publisher, w *work) {
 	for _, path := range w.done {
-		delete(b.pending, path)
+		b.pending.remove(path)
 		if !w.ready {
 			b.races.unassigned[path] = true
 		}
@@ -1081,7 +1168,7 @@ func (c *Publication) publishedAll(ctx context.Context, b *Publisher, w *work) {
 		if group, ok := strings.CutPrefix(name, groupMark); ok {
 			b.pendingGroups[group] = true
 		} else {
-			b.pending[name] = true
+			b.pending.add(name)
 		}
 	}
 	c.report(ctx, b)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -30,7 +31,7 @@ import (
 // runtimes returns how many node_runtime headers p has, and of how many contents.
 func runtimes(p *publication.View) (headers, contents int) {
 	seen := make(map[string]bool)
-	for _, h := range p.Headers {
+	for _, h := range p.Headers() {
 		if h.Scope == snapshot.ScopeNodeRuntime {
 			headers++
 			seen[h.Header.Content] = true
@@ -84,8 +85,8 @@ func TestPublish(t *testing.T) {
 		p := coordinatortest.MustPublish(d, b)
 		coordinatortest.ReaderOf(m).MustRead(d, p)
 		i, _ := p.Find(publication.RuntimePath("data/a"))
-		if j, _ := first.Find(publication.RuntimePath("data/a")); !bytes.Equal(p.Headers[i].Header.Header,
-			first.Headers[j].Header.Header) {
+		if j, _ := first.Find(publication.RuntimePath("data/a")); !bytes.Equal(p.Header(i).Header.Header,
+			first.Header(j).Header.Header) {
 			t.Fatal("the header of another member changed")
 		}
 		v := ra.MustRead(d, p) // a newer record over the same header
@@ -142,13 +143,13 @@ func TestPublish(t *testing.T) {
 			t.Fatalf("version %d: %+v", v.Header().ConfigVersion, content)
 		}
 		if got, want := len(d.Store.Keys(publication.ContentPrefix)), 1+len(content.Companions); got != want ||
-			len(p.Headers) != 3+len(content.Companions) {
-			t.Fatalf("%d contents, want %d, and %d headers: the old ones are not removed", got, want, len(p.Headers))
+			p.Len() != 3+len(content.Companions) {
+			t.Fatalf("%d contents, want %d, and %d headers: the old ones are not removed", got, want, p.Len())
 		}
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
 		i, _ := coordinatortest.MustPublish(d, b).Find(publication.RuntimePath("data/a"))
-		was := d.C.Parts().Publication.View().Headers[i].Header.ConfigVersion
+		was := d.C.Parts().Publication.View().Header(i).Header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
@@ -181,9 +182,9 @@ func TestPublish(t *testing.T) {
 		coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
 			`name: pool, kind: data, match: ["token:pool"]`,
 			`name: other, kind: data, match: ["token:other"]`, 1)), "")
-		if p := coordinatortest.MustPublish(d, b); p.Serves() || len(p.Headers) != 0 ||
+		if p := coordinatortest.MustPublish(d, b); p.Serves() || p.Len() != 0 ||
 			len(d.Store.Keys(publication.ContentPrefix)) != 0 {
-			t.Fatalf("headers %v", p.Headers)
+			t.Fatalf("%d headers", p.Len())
 		}
 		if _, err := ra.Read(d, d.C.Parts().Publication.View()); err == nil {
 			t.Fatal("it is still told something")
@@ -306,7 +307,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 			s := d.State()
 			ch := s.Records.NewChange(s.HeadVersion)
 			i, _ := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/a"))
-			ch.Write(key, d.C.Parts().Publication.View().Headers[i].Header)
+			ch.Write(key, d.C.Parts().Publication.View().Header(i).Header)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -468,7 +469,7 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 // them in turn, and each reads what the other left.
 func TestRepairInTurn(t *testing.T) {
 	t.Parallel()
-	d := coordinatortest.PoolDesk(t)
+	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, smallGenerations)
 	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
@@ -515,8 +516,8 @@ func TestRepairInTurn(t *testing.T) {
 			}
 		}
 		p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
-		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Orphans) != 0 {
-			t.Fatalf("without %s: %d headers and %d orphans after 16 turns (%v)", key, len(p.Headers),
+		if err != nil || !p.Serves() || p.Len() != n+poolScopes || len(p.Orphans) != 0 {
+			t.Fatalf("without %s: %d headers and %d orphans after 16 turns (%v)", key, p.Len(),
 				len(p.Orphans), err)
 		}
 	}
@@ -541,44 +542,54 @@ func crowd(d *coordinatortest.Desk, n int) {
 	coordinatortest.FollowMembers(d, d.C)
 }
 
-// A generation changes as many headers as one transaction takes that every engine writes as it is,
-// however many members there are; each generation is whole.
+// A generation changes as many headers as one transaction takes, however many members there are; each
+// generation is whole, and nothing else that is written is longer than what every engine writes as it is.
 func TestPublicationIsBounded(t *testing.T) {
 	t.Parallel()
-	d := coordinatortest.PoolDesk(t)
-	s := d.State()
-	const n = 2*store.CutOps + 7
-	crowd(d, n)
-	largest := 0
-	d.Store.Intercept(func(tx store.Tx) {
-		largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete))
-		if tx.Size() > store.CutBytes {
-			t.Errorf("a transaction of %d bytes", tx.Size())
-		}
-	})
-	b := publication.NewPublisher()
-	var sizes []int
-	for more := true; more; {
-		var err error
-		if more, err = d.C.Parts().Publication.Publish(t.Context(), s, b); err != nil {
-			t.Fatal(err)
-		}
-		if p := d.C.Parts().Publication.View(); p.Serves() {
-			sizes = append(sizes, len(p.Headers))
-		}
+	for _, tc := range []struct{ set, most, bytes int }{
+		{store.CutOps, store.CutOps, store.CutBytes},
+		{0, store.MaxTxOps, 4 * store.CutBytes},
+	} {
+		t.Run(fmt.Sprint(tc.set), func(t *testing.T) {
+			t.Parallel()
+			d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries,
+				func(cfg *coordinator.Config) { cfg.Publishing.Operations = tc.set })
+			s := d.State()
+			n := 2*tc.most + 7
+			crowd(d, n)
+			largest := 0
+			d.Store.Intercept(func(tx store.Tx) {
+				ops, generation := len(tx.If)+len(tx.Put)+len(tx.Delete), slices.ContainsFunc(tx.Put,
+					func(w store.Write) bool { return w.Key == publication.StateKey })
+				if largest = max(largest, ops); tx.Size() > tc.bytes || !generation && ops > store.CutOps {
+					t.Errorf("a transaction of %d operations and %d bytes; a generation: %v", ops, tx.Size(), generation)
+				}
+			})
+			b := publication.NewPublisher()
+			var sizes []int
+			for more := true; more; {
+				var err error
+				if more, err = d.C.Parts().Publication.Publish(t.Context(), s, b); err != nil {
+					t.Fatal(err)
+				}
+				if p := d.C.Parts().Publication.View(); p.Serves() {
+					sizes = append(sizes, p.Len())
+				}
+			}
+			// Of each member there are a header and a condition, and beside them a few operations.
+			if each := (tc.most - 40) / 2; len(sizes) > n/each+1 || sizes[len(sizes)-1] != n+poolScopes {
+				t.Fatalf("generations of %v headers", sizes)
+			}
+			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
+				"roles: [ingress]",
+				1)), "")
+			p := coordinatortest.MustPublish(d, b)
+			if got, _ := runtimes(p); got != n || len(maps.Collect(p.Contents())) == 0 || largest > tc.most || largest < tc.most-40 {
+				t.Fatalf("%d headers; the largest transaction has %d operations", p.Len(), largest)
+			}
+			coordinatortest.WantWholeAt(d, t, p)
+		})
 	}
-	// Of each member there are a header and a condition, and beside them seven operations.
-	if each := (store.CutOps - 7) / 2; len(sizes) > n/each+1 || sizes[len(sizes)-1] != n+poolScopes {
-		t.Fatalf("generations of %v headers", sizes)
-	}
-	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
-		"roles: [ingress]",
-		1)), "")
-	p := coordinatortest.MustPublish(d, b)
-	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.CutOps || largest < store.CutOps-2 {
-		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.Headers), largest)
-	}
-	coordinatortest.WantWholeAt(d, t, p)
 }
 
 // A generation takes as much as one transaction of the store does: what is left goes
@@ -612,7 +623,7 @@ func TestMuchContent(t *testing.T) {
 	if most < store.CutBytes/4 || most > store.CutBytes/2 {
 		t.Errorf("a value of %d bytes was written", most)
 	}
-	raw := p.Contents[coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
+	raw := p.Content(coordinatortest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String())
 	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
 		t.Fatalf("%d bytes", len(raw))
 	}
@@ -759,8 +770,8 @@ func TestPublicationsRace(t *testing.T) {
 		}
 		a, b := d.C.Parts().Publication.View(), other.Parts().Publication.View()
 		if a.State.Version != b.State.Version || a.Tree.Root() != b.Tree.Root() ||
-			len(a.Headers) != joined+1+poolScopes {
-			rt.Fatalf("they serve versions %d and %d of %d headers", a.State.Version, b.State.Version, len(a.Headers))
+			a.Len() != joined+1+poolScopes {
+			rt.Fatalf("they serve versions %d and %d of %d headers", a.State.Version, b.State.Version, a.Len())
 		}
 		if c, _ := m.MustRead(d, a).NodeRuntime(); len(c.Coordinators) == 0 {
 			rt.Fatal("no coordinators")
@@ -821,7 +832,7 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
 	coordinatortest.FollowMembers(d, d.C)
-	if p := coordinatortest.MustPublish(d, b); len(p.Headers) != 0 {
+	if p := coordinatortest.MustPublish(d, b); p.Len() != 0 {
 		t.Fatal("it has a header")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -22,18 +23,18 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// View is one version of what is served. It is immutable.
+// View is one version of what is served. It is immutable: what a step makes of it shares with it all
+// that the step did not touch, so that a step costs what it changes, and not what there is.
 type View struct {
-	State   record.Versioned[Record]
-	Headers []Published // sorted; the leaves of the tree, in this order
-	Tree    *snapshot.Tree
-	// Contents are those that headers name, by their hash; a base that was lost is
-	// missing.
-	Contents map[string][]byte
-	// divided are the hashes of the parts of those contents that are stored in parts.
-	divided map[string][]string
-	// Groups says how many node_runtimes there are of each group.
-	Groups map[string]int
+	State record.Versioned[Record]
+	// Tree is over the headers, in their order.
+	Tree    *Tree
+	headers headers
+	// contents are those that headers name, by their hash.
+	contents table[*stored]
+	divided  int        // how many of them are stored in parts
+	parts    table[int] // of those, by hash, and how often each is named
+	groups   table[int] // how many node_runtimes there are of each group
 	// messages are those that the members of a group share; see [SharedBy].
 	messages *sync.Map
 	// Broken: the headers are not those of the record. Somebody else wrote them.
@@ -42,11 +43,43 @@ type View struct {
 	Orphans []string
 }
 
-// Find returns the index of a header.
-func (p *View) Find(path HeaderPath) (int, bool) {
-	return slices.BinarySearchFunc(p.Headers, path,
-		func(h Published, path HeaderPath) int { return compareHeaders(h.HeaderPath, path) })
+// stored is a content. It is immutable.
+type stored struct {
+	raw   []byte   // nil: it is a base that was lost
+	parts []string // the hashes of those that it is stored in; nil: it is stored whole
+	uses  int      // how many headers name it, as their content or as their base
 }
+
+// Len returns how many headers there are.
+func (p *View) Len() int { return p.headers.n }
+
+// Header returns header i.
+func (p *View) Header(i int) *Published { return p.headers.at(i) }
+
+// Headers yields all headers with their indices, sorted.
+func (p *View) Headers() iter.Seq2[int, *Published] { return p.headers.all() }
+
+// Content returns the content with a hash; nil if no header names it, or if it is a base that was lost.
+func (p *View) Content(hash string) []byte {
+	if c, ok := p.contents.get(hash); ok {
+		return c.raw
+	}
+	return nil
+}
+
+// Contents yields all contents by their hash.
+func (p *View) Contents() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for hash, c := range p.contents.all() {
+			if c.raw != nil && !yield(hash, c.raw) {
+				return
+			}
+		}
+	}
+}
+
+// Find returns the index of a header.
+func (p *View) Find(path HeaderPath) (int, bool) { return p.headers.find(path) }
 
 // Of returns the indices of the headers that a member gets, in their order:
 // nothing else is sent to it, nor handed out to it by hash.
@@ -63,7 +96,7 @@ func (p *View) Of(kind identity.Kind, name string) []int {
 	if !add(RuntimePath(member)) {
 		return nil // who is told nothing of itself is told nothing else
 	}
-	group := p.Headers[out[0]].Header.Group
+	group := p.Header(out[0]).Header.Group
 	if group == "" {
 		return out
 	}
@@ -77,13 +110,17 @@ func (p *View) Of(kind identity.Kind, name string) []int {
 
 // Signed returns the envelope of header i.
 func (p *View) Signed(i int) (*snapshot.Signed, error) {
-	proof, err := p.Tree.Proof(i)
+	hashes, err := p.Tree.Proof(i)
 	if err != nil {
 		return nil, err
 	}
-	h := p.Headers[i].Header
+	proof := snapshot.Proof{Index: uint64(i), Hashes: make([]snapshot.Digest, len(hashes))}
+	for i, h := range hashes {
+		proof.Hashes[i] = h
+	}
+	h := &p.Header(i).Header
 	return &snapshot.Signed{
-		Header: h.Header, Content: p.Contents[h.Content],
+		Header: h.Header, Content: p.Content(h.Content),
 		Publication: &snapshot.Publication{Record: p.State.Value.Record,
 			Signatures: p.State.Value.Signatures}, Proof: proof,
 	}, nil
@@ -99,18 +136,18 @@ func (p *View) uses(key string) bool {
 		return ok
 	}
 	if hash, ok := strings.CutPrefix(key, PartPrefix); ok {
-		for _, list := range p.divided {
-			if slices.Contains(list, hash) {
-				return true
-			}
+		_, ok = p.parts.get(hash)
+		return ok
+	}
+	hash, index := strings.CutPrefix(key, IndexPrefix)
+	if !index {
+		var ok bool
+		if hash, ok = strings.CutPrefix(key, ContentPrefix); !ok {
+			return false
 		}
-		return false
 	}
-	if hash, ok := strings.CutPrefix(key, IndexPrefix); ok {
-		return p.divided[hash] != nil
-	}
-	hash, ok := strings.CutPrefix(key, ContentPrefix)
-	return ok && p.Contents[hash] != nil && p.divided[hash] == nil
+	c, ok := p.contents.get(hash)
+	return ok && c.raw != nil && (c.parts != nil) == index
 }
 
 // Message returns the envelope of header i for the wire.
@@ -123,7 +160,7 @@ func (p *View) Message(i int) (*fealtyv1.SignedSnapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.SignedSnapshot{Scope: string(p.Headers[i].Scope), Envelope: raw}, nil
+	return &fealtyv1.SignedSnapshot{Scope: string(p.Header(i).Scope), Envelope: raw}, nil
 }
 
 // ContentFor returns the content with the hash if a header of the member names it,
@@ -134,8 +171,8 @@ func (p *View) ContentFor(id identity.ID, hash snapshot.Digest) []byte {
 	}
 	name := hash.String()
 	for _, i := range p.Of(id.Kind(), id.Name()) {
-		if p.Headers[i].Header.Content == name {
-			return p.Contents[name]
+		if p.Header(i).Header.Content == name {
+			return p.Content(name)
 		}
 	}
 	return nil
@@ -156,62 +193,128 @@ func (p *View) Serves() bool {
 	return p != nil && !p.Broken && len(p.State.Value.Record) > 0
 }
 
-// with returns p after a commit that put some headers and dropped others.
-func (p *View) with(put []Published, drop map[HeaderPath]bool, contents map[string][]byte) *View {
-	next := &View{Headers: make([]Published, 0, len(p.Headers)+len(put)),
-		Contents: make(map[string][]byte, len(p.Contents)+len(contents))}
-	put = slices.Clone(put)
-	record.Sort(put, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
-	// Both are sorted, and a header that is put takes the place of the one of before.
-	rest := p.Headers
-	for i := range put {
-		n, replaced := slices.BinarySearchFunc(rest, put[i].HeaderPath,
-			func(h Published, path HeaderPath) int { return compareHeaders(h.HeaderPath, path) })
-		next.keep(rest[:n], drop)
-		next.Headers = append(next.Headers, put[i])
-		if replaced {
-			n++
-		}
-		rest = rest[n:]
-	}
-	next.keep(rest, drop)
-	for _, h := range next.Headers {
-		for _, hash := range []string{h.Header.Content, h.Header.Base} {
-			if raw, ok := contents[hash]; ok {
-				next.Contents[hash] = raw
-			} else if raw, ok := p.Contents[hash]; ok {
-				next.Contents[hash] = raw
-			}
-		}
-	}
-	next.settle()
-	return next
+// step is what a step changes of what is stored, beside headers.
+type step struct {
+	fresh   []string // the contents, by hash, that are not stored so yet
+	retired []string // those that are stored so no more
 }
 
-// keep appends the headers that are not dropped.
-func (p *View) keep(headers []Published, drop map[HeaderPath]bool) {
-	if len(drop) == 0 {
-		p.Headers = append(p.Headers, headers...)
+// with returns p after a commit that put some headers and dropped others, and what that means for
+// contents, which has new ones. Those are divided if divides says so; if it does not, none is any more.
+func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[string][]byte,
+	divides bool) (*View, step) {
+	next := &View{contents: p.contents, divided: p.divided, parts: p.parts, groups: p.groups, messages: new(sync.Map)}
+	uses := make(map[string]int) // more than before, or less, by hash
+	count := func(path HeaderPath, h *HeaderRecord, by int) {
+		uses[h.Content] += by
+		uses[h.Base] += by
+		if path.Scope == snapshot.ScopeNodeRuntime {
+			next.groups = counted(next.groups, h.Group, by)
+		}
+	}
+	edits := editsOf(put, drop)
+	for _, e := range edits {
+		if i, ok := p.Find(e.path); ok {
+			count(e.path, &p.Header(i).Header, -1)
+		}
+		if e.put != nil {
+			count(e.path, &e.put.Header, 1)
+		}
+	}
+	delete(uses, "") // no base
+	var changes step
+	for hash, by := range uses {
+		was, ok := p.contents.get(hash)
+		if !ok {
+			was = new(stored)
+		}
+		next.store(hash, was, was.uses+by, contents[hash], divides, &changes)
+	}
+	if !divides && next.divided > 0 {
+		for hash, c := range next.contents.all() {
+			if c.parts == nil {
+				continue
+			}
+			next.name(c.parts, -1)
+			next.contents = next.contents.with(hash, &stored{raw: c.raw, uses: c.uses})
+			changes.fresh, changes.retired = append(changes.fresh, hash), append(changes.retired, hash)
+		}
+		next.divided = 0
+	}
+	var changed []int
+	var from int
+	next.headers, changed, from = p.headers.with(edits)
+	next.Tree = p.Tree.With(next.headers.n, changed, from, next.headers.leaves())
+	return next, changes
+}
+
+// store has p keep a content, or leave it out if nothing uses it. raw are its bytes, if it is a new one.
+func (p *View) store(hash string, was *stored, uses int, raw []byte, divides bool, changes *step) {
+	c := &stored{raw: was.raw, parts: was.parts, uses: uses}
+	if uses == 0 {
+		if p.contents = p.contents.without(hash); was.raw != nil {
+			changes.retired = append(changes.retired, hash)
+			p.name(c.parts, -1)
+		}
 		return
 	}
-	for i := range headers {
-		if !drop[headers[i].HeaderPath] {
-			p.Headers = append(p.Headers, headers[i])
+	if was.raw == nil && raw != nil {
+		if c.raw = raw; divides {
+			_, list := chunk.Split(raw)
+			for _, part := range list {
+				sum := sha256.Sum256(part)
+				c.parts = append(c.parts, hex.EncodeToString(sum[:]))
+			}
+			p.name(c.parts, 1)
 		}
+		changes.fresh = append(changes.fresh, hash)
+	}
+	p.contents = p.contents.with(hash, c)
+}
+
+// name counts how often the parts of a content are named.
+func (p *View) name(parts []string, by int) {
+	if parts != nil {
+		p.divided += by
+	}
+	for _, part := range parts {
+		p.parts = counted(p.parts, part, by)
 	}
 }
 
-// settle makes what follows from the headers.
-func (p *View) settle() {
-	leaves := make([]snapshot.Digest, len(p.Headers))
-	p.Groups, p.messages = make(map[string]int), new(sync.Map)
-	for i, h := range p.Headers {
-		leaves[i] = h.Leaf
+// counted returns t with another count of a key; one that is zero is left out.
+func counted(t table[int], key string, by int) table[int] {
+	n, _ := t.get(key)
+	if n+by == 0 {
+		return t.without(key)
+	}
+	return t.with(key, n+by)
+}
+
+// newView returns the publication of headers, which are sorted, and of contents, by their hash.
+func newView(state record.Versioned[Record], list []*Published, contents map[string]*stored) *View {
+	p := &View{State: state, messages: new(sync.Map)}
+	edits, uses := make([]edit, len(list)), make(map[string]int)
+	for i, h := range list {
+		edits[i] = edit{h.HeaderPath, h}
+		uses[h.Header.Content]++
+		uses[h.Header.Base]++
 		if h.Scope == snapshot.ScopeNodeRuntime {
-			p.Groups[h.Header.Group]++
+			p.groups = counted(p.groups, h.Header.Group, 1)
 		}
 	}
-	p.Tree = snapshot.NewTree(leaves)
+	delete(uses, "")
+	for hash, n := range uses {
+		c := &stored{uses: n}
+		if have := contents[hash]; have != nil {
+			c.raw, c.parts = have.raw, have.parts
+			p.name(c.parts, 1)
+		}
+		p.contents = p.contents.with(hash, c)
+	}
+	p.headers, _, _ = p.headers.with(edits)
+	p.Tree = new(Tree).With(p.headers.n, nil, 0, p.headers.leaves())
+	return p
 }
 
 // Load reads the publication as it is stored. A value that fails its MAC, or a
@@ -222,34 +325,36 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &View{Contents: make(map[string][]byte), divided: make(map[string][]string)}
-	var headers []Published
+	var state record.Versioned[Record]
+	var headers []*Published
 	var bad []authority.Suspect
+	var orphans []string
+	contents, broken := make(map[string]*stored), false
 	var pieces pieces
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == StateKey:
-			if p.State, err = record.Open[Record](s.Records, e); err != nil {
+			if state, err = record.Open[Record](s.Records, e); err != nil {
 				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
 				// It is written anew over this very version.
-				p.State, p.Broken = record.Versioned[Record]{Version: e.Version}, true
+				state, broken = record.Versioned[Record]{Version: e.Version}, true
 			}
 		case strings.HasPrefix(e.Key, ContentPrefix):
 			raw, err := s.Records.Open(e.Key, e.Value)
 			if hash := e.Key[len(ContentPrefix):]; err == nil && snapshot.DigestOf(raw).String() == hash {
-				p.Contents[hash] = raw
+				contents[hash] = &stored{raw: raw}
 				continue
 			}
 			if err == nil {
 				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
 			}
 			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-			p.Orphans = append(p.Orphans, e.Key)
+			orphans = append(orphans, e.Key)
 		case strings.HasPrefix(e.Key, IndexPrefix), strings.HasPrefix(e.Key, PartPrefix):
 			raw, err := s.Records.Open(e.Key, e.Value)
 			if err != nil {
 				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-				p.Orphans = append(p.Orphans, e.Key)
+				orphans = append(orphans, e.Key)
 				continue
 			}
 			pieces.add(e.Key, raw)
@@ -257,74 +362,60 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 			h, err := record.Open[HeaderRecord](s.Records, e)
 			if err != nil {
 				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-				p.Orphans = append(p.Orphans, e.Key)
+				orphans = append(orphans, e.Key)
 				continue
 			}
 			path, ok := parseHeaderPath(e.Key[len(HeaderPrefix):])
 			if !ok { // as another release laid them out
-				p.Orphans = append(p.Orphans, e.Key)
+				orphans = append(orphans, e.Key)
 				continue
 			}
-			headers = append(headers, Published{path, h.Value,
+			headers = append(headers, &Published{path, h.Value,
 				snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header)})
 		default:
-			p.Orphans = append(p.Orphans, e.Key)
+			orphans = append(orphans, e.Key)
 		}
 	}
-	bad = append(bad, pieces.join(p)...)
+	bad = append(bad, pieces.join(contents)...)
 	if err := c.cfg.Head.ForgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
-	record.Sort(headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
-	used := make(map[string]bool)
-	for _, h := range headers {
-		if p.Contents[h.Header.Content] == nil || h.Header.ConfigVersion < p.State.Value.Since {
-			p.Orphans = append(p.Orphans, HeaderKey(h.HeaderPath))
-			continue
+	slices.SortFunc(headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
+	headers = slices.DeleteFunc(headers, func(h *Published) bool {
+		lost := contents[h.Header.Content] == nil || h.Header.ConfigVersion < state.Value.Since
+		if lost {
+			orphans = append(orphans, HeaderKey(h.HeaderPath))
 		}
-		used[h.Header.Content], used[h.Header.Base] = true, true
-		p.Headers = append(p.Headers, h)
-	}
-	for hash := range p.Contents {
-		if !used[hash] {
-			p.leave(hash)
-		}
-	}
-	pieces.orphans(p)
-	p.settle()
-	if len(p.State.Value.Record)+len(p.Headers) > 0 && p.Tree.Root().String() != p.State.Value.Root {
+		return lost
+	})
+	p := newView(state, headers, contents)
+	if len(state.Value.Record)+p.Len() > 0 && snapshot.Digest(p.Tree.Root()).String() != state.Value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
 		// with new versions, so that members take them.
-		p.Broken = true
-		for _, h := range p.Headers {
-			p.Orphans = append(p.Orphans, HeaderKey(h.HeaderPath))
+		broken = true
+		for _, h := range headers {
+			orphans = append(orphans, HeaderKey(h.HeaderPath))
 		}
-		p.Headers = nil
-		p.settle()
-		for hash := range p.Contents {
-			p.leave(hash)
-		}
-		pieces.orphans(p)
+		p = newView(state, nil, nil)
 	}
-	slices.Sort(p.Orphans)
-	p.Orphans = slices.Compact(p.Orphans)
+	for hash, c := range contents {
+		if p.Content(hash) == nil {
+			orphans = append(orphans, c.keys(hash)...)
+		}
+	}
+	orphans = append(orphans, pieces.orphans(p)...)
+	slices.Sort(orphans)
+	p.Broken, p.Orphans = broken, slices.Compact(orphans)
 	return p, nil
 }
 
-// leave makes orphans of a content that no header names.
-func (p *View) leave(hash string) {
-	p.Orphans = append(p.Orphans, p.keysOf(hash)...)
-	delete(p.Contents, hash)
-	delete(p.divided, hash)
-}
-
-// keysOf returns where a content of p is stored.
-func (p *View) keysOf(hash string) []string {
-	if p.divided[hash] == nil {
+// keys returns where a content is stored.
+func (c *stored) keys(hash string) []string {
+	if c.parts == nil {
 		return []string{ContentKey(hash)}
 	}
 	keys := []string{indexKey(hash)}
-	for _, part := range p.divided[hash] {
+	for _, part := range c.parts {
 		keys = append(keys, partKey(part))
 	}
 	return keys
@@ -349,9 +440,9 @@ func (x *pieces) add(key string, raw []byte) {
 
 var errNoPart = errors.New("it is missing")
 
-// join adds the contents that are stored in parts to those of p. One that lacks a part is none. Others
+// join adds those that are stored in parts to contents. One that lacks a part is none. Others
 // that are not what their index says are reported.
-func (x *pieces) join(p *View) (bad []authority.Suspect) {
+func (x *pieces) join(contents map[string]*stored) (bad []authority.Suspect) {
 	for name, index := range x.indexes {
 		hash, err := parseHash(name)
 		var named []chunk.Hash
@@ -368,13 +459,14 @@ func (x *pieces) join(p *View) (bad []authority.Suspect) {
 		case err != nil:
 			bad = append(bad, authority.Suspect{What: indexKey(name), Err: fmt.Errorf("%w: %w", err, store.ErrForged)})
 			continue
-		case p.Contents[name] != nil:
+		case contents[name] != nil:
 			continue // it is there as a whole, too
 		}
-		p.Contents[name] = content
+		c := &stored{raw: content}
 		for _, part := range named {
-			p.divided[name] = append(p.divided[name], hex.EncodeToString(part[:]))
+			c.parts = append(c.parts, hex.EncodeToString(part[:]))
 		}
+		contents[name] = c
 	}
 	return bad
 }
@@ -386,18 +478,19 @@ func (x *pieces) part(hash chunk.Hash) ([]byte, error) {
 	return nil, errNoPart
 }
 
-// orphans adds the keys of all that p does not use to its orphans.
-func (x *pieces) orphans(p *View) {
+// orphans returns the keys of all that p does not use.
+func (x *pieces) orphans(p *View) (keys []string) {
 	for hash := range x.indexes {
 		if key := indexKey(hash); !p.uses(key) {
-			p.Orphans = append(p.Orphans, key)
+			keys = append(keys, key)
 		}
 	}
 	for hash := range x.parts {
 		if key := partKey(hash); !p.uses(key) {
-			p.Orphans = append(p.Orphans, key)
+			keys = append(keys, key)
 		}
 	}
+	return keys
 }
 
 func parseHash(name string) (chunk.Hash, error) {
@@ -421,32 +514,17 @@ func (c *Publication) readParts(all []peer.Record) bool {
 	return true
 }
 
-// divide decides which contents of p are stored in parts. One that before has is left as it is stored,
-// unless somebody cannot read that.
-func (p *View) divide(before *View, allReadParts bool) {
-	p.divided = make(map[string][]string)
-	if !allReadParts {
-		return
+// storesAs reports whether p and another publication store the same contents, each in the same way.
+func (p *View) storesAs(other *View) bool {
+	if p.contents.len() != other.contents.len() || p.divided != other.divided {
+		return false
 	}
-	for hash, raw := range p.Contents {
-		if before.Contents[hash] != nil {
-			if list := before.divided[hash]; list != nil {
-				p.divided[hash] = list
-			}
-			continue
-		}
-		_, list := chunk.Split(raw)
-		for _, part := range list {
-			sum := sha256.Sum256(part)
-			p.divided[hash] = append(p.divided[hash], hex.EncodeToString(sum[:]))
+	for hash, c := range p.contents.all() {
+		if o, ok := other.contents.get(hash); !ok || (c.raw == nil) != (o.raw == nil) || !slices.Equal(c.parts, o.parts) {
+			return false
 		}
 	}
-}
-
-// storesAs reports whether a content of p is stored as it was before.
-func (p *View) storesAs(before *View, hash string) bool {
-	return p.Contents[hash] != nil && before.Contents[hash] != nil &&
-		(p.divided[hash] != nil) == (before.divided[hash] != nil)
+	return true
 }
 
 // piece is a record of a content.
@@ -457,14 +535,14 @@ type piece struct {
 
 // piecesOf returns the records of a content of p.
 func (p *View) piecesOf(hash string) []piece {
-	raw := p.Contents[hash]
-	if p.divided[hash] == nil {
-		return []piece{{ContentKey(hash), raw}}
+	c, _ := p.contents.get(hash)
+	if c.parts == nil {
+		return []piece{{ContentKey(hash), c.raw}}
 	}
-	index, list := chunk.Split(raw)
+	index, list := chunk.Split(c.raw)
 	out := []piece{{indexKey(hash), index}}
 	for i, part := range list {
-		out = append(out, piece{partKey(p.divided[hash][i]), part})
+		out = append(out, piece{partKey(c.parts[i]), part})
 	}
 	return out
 }

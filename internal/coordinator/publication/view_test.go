@@ -1,6 +1,7 @@
 package publication_test
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"slices"
@@ -21,9 +22,9 @@ func onePeer(d *coordinatortest.Desk) {
 func wantSame(t *testing.T, got, want *publication.View) {
 	t.Helper()
 	if got.Broken || !got.Serves() || got.Tree.Root() != want.Tree.Root() ||
-		!maps.EqualFunc(got.Contents, want.Contents, func(a, b []byte) bool { return string(a) == string(b) }) {
-		t.Errorf("another publication is read: %d headers of %d, %d contents of %d", len(got.Headers), len(want.Headers),
-			len(got.Contents), len(want.Contents))
+		!maps.EqualFunc(maps.Collect(got.Contents()), maps.Collect(want.Contents()), bytes.Equal) {
+		t.Errorf("another publication is read: %d headers of %d, %d contents of %d", got.Len(), want.Len(),
+			len(maps.Collect(got.Contents())), len(maps.Collect(want.Contents())))
 	}
 }
 
@@ -82,7 +83,8 @@ func TestLongContentsAreRepaired(t *testing.T) {
 			}
 			again := coordinatortest.MustPublish(d, publication.NewPublisher())
 			coordinatortest.WantWholeAt(d, t, again)
-			if !slices.Equal(slices.Sorted(maps.Keys(again.Contents)), slices.Sorted(maps.Keys(p.Contents))) {
+			if !slices.Equal(slices.Sorted(maps.Keys(maps.Collect(again.Contents()))),
+				slices.Sorted(maps.Keys(maps.Collect(p.Contents())))) {
 				t.Errorf("%s of %s: other contents were made", name, prefix)
 			}
 		}
@@ -96,7 +98,7 @@ func TestLongContentsOfEarlierReleases(t *testing.T) {
 	coordinatortest.LongPeers(d, "zig")
 	p := coordinatortest.MustPublish(d, publication.NewPublisher())
 	tx := store.Tx{Delete: append(d.Store.Keys(publication.IndexPrefix), d.Store.Keys(publication.PartPrefix)...)}
-	for hash, raw := range p.Contents {
+	for hash, raw := range p.Contents() {
 		if len(raw) > chunk.MaxBytes {
 			key := publication.ContentKey(hash)
 			tx.Put = append(tx.Put, store.Write{Key: key, Value: d.State().Records.Auth.Seal(key, raw)})

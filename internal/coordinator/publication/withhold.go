@@ -89,7 +89,7 @@ func (x *compilation) assigned(t target, m compile.Member, removed []compile.Rem
 		return 0, 0
 	}
 	var has snapshot.ServiceAssignment
-	content := x.p.Contents[old.Header.Content]
+	content := x.p.Content(old.Header.Content)
 	if err := snapshot.Decode(snapshot.ScopeServiceAssignment, content, &has); err != nil {
 		return 0, 0 // it was lost, or another release wrote it: the new one takes its place
 	}

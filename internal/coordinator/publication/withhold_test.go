@@ -52,11 +52,11 @@ func (h *held) services(name string) []string {
 	p := coordinatortest.MustPublish(h.Desk, h.b)
 	coordinatortest.WantWholeAt(h.Desk, h.t, p)
 	for _, i := range p.Of(identity.Data, name) {
-		if p.Headers[i].Scope != snapshot.ScopeServiceAssignment {
+		if p.Header(i).Scope != snapshot.ScopeServiceAssignment {
 			continue
 		}
 		var a snapshot.ServiceAssignment
-		content := p.Contents[p.Headers[i].Header.Content]
+		content := p.Content(p.Header(i).Header.Content)
 		if err := snapshot.Decode(snapshot.ScopeServiceAssignment, content, &a); err != nil {
 			h.t.Fatal(err)
 		}
