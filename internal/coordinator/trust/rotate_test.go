@@ -322,7 +322,7 @@ func TestCompromisedKey(t *testing.T) {
 	r := snapshot.Record{
 		ClusterID: coordinatortest.Cluster, AuthorityEpoch: d.State().Head.AuthorityEpoch,
 		Generation: p.State.Value.Generation + 1000,
-		Root:       p.Tree.Root(), TreeSize: p.Tree.Size(), IssuedAt: d.Clock(), FreshUntil: d.Clock().Add(time.Hour),
+		Root:       p.Tree.Root(), TreeSize: uint64(p.Tree.Size()), IssuedAt: d.Clock(), FreshUntil: d.Clock().Add(time.Hour),
 		Revocations: d.C.Parts().Bundle.View().Revocations,
 	}
 	forged, err := r.Sign(d.State().Secrets.ConfigSigning(1))
