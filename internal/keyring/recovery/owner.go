@@ -186,10 +186,8 @@ type Check struct {
 	Why  string // what goes wrong without it
 }
 
-// offerCheck comes before the history is received.
-var offerCheck = Check{"cluster", "a share would be sent to another cluster, or for an offer that nobody could have proven"}
-
-// offered checks the offer as far as that needs no history.
+// offered checks the offer as far as that needs no history, before that is received. Without it a share would be sent to
+// another cluster, or for an offer that nobody could have proven.
 func (c *checks) offered() error {
 	o := c.offer
 	switch o.GetCluster() {
