@@ -206,9 +206,8 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.MaxHeaderListSize(ratelimit.MaxHeaderBytes),
 		grpc.WaitForHandlers(true),
 		grpc.ForceServerCodecV2(delivery.NewCodec()),
-		// Most connections are agents' that say little: none has a buffer of its own. What is written
-		// goes through one of all (gRPC's SharedWriteBuffer, its default) that is taken while something is written, so that what many are told is one
-		// TLS record and one system call for each.
+		// Most connections are agents' that say little: none has a buffer of its own. gRPC takes a buffer from a
+		// pool while something is written, so that what many are told is one TLS record and one system call for each.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(writeBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: askAfter, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,

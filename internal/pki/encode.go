@@ -45,7 +45,7 @@ func encodeLeaf(template, issuer *x509.Certificate, spki []byte) ([]byte, error)
 	}
 	subject, err := asn1.Marshal(template.Subject.ToRDNSequence())
 	if err != nil {
-		return nil, fmt.Errorf("ca: encoding the subject of a certificate: %w", err)
+		return nil, fmt.Errorf("pki: encoding the subject of a certificate: %w", err)
 	}
 	b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
 		b.AddASN1(cbasn1.Tag(0).ContextSpecific().Constructed(), func(b *cryptobyte.Builder) { b.AddASN1Int64(2) }) // version 3
@@ -76,7 +76,7 @@ func encodeLeaf(template, issuer *x509.Certificate, spki []byte) ([]byte, error)
 	})
 	der, err := b.Bytes()
 	if err != nil {
-		return nil, fmt.Errorf("ca: encoding a certificate: %w", err)
+		return nil, fmt.Errorf("pki: encoding a certificate: %w", err)
 	}
 	return der, nil
 }

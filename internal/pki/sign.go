@@ -122,7 +122,7 @@ func (s *guardedSigner) certify(tbs []byte) (*x509.Certificate, error) {
 	}
 	digest := sha256.Sum256(tbs)
 	if pub, ok := s.Public().(*ecdsa.PublicKey); !ok || !ecdsa.VerifyASN1(pub, digest[:], signature) {
-		return nil, errors.New("ca: what the key signed does not verify: nothing is issued with it")
+		return nil, errors.New("pki: what the key signed does not verify: nothing is issued with it")
 	}
 	var b cryptobyte.Builder
 	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
@@ -132,7 +132,7 @@ func (s *guardedSigner) certify(tbs []byte) (*x509.Certificate, error) {
 	})
 	der, err := b.Bytes()
 	if err != nil {
-		return nil, fmt.Errorf("ca: encoding a certificate: %w", err)
+		return nil, fmt.Errorf("pki: encoding a certificate: %w", err)
 	}
 	// The signed part was parsed for the lint; only these two are new. Parsing all
 	// of it again costs a twentieth of a leaf.
