@@ -129,9 +129,13 @@ func dev(ctx context.Context, c *program.CLI, cfg *settings.Values) (err error) 
 		return interruptedOr(ctx, err)
 	}
 	defer func() { err = errors.Join(err, cluster.Close()) }()
-	if err := introduce(ctx, c, cluster, started, logFile); err != nil {
+	if err := introduce(ctx, c, cluster); err != nil {
 		return interruptedOr(ctx, err)
 	}
+	if err := cluster.TakeHarm(); err != nil {
+		return err
+	}
+	suggest(c, cluster, started, logFile)
 	select {
 	case <-ctx.Done():
 		c.Say("stopping")
@@ -149,9 +153,8 @@ func interruptedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// introduce prints what runs, and what to try next.
-func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster, started time.Time,
-	logFile string) error {
+// introduce prints what runs. It asks each part, so no harm may be done before it ends.
+func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster) error {
 	st, err := cluster.Status(ctx)
 	if err != nil {
 		return err
@@ -195,6 +198,12 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 		e := errcode.Of(err)
 		fmt.Fprintf(out, "stranger     refused with %s: %s: %s\n", e.Code, e.What, e.Why)
 	}
+	return nil
+}
+
+// suggest prints what to try next.
+func suggest(c *program.CLI, cluster *devcluster.Cluster, started time.Time, logFile string) {
+	out := c.Env.Stdout
 	fmt.Fprintf(out, "ready        after %.1f s", time.Since(started).Seconds())
 	if logFile != "" {
 		fmt.Fprintf(out, "; the log is %s", logFile)
@@ -221,11 +230,10 @@ func introduce(ctx context.Context, c *program.CLI, cluster *devcluster.Cluster,
 	fmt.Fprintln(out, "  "+c.Called("fealty dev --story --exit"))
 	if logFile == "" {
 		fmt.Fprintf(out, "\nCtrl-C ends all of it, and nothing is kept.\n")
-		return nil
+		return
 	}
 	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n",
 		term.ShellWord(shownDir(c.Env.Dir, cluster.Dir())))
-	return nil
 }
 
 // devStory tells the story on a cluster of its own.
@@ -258,6 +266,9 @@ func devStory(ctx context.Context, c *program.CLI, exit bool) (err error) {
 	}
 	if exit {
 		return nil
+	}
+	if err := cluster.TakeHarm(); err != nil {
+		return err
 	}
 	c.Say("the cluster of the story goes on until Ctrl-C: fealty status --socket %s", cluster.AdminSocket())
 	select {

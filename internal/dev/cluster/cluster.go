@@ -172,8 +172,7 @@ func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	return begin(ctx, opts, func(c *Cluster) error { return c.prepare(ctx) })
 }
 
-// Start is Prepare, the first set if there was none, and the members. No harm is done
-// before all of them are there.
+// Start is Prepare, the first set if there was none, and the members.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	return begin(ctx, opts, func(c *Cluster) error {
 		if err := c.prepare(ctx); err != nil {
@@ -183,7 +182,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	})
 }
 
-// begin makes a cluster, has up start what runs, and takes harm from then on.
+// begin makes a cluster, and has up start what runs.
 func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster, error) {
 	if opts.Log == nil {
 		return nil, errors.New("cluster: Options.Log is missing")
@@ -221,9 +220,6 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 	c.cancel = cancel
 	c.group, c.ctx = errgroup.WithContext(runCtx)
 	if err := up(c); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	if err := c.control(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil

@@ -78,9 +78,10 @@ func Ask(ctx context.Context, socket string, h Harm) (Harmed, error) {
 	return out, err
 }
 
-// control serves the control socket until the cluster ends. It has mode 0600: only the
-// user who runs the cluster gets at it.
-func (c *Cluster) control() error {
+// TakeHarm serves the control socket from now on, until the cluster ends. It has mode 0600: only the user who runs
+// the cluster gets at it. Call it once, when whoever started the cluster needs no part of it any more: each part can
+// be gone at any moment after that.
+func (c *Cluster) TakeHarm() error {
 	l, err := localsocket.Listen(ControlSocket(c.dir), 0o600, c.opts.Locks, c.opts.Log)
 	if err != nil {
 		return err
