@@ -171,6 +171,7 @@ func (c *Coordinator) wire(o own) error {
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Store: c.store, FS: c.fs, Failures: c.failures,
 		Log: c.log, Now: c.now,
 	})
+	cfg.Reload.Add(r.Secrets.Keepers.Part())
 	r.Secrets.Keys = new(keychain.Keychain)
 	r.Secrets.PeerRecovery = peer.New(peer.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Faults: cfg.Faults,

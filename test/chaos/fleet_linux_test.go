@@ -95,6 +95,13 @@ func newFleet(t *testing.T, s *storage, coordinators, nodes int) *fleet {
 		p := add(name, "coordinator", "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--self-heal-after", "2s",
 			"--log-level", s.level("warn"))
 		p.args = append(p.args, "--store", s.url(p.m, i))
+		if s.more != nil {
+			web, err := freeport.Addr()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.args, p.web = append(p.args, s.more(p.m, web)...), web
+		}
 		f.coords, f.listens = append(f.coords, p), append(f.listens, listen)
 		f.start(p)
 		var key string
@@ -124,13 +131,25 @@ func (f *fleet) keyFile() string {
 	return filepath.Join(f.dir, "seed.key")
 }
 
-// found sets the first manifest, with entries of coordinators. The key that it makes is
-// copied to the second machine, as the documents say, and the third has none, unless nothing may need attention.
+// keeper is what the manifest says of the keeper: a key file, or a program that is on each machine.
+func (f *fleet) keeper() string {
+	if f.store.keeper == nil {
+		return "file:" + f.keyFile()
+	}
+	var path string
+	for _, p := range f.coords {
+		path = f.store.keeper(p.m)
+	}
+	return "exec:" + path
+}
+
+// found sets the first manifest, with entries of coordinators. The key file that it makes is
+// copied to the second machine, as the documents say, and the third has none.
 func (f *fleet) found(entries string) {
 	f.t.Helper()
-	signer := filepath.Join(f.dir, "alice.key")
+	signer, keeper := filepath.Join(f.dir, "alice.key"), f.keeper()
 	f.must("manifest", "init", "--cluster", "chaos.example", "--coordinator-key", "x=ed25519:FLuHZi3FvZpeTTTBM06rD32ZSVODrxqxWzFZbbZtubg=",
-		"--signer-key-out", signer, "--keeper", "file:"+f.keyFile(), "--out", filepath.Join(f.dir, "init.yaml"))
+		"--signer-key-out", signer, "--keeper", keeper, "--out", filepath.Join(f.dir, "init.yaml"))
 	made, err := os.ReadFile(filepath.Join(f.dir, "init.yaml"))
 	if err != nil {
 		f.t.Fatal(err)
@@ -140,28 +159,21 @@ func (f *fleet) found(entries string) {
 		f.t.Fatalf("no signer in:\n%s", made)
 	}
 	text := fmt.Sprintf(`cluster: chaos.example
-seed: {threshold: 1, owners: [{name: host, keeper: "file:%s"}]}
+seed: {threshold: 1, owners: [{name: host, keeper: "%s"}]}
 signers: {threshold: 1, keys: [{name: alice, key: "%s"}]}
 admit:
 %s  - {name: nodes, kind: data, match: ["token:nodes"], svid_ttl: 1m}
 degraded: {max: 30s, route_ttl: 30s}
 rejoin_grace: 7d
-`, f.keyFile(), key[1], entries)
+`, keeper, key[1], entries)
 	name := filepath.Join(f.dir, "m.yaml")
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
 	f.must("manifest", "set", name, "--socket", f.socket(f.coords[0]))
-	if len(f.coords) > 1 && f.coords[0].m.holder != nil {
+	if len(f.coords) > 1 && f.coords[0].m.holder != nil && f.store.keeper == nil {
 		seed, err := os.ReadFile(f.coords[0].m.path("seed.key"))
-		with := f.coords[1:2]
-		if f.store.readers {
-			with = f.coords[1:]
-		}
-		for _, p := range with {
-			err = errors.Join(err, os.WriteFile(p.m.path("seed.key"), seed, 0o600))
-		}
-		if err != nil {
+		if err = errors.Join(err, os.WriteFile(f.coords[1].m.path("seed.key"), seed, 0o600)); err != nil {
 			f.t.Fatal(err)
 		}
 	}

@@ -142,6 +142,7 @@ type process struct {
 	m    *machine
 	log  string
 	args []string // with the program
+	web  string   // where it serves the documents of the web; empty: nowhere
 
 	// reader, if there is one, reads what the process prints and writes it to the log. Without one the
 	// process has the file itself.

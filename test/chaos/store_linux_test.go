@@ -21,6 +21,10 @@ type storage struct {
 	// readers has all processes of the fleet write their logs to a pipe, and write much; and nothing of the
 	// fleet needs attention by itself.
 	readers bool
+	// more puts files on the machine of a coordinator, and returns flags that name them; nil: there are none.
+	more func(m *machine, listen string) (flags []string)
+	// keeper puts the program of a keeper on a machine; nil: the keeper is a key file.
+	keeper func(m *machine) (path string)
 
 	// These are done to the store itself; none with SQLite, which is a file of the
 	// coordinator's machine.

@@ -2,6 +2,8 @@ package chaos_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
 	"github.com/fealty-io/fealty/test/chaos"
@@ -94,21 +97,39 @@ func (f *fleet) surroundings(r *rand.Rand, l *logins) []surrounding {
 				files()
 			})
 		}},
+		{"the login of the keeper's program, in the files first", func() {
+			l.keeper(f.coords, func(files, server func()) { files(); server() })
+			f.tell(f.coords)
+		}},
+		{"the login of the keeper's program, at its server first", func() {
+			l.keeper(f.coords, func(files, server func()) {
+				server()
+				f.tell(f.coords) // a program that opened the seed is asked seldom
+				f.broken(f.coords, "FE-K106", "FE-K107")
+				files()
+				f.tell(f.coords)
+			})
+		}},
+		{"the certificates of the web", func() { l.webs(f, f.coords) }},
 		{"the certificates of coordinators", func() { l.clients(f.coords) }},
 		{"the certificate of the server", func() { l.serve(f.coords) }},
-		{"everybody reads files again", func() {
-			for _, p := range append(slices.Clone(f.coords), f.nodes...) {
-				if err := p.signal(syscall.SIGHUP); err != nil {
-					f.t.Fatal(err)
-				}
-			}
-		}},
+		{"everybody reads files again", func() { f.tell(append(slices.Clone(f.coords), f.nodes...)) }},
 	}
 	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	for i, one := range out {
 		out[i].do = func() { one.do(); f.ready(); f.settled(); f.green("FE-U120") }
 	}
 	return out
+}
+
+// tell has processes read their files again.
+func (f *fleet) tell(all []*process) {
+	f.t.Helper()
+	for _, p := range all {
+		if err := p.signal(syscall.SIGHUP); err != nil {
+			f.t.Fatal(err)
+		}
+	}
 }
 
 // configure has people change config and the manifest until they are told to stop. A machine that joins and is
@@ -203,13 +224,14 @@ func (f *fleet) unread(p *process) {
 }
 
 // logins are the credentials by which coordinators log in at a PostgreSQL server: a password in a file, and a
-// certificate. The server refuses who has only one of them, and the server's own has a root in a file.
+// certificate. The server refuses who has only one of them, and the server's own has a root in a file. And they are what
+// the program of the keeper logs in with, and what coordinators show to the web.
 type logins struct {
 	t        *testing.T
 	server   *pgtest.Server
 	database string
 	root     []byte // of the server, in PEM
-	n        int    // counts passwords
+	n        int    // counts passwords, also those of the keeper's program
 }
 
 const loginRole = "fealty"
@@ -241,8 +263,27 @@ func (l *logins) storage(coordinators int) *storage {
 		return "postgres://" + loginRole + "@" + s.ways[i].Addr() + "/" + l.database + "?sslmode=verify-full&passfile=" + in("passfile") +
 			"&sslcert=" + in("client.pem") + "&sslkey=" + in("client.key") + "&sslrootcert=" + in("server-root.pem")
 	}
+	s.more = func(m *machine, listen string) []string {
+		cert, key := pgtest.Certificate(l.t)
+		l.pair(m, cert, key)
+		in := func(name string) string { return filepath.Join(m.dir, name) }
+		return []string{"--https-web", listen, "--https-web-cert", in("web.pem"), "--https-web-key", in("web.key")}
+	}
+	s.keeper = func(m *machine) string {
+		path := filepath.Join(m.dir, "keeper")
+		durabletest.WriteProgram(l.t, m.path("keeper"), fmt.Appendf(nil, keeperProgram, path))
+		l.write(m, "keeper.login", l.secret())
+		l.write(m, "keeper.server", l.secret())
+		return path
+	}
 	return s
 }
+
+// keeperProgram logs in where it should, and encrypts badly: it swaps the case of bits, which is its own inverse.
+const keeperProgram = `#!/bin/sh
+cmp -s %[1]s.login %[1]s.server || { echo "the login is refused" >&2; exit 1; }
+LC_ALL=C exec tr '\000-\177\200-\377' '\200-\377\000-\177'
+`
 
 func (l *logins) secret() string   { return fmt.Sprintf("secret-%d", l.n) }
 func (l *logins) passfile() string { return "*:*:*:" + loginRole + ":" + l.secret() + "\n" }
@@ -278,6 +319,42 @@ func (l *logins) password(coords []*process, order func(files, server func())) {
 		}
 	}, func() { l.exec("alter role " + loginRole + " password '" + l.secret() + "'") })
 	l.end()
+}
+
+// keeper replaces what the keeper's program logs in with, in the files of coordinators and where it logs in.
+func (l *logins) keeper(coords []*process, order func(files, server func())) {
+	l.n++
+	put := func(name string) func() {
+		return func() {
+			for _, p := range coords {
+				l.write(p.m, name, l.secret())
+			}
+		}
+	}
+	order(put("keeper.login"), put("keeper.server"))
+}
+
+// pair replaces the certificate of the web. They are two files: what a coordinator reads in between does not fit.
+func (l *logins) pair(m *machine, cert, key []byte) {
+	l.write(m, "web.pem", string(cert))
+	l.write(m, "web.key", string(key))
+}
+
+// webs replaces the certificates of the web, and waits until a reader that believes the new one alone is served.
+func (l *logins) webs(f *fleet, coords []*process) {
+	for _, p := range coords {
+		cert, key := pgtest.Certificate(l.t)
+		l.pair(p.m, cert, key)
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(cert)
+		f.await(p.m.name+" to serve the web by another certificate", func() error {
+			conn, err := tls.Dial("tcp", p.web, &tls.Config{RootCAs: roots})
+			if err == nil {
+				err = conn.Close()
+			}
+			return err
+		})
+	}
 }
 
 // clients replaces the certificates of coordinators, and refuses those of before.

@@ -419,3 +419,48 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	f.Start()
 	f.Await(authority.Ready)
 }
+
+// The program of a keeper that opened the seed is asked seldom. Whoever replaced its login has it asked at once, and status
+// says then what it said.
+func TestProgramsAreAskedWhenTold(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.NewFleet(t, ownMachine)
+	program := t.TempDir() + "/keeper"
+	durabletest.WriteProgram(t, program, []byte("#!/bin/sh\ncmp -s "+program+".file "+program+
+		".server || { echo the login is refused >&2; exit 1; }\n"+
+		`LC_ALL=C exec tr '\000-\177\200-\377' '\200-\377\000-\177'`+"\n"))
+	login := func(of, text string) {
+		t.Helper()
+		if err := durable.OS().WriteFile(program+"."+of, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	login("file", "one")
+	login("server", "one")
+	coordinatortest.WantOnly(t, "first set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
+		fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))), "")
+	wantStatus := func(when string, want bool) {
+		t.Helper()
+		st, err := f.Local().Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		coordinatortest.WantOnly(t, when, err, "")
+		said := slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(errcode.KeeperUnopened) })
+		if said != want {
+			t.Errorf("%s: status says that the keeper does not open: %v\n%v", when, said, st.GetFindings())
+		}
+	}
+	part := f.C.Parts().Secrets.Keepers.Part()
+	if changed, err := part.Read(t.Context()); changed != "" || err != nil {
+		t.Errorf("nothing changed: %q, %v", changed, err)
+	}
+	wantStatus("with its login", false)
+	login("server", "two")
+	if changed, err := part.Read(t.Context()); changed != "" || err == nil || !strings.Contains(err.Error(), "the login is refused") {
+		t.Errorf("its login is refused: %q, %v", changed, err)
+	}
+	wantStatus("with a login that is refused", true)
+	login("file", "two")
+	if changed, err := part.Read(t.Context()); changed != "host opens the seed again" || err != nil {
+		t.Errorf("with the next login: %q, %v", changed, err)
+	}
+	wantStatus("with the next login", false)
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
@@ -127,6 +128,39 @@ func (c *Keepers) Follow(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// Part has the keepers of this machine looked at when somebody says so. A program that opened the seed is otherwise asked
+// every 15 minutes: whoever replaced what it logs in with need not wait for that.
+func (c *Keepers) Part() reload.Part {
+	return reload.Part{Name: "the keepers of this machine", Read: func(ctx context.Context) (string, error) {
+		s := c.cfg.Head.State()
+		if s.Phase != authority.Ready {
+			return "", nil // they are asked all the time until they open
+		}
+		before := c.keptBy(s)
+		if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+			return "", err
+		}
+		now := c.keptBy(s)
+		if now == nil {
+			return "", nil // for another seed meanwhile
+		}
+		var news, problems []string
+		for i, v := range now.views {
+			switch {
+			case !v.Opens:
+				problems = append(problems, v.Name+" does not open the seed: "+now.problems[i])
+			case before != nil && !slices.ContainsFunc(before.views,
+				func(b peer.KeeperView) bool { return b.Name == v.Name && b.Opens }):
+				news = append(news, v.Name+" opens the seed again")
+			}
+		}
+		if len(problems) > 0 {
+			return "", errors.New(strings.Join(append(problems, news...), "; "))
+		}
+		return strings.Join(news, "; "), nil
+	}}
 }
 
 // SeenChanged returns a channel that is closed when what is seen of the keepers changed.
