@@ -104,8 +104,8 @@ func (f *fleet) surroundings(r *rand.Rand, l *logins) []surrounding {
 		{"the login of the keeper's program, at its server first", func() {
 			l.keeper(f.coords, func(files, server func()) {
 				server()
-				f.tell(f.coords) // a program that opened the seed is asked seldom
-				f.broken(f.coords, "FE-K106", "FE-K107")
+				f.tell(f.coords)                         // a program that opened the seed is asked seldom
+				f.broken(f.coords, "FE-K101", "FE-K107") // the first if it should seal meanwhile
 				files()
 				f.tell(f.coords)
 			})

@@ -47,13 +47,14 @@ type Keepers struct {
 
 	keeperViews    atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged watch.Signal                // they changed
+	told           chan chan<- struct{}        // has all of them looked at; what it takes is closed after the look
 
 	failedMu sync.Mutex
 	failed   map[string]string // keepers that did not seal, and why; guarded by failedMu
 }
 
 // New returns a [Keepers] that looked at nothing yet.
-func New(cfg Config) *Keepers { return &Keepers{cfg: cfg} }
+func New(cfg Config) *Keepers { return &Keepers{cfg: cfg, told: make(chan chan<- struct{})} }
 
 // keeperTimeout bounds one keeper where the coordinator does not depend on it: one that
 // is gone must not hold a recovery up, nor a look at the others.

@@ -1,14 +1,17 @@
 package keepers_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/authority/transition"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
@@ -18,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/platform/reload"
 	"github.com/fealty-io/fealty/internal/store/sealed"
 )
 
@@ -420,11 +424,12 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	f.Await(authority.Ready)
 }
 
-// The program of a keeper that opened the seed is asked seldom. Whoever replaced its login has it asked at once, and status
-// says then what it said.
+// The program of a keeper that opened the seed is asked seldom. Whoever replaced its login has it asked at once, and the log
+// and status say then what it said.
 func TestProgramsAreAskedWhenTold(t *testing.T) {
 	t.Parallel()
-	f := coordinatortest.NewFleet(t, ownMachine)
+	parts := new(reload.Parts)
+	f := coordinatortest.NewFleet(t, func(cfg *coordinator.Config) { ownMachine(cfg); cfg.Reload = parts })
 	program := t.TempDir() + "/keeper"
 	durabletest.WriteProgram(t, program, []byte("#!/bin/sh\ncmp -s "+program+".file "+program+
 		".server || { echo the login is refused >&2; exit 1; }\n"+
@@ -435,32 +440,28 @@ func TestProgramsAreAskedWhenTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	login("file", "one")
-	login("server", "one")
-	coordinatortest.WantOnly(t, "first set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
-		fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))), "")
-	wantStatus := func(when string, want bool) {
+	tell := func(when, logged string, opens bool) {
 		t.Helper()
+		var lines bytes.Buffer
+		parts.Read(t.Context(), slog.New(slog.NewTextHandler(&lines, nil)))
+		if !strings.Contains(lines.String(), logged) {
+			t.Errorf("%s: it logs %s, want %s", when, &lines, logged)
+		}
 		st, err := f.Local().Status.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, when, err, "")
-		said := slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(errcode.KeeperUnopened) })
-		if said != want {
-			t.Errorf("%s: status says that the keeper does not open: %v\n%v", when, said, st.GetFindings())
+		if opens == slices.ContainsFunc(st.GetFindings(),
+			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(errcode.KeeperUnopened) }) {
+			t.Errorf("%s: status says %v", when, st.GetFindings())
 		}
 	}
-	part := f.C.Parts().Secrets.Keepers.Part()
-	if changed, err := part.Read(t.Context()); changed != "" || err != nil {
-		t.Errorf("nothing changed: %q, %v", changed, err)
-	}
-	wantStatus("with its login", false)
+	login("file", "one")
+	login("server", "one")
+	tell("before there is a keeper", "changed=nothing", true)
+	coordinatortest.WantOnly(t, "first set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
+		fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))), "")
+	tell("with its login", "changed=nothing", true)
 	login("server", "two")
-	if changed, err := part.Read(t.Context()); changed != "" || err == nil || !strings.Contains(err.Error(), "the login is refused") {
-		t.Errorf("its login is refused: %q, %v", changed, err)
-	}
-	wantStatus("with a login that is refused", true)
+	tell("with a login that is refused", "the keepers of this machine: host does not open the seed: ", false)
 	login("file", "two")
-	if changed, err := part.Read(t.Context()); changed != "host opens the seed again" || err != nil {
-		t.Errorf("with the next login: %q, %v", changed, err)
-	}
-	wantStatus("with the next login", false)
+	tell("with the next login", `changed="the keepers of this machine: host opens the seed now"`, true)
 }

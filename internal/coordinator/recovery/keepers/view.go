@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 	"github.com/fealty-io/fealty/internal/platform/reload"
-	"github.com/fealty-io/fealty/internal/platform/watch"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
 )
@@ -110,41 +109,60 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 	return nil
 }
 
-// Follow looks at the keepers of this machine at every head and each minute,
+// Follow looks at the keepers of this machine at every head, each minute and when [Keepers.Part] is read,
 // until ctx ends.
 func (c *Keepers) Follow(ctx context.Context) error {
+	var looked chan<- struct{} // whoever waits for this look; nil: nobody
 	for {
 		changed := c.cfg.Head.Changed()
 		if s := c.cfg.Head.State(); s.Phase == authority.Ready {
 			programs := failedPrograms
-			if v := c.keptBy(s); v == nil || c.cfg.Now().Sub(v.at).Abs() >= programPause {
+			if v := c.keptBy(s); looked != nil || v == nil || c.cfg.Now().Sub(v.at).Abs() >= programPause {
 				programs = allPrograms
 			}
 			if err := c.lookAtOwnKeepers(ctx, s, programs); err != nil {
 				return err
 			}
 		}
-		if _, err := watch.Wait(ctx, keeperPause, changed); err != nil {
-			return err
+		if looked != nil {
+			close(looked)
+			looked = nil
 		}
+		pause := time.NewTimer(keeperPause)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-pause.C:
+		case looked = <-c.told:
+		}
+		pause.Stop()
 	}
 }
 
 // Part has the keepers of this machine looked at when somebody says so. A program that opened the seed is otherwise asked
-// every 15 minutes: whoever replaced what it logs in with need not wait for that.
+// every 15 minutes: whoever replaced what it logs in with need not wait for that. [Keepers.Follow] looks, so that a
+// program which takes longer than a part may is still seen to its end.
 func (c *Keepers) Part() reload.Part {
 	return reload.Part{Name: "the keepers of this machine", Read: func(ctx context.Context) (string, error) {
 		s := c.cfg.Head.State()
 		if s.Phase != authority.Ready {
-			return "", nil // they are asked all the time until they open
+			return "", nil // they are asked all the time until one opens
 		}
-		before := c.keptBy(s)
-		if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
-			return "", err
+		before, looked := c.keptBy(s), make(chan struct{})
+		select {
+		case c.told <- looked:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		select {
+		case <-looked:
+		case <-ctx.Done():
+			return "", ctx.Err()
 		}
 		now := c.keptBy(s)
 		if now == nil {
-			return "", nil // for another seed meanwhile
+			return "", nil // there is another seed now
 		}
 		var news, problems []string
 		for i, v := range now.views {
@@ -153,7 +171,7 @@ func (c *Keepers) Part() reload.Part {
 				problems = append(problems, v.Name+" does not open the seed: "+now.problems[i])
 			case before != nil && !slices.ContainsFunc(before.views,
 				func(b peer.KeeperView) bool { return b.Name == v.Name && b.Opens }):
-				news = append(news, v.Name+" opens the seed again")
+				news = append(news, v.Name+" opens the seed now")
 			}
 		}
 		if len(problems) > 0 {
