@@ -22,6 +22,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/actuation/grants"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
@@ -598,7 +600,7 @@ var bugs = []struct {
 	bug  func(tx *store.Tx, all store.Listing) (written bool)
 }{
 	{"config that is acknowledged is not written", []string{"config q", string(errcode.StoreForged)}, func(tx *store.Tx, _ store.Listing) bool {
-		tx.Put = slices.DeleteFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, "config/qos/") })
+		tx.Put = slices.DeleteFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, desired.RecordPrefix) })
 		return len(tx.Put) > 0
 	}},
 	{"a grant that is acknowledged is not written", []string{"I7", "the newest of it, is fenced"}, func(tx *store.Tx, _ store.Listing) bool {
@@ -607,7 +609,7 @@ var bugs = []struct {
 	}},
 	{"a token is used on what was read, whatever it is now", []string{"token"}, func(tx *store.Tx, _ store.Listing) bool {
 		tx.If = slices.DeleteFunc(tx.If, func(c store.Condition) bool {
-			return strings.HasPrefix(c.Key, "token/") || strings.HasPrefix(c.Key, "use/")
+			return strings.HasPrefix(c.Key, admission.TokenPrefix) || strings.HasPrefix(c.Key, admission.TokenUsePrefix)
 		})
 		return true
 	}},
