@@ -63,12 +63,12 @@ func Check(ctx context.Context, target Target, tell func(Result)) error {
 		begun := time.Now()
 		kept, log := run(func(t T) {
 			c.Run(t, Engine{New: func(_ T, retain int) Database {
-				return Database{Shared: target.Shared, Open: func(t T) store.Store {
+				return Database{Shared: target.Shared, Open: func() (store.Store, error) {
 					s, err := target.Open(ctx, retain)
 					if err != nil {
-						t.Fatalf("open: %v", err)
+						return nil, err
 					}
-					return w.of(s)
+					return w.of(s), nil
 				}}
 			}})
 		})

@@ -21,9 +21,12 @@ func testFull(t T, e Engine) {
 		t.Log("left to the engine's own tests: its space cannot be used up from here")
 		return
 	}
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	acked := map[string]store.Revision{"k": MustCommit(t, s, Put("k", "1"))}
-	s = db.Full(t, s, true)
+	s, err := db.Full(s, true)
+	if err != nil {
+		t.Fatalf("Full: %v", err)
+	}
 	refused := func(i int) store.Tx {
 		tx := Put(fmt.Sprintf("fill/%d", i), strings.Repeat("x", fillBytes))
 		tx.ID = store.NewTxID()
@@ -85,7 +88,9 @@ func testFull(t T, e Engine) {
 	}
 	check("after more was refused")
 
-	s = db.Full(t, s, false)
+	if s, err = db.Full(s, false); err != nil {
+		t.Fatalf("Full, with space again: %v", err)
+	}
 	check("with space again")
 	WaitFor(t, func() bool {
 		r, err := s.CompareAndSwap(Limited(t), "k", acked["k"], []byte("3"))

@@ -199,7 +199,7 @@ func (l *ledger) check(t T, s store.Store) {
 
 func testRestart(t T, e Engine) {
 	db := e.New(t, 0)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	l := &ledger{acked: map[string]store.Revision{}}
 	for range 4 {
 		target := l.count() + 50
@@ -224,13 +224,17 @@ func testKill(t T, e Engine) {
 		t.Log("left to the engine's own tests: it cannot be killed from here")
 		return
 	}
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	l := &ledger{acked: map[string]store.Revision{}}
 	for range 6 {
 		target := l.count() + 40
 		writers := l.write(t, s, 8)
 		WaitFor(t, func() bool { return l.count() >= target })
-		s = db.Kill(t, s)
+		killed, err := db.Kill(s)
+		if err != nil {
+			t.Fatalf("Kill: %v", err)
+		}
+		s = killed
 		writers.stop()
 		l.check(t, s)
 	}
@@ -253,7 +257,7 @@ func WaitFor(t T, done func() bool) {
 
 func testClose(t T, e Engine) {
 	db := e.New(t, 0)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	MustCommit(t, s, Put("k", "1"))
 
 	// Watches that wait, and commits on their way.
@@ -284,7 +288,7 @@ func testClose(t T, e Engine) {
 	l := &ledger{acked: map[string]store.Revision{}}
 	for round := range 8 {
 		if round > 0 {
-			s = db.Open(t)
+			s = MustOpen(t, db)
 		}
 		busy(t, team, s, l, fmt.Sprintf("ledger/%d", round))
 		target := l.count() + 20
@@ -313,7 +317,7 @@ func testClose(t T, e Engine) {
 		t.Fatalf("second Close: %v", err)
 	}
 
-	s = db.Open(t)
+	s = MustOpen(t, db)
 	defer s.Close()
 	l.check(t, s)
 }
@@ -371,7 +375,7 @@ func busy(t T, team *team, s store.Store, l *ledger, prefix string) {
 
 func testRaise(t T, e Engine) {
 	db := e.New(t, 0)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	defer func() { s.Close() }()
 	r, ok := s.(store.Raiser)
 	if !ok {
@@ -405,7 +409,7 @@ func testRaise(t T, e Engine) {
 // followed the changes goes on over the gap or is told to list again.
 func testLift(t T, e Engine) {
 	db := e.New(t, 0)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	defer func() { s.Close() }()
 	l, ok := s.(store.Lifter)
 	if !ok {
@@ -453,7 +457,7 @@ func testLift(t T, e Engine) {
 // must not be counted through before the first change after them is forgotten.
 func testRaisedForgets(t T, e Engine) {
 	const retain = 32
-	s := e.New(t, retain).Open(t)
+	s := MustOpen(t, e.New(t, retain))
 	defer func() { s.Close() }()
 	r, ok := s.(store.Raiser)
 	if !ok {

@@ -25,7 +25,7 @@ func pattern(n int, seed byte) []byte {
 
 func testLargeValues(t T, e Engine) {
 	db := e.New(t, 0)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	defer func() { s.Close() }()
 	key := strings.Repeat("k", store.MaxKeyBytes)
 	value := pattern(store.MaxValueBytes, 1)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"sync"
-	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -25,18 +24,11 @@ func (f Fate) String() string {
 	return [...]string{"pass", "lose answer", "lose request", "delay"}[f]
 }
 
-// Lossy is a store over a connection that can be made to lose what passes.
-// SetFate applies to calls that begin later; an iterator that is running under
-// a fate but Pass ends with an error, after some pairs.
-type Lossy interface {
-	store.Store
-	SetFate(Fate)
-}
-
 // ErrLost is what a Wrapper's caller gets in place of a lost answer.
 var ErrLost = errors.New("connection lost")
 
-// Wrapper is a Lossy around any store. Its calls are safe for concurrent use.
+// Wrapper is a store over a connection that can be made to lose what passes. Its
+// calls are safe for concurrent use.
 type Wrapper struct {
 	inner store.Store
 
@@ -45,7 +37,7 @@ type Wrapper struct {
 	delayed []store.Tx             // guarded by mu
 }
 
-var _ Lossy = (*Wrapper)(nil)
+var _ store.Store = (*Wrapper)(nil)
 
 // NewLossy returns a Wrapper around s that loses nothing yet. Closing it closes
 // s.
@@ -53,7 +45,8 @@ func NewLossy(s store.Store) *Wrapper {
 	return &Wrapper{inner: s, fate: func(string) Fate { return Pass }}
 }
 
-// SetFate gives all calls that begin later the same fate.
+// SetFate gives all calls that begin later the same fate. An iterator that begins
+// under one but Pass ends with an error, after one pair or none.
 func (w *Wrapper) SetFate(f Fate) { w.SetFates(func(string) Fate { return f }) }
 
 // SetFates asks f for the fate of each call; it gets the name of the method, and
@@ -176,23 +169,13 @@ func (w *Wrapper) Close() error { return w.inner.Close() }
 // testLostAnswers loses each call, before and after it reached the store, and
 // resolves it as a caller has to.
 func testLostAnswers(t T, e Engine) {
-	db := e.New(t, 0)
-	var s Lossy
-	if db.Lossy != nil {
-		s = db.Lossy(t)
-	} else {
-		s = NewLossy(db.Open(t))
-	}
-	closeLater(t, s)
-	// lose makes a call whose answer is lost. Over a real connection it takes
-	// the caller's own deadline to notice.
+	s := NewLossy(open(t, e))
+	// lose makes a call whose answer is lost.
 	lose := func(f Fate, call func(ctx context.Context) error) error {
 		t.Helper()
 		s.SetFate(f)
 		defer s.SetFate(Pass)
-		ctx, cancel := context.WithTimeout(Limited(t), time.Second)
-		defer cancel()
-		err := call(ctx)
+		err := call(Limited(t))
 		if err == nil {
 			t.Fatalf("%v: the answer came through", f)
 		}
@@ -344,33 +327,25 @@ func testLostAnswers(t T, e Engine) {
 	}
 
 	t.Run(Delay.String(), func(t T) {
-		var inner store.Store
-		if db.Lossy == nil {
-			inner = s
-		} else {
-			inner = db.Open(t)
-			closeLater(t, inner)
-		}
-		w := NewLossy(inner)
 		asked, unasked := Put("late/asked", "1"), Put("late/unasked", "1")
 		asked.ID, unasked.ID = store.NewTxID(), store.NewTxID()
-		w.SetFate(Delay)
+		s.SetFate(Delay)
 		for _, tx := range []store.Tx{asked, unasked} {
-			WantError(t, "delayed Commit", commitError(w, Limited(t), tx), store.ErrUnknownOutcome)
+			WantError(t, "delayed Commit", commitError(s, Limited(t), tx), store.ErrUnknownOutcome)
 		}
-		w.SetFate(Pass)
-		_, err := w.Outcome(Limited(t), asked.ID)
+		s.SetFate(Pass)
+		_, err := s.Outcome(Limited(t), asked.ID)
 		WantError(t, "Outcome before the Commit arrives", err, store.ErrNotFound)
-		answers := w.Deliver(Limited(t))
+		answers := s.Deliver(Limited(t))
 		WantError(t, "Commit that arrives after its Outcome", answers[0], store.ErrVoided)
-		wantEntry(t, w, "late/asked", "", 0)
+		wantEntry(t, s, "late/asked", "", 0)
 		if answers[1] != nil {
 			t.Fatalf("Commit that arrives late: %v", answers[1])
 		}
-		r, err := w.Outcome(Limited(t), unasked.ID)
+		r, err := s.Outcome(Limited(t), unasked.ID)
 		if err != nil {
 			t.Fatalf("Outcome: %v", err)
 		}
-		wantEntry(t, w, "late/unasked", "1", r)
+		wantEntry(t, s, "late/unasked", "1", r)
 	})
 }

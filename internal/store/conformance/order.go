@@ -85,7 +85,7 @@ func testRevisionOrder(t T, e Engine) {
 
 func testNeverBack(t T, e Engine) {
 	db := e.New(t, 4)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	defer func() { s.Close() }()
 	seen := map[store.Revision]bool{}
 	var stale []store.Revision
@@ -226,7 +226,7 @@ func newest(l store.Listing) store.Revision {
 func testCompaction(t T, e Engine) {
 	const retain = 32
 	db := e.New(t, retain)
-	s := db.Open(t)
+	s := MustOpen(t, db)
 	defer func() { s.Close() }()
 
 	r := replica{}

@@ -39,31 +39,27 @@ type Engine struct {
 }
 
 // Database is one database of an engine. The suite closes every handle that it
-// was given.
+// was given; an error fails the case.
 type Database struct {
 	// Open opens a handle. Required.
-	Open func(t T) store.Store
+	Open func() (store.Store, error)
 
 	// Shared means that several handles may be open at a time.
 	Shared bool
 
 	// Restart ends the handle and whatever serves it cleanly, starts it again and
 	// opens a new handle. Nil means to close and open.
-	Restart func(t T, s store.Store) store.Store
+	Restart func(s store.Store) (store.Store, error)
 
 	// Kill is Restart without warning, as by kill -9, while calls are under way;
 	// those may fail or never see their answer, but return. Nil means that only the
 	// engine's own tests can do that.
-	Kill func(t T, s store.Store) store.Store
+	Kill func(s store.Store) (store.Store, error)
 
 	// Full ends the handle and opens a new one: of the database with little space left,
 	// or made read-only, or with space again. Nil means that only the engine's own tests
 	// can do that.
-	Full func(t T, s store.Store, full bool) store.Store
-
-	// Lossy opens a handle whose connection can lose requests and answers for
-	// real, through a proxy. Nil means to wrap a handle with NewLossy.
-	Lossy func(t T) Lossy
+	Full func(s store.Store, full bool) (store.Store, error)
 }
 
 // Case is one promise of package store, with the test that holds an engine to it.
@@ -113,7 +109,7 @@ const Patience = time.Minute
 // open returns a handle of a new database.
 func open(t T, e Engine) store.Store {
 	t.Helper()
-	s := e.New(t, 0).Open(t)
+	s := MustOpen(t, e.New(t, 0))
 	closeLater(t, s)
 	return s
 }
@@ -126,6 +122,16 @@ func closeLater(t T, s store.Store) {
 	})
 }
 
+// MustOpen opens a handle of db, or fails.
+func MustOpen(t T, db Database) store.Store {
+	t.Helper()
+	s, err := db.Open()
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return s
+}
+
 // Handles returns n handles of db, which may be one and the same.
 func Handles(t T, db Database, n int) []store.Store {
 	t.Helper()
@@ -135,7 +141,7 @@ func Handles(t T, db Database, n int) []store.Store {
 			all = append(all, all[0])
 			continue
 		}
-		s := db.Open(t)
+		s := MustOpen(t, db)
 		closeLater(t, s)
 		all = append(all, s)
 	}
@@ -145,12 +151,16 @@ func Handles(t T, db Database, n int) []store.Store {
 func restart(t T, db Database, s store.Store) store.Store {
 	t.Helper()
 	if db.Restart != nil {
-		return db.Restart(t, s)
+		s, err := db.Restart(s)
+		if err != nil {
+			t.Fatalf("Restart: %v", err)
+		}
+		return s
 	}
 	if err := s.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	return db.Open(t)
+	return MustOpen(t, db)
 }
 
 // Limited returns a context that fails the test rather than let it hang.

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 	storeengine "github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 )
@@ -21,27 +22,27 @@ import (
 // TestConformance holds it to every promise of package store, over several handles of
 // one database in memory.
 func TestConformance(t *testing.T) {
-	storetest.Run(t, storetest.Engine{New: func(t testing.TB, retained int) storetest.Database {
+	storetest.Run(t, storetest.Engine{New: func(t testing.TB, retained int) conformance.Database {
 		db := newDatabase()
-		open := func() store.Store {
+		open := func() (store.Store, error) {
 			return db.open(&engine{}, func(c *storeengine.Config) {
 				if retained > 0 {
 					c.Retain.Commits = retained
 				}
-			})
+			}), nil
 		}
-		return storetest.Database{
+		return conformance.Database{
 			Shared: true,
-			Open:   func(testing.TB) store.Store { return open() },
-			Kill: func(_ testing.TB, s store.Store) store.Store {
+			Open:   open,
+			Kill: func(s store.Store) (store.Store, error) {
 				s.Close()
 				return open()
 			},
-			Full: func(_ testing.TB, s store.Store, full bool) store.Store {
+			Full: func(s store.Store, full bool) (store.Store, error) {
 				db.mu.Lock()
 				defer db.mu.Unlock()
 				db.full = full
-				return s
+				return s, nil
 			},
 		}
 	}})

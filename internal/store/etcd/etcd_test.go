@@ -13,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -73,54 +74,49 @@ func again(t testing.TB, c *etcdtest.Cluster, stop func() error) {
 	}
 }
 
-func conformance(c *etcdtest.Cluster) storetest.Engine {
-	return storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) storetest.Database {
+func engineOf(c *etcdtest.Cluster) storetest.Engine {
+	return storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) conformance.Database {
 		url := c.URL(c.Prefix())
-		open := func(t testing.TB) store.Store {
-			t.Helper()
-			s, err := etcd.Open(context.Background(), url, etcd.Options{RetainCommits: retain})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
+		open := func() (store.Store, error) {
+			return etcd.Open(context.Background(), url, etcd.Options{RetainCommits: retain})
 		}
-		return storetest.Database{
+		return conformance.Database{
 			Shared: true,
 			Open:   open,
-			Restart: func(t testing.TB, s store.Store) store.Store {
+			Restart: func(s store.Store) (store.Store, error) {
 				if err := s.Close(); err != nil {
-					t.Fatal(err)
+					return nil, err
 				}
 				again(t, c, c.Stop)
-				return open(t)
+				return open()
 			},
-			Kill: func(t testing.TB, s store.Store) store.Store {
+			Kill: func(s store.Store) (store.Store, error) {
 				again(t, c, c.Kill)
 				if err := s.Close(); err != nil {
-					t.Fatal(err)
+					return nil, err
 				}
-				return open(t)
+				return open()
 			},
 		}
 	}}
 }
 
-func TestConformance(t *testing.T) { storetest.Run(t, conformance(server)) }
+func TestConformance(t *testing.T) { storetest.Run(t, engineOf(server)) }
 
 // TestConformanceFull is the case Full on servers of its own, whose quota is used up and
 // then raised.
 func TestConformanceFull(t *testing.T) {
 	testlane.Nightly(t)
 	c := etcdtest.New(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=16777216"}})
-	e := conformance(c)
+	e := engineOf(c)
 	inner := e.New
-	e.New = func(t testing.TB, retain int) storetest.Database {
+	e.New = func(t testing.TB, retain int) conformance.Database {
 		db := inner(t, retain)
-		db.Full = func(t testing.TB, s store.Store, full bool) store.Store {
+		db.Full = func(s store.Store, full bool) (store.Store, error) {
 			if !full {
 				raiseQuota(t, c)
 			}
-			return s
+			return s, nil
 		}
 		return db
 	}

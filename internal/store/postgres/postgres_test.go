@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -71,42 +72,37 @@ func again(t testing.TB, stop func() error) {
 }
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) storetest.Database {
+	storetest.Run(t, storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) conformance.Database {
 		database := server.Database(t)
 		url := server.URL(database)
-		open := func(t testing.TB) store.Store {
-			t.Helper()
-			s, err := postgres.Open(context.Background(), url, postgres.Options{RetainCommits: retain,
+		open := func() (store.Store, error) {
+			return postgres.Open(context.Background(), url, postgres.Options{RetainCommits: retain,
 				// A slow machine, under the detector, takes seconds to send 16 MiB.
 				Timeout: 40 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
 		}
-		return storetest.Database{
+		return conformance.Database{
 			Shared: true,
 			Open:   open,
-			Restart: func(t testing.TB, s store.Store) store.Store {
+			Restart: func(s store.Store) (store.Store, error) {
 				if err := s.Close(); err != nil {
-					t.Fatal(err)
+					return nil, err
 				}
 				again(t, server.Stop)
-				return open(t)
+				return open()
 			},
-			Kill: func(t testing.TB, s store.Store) store.Store {
+			Kill: func(s store.Store) (store.Store, error) {
 				again(t, server.Kill)
 				if err := s.Close(); err != nil {
-					t.Fatal(err)
+					return nil, err
 				}
-				return open(t)
+				return open()
 			},
 			// As hosted servers do whose disk fills up. Connections of before are ended.
-			Full: func(t testing.TB, s store.Store, full bool) store.Store {
+			Full: func(s store.Store, full bool) (store.Store, error) {
 				server.Exec(t, database, "set default_transaction_read_only = off",
 					fmt.Sprintf("alter database %s set default_transaction_read_only = %v", pgx.Identifier{database}.Sanitize(), full),
 					"select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
-				return s
+				return s, nil
 			},
 		}
 	}})

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/test/wait"
@@ -65,18 +66,14 @@ func raw(t testing.TB, path string) *sql.DB {
 }
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, storetest.Engine{New: func(t testing.TB, retain int) storetest.Database {
+	storetest.Run(t, storetest.Engine{New: func(t testing.TB, retain int) conformance.Database {
 		path := filepath.Join(t.TempDir(), "store.db")
 		maxBytes := int64(0)
-		open := func(t testing.TB) store.Store {
-			t.Helper()
+		open := func() (store.Store, error) {
 			s, err := sqlite.Open(context.Background(), path, sqlite.Options{RetainCommits: retain, MaxBytes: maxBytes})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return &killable{Store: s}
+			return &killable{Store: s}, err
 		}
-		return storetest.Database{Open: open, Kill: func(t testing.TB, s store.Store) store.Store {
+		return conformance.Database{Open: open, Kill: func(s store.Store) (store.Store, error) {
 			s.(*killable).kill()
 			// A killed process leaves what the kernel holds of the files at some
 			// instant amid commits. It is taken over by a new file name, because
@@ -84,18 +81,18 @@ func TestConformance(t *testing.T) {
 			image := filepath.Join(t.TempDir(), "image.db")
 			crashImage(t, path, image)
 			if err := s.Close(); err != nil {
-				t.Fatal(err)
+				return nil, err
 			}
 			path = image
-			return open(t)
-		}, Full: func(t testing.TB, s store.Store, full bool) store.Store {
+			return open()
+		}, Full: func(s store.Store, full bool) (store.Store, error) {
 			if err := s.Close(); err != nil {
-				t.Fatal(err)
+				return nil, err
 			}
 			if maxBytes = 0; full {
 				maxBytes = 2 << 20 // of SQLite's own max_page_count
 			}
-			return open(t)
+			return open()
 		}}
 	}})
 }

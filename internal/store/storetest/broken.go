@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 )
 
 // persistent goes on where nothing was written or read: what is left in doubt is
@@ -113,13 +114,13 @@ func LinearizableWhileBroken(t *testing.T, open func(testing.TB) store.Store, br
 	func() {
 		defer breaker.Wait()
 		defer close(done)
-		testLinearizable(t, Engine{New: func(t testing.TB, _ int) Database {
-			return Database{Shared: true, Open: func(t testing.TB) store.Store {
+		testLinearizable(t, Engine{New: func(t testing.TB, _ int) conformance.Database {
+			return conformance.Database{Shared: true, Open: func() (store.Store, error) {
 				s := open(t)
 				if opened++; opened == linearClients {
 					close(begun)
 				}
-				return persistent{s, committed}
+				return persistent{s, committed}, nil
 			}}
 		}})
 	}()

@@ -15,7 +15,7 @@ import (
 func testQuietReader(t *testing.T, e Engine) {
 	const retain = 32
 	synctest.Test(t, func(t *testing.T) {
-		s := e.New(t, retain).Open(t)
+		s := mustOpen(t, e.New(t, retain))
 		defer s.Close()
 		early := mustCommit(t, s, put("quiet/then", ""))
 		told := make(chan error, 1)
@@ -52,7 +52,7 @@ func testClock(t *testing.T, e Engine) {
 	last, n := store.Revision(0), 0
 	first := store.Revision(0)
 	session := func(t *testing.T, passes time.Duration) {
-		s := db.Open(t)
+		s := mustOpen(t, db)
 		defer func() {
 			if err := s.Close(); err != nil {
 				t.Errorf("Close: %v", err)

@@ -4,21 +4,22 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 )
 
 func memoryEngine() Engine {
-	return Engine{New: func(t testing.TB, retain int) Database {
+	return Engine{New: func(t testing.TB, retain int) conformance.Database {
 		m := NewMemory(retain)
-		return Database{
+		return conformance.Database{
 			Shared: true,
-			Open:   func(testing.TB) store.Store { return m.Open() },
-			Kill: func(t testing.TB, s store.Store) store.Store {
+			Open:   func() (store.Store, error) { return m.Open(), nil },
+			Kill: func(s store.Store) (store.Store, error) {
 				s.Close()
-				return m.Open()
+				return m.Open(), nil
 			},
-			Full: func(t testing.TB, s store.Store, full bool) store.Store {
+			Full: func(s store.Store, full bool) (store.Store, error) {
 				m.SetFull(full)
-				return s
+				return s, nil
 			},
 		}
 	}}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 )
 
 // broken is a handle with one defect: a method that is set replaces the sound
@@ -520,25 +521,25 @@ func TestPlanted(t *testing.T) {
 }
 
 func brokenEngine(b broken) Engine {
-	return Engine{New: func(t testing.TB, retain int) Database {
+	return Engine{New: func(t testing.TB, retain int) conformance.Database {
 		m := NewMemory(retain)
-		open := func(testing.TB) store.Store {
+		open := func() (store.Store, error) {
 			s := b
 			s.memoryHandle = m.Open().(*memoryHandle)
-			return &s
+			return &s, nil
 		}
-		again := func(t testing.TB, s store.Store) store.Store {
+		again := func(s store.Store) (store.Store, error) {
 			if err := s.Close(); err != nil {
-				t.Fatal(fmt.Errorf("Close: %w", err))
+				return nil, fmt.Errorf("Close: %w", err)
 			}
 			if b.restart != nil {
 				b.restart(m)
 			}
-			return open(t)
+			return open()
 		}
-		return Database{Shared: true, Open: open, Restart: again, Kill: again, Full: func(_ testing.TB, s store.Store, full bool) store.Store {
+		return conformance.Database{Shared: true, Open: open, Restart: again, Kill: again, Full: func(s store.Store, full bool) (store.Store, error) {
 			m.SetFull(full)
-			return s
+			return s, nil
 		}}
 	}}
 }

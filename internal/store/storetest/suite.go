@@ -20,7 +20,7 @@ import (
 type Engine struct {
 	// New makes an empty database, freed by t.Cleanup. The engine keeps the
 	// changes of about retain commits; 0 means its default. Required.
-	New func(t testing.TB, retain int) Database
+	New func(t testing.TB, retain int) conformance.Database
 
 	// OutsideClock means that opening a store starts work outside this process or
 	// waits on a network, so that it cannot be opened in a synctest bubble. The
@@ -28,20 +28,9 @@ type Engine struct {
 	OutsideClock bool
 }
 
-// Database is one database of an engine, as [conformance.Database].
-type Database struct {
-	Open    func(t testing.TB) store.Store
-	Shared  bool
-	Restart func(t testing.TB, s store.Store) store.Store
-	Kill    func(t testing.TB, s store.Store) store.Store
-	Full    func(t testing.TB, s store.Store, full bool) store.Store
-	Lossy   func(t testing.TB) Lossy
-}
-
 // The parts of package conformance that tests of others use.
 type (
 	Fate    = conformance.Fate
-	Lossy   = conformance.Lossy
 	Wrapper = conformance.Wrapper
 )
 
@@ -68,23 +57,8 @@ func (t tester) Seed() uint64 { return testlane.Seed(t.T) }
 
 // inner returns e as package conformance knows it.
 func (e Engine) inner() conformance.Engine {
-	of := func(t conformance.T) *testing.T { return t.(tester).T }
 	return conformance.Engine{New: func(t conformance.T, retain int) conformance.Database {
-		db := e.New(of(t), retain)
-		out := conformance.Database{Shared: db.Shared, Open: func(t conformance.T) store.Store { return db.Open(of(t)) }}
-		if db.Restart != nil {
-			out.Restart = func(t conformance.T, s store.Store) store.Store { return db.Restart(of(t), s) }
-		}
-		if db.Kill != nil {
-			out.Kill = func(t conformance.T, s store.Store) store.Store { return db.Kill(of(t), s) }
-		}
-		if db.Full != nil {
-			out.Full = func(t conformance.T, s store.Store, full bool) store.Store { return db.Full(of(t), s, full) }
-		}
-		if db.Lossy != nil {
-			out.Lossy = func(t conformance.T) Lossy { return db.Lossy(of(t)) }
-		}
-		return out
+		return e.New(t.(tester).T, retain)
 	}}
 }
 
@@ -150,6 +124,11 @@ func inProcess(run func(*testing.T, Engine)) func(*testing.T, Engine) {
 // patience is how long the suite waits for what must happen.
 const patience = conformance.Patience
 
+func mustOpen(t *testing.T, db conformance.Database) store.Store {
+	t.Helper()
+	return conformance.MustOpen(tester{t}, db)
+}
+
 func put(key, value string) store.Tx { return conformance.Put(key, value) }
 
 func limited(t *testing.T) context.Context { return conformance.Limited(tester{t}) }
@@ -157,7 +136,7 @@ func limited(t *testing.T) context.Context { return conformance.Limited(tester{t
 func random(t *testing.T) *rand.Rand { return rand.New(rand.NewPCG(testlane.Seed(t), 0)) }
 
 func handles(t *testing.T, e Engine, n int) []store.Store {
-	return conformance.Handles(tester{t}, e.inner().New(tester{t}, 0), n)
+	return conformance.Handles(tester{t}, e.New(t, 0), n)
 }
 
 func mustCommit(t *testing.T, s store.Store, tx store.Tx) store.Revision {
