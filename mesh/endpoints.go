@@ -7,6 +7,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 )
 
 // EndpointError is a plain network failure of one endpoint: it was not reached,
@@ -62,5 +64,5 @@ func (e *NoEndpointsError) GRPCStatus() *status.Status {
 			details = append(details, h.detail())
 		}
 	}
-	return withDetails(status.New(e.code, e.Error()), details...)
+	return errorinfo.With(status.New(e.code, e.Error()), details...)
 }

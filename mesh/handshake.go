@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/mesh/balancer"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -103,7 +104,7 @@ func (e *HandshakeError) Unwrap() error { return e.cause }
 
 // GRPCStatus carries the error over gRPC as Unavailable; fromStatus reads it.
 func (e *HandshakeError) GRPCStatus() *status.Status {
-	return withDetails(status.New(codes.Unavailable, e.Error()), e.detail())
+	return errorinfo.With(status.New(codes.Unavailable, e.Error()), e.detail())
 }
 
 func (e *HandshakeError) detail() *errdetails.ErrorInfo {
@@ -131,11 +132,7 @@ func (e *HandshakeError) note(j *balancer.Journal) {
 // have met them, or made them up.
 func fromStatus(st *status.Status) []*HandshakeError {
 	var errs []*HandshakeError
-	for _, d := range st.Details() {
-		info, ok := d.(*errdetails.ErrorInfo)
-		if !ok || info.GetDomain() != domain {
-			continue
-		}
+	for info := range errorinfo.All(st, domain) {
 		for _, r := range reasons {
 			if string(r.Reason) == info.GetReason() && len(errs) < maxFailuresShown {
 				m := info.GetMetadata()
@@ -158,15 +155,6 @@ func clean(s string) string {
 		}
 		return -1
 	}, s)
-}
-
-func withDetails(st *status.Status, details ...*errdetails.ErrorInfo) *status.Status {
-	for _, d := range details {
-		if with, err := st.WithDetails(d); err == nil {
-			st = with
-		}
-	}
-	return st
 }
 
 // side is which end of the handshake we are.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -58,7 +59,7 @@ func (e *CutError) GRPCStatus() *status.Status {
 	if e.Reason == PeerBanned {
 		code = codes.PermissionDenied
 	}
-	return withDetails(status.New(code, e.Error()), &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain})
+	return errorinfo.With(status.New(code, e.Error()), &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain})
 }
 
 // liveConn is one connection that stands, with the calls that run on it.

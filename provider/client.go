@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/mesh"
@@ -137,7 +138,7 @@ func promised(ctx context.Context, method string, request, response any, conn *g
 	if method != fealtyv1.ProviderService_PromiseDomain_FullMethodName || status.Code(err) != codes.FailedPrecondition {
 		return err
 	}
-	reason := fence.Reason(reasonOf(err, signed.ErrorDomain))
+	reason := fence.Reason(errorinfo.Reason(err, signed.ErrorDomain))
 	if !reason.Fenced() {
 		reason = fence.ReasonMoved
 	}

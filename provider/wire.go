@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/provider"
 )
 
@@ -72,21 +73,7 @@ func statusOf(err error) (_ error, internal bool) {
 }
 
 func detailed(code codes.Code, text, domain, reason string) error {
-	s := status.New(code, text)
-	if with, err := s.WithDetails(&errdetails.ErrorInfo{Domain: domain, Reason: reason}); err == nil {
-		s = with
-	}
-	return s.Err()
-}
-
-// reasonOf returns the reason that the ErrorInfo of a domain gives, or "".
-func reasonOf(err error, domain string) string {
-	for _, detail := range status.Convert(err).Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {
-			return info.GetReason()
-		}
-	}
-	return ""
+	return errorinfo.With(status.New(code, text), &errdetails.ErrorInfo{Domain: domain, Reason: reason}).Err()
 }
 
 // outcomeOf says what kind of outcome the error of a call is. Whether it is fenced comes
@@ -102,7 +89,7 @@ func outcomeOf(err error) error {
 		}
 		return ErrRejected
 	}
-	if reasonOf(err, errorDomain) == reasonListAnew {
+	if errorinfo.Reason(err, errorDomain) == reasonListAnew {
 		return ErrListAnew
 	}
 	switch status.Code(err) {

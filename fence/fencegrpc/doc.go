@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/signed"
 )
 
@@ -37,11 +38,8 @@ func codeOf(r fence.Reason) codes.Code {
 
 // refusal is what a sender hears: the reason, and no mark.
 func refusal(reason fence.Reason) error {
-	s := status.New(codeOf(reason), "refused by the fence: "+string(reason))
-	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: signed.ErrorDomain}); err == nil {
-		s = detailed
-	}
-	return s.Err()
+	return errorinfo.With(status.New(codeOf(reason), "refused by the fence: "+string(reason)),
+		&errdetails.ErrorInfo{Reason: string(reason), Domain: signed.ErrorDomain}).Err()
 }
 
 // RefusedError is a refusal as its sender sees it. It matches [fence.ErrRefused], and
@@ -70,11 +68,10 @@ func heard(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	for _, detail := range s.Details() {
+	for info := range errorinfo.All(s, signed.ErrorDomain) {
 		// One under another code is not the fence's own.
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain &&
-			s.Code() == codeOf(fence.Reason(info.GetReason())) {
-			return &RefusedError{Reason: fence.Reason(info.GetReason()), err: err}
+		if reason := fence.Reason(info.GetReason()); s.Code() == codeOf(reason) {
+			return &RefusedError{Reason: reason, err: err}
 		}
 	}
 	if s.Code() == codes.FailedPrecondition {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/fencegrpc"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/signed"
 )
 
@@ -131,12 +132,7 @@ func machine(name string) *grpc_health_v1.HealthCheckRequest {
 
 // reasonOf returns the reason in a status, as any client sees it.
 func reasonOf(err error) fence.Reason {
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain {
-			return fence.Reason(info.GetReason())
-		}
-	}
-	return ""
+	return fence.Reason(errorinfo.Reason(err, signed.ErrorDomain))
 }
 
 func TestZombie(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 )
 
 // Domain marks the google.rpc.ErrorInfo of a status as Fealty's own.
@@ -29,16 +31,11 @@ func (e *Error) GRPCStatus() *status.Status {
 	}
 	// Rendered again, since the lines of e may quote the cause.
 	message := Fill(entry.What, fields) + " (" + Fill(entry.Why, fields) + ")"
-	s := status.New(entry.GRPC, clean(message, 2*maxValueBytes))
-	with, err := s.WithDetails(&errdetails.ErrorInfo{
+	return errorinfo.With(status.New(entry.GRPC, clean(message, 2*maxValueBytes)), &errdetails.ErrorInfo{
 		Reason:   clean(string(reason), maxKeyBytes),
 		Domain:   Domain,
 		Metadata: fields,
 	})
-	if err != nil {
-		return s // not for an error status; without details it still says what happened
-	}
-	return with
 }
 
 // exactField names the code that the reason of an ErrorInfo is the wider one of.
@@ -69,9 +66,8 @@ func FromStatus(err error) (*Error, bool) {
 	if !ok || s.Code() == codes.OK {
 		return nil, false
 	}
-	for _, detail := range s.Details() {
-		info, ok := detail.(*errdetails.ErrorInfo)
-		if !ok || info.GetDomain() != Domain || info.GetReason() == "" {
+	for info := range errorinfo.All(s, Domain) {
+		if info.GetReason() == "" {
 			continue
 		}
 		e := &Error{

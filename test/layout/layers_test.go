@@ -20,6 +20,7 @@ const module = "github.com/fealty-io/fealty"
 // levels says which way imports point: a package imports what stands in a lower row, and what is of the same entry.
 // The longest entry that fits a package counts. docs/architecture.md shows the same as a picture.
 var levels = [][]string{
+	{"internal/platform/errorinfo"},
 	{"api", "internal/errcode", "internal/identity", "internal/mesh", "internal/pki/pemfile", "internal/platform",
 		"internal/provider", "internal/quarantine", "internal/signed", "internal/store", "internal/cli/term"},
 	{"identity", "fence", "internal/document", "internal/keyring", "internal/snapshot", "internal/platform/logging",

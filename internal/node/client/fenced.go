@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/signed"
 )
 
@@ -100,10 +100,8 @@ func heard(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain {
-			return &refusedError{fence.Reason(info.GetReason()), err}
-		}
+	for info := range errorinfo.All(s, signed.ErrorDomain) {
+		return &refusedError{fence.Reason(info.GetReason()), err}
 	}
 	return err
 }

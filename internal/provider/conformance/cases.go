@@ -9,13 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/provider"
@@ -467,13 +467,7 @@ func increments(k *check) {
 			len(last.GetMachines()), err)
 	}
 	_, err = revision("no-such-revision")
-	anew := false
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			anew = anew || info.GetReason() == "list-anew" && info.GetDomain() == "provider.fealty.io"
-		}
-	}
-	if status.Code(err) != codes.OutOfRange || !anew {
+	if status.Code(err) != codes.OutOfRange || errorinfo.Reason(err, "provider.fealty.io") != "list-anew" {
 		k.fail("ListMachines with a revision that is none: %s; want OUT_OF_RANGE with the reason list-anew",
 			codeName(status.Code(err)))
 	}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -17,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/provider"
@@ -186,13 +186,7 @@ func codeName(c codes.Code) string {
 
 func answerOf(err error) answer {
 	st := status.Convert(err)
-	a := answer{code: st.Code(), text: st.Message()}
-	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain {
-			a.reason = fence.Reason(info.GetReason())
-		}
-	}
-	return a
+	return answer{code: st.Code(), text: st.Message(), reason: fence.Reason(errorinfo.Reason(err, signed.ErrorDomain))}
 }
 
 // send makes one attempt. One that is not reached is made again: it was not answered.

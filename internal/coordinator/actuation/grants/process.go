@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/signed"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -166,10 +167,5 @@ func (e *refusedError) Is(target error) bool { return e.reason.Matches(target) }
 
 // GRPCStatus is what the process is told: no mark of another one.
 func (e *refusedError) GRPCStatus() *status.Status {
-	s := e.err.GRPCStatus()
-	with, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(e.reason), Domain: signed.ErrorDomain})
-	if err != nil {
-		return s
-	}
-	return with
+	return errorinfo.With(e.err.GRPCStatus(), &errdetails.ErrorInfo{Reason: string(e.reason), Domain: signed.ErrorDomain})
 }

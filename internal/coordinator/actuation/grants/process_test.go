@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -16,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/errorinfo"
 	"github.com/fealty-io/fealty/internal/signed"
 )
 
@@ -46,12 +46,7 @@ func (w *world) calls(what string, life fence.Life, want fence.Reason) {
 		w.t.Errorf("%s: %v does not match what %s does", what, err, want)
 	}
 	s := status.Convert(err)
-	said := ""
-	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == signed.ErrorDomain {
-			said = info.GetReason()
-		}
-	}
+	said := errorinfo.Reason(err, signed.ErrorDomain)
 	if said != string(want) || s.Code() != codes.FailedPrecondition {
 		w.t.Errorf("%s: %v says %q, want %s", what, s.Code(), said, want)
 	}
