@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
@@ -48,7 +49,7 @@ type Environment struct {
 	Limit               func(which string) (uint64, error) // as [ResourceLimit]
 	Dial                func(address string) error         // over TCP, and closes what it opened
 	// Server looks at the servers of the store; ErrNotAsked: none are given.
-	Server     func() (ServerReport, error)
+	Server     func() (engine.Report, error)
 	FileSystem func(dir string) error // nil: locks hold there
 	// Keepers returns the owners of a manifest that are keepers; ErrNotAsked: none
 	// is given.
@@ -809,7 +810,7 @@ func lookServer(s *Environment) Result {
 	switch {
 	case errors.Is(err, ErrNotAsked):
 		return Result{NotAsked, "no server of a store is given by --store or FEALTY_STORE", ""}
-	case errors.Is(err, ErrSchema):
+	case errors.Is(err, engine.ErrSchema):
 		return fine("it is; its schema is another matter")
 	case err != nil:
 		e := errcode.Of(StoreError(settings.Value{Setting: &settings.Setting{Key: "store"}, From: "--store",

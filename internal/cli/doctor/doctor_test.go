@@ -2,7 +2,6 @@ package doctor_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -22,7 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/durable"
-	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
@@ -35,7 +34,7 @@ type ground struct {
 	nd  *fealtyv1.GetNodeResponse
 	err error // what both answer
 
-	report    doctor.ServerReport
+	report    engine.Report
 	serverErr error
 	lock      io.Closer // of the store's file
 }
@@ -70,8 +69,8 @@ func goodGround(t *testing.T) *ground {
 		}, Dial: func(string) error { return nil }}
 	g.lock = lock
 	g.FileSystem = func(string) error { return nil }
-	g.report = doctor.ServerReport{Name: "postgres://db.example:5432/fealty", Schema: "0002", Known: "0002"}
-	g.Server = func() (doctor.ServerReport, error) { return g.report, g.serverErr }
+	g.report = engine.Report{Name: "postgres://db.example:5432/fealty", Schema: "0002", Known: "0002"}
+	g.Server = func() (engine.Report, error) { return g.report, g.serverErr }
 	g.Keepers = keepersAt("file:"+filepath.Join(dir, "seed.key"), "exec:"+program(t, filepath.Join(dir, "keeper"),
 		0o755))
 	g.Status = func() (*fealtyv1.GetStatusResponse, error) { return g.st, g.err }
@@ -279,24 +278,24 @@ var spoils = []struct {
 	{"coordinator.bans", "half full", func(_ *testing.T, g *ground) { g.st.Bans = 500 }, doctor.Warning},
 	{"coordinator.bans", "full", func(_ *testing.T, g *ground) { g.st.Bans = 1000 }, doctor.Failed},
 	{"store.server", "a replica", func(_ *testing.T, g *ground) {
-		g.serverErr = &postgres.OpenError{Name: "db", Err: &postgres.ServerError{Problem: "is a replica",
+		g.serverErr = &engine.OpenError{Name: "db", Err: &engine.ServerError{Problem: "is a replica",
 			Do: "name the primary"}}
 	}, doctor.Failed},
 	{"store.server", "a wrong password", func(_ *testing.T, g *ground) {
-		g.serverErr = &postgres.OpenError{Name: "db", Err: &postgres.LoginError{Problem: "no"}}
+		g.serverErr = &engine.OpenError{Name: "db", Err: &engine.LoginError{Problem: "no"}}
 	}, doctor.Failed},
 	{"store.server", "nobody listens", func(_ *testing.T, g *ground) {
-		g.serverErr = &postgres.OpenError{Name: "db", Err: errors.New("refused")}
+		g.serverErr = &engine.OpenError{Name: "db", Err: errors.New("refused")}
 	}, doctor.Failed},
 	{"store.server", "another sort of store", func(_ *testing.T, g *ground) { g.serverErr = doctor.ErrNotAsked },
 		doctor.NotAsked},
 	{"store.settings", "one that loses commits", func(_ *testing.T, g *ground) {
-		g.report.Problems = []doctor.ServerProblem{{Loses: true, What: "fsync is off", Do: "set it"}, {What: "w",
+		g.report.Problems = []engine.Problem{{Loses: true, What: "fsync is off", Do: "set it"}, {What: "w",
 			Do: "d"}}
 	}, doctor.Failed},
 	{"store.settings", "one that does not", func(_ *testing.T,
 		g *ground) {
-		g.report.Problems = []doctor.ServerProblem{{What: "w", Do: "d"}}
+		g.report.Problems = []engine.Problem{{What: "w", Do: "d"}}
 	}, doctor.Warning},
 	{"store.schema", "older", func(_ *testing.T, g *ground) { g.report.Schema = "0001" }, doctor.Warning},
 	{"store.lock", "nobody holds it", func(_ *testing.T, g *ground) { g.lock.Close() }, doctor.Failed},
@@ -373,8 +372,7 @@ func program(t *testing.T, path string, mode os.FileMode) string {
 // A schema of a newer release fails the check of the schema, and no other.
 func TestCheckOfANewerSchema(t *testing.T) {
 	g := goodGround(t)
-	g.serverErr = fmt.Errorf("%w: %w", doctor.ErrSchema, &postgres.OpenError{Name: "db",
-		Err: &postgres.SchemaError{Database: "db", Found: "0099", Known: "0002"}})
+	g.serverErr = &engine.OpenError{Name: "db", Err: &engine.SchemaError{Store: "db", Found: "0099", Known: "0002"}}
 	results := doctor.Run(doctor.All(), []string{"store"}, &g.Environment)
 	for id, want := range map[string]doctor.Outcome{"store.server": doctor.OK, "store.settings": doctor.Unknown,
 		"store.schema": doctor.Failed} {

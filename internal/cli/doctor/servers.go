@@ -3,16 +3,15 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 )
@@ -25,12 +24,8 @@ func StoreError(v settings.Value, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	name, why := "", error(nil)
-	if open, ok := errors.AsType[*postgres.OpenError](err); ok {
-		name, why = open.Name, open.Err
-	} else if open, ok := errors.AsType[*etcd.OpenError](err); ok {
-		name, why = open.Name, open.Err
-	} else {
+	open, ok := errors.AsType[*engine.OpenError](err)
+	if !ok {
 		problem := err.Error()
 		if e, ok := errors.AsType[*postgres.AddressError](err); ok {
 			problem = "the URL " + e.Problem
@@ -48,19 +43,13 @@ func StoreError(v settings.Value, err error) error {
 		return errcode.Wrap(err, errcode.BadSetting, "from", from, "key", v.Key, "problem", problem,
 			"page", "explain config."+v.Key)
 	}
-	if e, ok := errors.AsType[*postgres.ServerError](err); ok {
-		return errcode.Wrap(err, errcode.StoreUnsuitable, "what", "opening "+name, "cause", "the server "+e.Problem, "do", e.Do)
+	if e, ok := errors.AsType[*engine.ServerError](err); ok {
+		return errcode.Wrap(err, errcode.StoreUnsuitable, "what", "opening "+open.Name, "cause", "the server "+e.Problem, "do", e.Do)
 	}
-	if e, ok := errors.AsType[*etcd.ServerError](err); ok {
-		return errcode.Wrap(err, errcode.StoreUnsuitable, "what", "opening "+name, "cause", "the server "+e.Problem, "do", e.Do)
+	if e, ok := errors.AsType[*engine.LoginError](err); ok {
+		return errcode.Wrap(err, errcode.StoreLoginRefused, "what", "opening "+open.Name, "cause", e.Problem)
 	}
-	if e, ok := errors.AsType[*postgres.LoginError](err); ok {
-		return errcode.Wrap(err, errcode.StoreLoginRefused, "what", "opening "+name, "cause", e.Problem)
-	}
-	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
-		return errcode.Wrap(err, errcode.StoreLoginRefused, "what", "opening "+name, "cause", e.Problem)
-	}
-	return errcode.Wrap(err, errcode.StoreUnreachable, "what", "opening "+name, "cause", errcode.Network(why),
+	return errcode.Wrap(err, errcode.StoreUnreachable, "what", "opening "+open.Name, "cause", errcode.Network(open.Err),
 		"do", errcode.StartWhenStoreAnswers)
 }
 
@@ -78,50 +67,14 @@ func folderOfStore(v settings.Value, err error) error {
 	return errcode.Wrap(err, errcode.FolderUnusable, "dir", dir, "cause", p.Path+": "+p.Err.Error(), "flag", flag)
 }
 
-// ServerReport is what [InspectServer] saw of the servers of a store.
-type ServerReport struct {
-	Name          string
-	Schema, Known string // Schema is empty if there is no store yet
-	Problems      []ServerProblem
-}
-
-// ServerProblem is something about the servers that does not stop a store.
-type ServerProblem struct {
-	Loses    bool // what was acknowledged
-	What, Do string
-}
-
-// ErrSchema: the store was written by a newer release.
-var ErrSchema = errors.New("schema of a newer release")
-
 // InspectServer looks at the servers of a store and changes nothing; [ErrNotAsked] if
 // it has none. A timeout of 0 is the engine's own.
-func InspectServer(ctx context.Context, text, etcdPassword string, timeout time.Duration) (ServerReport, error) {
-	var out ServerReport
-	var err error
+func InspectServer(ctx context.Context, text, etcdPassword string, timeout time.Duration) (engine.Report, error) {
 	switch scheme, _, _ := strings.Cut(text, ":"); scheme {
 	case "postgres", "postgresql":
-		var r postgres.Report
-		r, err = postgres.Inspect(ctx, text, postgres.Options{Timeout: timeout})
-		out = ServerReport{Name: r.Name, Schema: r.Schema, Known: r.Known}
-		for _, p := range r.Problems {
-			out.Problems = append(out.Problems, ServerProblem(p))
-		}
+		return postgres.Inspect(ctx, text, postgres.Options{Timeout: timeout})
 	case "etcd":
-		var r etcd.Report
-		r, err = etcd.Inspect(ctx, text, etcd.Options{Timeout: timeout, Password: etcdPassword})
-		out = ServerReport{Name: r.Name, Known: strconv.Itoa(r.Known)}
-		if r.Schema > 0 {
-			out.Schema = strconv.Itoa(r.Schema)
-		}
-		for _, p := range r.Problems {
-			out.Problems = append(out.Problems, ServerProblem(p))
-		}
-	default:
-		return out, ErrNotAsked
+		return etcd.Inspect(ctx, text, etcd.Options{Timeout: timeout, Password: etcdPassword})
 	}
-	if errors.Is(err, postgres.ErrSchema) || errors.Is(err, etcd.ErrSchema) {
-		err = fmt.Errorf("%w: %w", ErrSchema, err)
-	}
-	return out, err
+	return engine.Report{}, ErrNotAsked
 }

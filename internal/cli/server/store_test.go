@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/server"
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -244,6 +246,26 @@ func TestEtcdNotOpened(t *testing.T) {
 	}
 }
 
+// TestForeignFile: an SQLite file of another program is no store of a newer release.
+func TestForeignFile(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "theirs.db")
+	db, err := sql.Open("sqlite", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("create table theirs (x)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Fixture{Env: []string{"FEALTY_STORE=sqlite:" + file}, Dir: dir}.Run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0").
+		Want(t, 3, "error FE-U113", "theirs.db is a database of another program: name another file")
+}
+
 // TestNewerSchema: a store that a newer release wrote is refused by the same code on
 // every engine, and stays as it is.
 func TestNewerSchema(t *testing.T) {
@@ -272,12 +294,8 @@ func TestNewerSchema(t *testing.T) {
 	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, newer) {
 		t.Errorf("it was changed, %v", err)
 	}
-	for _, err := range []error{
-		&etcd.OpenError{Name: "etcd://c1/x", Err: &etcd.SchemaError{Store: "etcd://c1/x", Found: 9, Known: 1}},
-		&postgres.OpenError{Name: "postgres://c1/x", Err: &postgres.SchemaError{Database: "postgres://c1/x", Found: "9", Known: "1"}},
-	} {
-		if got := doctor.StoreError(settings.Value{}, err); errcode.CodeOf(got) != string(errcode.StoreNewerSchema) || errcode.Of(got).Fields["found"] != "9" {
-			t.Errorf("%T: %v", err, got)
-		}
+	err = &engine.OpenError{Name: "etcd://c1/x", Err: &engine.SchemaError{Store: "etcd://c1/x", Found: "9", Known: "1"}}
+	if got := doctor.StoreError(settings.Value{}, err); errcode.CodeOf(got) != string(errcode.StoreNewerSchema) || errcode.Of(got).Fields["found"] != "9" {
+		t.Errorf("%v", got)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -129,7 +130,7 @@ func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doc
 		s.Now = c.Env.Now()
 		return st, err
 	})
-	s.Server = sync.OnceValues(func() (doctor.ServerReport, error) {
+	s.Server = sync.OnceValues(func() (engine.Report, error) {
 		return doctor.InspectServer(ctx, s.Store, c.Getenv(etcd.PasswordVariable), timeout)
 	})
 	s.Node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {

@@ -20,8 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/verdict"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/store/etcd"
-	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -95,13 +94,7 @@ func Translate(err error) *errcode.Error {
 	if e, ok := errors.AsType[*sqlite.LockedError](err); ok {
 		return errcode.Wrap(err, errcode.StoreLocked, "path", e.Path, "pid", e.PID)
 	}
-	if e, ok := errors.AsType[*sqlite.SchemaError](err); ok {
-		return errcode.Wrap(err, errcode.StoreNewerSchema, "store", e.Path, "found", e.Found, "known", e.Known)
-	}
-	if e, ok := errors.AsType[*postgres.SchemaError](err); ok {
-		return errcode.Wrap(err, errcode.StoreNewerSchema, "store", e.Database, "found", e.Found, "known", e.Known)
-	}
-	if e, ok := errors.AsType[*etcd.SchemaError](err); ok {
+	if e, ok := errors.AsType[*engine.SchemaError](err); ok {
 		return errcode.Wrap(err, errcode.StoreNewerSchema, "store", e.Store, "found", e.Found, "known", e.Known)
 	}
 	if e, ok := errors.AsType[*credential.MaterialError](err); ok {

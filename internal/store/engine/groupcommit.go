@@ -33,6 +33,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -133,11 +134,12 @@ type Config struct {
 	// Hub is told here what this process commits. The engine tells it what others do.
 	Hub *Hub
 
-	// Found is what the database held when it was opened, and Retain what is to be kept.
+	// Found is what the database held when it was opened, and Retain what is to be kept. Zero
+	// means 1 hour, 1,000,000 commits and 256 MiB.
 	Found  Found
 	Retain RetentionLimits
 
-	// Queue is how many jobs may wait; more wait outside, in their callers.
+	// Queue is how many jobs may wait; more wait outside, in their callers. Zero means 1024.
 	Queue int
 
 	// Most is what the jobs of a group may cost: of one that costs more, a group of its own
@@ -196,6 +198,10 @@ var _ store.Lifter = (*Store)(nil)
 // Close.
 func Start(cfg Config) *Store {
 	f := cfg.Found
+	cfg.Retain.Age = cmp.Or(cfg.Retain.Age, time.Hour)
+	cfg.Retain.Commits = cmp.Or(cfg.Retain.Commits, 1_000_000)
+	cfg.Retain.Bytes = cmp.Or(cfg.Retain.Bytes, 256<<20)
+	cfg.Queue = cmp.Or(cfg.Queue, 1024)
 	s := &Store{cfg: cfg, queue: make(chan *job, cfg.Queue), closing: make(chan struct{})}
 	s.w.keep = NewRetentionWindow(cfg.Retain, time.Now(), f.Compacted, f.Revision, f.Logged, f.Parts)
 	s.w.untidy = true // whatever was left the last time

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/pemfile"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 const (
@@ -263,79 +264,34 @@ func (a *address) password() (string, error) {
 	return p, nil
 }
 
-// ErrSchema is matched by every *SchemaError.
-var ErrSchema = errors.New("store's schema does not fit this version")
-
-// SchemaError says that a store was written by a version of this program that
-// knows more. Nothing was changed. It matches [ErrSchema].
-type SchemaError struct {
-	Store        string
-	Found, Known int
-}
-
-func (e *SchemaError) Error() string {
-	return fmt.Sprintf("%s has schema %d, the newest known here is %d: a newer version of fealty wrote it; "+
-		"run that version or a later one, or restore a backup under a new prefix",
-		e.Store, e.Found, e.Known)
-}
-
-func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
-
-// ServerError says that the servers answer but cannot hold a store, or hold one
-// that is not as this engine left it.
-type ServerError struct {
-	Problem string // continues "the server"
-	Do      string
-}
-
-func (e *ServerError) Error() string { return "the server " + e.Problem + ": " + e.Do }
-
-// LoginError says that the servers do not let the user in.
-type LoginError struct {
-	Problem string // the server's words
-}
-
-func (e *LoginError) Error() string {
-	return "the server does not let this user in: " + e.Problem +
-		": check user, password, client certificate, and the roles of the user"
-}
-
-// OpenError says that the store Name was not opened. It wraps why: an
-// *[AddressError], *[ServerError], *[LoginError] or *[SchemaError]; with anything
-// else, no server was reached.
-type OpenError struct {
-	Name string // as [Store.Name]
-	Err  error
-}
-
-func (e *OpenError) Error() string { return "store: open " + e.Name + ": " + e.Err.Error() }
-func (e *OpenError) Unwrap() error { return e.Err }
+// loginCheck is what may be wrong where etcd does not let the user in.
+const loginCheck = "user, password, client certificate, and the roles of the user"
 
 // typed returns err with the type that says what to do about it.
 func typed(err error) error {
 	if refused, ok := errors.AsType[*certificateError](err); ok && refused.told {
-		return &LoginError{"it takes no connection with this client's certificate, or without one (" + refused.Error() + ")"}
+		return &engine.LoginError{Problem: "it takes no connection with this client's certificate, or without one (" + refused.Error() + ")", Check: loginCheck}
 	}
 	switch st := status.Convert(err); {
 	case isAnswer(err, errAuthFailed), isAnswer(err, errUserEmpty), isAnswer(err, errInvalidToken):
-		return &LoginError{st.Message()}
+		return &engine.LoginError{Problem: st.Message(), Check: loginCheck}
 	case isAnswer(err, errAuthNotEnabled):
-		return &ServerError{"has authentication switched off, and the URL names a user",
-			"enable it there, or leave the user out"}
+		return &engine.ServerError{Problem: "has authentication switched off, and the URL names a user",
+			Do: "enable it there, or leave the user out"}
 	case isAnswer(err, errPermissionDenied):
-		return &LoginError{st.Message() + " (a store needs to read and write all keys under its prefix)"}
+		return &engine.LoginError{Problem: st.Message() + " (a store needs to read and write all keys under its prefix)", Check: loginCheck}
 	case isAnswer(err, errTooManyOps):
-		return &ServerError{fmt.Sprintf("takes fewer than %d operations in a transaction", maxOps),
-			"set --max-txn-ops=128 there, which is etcd's default, or higher"}
+		return &engine.ServerError{Problem: fmt.Sprintf("takes fewer than %d operations in a transaction", maxOps),
+			Do: "set --max-txn-ops=128 there, which is etcd's default, or higher"}
 	case isAnswer(err, errTooLarge),
 		status.Code(err) == codes.ResourceExhausted && strings.Contains(st.Message(), "larger than max"):
-		return &ServerError{fmt.Sprintf("takes no requests of %d bytes", maxRequest+requestSlack),
-			"set --max-request-bytes=1572864 there, which is etcd's default, or higher"}
+		return &engine.ServerError{Problem: fmt.Sprintf("takes no requests of %d bytes", maxRequest+requestSlack),
+			Do: "set --max-request-bytes=1572864 there, which is etcd's default, or higher"}
 	case isAnswer(err, errCorrupt):
-		return &ServerError{"has found its data corrupt", "see etcdctl alarm list, and restore the member"}
+		return &engine.ServerError{Problem: "has found its data corrupt", Do: "see etcdctl alarm list, and restore the member"}
 	case status.Code(err) == codes.Unimplemented:
-		return &ServerError{"does not speak etcd's API, version 3",
-			"name an etcd server, 3.4 or later, and its port for clients"}
+		return &engine.ServerError{Problem: "does not speak etcd's API, version 3",
+			Do: "name an etcd server, 3.4 or later, and its port for clients"}
 	}
 	return err
 }

@@ -46,6 +46,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -56,6 +57,9 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/engine"
 )
+
+// anew is where a backup is restored that cannot be restored here.
+const anew = "under a new prefix"
 
 // Options adjust a store. The zero value is right for production.
 type Options struct {
@@ -104,30 +108,10 @@ func (o Options) filled() (Options, error) {
 		o.Timeout < 0 || o.Heartbeat < 0 {
 		return o, errors.New("store: etcd.Options has a negative value: use 0 for the default")
 	}
-	if o.Retention == 0 {
-		o.Retention = time.Hour
-	}
-	if o.RetainCommits == 0 {
-		o.RetainCommits = 1_000_000
-	}
-	if o.RetainBytes == 0 {
-		o.RetainBytes = 256 << 20
-	}
-	if o.Queue == 0 {
-		o.Queue = 1024
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 3 * time.Second
-	}
-	if o.Heartbeat == 0 {
-		o.Heartbeat = 2 * time.Second
-	}
-	if o.history == 0 {
-		o.history = 5 * time.Minute
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Timeout = cmp.Or(o.Timeout, 3*time.Second)
+	o.Heartbeat = cmp.Or(o.Heartbeat, 2*time.Second)
+	o.history = cmp.Or(o.history, 5*time.Minute)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return o, nil
 }
 
@@ -170,10 +154,10 @@ var (
 // URL says tls=off. A user's password is in the file password-file, or in
 // Options.Password, and never in the URL.
 //
-// Errors: *[AddressError] if url cannot be used; otherwise an *[OpenError], which
-// wraps a *[ServerError] if the servers cannot hold a store or the prefix holds
-// something else, a *[LoginError] if they do not let the user in, and a
-// *[SchemaError] if the store is of a newer program.
+// Errors: *[AddressError] if url cannot be used; otherwise an *[engine.OpenError], which
+// wraps a *[engine.ServerError] if the servers cannot hold a store or the prefix holds
+// something else, a *[engine.LoginError] if they do not let the user in, and a
+// *[engine.SchemaError] if the store is of a newer program.
 func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	opts, err := opts.filled()
 	if err != nil {
@@ -211,7 +195,7 @@ func (db *database) openError(err error) error {
 	if _, ok := errors.AsType[*AddressError](err); ok {
 		return err
 	}
-	return &OpenError{db.name(), err}
+	return &engine.OpenError{Name: db.name(), Err: err}
 }
 
 func (db *database) open(ctx context.Context) (*Store, error) {
@@ -232,7 +216,7 @@ func (db *database) open(ctx context.Context) (*Store, error) {
 	running.Go(func() { db.follow(following) })
 	o := db.opts
 	return &Store{db: db, Store: engine.Start(engine.Config{
-		Name: db.name(), Anew: "under a new prefix", Reader: db, Writer: w, Hub: db.hub, Found: found,
+		Name: db.name(), Anew: anew, Reader: db, Writer: w, Hub: db.hub, Found: found,
 		Retain: engine.RetentionLimits{Age: o.Retention, Commits: o.RetainCommits, Bytes: o.RetainBytes},
 		Queue:  o.Queue, Most: most, Look: look, Cost: costOf, Patience: db.patience(),
 		Settled: true, // a read is through the majority, which has what it tells

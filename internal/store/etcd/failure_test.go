@@ -16,6 +16,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -652,7 +653,7 @@ func TestReplaced(t *testing.T) {
 		_, get := s.Get(t.Context(), "k")
 		_, commit := s.CompareAndSwap(t.Context(), "k", r, []byte("2"))
 		for _, err := range []error{get, commit} {
-			if e, ok := errors.AsType[*etcd.ServerError](err); !ok || !strings.Contains(e.Error(), says) || errors.Is(err, store.ErrUnknownOutcome) {
+			if e, ok := errors.AsType[*engine.ServerError](err); !ok || !strings.Contains(e.Error(), says) || errors.Is(err, store.ErrUnknownOutcome) {
 				t.Fatalf("%v, want a ServerError about %q", err, says)
 			}
 		}

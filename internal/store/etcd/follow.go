@@ -10,6 +10,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // errSilent: a watch did not tell what a read found.
@@ -142,8 +144,8 @@ func (db *database) watchHead(ctx context.Context) (err error) {
 // ours reports whether err is about the store under the prefix, and not about the
 // member that was asked.
 func ours(err error) bool {
-	_, server := errors.AsType[*ServerError](err)
-	return server || errors.Is(err, ErrSchema)
+	_, server := errors.AsType[*engine.ServerError](err)
+	return server || errors.Is(err, engine.ErrSchema)
 }
 
 // tell wakes those whom h concerns. newest means that h was read just now, and did

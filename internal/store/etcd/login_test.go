@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest/proxytest"
@@ -165,7 +166,7 @@ func TestCredentialsRotate(t *testing.T) {
 	wrong := patient
 	wrong.Password, wrong.Log = one, slog.New(slog.DiscardHandler)
 	old := strings.TrimSuffix(url(ca, cert, key, ""), "&password-file=")
-	if _, ok := errors.AsType[*etcd.LoginError](refusedWith(t, old, wrong)); !ok {
+	if _, ok := errors.AsType[*engine.LoginError](refusedWith(t, old, wrong)); !ok {
 		t.Error("the old password: want a LoginError")
 	}
 

@@ -152,7 +152,7 @@ func TestLyingServer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, kv := scripted(t, c.answers...)
 			err := c.do(s)
-			lie, refused := errors.AsType[*ServerError](err)
+			lie, refused := errors.AsType[*engine.ServerError](err)
 			switch {
 			case kv.asked > asksEnough:
 				t.Fatal("it asks for ever")

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // ready makes sure that there is a store under the prefix, and that the servers
@@ -73,8 +75,8 @@ func (db *database) vacant(ctx context.Context, x *session) error {
 		return err
 	}
 	if len(found.Kvs) > 0 && string(found.Kvs[0].Key) != db.addr.prefix+headKey {
-		return &ServerError{"holds keys under " + strings.TrimSuffix(db.addr.prefix, "/") + " that are not a store's",
-			"name a prefix that nobody uses"}
+		return &engine.ServerError{Problem: "holds keys under " + strings.TrimSuffix(db.addr.prefix, "/") + " that are not a store's",
+			Do: "name a prefix that nobody uses"}
 	}
 	parts := strings.Split(strings.Trim(db.addr.prefix, "/"), "/")
 	for i := 1; i < len(parts); i++ {
@@ -91,9 +93,9 @@ func (db *database) vacant(ctx context.Context, x *session) error {
 			continue
 		}
 		if _, err := decodeHead(above, found.Kvs[0].Value); err == nil {
-			return &ServerError{"holds another store under " + strings.TrimSuffix(above, "/") +
+			return &engine.ServerError{Problem: "holds another store under " + strings.TrimSuffix(above, "/") +
 				", and this prefix stands in it",
-				"name a prefix beside it"}
+				Do: "name a prefix beside it"}
 		}
 	}
 	return nil
@@ -120,57 +122,28 @@ func (db *database) takes(ctx context.Context, x *session, bytes int) error {
 	return err
 }
 
-// Report is what [Inspect] saw of servers that can hold a store.
-type Report struct {
-	Name string // as [Store.Name]
-
-	// Schema is that of the store under the prefix, 0 if there is none yet; Known is
-	// the newest that this program knows.
-	Schema, Known int
-
-	Members []Member
-
-	// Problems are what puts the store at risk.
-	Problems []Problem
-}
-
-// Member is one endpoint of the URL.
-type Member struct {
-	Endpoint string
-	Version  string // of its server; empty if it does not answer
-	Problem  string // why it does not answer
-	Bytes    int64  // of its database
-	Quota    int64  // above which it takes no more writes; 0: not known
-}
-
-// Problem is something about the servers that does not stop a store.
-type Problem struct {
-	Loses    bool // what was acknowledged, in a crash of one machine
-	What, Do string
-}
-
 // Inspect looks at the servers that url names, and changes nothing there.
 //
 // Errors: those of [Open].
-func Inspect(ctx context.Context, url string, opts Options) (Report, error) {
+func Inspect(ctx context.Context, url string, opts Options) (engine.Report, error) {
 	opts, err := opts.filled()
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
 	db, err := prepare(url, opts)
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
 	defer db.dialer.close()
 	r, err := db.inspect(ctx)
 	if err != nil {
-		return Report{}, db.openError(err)
+		return engine.Report{}, db.openError(err)
 	}
 	return r, nil
 }
 
-func (db *database) inspect(ctx context.Context) (Report, error) {
-	r := Report{Name: db.name(), Known: schema}
+func (db *database) inspect(ctx context.Context) (engine.Report, error) {
+	r := engine.Report{Name: db.name(), Known: strconv.Itoa(schema)}
 	ctx, cancel := context.WithTimeout(ctx, db.patience())
 	defer cancel()
 	var revision int64
@@ -184,7 +157,7 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 		snap, _, err := db.look(ctx, x)
 		switch {
 		case err == nil:
-			r.Schema, revision = snap.head.Schema, snap.at
+			r.Schema, revision = strconv.Itoa(snap.head.Schema), snap.at
 			return nil
 		case errors.Is(err, errGone):
 			return db.vacant(ctx, x)
@@ -194,23 +167,16 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 	if err != nil {
 		return r, err
 	}
-	quiet := 0
 	for _, endpoint := range db.addr.endpoints {
-		m := db.member(ctx, endpoint, &r)
-		if m.Problem != "" {
-			quiet++
-			r.Problems = append(r.Problems, Problem{What: endpoint + " does not answer: " + m.Problem,
-				Do: "start that member, or take it out of the URL"})
-		}
-		r.Members = append(r.Members, m)
+		r.Problems = append(r.Problems, db.member(ctx, endpoint)...)
 	}
 	if db.addr.plain && !db.addr.onlyThisDevice {
-		r.Problems = append(r.Problems, Problem{What: "the connection to etcd is not protected by TLS: " +
+		r.Problems = append(r.Problems, engine.Problem{What: "the connection to etcd is not protected by TLS: " +
 			"whoever gets in between reads and alters it",
 			Do: "leave tls=off out of the URL, and name the root with ca=FILE"})
 	}
 	if db.addr.user == "" && db.addr.cert == "" && !db.addr.onlyThisDevice {
-		r.Problems = append(r.Problems, Problem{What: "nobody has to say who they are to write to etcd: " +
+		r.Problems = append(r.Problems, engine.Problem{What: "nobody has to say who they are to write to etcd: " +
 			"whoever reaches it can destroy the store",
 			Do: "switch authentication on there, or require client certificates"})
 	}
@@ -231,7 +197,7 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 			return r, err
 		}
 		if kept {
-			r.Problems = append(r.Problems, Problem{What: "nobody compacts this etcd: " +
+			r.Problems = append(r.Problems, engine.Problem{What: "nobody compacts this etcd: " +
 				"it keeps every value that ever was, " +
 				"until it is full and takes no more writes",
 				Do: "set --auto-compaction-retention=1h on its servers, or compaction=everything in the URL " +
@@ -244,9 +210,8 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 // compactionExpected is after how many revisions some have usually been compacted.
 const compactionExpected = 100_000
 
-// member asks one endpoint how it is, and notes in r what is wrong.
-func (db *database) member(ctx context.Context, endpoint string, r *Report) Member {
-	m := Member{Endpoint: endpoint}
+// member asks one endpoint how it is, and returns what is wrong.
+func (db *database) member(ctx context.Context, endpoint string) (wrong []engine.Problem) {
 	ctx, cancel := context.WithTimeout(ctx, db.opts.Timeout+time.Second)
 	defer cancel()
 	d := newDialer(db.dialer.login, []string{endpoint}, db.opts.Timeout)
@@ -262,21 +227,20 @@ func (db *database) member(ctx context.Context, endpoint string, r *Report) Memb
 		if none, ok := errors.AsType[*unreachableError](err); ok {
 			err = none.err
 		}
-		m.Problem = plain(err)
-		return m
+		return []engine.Problem{{What: endpoint + " does not answer: " + plain(err),
+			Do: "start that member, or take it out of the URL"}}
 	}
-	m.Version, m.Bytes, m.Quota = answer.Version, answer.DbSize, answer.DbSizeQuota
 	for _, e := range answer.Errors {
-		r.Problems = append(r.Problems, Problem{What: endpoint + " reports: " + e, Do: "see etcdctl alarm list"})
+		wrong = append(wrong, engine.Problem{What: endpoint + " reports: " + e, Do: "see etcdctl alarm list"})
 	}
-	if m.Quota > 0 && m.Bytes > m.Quota/5*4 {
-		r.Problems = append(r.Problems, Problem{What: endpoint + " has used four fifths " +
+	if quota := answer.DbSizeQuota; quota > 0 && answer.DbSize > quota/5*4 {
+		wrong = append(wrong, engine.Problem{What: endpoint + " has used four fifths " +
 			"of the space that it takes writes for",
 			Do: "compact and defragment it, or raise --quota-backend-bytes"})
 	}
 	if answer.IsLearner {
-		r.Problems = append(r.Problems, Problem{What: endpoint + " is a learner, which serves no writes",
+		wrong = append(wrong, engine.Problem{What: endpoint + " is a learner, which serves no writes",
 			Do: "promote it, or take it out of the URL"})
 	}
-	return m
+	return wrong
 }

@@ -66,8 +66,8 @@ func (db *database) look(
 		return nil, nil, err
 	}
 	if db.id != "" && snap.head.Store != db.id {
-		return nil, nil, &ServerError{"holds another store under this prefix than when it was opened",
-			"start this process again, if that is meant to be"}
+		return nil, nil, &engine.ServerError{Problem: "holds another store under this prefix than when it was opened",
+			Do: "start this process again, if that is meant to be"}
 	}
 	found = found[1:]
 	for at := first; at < len(gets); at += getsPerRead {
@@ -144,7 +144,7 @@ func answers(asked *pb.RangeRequest, found *pb.RangeResponse) error {
 
 // lies is the error of an answer that no etcd server gives.
 func lies(what string) error {
-	return &ServerError{"answers what etcd does not: " + what, "find out what stands between here and the servers"}
+	return &engine.ServerError{Problem: "answers what etcd does not: " + what, Do: "find out what stands between here and the servers"}
 }
 
 // under returns a read of all keys that begin with prefix.
@@ -249,8 +249,8 @@ func (db *database) read(ctx context.Context, f func(context.Context, *session) 
 // gone returns err, or who is to blame if there is no head.
 func (db *database) gone(err error) error {
 	if errors.Is(err, errGone) {
-		return &ServerError{"holds no store under this prefix any more",
-			"restore the prefix, or start this process again to begin a new store"}
+		return &engine.ServerError{Problem: "holds no store under this prefix any more",
+			Do: "restore the prefix, or start this process again to begin a new store"}
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/store"
@@ -86,7 +87,7 @@ func decodeHead(name string, data []byte) (head, error) {
 		return head{}, damaged("head", err)
 	}
 	if version.Schema > schema {
-		return head{}, &SchemaError{Store: name, Found: version.Schema, Known: schema}
+		return head{}, &engine.SchemaError{Store: name, Found: strconv.Itoa(version.Schema), Known: strconv.Itoa(schema), Anew: anew}
 	}
 	var h head
 	if err := json.Unmarshal(data, &h); err != nil {
@@ -106,7 +107,7 @@ func damaged(what string, err error) error {
 	if err != nil {
 		problem += ": " + err.Error()
 	}
-	return &ServerError{problem, "restore the prefix from a snapshot of etcd, or restore a backup under a new prefix"}
+	return &engine.ServerError{Problem: problem, Do: "restore the prefix from a snapshot of etcd, or restore a backup under a new prefix"}
 }
 
 // plainName reports whether s is one of our random names.

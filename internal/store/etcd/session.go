@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // Answers of a server, by their words.
@@ -352,8 +353,8 @@ func (d *dialer) outage(err error) error {
 	}
 	o := store.Outage(0)
 	_, unreachable := errors.AsType[*unreachableError](err)
-	_, login := errors.AsType[*LoginError](err)
-	_, server := errors.AsType[*ServerError](err)
+	_, login := errors.AsType[*engine.LoginError](err)
+	_, server := errors.AsType[*engine.ServerError](err)
 	switch {
 	case login:
 		o = store.LoginRefused

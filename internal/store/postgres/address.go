@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // AddressError says what is wrong with the URL of a database, or with a file or
@@ -96,47 +98,27 @@ func secretParameter(name string) bool {
 	return strings.Contains(name, "pass") && name != "passfile"
 }
 
-// LoginError says that the server does not let the user in.
-type LoginError struct {
-	Problem string // the server's words
-}
-
-func (e *LoginError) Error() string {
-	return "the server does not let this user in: " + e.Problem + ": check user, password and the server's pg_hba.conf"
-}
-
-// OpenError says that the database Name was not opened. It wraps why: an
-// *[AddressError], *[ServerError], *[LoginError] or *[SchemaError]; with anything
-// else, the server was not reached. It shows neither user nor password.
-type OpenError struct {
-	Name string // as [Store.Name]
-	Err  error
-}
-
-func (e *OpenError) Error() string { return "store: open " + e.Name + ": " + e.Err.Error() }
-func (e *OpenError) Unwrap() error { return e.Err }
-
 // openError returns err with the type that says what to do about it.
 func (db *database) openError(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if _, told := errors.AsType[*ServerError](err); told || !ok {
-		return &OpenError{db.name, err}
+	if _, told := errors.AsType[*engine.ServerError](err); told || !ok {
+		return &engine.OpenError{Name: db.name, Err: err}
 	}
 	switch {
 	case pg.Code == invalidDatabase:
-		err = &ServerError{"has no database " + strconv.Quote(db.login.database()),
-			"create it and name this user its owner, or correct the name in the URL"}
+		err = &engine.ServerError{Problem: "has no database " + strconv.Quote(db.login.database()),
+			Do: "create it and name this user its owner, or correct the name in the URL"}
 	case pg.Code == insufficientPrivilege && db.schema == "":
-		err = &ServerError{"does not let this user use the database (" + pg.Message + ")", "grant connect on it"}
+		err = &engine.ServerError{Problem: "does not let this user use the database (" + pg.Message + ")", Do: "grant connect on it"}
 	case pg.Code == insufficientPrivilege:
-		err = &ServerError{fmt.Sprintf(
+		err = &engine.ServerError{Problem: fmt.Sprintf(
 			"does not let this user do what a store needs in schema %q (%s)", db.schema, pg.Message),
-			"grant create and usage on the schema, or let its owner open the store once"}
+			Do: "grant create and usage on the schema, or let its owner open the store once"}
 	case strings.HasPrefix(pg.Code, invalidAuthorization):
-		err = &LoginError{pg.Message}
+		err = &engine.LoginError{Problem: pg.Message, Check: "user, password and the server's pg_hba.conf"}
 	case strings.HasPrefix(pg.Code, syntaxOrAccess):
-		err = &ServerError{fmt.Sprintf("has tables in schema %q that are not a store's (%s)", db.schema, pg.Message),
-			"name an empty database or schema"}
+		err = &engine.ServerError{Problem: fmt.Sprintf("has tables in schema %q that are not a store's (%s)", db.schema, pg.Message),
+			Do: "name an empty database or schema"}
 	}
-	return &OpenError{db.name, err}
+	return &engine.OpenError{Name: db.name, Err: err}
 }

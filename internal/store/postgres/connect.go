@@ -20,26 +20,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
-
-// ErrServer is matched by every *ServerError.
-var ErrServer = errors.New("server cannot hold a store")
-
-// ServerError says why a server that answers cannot hold a store. It matches
-// [ErrServer].
-type ServerError struct {
-	Problem string // continues "the server"
-	Do      string
-}
-
-func (e *ServerError) Error() string        { return "the server " + e.Problem + ": " + e.Do }
-func (e *ServerError) Is(target error) bool { return target == ErrServer }
 
 // readOnlyServer is the error of a server that answers reads alone. Hosted ones become
 // so when their disk fills up.
 func readOnlyServer() error {
-	return &store.RefusedError{Reason: store.ReadOnly, Err: &ServerError{isReadOnly,
-		"make space on its disk if that is full; " +
+	return &store.RefusedError{Reason: store.ReadOnly, Err: &engine.ServerError{Problem: isReadOnly,
+		Do: "make space on its disk if that is full; " +
 			"otherwise find out who set it and why, or name another server"}}
 }
 
@@ -319,7 +307,7 @@ func plain(err error) error {
 	if errors.Is(err, store.ErrFull) {
 		return readOnlyServer() // of several, the one that says most
 	}
-	if e, ok := errors.AsType[*ServerError](err); ok {
+	if e, ok := errors.AsType[*engine.ServerError](err); ok {
 		return e
 	}
 	connect, ok := errors.AsType[*pgconn.ConnectError](err)
@@ -331,7 +319,7 @@ func plain(err error) error {
 }
 
 // inspect returns what the server's settings put at risk.
-func inspect(ctx context.Context, conn *pgx.Conn) (found []Problem) {
+func inspect(ctx context.Context, conn *pgx.Conn) (found []engine.Problem) {
 	var fsync, pages, standbys string
 	var synchronous string
 	var replicas int
@@ -339,38 +327,38 @@ func inspect(ctx context.Context, conn *pgx.Conn) (found []Problem) {
 		current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
 		(select count(*) from pg_stat_replication)`).Scan(&fsync, &pages, &standbys, &synchronous, &replicas)
 	if err != nil {
-		return []Problem{{false, "the server's settings could not be read: " +
+		return []engine.Problem{{What: "the server's settings could not be read: " +
 			"whether it keeps what it confirms is not known",
-			"let this user read them"}}
+			Do: "let this user read them"}}
 	}
 	if fsync != "on" {
-		found = append(found, Problem{true, "fsync is off on the PostgreSQL server: " +
+		found = append(found, engine.Problem{Loses: true, What: "fsync is off on the PostgreSQL server: " +
 			"a crash of its machine loses acknowledged commits or the whole database",
-			"set fsync = on there, and reload"})
+			Do: "set fsync = on there, and reload"})
 	}
 	if pages != "on" {
-		found = append(found, Problem{true, "full_page_writes is off on the PostgreSQL server: " +
+		found = append(found, engine.Problem{Loses: true, What: "full_page_writes is off on the PostgreSQL server: " +
 			"a crash of its machine can damage the database",
-			"set full_page_writes = on there, and reload"})
+			Do: "set full_page_writes = on there, and reload"})
 	}
 	switch {
 	case synchronous == "off" || synchronous == "local": // settle raises it
-		found = append(found, Problem{true, "synchronous_commit is " + synchronous +
+		found = append(found, engine.Problem{Loses: true, What: "synchronous_commit is " + synchronous +
 			" although Fealty raised it: a crash loses acknowledged commits",
-			"set synchronous_commit = on on the PostgreSQL server"})
+			Do: "set synchronous_commit = on on the PostgreSQL server"})
 	case replicas > 0 && standbys == "":
-		found = append(found, Problem{false, "replication is asynchronous: " +
+		found = append(found, engine.Problem{What: "replication is asynchronous: " +
 			"a failover loses the last acknowledged commits",
-			"set synchronous_standby_names on the PostgreSQL server"})
+			Do: "set synchronous_standby_names on the PostgreSQL server"})
 	case standbys != "" && synchronous == "remote_write":
-		found = append(found, Problem{false, "synchronous_commit is remote_write: " +
+		found = append(found, engine.Problem{What: "synchronous_commit is remote_write: " +
 			"a crash of primary and standby together loses acknowledged commits",
-			"set it to on"})
+			Do: "set it to on"})
 	}
 	if !remoteIsSafe(conn) {
-		found = append(found, Problem{false, "the connection to the PostgreSQL server is not fully verified by TLS: " +
+		found = append(found, engine.Problem{What: "the connection to the PostgreSQL server is not fully verified by TLS: " +
 			"whoever gets in between reads and alters it",
-			"add sslmode=verify-full and sslrootcert to the URL"})
+			Do: "add sslmode=verify-full and sslrootcert to the URL"})
 	}
 	return found
 }

@@ -51,8 +51,8 @@ func (l *listener) start(ctx context.Context, other *pgx.Conn) error {
 		case err == nil:
 			continue // someone commits
 		case errors.Is(err, context.DeadlineExceeded):
-			return &ServerError{"accepts LISTEN, but no notice arrives, as with a pooler in transaction mode",
-				"connect to the server itself, or through a pooler in session mode"}
+			return &engine.ServerError{Problem: "accepts LISTEN, but no notice arrives, as with a pooler in transaction mode",
+				Do: "connect to the server itself, or through a pooler in session mode"}
 		}
 		return err
 	}

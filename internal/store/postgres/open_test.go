@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/test/logs"
@@ -38,10 +39,16 @@ func refused(t *testing.T, url string) error {
 	return err
 }
 
+// cannotHold reports whether err is a ServerError.
+func cannotHold(err error) bool {
+	_, ok := errors.AsType[*engine.ServerError](err)
+	return ok
+}
+
 func wantServerError(t *testing.T, err error, word string) {
 	t.Helper()
-	e, ok := errors.AsType[*postgres.ServerError](err)
-	if !ok || !errors.Is(err, postgres.ErrServer) || !strings.Contains(e.Problem, word) || e.Do == "" {
+	e, ok := errors.AsType[*engine.ServerError](err)
+	if !ok || !strings.Contains(e.Problem, word) || e.Do == "" {
 		t.Fatalf("Open: %v, want a ServerError about %q", err, word)
 	}
 }
@@ -54,8 +61,8 @@ func TestOpenRefuses(t *testing.T) {
 		s.Close()
 		server.Exec(t, database, "insert into fealty_migration values (1000, '0099_from_the_future')")
 		err := refused(t, server.URL(database))
-		schema, ok := errors.AsType[*postgres.SchemaError](err)
-		if !ok || !errors.Is(err, postgres.ErrSchema) || schema.Found != "0099_from_the_future" || !strings.Contains(err.Error(), schema.Found) {
+		schema, ok := errors.AsType[*engine.SchemaError](err)
+		if !ok || !errors.Is(err, engine.ErrSchema) || schema.Found != "0099_from_the_future" || !strings.Contains(err.Error(), schema.Found) {
 			t.Fatalf("Open = %v, want a SchemaError that names the schema", err)
 		}
 		server.Exec(t, database, "delete from fealty_migration where n = 1000")
@@ -125,13 +132,13 @@ func TestOpenRefuses(t *testing.T) {
 		u, _ := url.Parse(server.URL("postgres"))
 		u.User = url.UserPassword(pgtest.User, "wrong-and-secret")
 		err := refused(t, u.String())
-		if _, ok := errors.AsType[*postgres.LoginError](err); !ok || strings.Contains(err.Error(), "wrong-and-secret") {
+		if _, ok := errors.AsType[*engine.LoginError](err); !ok || strings.Contains(err.Error(), "wrong-and-secret") {
 			t.Fatalf("Open: %v", err)
 		}
 	})
 	t.Run("nobody there", func(t *testing.T) {
 		err := refused(t, server.URLVia("127.0.0.1:1", "postgres"))
-		open, ok := errors.AsType[*postgres.OpenError](err)
+		open, ok := errors.AsType[*engine.OpenError](err)
 		if !ok || open.Name != "postgres://127.0.0.1:1/postgres" || !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Fatalf("Open: %v", err)
 		}

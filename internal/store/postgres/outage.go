@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // SQLSTATE codes and classes of servers that do not answer, from PostgreSQL's appendix A.
@@ -37,7 +38,7 @@ func (db *database) outage(err error) error {
 	if problem := db.login.problem(); problem != nil {
 		said += "; " + problem.Error()
 	}
-	switch server, answers := errors.AsType[*ServerError](err); {
+	switch server, answers := errors.AsType[*engine.ServerError](err); {
 	case answers && (server.Problem == isReplica || server.Problem == isReadOnly):
 		return store.NewOutage(store.Standby, said, err, secrets...)
 	case answers:

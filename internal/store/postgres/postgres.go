@@ -38,7 +38,7 @@
 // That the server keeps what it confirmed. It does not where a failover goes to
 // a replica that lags behind (asynchronous replication), or with fsync off; Open
 // says so in the log where it can see it. A replica or a read-only server is
-// refused ([ServerError]), and so is a pooler that drops LISTEN: connect to the
+// refused ([engine.ServerError]), and so is a pooler that drops LISTEN: connect to the
 // server itself, or through a pooler in session mode. synchronous_commit is
 // raised to on where it is lower.
 //
@@ -49,6 +49,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -66,6 +67,9 @@ import (
 const (
 	maxGroupBytes = 16 << 20 // of keys and values in one PostgreSQL transaction, but for those of a single Tx
 )
+
+// anew is what a backup is restored into that cannot be restored here.
+const anew = "into a new database"
 
 // Options adjust a store. The zero value is right for production.
 type Options struct {
@@ -114,30 +118,10 @@ func (o Options) filled() (Options, error) {
 		o.Timeout < 0 || o.Heartbeat < 0 {
 		return o, errors.New("store: postgres.Options has a negative value: use 0 for the default")
 	}
-	if o.Retention == 0 {
-		o.Retention = time.Hour
-	}
-	if o.RetainCommits == 0 {
-		o.RetainCommits = 1_000_000
-	}
-	if o.RetainBytes == 0 {
-		o.RetainBytes = 256 << 20
-	}
-	if o.Queue == 0 {
-		o.Queue = 1024
-	}
-	if o.Readers == 0 {
-		o.Readers = 8
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second
-	}
-	if o.Heartbeat == 0 {
-		o.Heartbeat = 2 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Readers = cmp.Or(o.Readers, 8)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.Heartbeat = cmp.Or(o.Heartbeat, 2*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return o, nil
 }
 
@@ -171,9 +155,9 @@ var (
 //
 // Several hosts, separated by commas, are tried in turn until one is a primary.
 //
-// Errors: *[AddressError] if url cannot be used; otherwise an *[OpenError], which
-// wraps a *[ServerError] if the server cannot hold a store, a *[LoginError] if it
-// does not let the user in, and a *[SchemaError] if the database's schema is newer
+// Errors: *[AddressError] if url cannot be used; otherwise an *[engine.OpenError], which
+// wraps a *[engine.ServerError] if the server cannot hold a store, a *[engine.LoginError] if it
+// does not let the user in, and a *[engine.SchemaError] if the database's schema is newer
 // than this program.
 func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	opts, err = opts.filled()
@@ -214,7 +198,7 @@ func (db *database) open(ctx context.Context) (_ *Store, err error) {
 		return nil, err
 	}
 	db.channel = channelOf(db.schema)
-	known, err := knownMigrations()
+	known, err := engine.ReadMigrations(migrationFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +222,7 @@ func (db *database) open(ctx context.Context) (_ *Store, err error) {
 	var running sync.WaitGroup
 	running.Go(func() { l.run(listening) })
 	return &Store{db: db, Store: engine.Start(engine.Config{
-		Name: db.name, Anew: "into a new database", Reader: db, Writer: w, Hub: db.hub, Found: found,
+		Name: db.name, Anew: anew, Reader: db, Writer: w, Hub: db.hub, Found: found,
 		Retain: engine.RetentionLimits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
 		Queue:  db.opts.Queue, Most: engine.Cost{Bytes: maxGroupBytes}, Log: db.opts.Log,
 		Close: func() error {

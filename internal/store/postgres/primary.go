@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 // validate refuses servers that take no writes. The driver then tries the next
@@ -20,15 +21,15 @@ func validate(ctx context.Context, conn *pgconn.PgConn) error {
 		return err
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 3 {
-		return &ServerError{"does not answer as PostgreSQL does", "name another server"}
+		return &engine.ServerError{Problem: "does not answer as PostgreSQL does", Do: "name another server"}
 	}
 	row := results[0].Rows[0]
 	version, err := strconv.Atoi(string(row[2]))
 	switch {
 	case err != nil || version < minVersion:
-		return &ServerError{fmt.Sprintf("is PostgreSQL %d", version/10000), "use release 13 or later"}
+		return &engine.ServerError{Problem: fmt.Sprintf("is PostgreSQL %d", version/10000), Do: "use release 13 or later"}
 	case string(row[0]) != "f":
-		return &ServerError{isReplica, "name the primary, or all hosts separated by commas"}
+		return &engine.ServerError{Problem: isReplica, Do: "name the primary, or all hosts separated by commas"}
 	case string(row[1]) != "off":
 		return readOnlyServer()
 	}

@@ -4,49 +4,33 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
-
-// Report is what [Inspect] saw of a server that can hold a store.
-type Report struct {
-	Name string // as [Store.Name]
-
-	// Schema is the newest migration of the database, empty if there is no store
-	// yet; Known is the newest that this program knows.
-	Schema, Known string
-
-	// Problems are settings by which the server may lose what it confirmed.
-	Problems []Problem
-}
-
-// Problem is something in a server's settings that does not stop a store.
-type Problem struct {
-	Loses    bool // what was acknowledged, in a crash of one machine
-	What, Do string
-}
 
 // Inspect looks at the server that url names, and changes nothing there.
 //
 // Errors: those of [Open]. A server that answers and is no primary is a
-// *[ServerError].
-func Inspect(ctx context.Context, url string, opts Options) (Report, error) {
+// *[engine.ServerError].
+func Inspect(ctx context.Context, url string, opts Options) (engine.Report, error) {
 	opts, err := opts.filled()
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
 	login, err := newLogin(url, opts.Log)
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
 	db := &database{opts: opts, login: login, name: login.name}
 	r, err := db.inspect(ctx)
 	if err != nil {
-		return Report{}, db.openError(err)
+		return engine.Report{}, db.openError(err)
 	}
 	return r, nil
 }
 
-func (db *database) inspect(ctx context.Context) (Report, error) {
-	r := Report{Name: db.name}
+func (db *database) inspect(ctx context.Context) (engine.Report, error) {
+	r := engine.Report{Name: db.name}
 	ctx, cancel := context.WithTimeout(ctx, 3*db.opts.Timeout)
 	defer cancel()
 	conn, err := db.connect(ctx, bare, nil)
@@ -57,11 +41,11 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 	if db.schema, err = findSchema(ctx, conn); err != nil {
 		return r, err
 	}
-	known, err := knownMigrations()
+	known, err := engine.ReadMigrations(migrationFiles)
 	if err != nil {
 		return r, err
 	}
-	r.Known = known[len(known)-1].name
+	r.Known = known.Newest()
 	var exists bool
 	table := pgx.Identifier{db.schema, "fealty_migration"}.Sanitize()
 	if err := conn.QueryRow(ctx, "select to_regclass($1) is not null", table).Scan(&exists); err != nil {
@@ -76,11 +60,11 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 		if err != nil {
 			return r, err
 		}
-		for i, name := range names {
-			if i >= len(known) || known[i].name != name {
-				return r, &SchemaError{Database: db.name, Found: name, Known: r.Known}
-			}
-			r.Schema = name
+		if _, err := known.Missing(names, db.name, anew); err != nil {
+			return r, err
+		}
+		if len(names) > 0 {
+			r.Schema = names[len(names)-1]
 		}
 	}
 	r.Problems = inspect(ctx, conn)
@@ -91,10 +75,10 @@ func (db *database) inspect(ctx context.Context) (Report, error) {
 		return r, err
 	}
 	if begins == "off" || begins == "local" {
-		r.Problems = append(r.Problems, Problem{false, "synchronous_commit is " + begins +
+		r.Problems = append(r.Problems, engine.Problem{What: "synchronous_commit is " + begins +
 			" for this user and database: " +
 			"Fealty raises it in its own sessions, and what else writes there loses commits",
-			"set synchronous_commit = on on the PostgreSQL server, or for this user"})
+			Do: "set synchronous_commit = on on the PostgreSQL server, or for this user"})
 	}
 	return r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
@@ -13,7 +14,7 @@ import (
 func TestInspect(t *testing.T) {
 	s := pgtest.New(t, "fsync=off", "full_page_writes=off")
 	database := s.Database(t)
-	look := func() postgres.Report {
+	look := func() engine.Report {
 		t.Helper()
 		r, err := postgres.Inspect(t.Context(), s.URL(database), postgres.Options{})
 		if err != nil {
@@ -42,11 +43,11 @@ func TestInspect(t *testing.T) {
 		t.Errorf("with a store: %+v", r)
 	}
 	s.Exec(t, database, "insert into fealty_migration values (1000, '0099_from_the_future')")
-	if _, err := postgres.Inspect(t.Context(), s.URL(database), postgres.Options{}); !errors.Is(err, postgres.ErrSchema) {
+	if _, err := postgres.Inspect(t.Context(), s.URL(database), postgres.Options{}); !errors.Is(err, engine.ErrSchema) {
 		t.Errorf("a schema of the future: %v", err)
 	}
 	s.Exec(t, database, "alter database "+database+" set default_transaction_read_only = on")
-	if _, err := postgres.Inspect(t.Context(), s.URL(database), postgres.Options{}); !errors.Is(err, postgres.ErrServer) {
+	if _, err := postgres.Inspect(t.Context(), s.URL(database), postgres.Options{}); !cannotHold(err) {
 		t.Errorf("a read-only server: %v", err)
 	}
 }

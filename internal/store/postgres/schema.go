@@ -5,54 +5,15 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
-
-// ErrSchema is matched by every *SchemaError.
-var ErrSchema = errors.New("database schema does not fit this version")
-
-// SchemaError says that a database was written by a version of this program that
-// knows more. Nothing was changed. It matches [ErrSchema].
-type SchemaError struct {
-	Database string
-	Found    string // first migration in the database that is not known here
-	Known    string // newest migration that this program knows
-}
-
-func (e *SchemaError) Error() string {
-	return fmt.Sprintf("%s has schema %q, the newest known here is %q: a newer version of fealty wrote it; "+
-		"run that version or a later one, or restore a backup into a new database",
-		e.Database, e.Found, e.Known)
-}
-
-func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
-
-type migration struct{ name, script string }
-
-// knownMigrations returns what is embedded, oldest first. A migration is known
-// by its name and never changes once it was released; there is no way back.
-func knownMigrations() ([]migration, error) {
-	files, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
-	if err != nil {
-		return nil, err
-	}
-	var all []migration
-	for _, f := range files {
-		script, err := fs.ReadFile(migrationFiles, f)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, migration{f[len("migrations/") : len(f)-len(".sql")], string(script)})
-	}
-	return all, nil
-}
 
 // findSchema returns the schema that holds a store, or that one will be made in.
 // It is asked once: what the search_path finds later must not matter.
@@ -66,16 +27,16 @@ func findSchema(ctx context.Context, conn *pgx.Conn) (string, error) {
 		return "", err
 	}
 	if schema == nil {
-		return "", &ServerError{"has no schema of the search_path in this database",
-			"create one for the store, or set search_path in the URL"}
+		return "", &engine.ServerError{Problem: "has no schema of the search_path in this database",
+			Do: "create one for the store, or set search_path in the URL"}
 	}
 	return *schema, nil
 }
 
 // migrate brings the schema to the newest of known, in one transaction and under
-// a lock that keeps others who open it waiting, or returns a *SchemaError and
+// a lock that keeps others who open it waiting, or returns a *engine.SchemaError and
 // leaves it as it was.
-func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known []migration) (err error) {
+func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known engine.Migrations) (err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -120,17 +81,16 @@ func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known
 	if err != nil {
 		return err
 	}
-	for i, name := range names {
-		if i >= len(known) || known[i].name != name {
-			return &SchemaError{Database: database, Found: name, Known: known[len(known)-1].name}
-		}
+	missing, err := known.Missing(names, database, anew)
+	if err != nil {
+		return err
 	}
-	for i, m := range known[len(names):] {
+	for i, m := range missing {
 		// Several statements, which only the simple protocol takes.
-		if _, err := conn.PgConn().Exec(ctx, m.script).ReadAll(); err != nil {
-			return fmt.Errorf("migration %s: %w", m.name, err)
+		if _, err := conn.PgConn().Exec(ctx, m.Script).ReadAll(); err != nil {
+			return fmt.Errorf("migration %s: %w", m.Name, err)
 		}
-		if _, err := tx.Exec(ctx, "insert into fealty_migration values ($1, $2)", len(names)+i+1, m.name); err != nil {
+		if _, err := tx.Exec(ctx, "insert into fealty_migration values ($1, $2)", len(names)+i+1, m.Name); err != nil {
 			return err
 		}
 	}

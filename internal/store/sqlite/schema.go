@@ -6,7 +6,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
+
+	"github.com/fealty-io/fealty/internal/store/engine"
 )
 
 //go:embed migrations/*.sql
@@ -23,52 +24,17 @@ const (
 // changes may be gone.
 const selectMeta = "select r.value, c.value from meta r, meta c where r.name = 'revision' and c.name = 'compacted'"
 
-// ErrSchema is matched by every *SchemaError.
-var ErrSchema = errors.New("database schema does not fit this version")
+// ForeignError says that a file is not a store of Fealty but somebody else's database, which opening it
+// could destroy. Nothing was changed.
+type ForeignError struct{ Path string }
 
-// SchemaError says that a database holds something that this program does not
-// know, so that opening it could destroy it. Nothing was changed. It matches
-// [ErrSchema].
-type SchemaError struct {
-	Path  string
-	Found string // newest migration in the database; empty if it is not a Fealty store at all
-	Known string // newest migration that this program knows
-}
-
-func (e *SchemaError) Error() string {
-	if e.Found == "" {
-		return fmt.Sprintf("store: %s is not a Fealty store: name another file", e.Path)
-	}
-	return fmt.Sprintf("store: %s has schema %q, the newest known here is %q: a newer version of fealty wrote it; "+
-		"run that version or a later one, or restore a backup into a new file",
-		e.Path, e.Found, e.Known)
-}
-
-func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
-
-type migration struct{ name, script string }
-
-// knownMigrations returns what is embedded, oldest first. A migration is known
-// by its name and never changes once it was released; there is no way back.
-func knownMigrations() ([]migration, error) {
-	files, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
-	if err != nil {
-		return nil, err
-	}
-	var all []migration
-	for _, f := range files {
-		script, err := fs.ReadFile(migrationFiles, f)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, migration{f[len("migrations/") : len(f)-len(".sql")], string(script)})
-	}
-	return all, nil
+func (e *ForeignError) Error() string {
+	return e.Path + " is a database of another program: name another file"
 }
 
 // migrate brings the database behind conn to the newest of known, in one
-// transaction, or returns a *SchemaError and leaves it as it was.
-func migrate(ctx context.Context, conn *sql.Conn, path string, known []migration) (err error) {
+// transaction, or returns a *ForeignError or *engine.SchemaError and leaves it as it was.
+func migrate(ctx context.Context, conn *sql.Conn, path string, known engine.Migrations) (err error) {
 	if _, err := conn.ExecContext(ctx, "begin immediate"); err != nil {
 		return err
 	}
@@ -78,7 +44,6 @@ func migrate(ctx context.Context, conn *sql.Conn, path string, known []migration
 			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "rollback")
 		}
 	}()
-	newest := known[len(known)-1].name
 	var app, tables int
 	if err := conn.QueryRowContext(ctx, "pragma application_id").Scan(&app); err != nil {
 		return err
@@ -88,7 +53,7 @@ func migrate(ctx context.Context, conn *sql.Conn, path string, known []migration
 	}
 	if app != applicationID {
 		if app != 0 || tables != 0 {
-			return &SchemaError{Path: path, Known: newest}
+			return &ForeignError{path}
 		}
 		if _, err := conn.ExecContext(ctx, fmt.Sprintf("pragma application_id = %d", applicationID)); err != nil {
 			return err
@@ -98,29 +63,31 @@ func migrate(ctx context.Context, conn *sql.Conn, path string, known []migration
 			return err
 		}
 	}
-	done := 0
 	rows, err := conn.QueryContext(ctx, "select name from migrations order by n")
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	for ; rows.Next(); done++ {
+	var made []string
+	for rows.Next() {
 		var name string
 		if err := rows.Scan(&name); err != nil {
 			return err
 		}
-		if done >= len(known) || known[done].name != name {
-			return &SchemaError{Path: path, Found: name, Known: newest}
-		}
+		made = append(made, name)
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
 	}
-	for i, m := range known[done:] {
-		if _, err := conn.ExecContext(ctx, m.script); err != nil {
-			return fmt.Errorf("migration %s: %w", m.name, err)
+	missing, err := known.Missing(made, path, anew)
+	if err != nil {
+		return err
+	}
+	for i, m := range missing {
+		if _, err := conn.ExecContext(ctx, m.Script); err != nil {
+			return fmt.Errorf("migration %s: %w", m.Name, err)
 		}
-		if _, err := conn.ExecContext(ctx, "insert into migrations values (?, ?)", done+i+1, m.name); err != nil {
+		if _, err := conn.ExecContext(ctx, "insert into migrations values (?, ?)", len(made)+i+1, m.Name); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -50,6 +51,9 @@ const (
 	pageBytes     = 4096
 	maxGroupBytes = 16 << 20 // of keys and values in one SQLite transaction, but for those of a single Tx
 )
+
+// anew is what a backup is restored into that cannot be restored here.
+const anew = "into a new file"
 
 // Options adjust a store. The zero value is right for production.
 type Options struct {
@@ -84,21 +88,7 @@ func (o Options) filled() (Options, error) {
 	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.MaxBytes < 0 {
 		return o, errors.New("store: sqlite.Options has a negative value: use 0 for the default")
 	}
-	if o.Retention == 0 {
-		o.Retention = time.Hour
-	}
-	if o.RetainCommits == 0 {
-		o.RetainCommits = 1_000_000
-	}
-	if o.RetainBytes == 0 {
-		o.RetainBytes = 256 << 20
-	}
-	if o.Queue == 0 {
-		o.Queue = 1024
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return o, nil
 }
 
@@ -134,9 +124,9 @@ var (
 // directory of mode 0700, if it does not exist. The file path+".lock" beside it
 // is held until Close.
 //
-// Errors: *[LockedError] if another process has it open, *[SchemaError] if its
-// schema is newer than this program, *[FilesystemError] on a network file
-// system.
+// Errors: *[LockedError] if another process has it open, *[engine.SchemaError] if its
+// schema is newer than this program, *[ForeignError] if it is not a store,
+// *[FilesystemError] on a network file system.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	p, err := prepare(ctx, path, opts)
 	if err != nil {
@@ -159,7 +149,7 @@ type prepared struct {
 func (p *prepared) start() *Store {
 	db := p.db
 	return &Store{db: db, Store: engine.Start(engine.Config{
-		Name: db.path, Anew: "into a new database", Reader: db, Writer: p.w, Hub: engine.NewHub(), Found: p.found,
+		Name: db.path, Anew: anew, Reader: db, Writer: p.w, Hub: engine.NewHub(), Found: p.found,
 		Retain: engine.RetentionLimits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
 		Queue:  db.opts.Queue, Most: engine.Cost{Bytes: maxGroupBytes}, Wake: p.w.logLong, Log: db.opts.Log,
 		Close: func() error { return db.close(p.w) },
@@ -233,7 +223,7 @@ func prepare(ctx context.Context, path string, opts Options) (_ *prepared, err e
 		return nil, fmt.Errorf("journal mode is %q, want wal: the file system lacks shared memory maps; "+
 			"move the database to a local disk", mode)
 	}
-	known, err := knownMigrations()
+	known, err := engine.ReadMigrations(migrationFiles)
 	if err != nil {
 		return nil, err
 	}

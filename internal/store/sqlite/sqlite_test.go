@@ -19,6 +19,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/conformance"
+	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/test/wait"
@@ -278,8 +279,8 @@ func TestOpenRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = sqlite.Open(t.Context(), path, sqlite.Options{})
-		schema, ok := errors.AsType[*sqlite.SchemaError](err)
-		if !ok || !errors.Is(err, sqlite.ErrSchema) || schema.Found != "0099_from_the_future" || !strings.Contains(err.Error(), schema.Found) {
+		schema, ok := errors.AsType[*engine.SchemaError](err)
+		if !ok || !errors.Is(err, engine.ErrSchema) || schema.Found != "0099_from_the_future" || !strings.Contains(err.Error(), schema.Found) {
 			t.Fatalf("Open = %v, want a SchemaError that names the schema", err)
 		}
 		if after, _ := os.ReadFile(path); string(after) != string(before) {
@@ -302,8 +303,8 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		db.Close()
 		_, err := sqlite.Open(t.Context(), path, sqlite.Options{})
-		if !errors.Is(err, sqlite.ErrSchema) {
-			t.Fatalf("Open = %v, want a SchemaError", err)
+		if foreign, ok := errors.AsType[*sqlite.ForeignError](err); !ok || foreign.Path != path || errors.Is(err, engine.ErrSchema) {
+			t.Fatalf("Open = %v, want a ForeignError that names the file", err)
 		}
 		db = raw(t, path)
 		var n int
