@@ -214,14 +214,17 @@ func (n *node) realDir() string {
 }
 
 // hookNode opens an agent whose program for changes is script; it runs until the test
-// ends.
+// ends. One run of it takes timeout at most; 0: as long as outside tests.
 func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *agent.Agent {
 	t.Helper()
 	a, err := agent.Open(t.Context(), agent.Config{
 		DataDir: folder, FS: durable.OS(), Now: n.Fleet.Clock, Log: nodetest.Quiet(), Dial: n.Fleet.Dial,
-		OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
+		OnChange: []string{"/bin/sh", "-c", script, "hook"},
 	})
 	n.Fleet.Must(err)
+	if timeout > 0 {
+		a.BoundHooks(timeout)
+	}
 	a.Serve("", "")
 	return a
 }

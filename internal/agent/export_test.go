@@ -35,6 +35,10 @@ func (a *Agent) ServeMetrics(l net.Listener) { a.listeners.metrics = l }
 // Admit lets consumers use the socket for local services.
 func (a *Agent) Admit(list []Consumer) { a.consumers = list }
 
+// BoundHooks bounds one run of the program for changes.
+func (a *Agent) BoundHooks(timeout time.Duration) { a.hooks.timeout = timeout }
+
+func (a *Agent) Socket() string       { return a.socket }
 func (a *Agent) ConfigSocket() string { return a.configSocket }
 func (a *Agent) Held() []*fealtyv1.HeldSnapshot {
 	return accept.HeldBy(a.node.TrustState(), a.node.Now())
@@ -74,6 +78,8 @@ const (
 )
 
 var (
+	ConfigServices = configServices
+
 	MoveLead = moveLead
 	Left     = left
 )

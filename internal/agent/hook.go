@@ -32,8 +32,8 @@ const hookFailed = "failed"
 // of several changes while one runs only the last. It is not run again for content that
 // it succeeded with, also over a restart.
 type hooks struct {
-	argv    []string // empty: there is none
-	timeout time.Duration
+	argv    []string      // empty: there is none
+	timeout time.Duration // of one run
 	notify  chan struct{}
 
 	mu   sync.Mutex
@@ -41,12 +41,9 @@ type hooks struct {
 	done map[snapshot.Scope]string // content hash that it succeeded with; guarded by mu
 }
 
-func newHooks(argv []string, timeout time.Duration) *hooks {
-	if timeout == 0 {
-		timeout = hookTimeout
-	}
+func newHooks(argv []string) *hooks {
 	return &hooks{
-		argv: argv, timeout: timeout, notify: make(chan struct{}, 1), due: make(map[snapshot.Scope]bool),
+		argv: argv, timeout: hookTimeout, notify: make(chan struct{}, 1), due: make(map[snapshot.Scope]bool),
 		done: make(map[snapshot.Scope]string),
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // Of many changes while the program runs only the last counts.
 func TestHookIsCoalesced(t *testing.T) {
-	h := newHooks([]string{"x"}, 0)
+	h := newHooks([]string{"x"})
 	for range 100 {
 		h.changed(state.Scopes[:]...)
 	}
@@ -21,7 +21,7 @@ func TestHookIsCoalesced(t *testing.T) {
 	if got, ok := h.take(); ok {
 		t.Errorf("%s is due again", got)
 	}
-	h = newHooks([]string{"/bin/sh", "-c", "yes | head -c 100000; exit 3"}, 0)
+	h = newHooks([]string{"/bin/sh", "-c", "yes | head -c 100000; exit 3"})
 	out, err := h.run(context.Background(), nil)
 	if err == nil || len(out) > hookOutput {
 		t.Errorf("%d bytes, %v", len(out), err)

@@ -32,9 +32,9 @@ const ConfigSocketName = "config.sock"
 // maxLocalStreams bounds the calls on one connection of a local service.
 const maxLocalStreams = 32
 
-// ConfigServices are the services of the socket for local services, by their full
+// configServices are the services of the socket for local services, by their full
 // names.
-func ConfigServices() []string {
+func configServices() []string {
 	return []string{fealtyv1.LocalConfigService_ServiceDesc.ServiceName}
 }
 
@@ -74,7 +74,7 @@ func (a *Agent) serveConfig(ctx context.Context, g *errgroup.Group) error {
 // configServer serves config to the agent's own user, to root and to consumers. Its
 // streams end with ctx.
 func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
-	services, err := authz.Services(ConfigServices()...)
+	services, err := authz.Services(configServices()...)
 	if err != nil {
 		return nil, err
 	}

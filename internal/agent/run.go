@@ -34,14 +34,11 @@ import (
 type Config struct {
 	// DataDir is the folder that enroll.Join filled. Required.
 	DataDir string
-	// Socket is where the local API is served. Blank means SocketName in DataDir. A
-	// unix socket's path is short: see localsocket.CheckPath.
-	Socket string
 	// Sockets are where processes of this machine are served.
 	Sockets Sockets
-	// Local serves the local API in place of a unix socket at Socket, and LocalConfig config
-	// in place of one at ConfigSocket, for whole agents in memory. Run closes them. Nil
-	// outside tests.
+	// Local serves the local API in place of a unix socket in DataDir, and LocalConfig config
+	// in place of the one of Sockets, for agents whose folder is in memory. Run closes them.
+	// Nil outside tests.
 	Local, LocalConfig net.Listener
 	// Consumers are the users and groups that may use it beside the agent's own user and
 	// root; at most 64. Nil: nobody.
@@ -68,10 +65,9 @@ type Config struct {
 	Release string
 
 	// OnChange is a program with its arguments that runs after the content in use of a
-	// scope changed; see the documentation of the node's store. Empty: none.
+	// scope changed; see the documentation of the node's store. Empty: none. One run of it
+	// takes 30 seconds at most.
 	OnChange []string
-	// OnChangeTimeout bounds one run of it. Zero means 30 seconds.
-	OnChangeTimeout time.Duration
 
 	// FS holds the state. Nil means the operating system's.
 	FS durable.FS
@@ -223,16 +219,14 @@ func open(ctx context.Context, cfg Config, store *state.Store, operator *credent
 	}
 	a := &Agent{
 		log:      cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
-		operator: operator, output: cfg.Output, release: cfg.Release, socket: cfg.Socket,
+		operator: operator, output: cfg.Output, release: cfg.Release,
+		socket: filepath.Join(cfg.DataDir, dir.SocketName),
 		listeners: listeners{metrics: cfg.Metrics, local: cfg.Local, localConfig: cfg.LocalConfig,
 			peers: cfg.Sockets.Peers},
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}), locks: cfg.Locks,
-		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout),
+		hooks: newHooks(cfg.OnChange),
 	}
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
-	if a.socket == "" {
-		a.socket = filepath.Join(cfg.DataDir, dir.SocketName)
-	}
 	a.node, err = accept.New(accept.Config{
 		Store: store, Clock: clock, Release: cfg.Release, Faults: cfg.Faults, Reports: a.reports(),
 		Log: a.log,
@@ -292,9 +286,6 @@ func (a *Agent) reports() accept.Reports {
 func (a *Agent) Close() error { return errors.Join(a.closePools(), a.node.Store().Close()) }
 
 func (a *Agent) closePools() error { return errors.Join(a.fetcher.Close(), a.contact.Close()) }
-
-// Socket is the path of the local API.
-func (a *Agent) Socket() string { return a.socket }
 
 // Source is the node's identity as it is renewed, for other parts of the process.
 func (a *Agent) Source() credential.Source { return a.node.Source() }

@@ -54,7 +54,7 @@ func TestWhateverHappens(t *testing.T) {
 			{Tenant: "red", Profile: "small"}: rapid.IntRange(20, 22).Draw(rt, "quota")}}
 		c.world = run(t, p, func(cfg *shard.Config) {
 			cfg.Quotas = func() map[scheduler.Quota]int { return c.quotas }
-			cfg.Clock, cfg.Journal = c, c
+			cfg.Now, cfg.Journal = c.Now, c
 			cfg.Policy.Release = rapid.Bool().Draw(rt, "release")
 		})
 		if err := c.cycle(); err != nil {

@@ -25,10 +25,9 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
-// Defaults of [Config].
 const (
-	DefaultEvery       = time.Second
-	DefaultListTimeout = 5 * time.Second
+	defaultEvery = time.Second
+	listTimeout  = 5 * time.Second // of a provider, for its machines
 )
 
 // Provider is one that has machines. It is comparable, as a pointer is.
@@ -39,13 +38,6 @@ type Provider interface {
 	// asks for all. It reads, and carries no token. It returns when ctx ends.
 	List(ctx context.Context, since string) (scheduler.Listing, error)
 }
-
-// Clock tells the time.
-type Clock interface{ Now() time.Time }
-
-type systemClock struct{}
-
-func (systemClock) Now() time.Time { return time.Now() }
 
 // Journal keeps what was decided: [execute.Journal].
 type Journal interface {
@@ -78,8 +70,8 @@ type Config struct {
 	// means none: it is drained at once.
 	Grace time.Duration
 
-	// Execution says how what was decided is carried out; its clock is Clock.
-	Execution execute.Options
+	// Concurrency is how many calls of providers are under way at once: see [execute.Options].
+	Concurrency int
 
 	// Journal takes what was decided. Required: nothing is done that is not written down.
 	Journal Journal
@@ -87,11 +79,8 @@ type Config struct {
 	// Every is the time from one cycle to the next. Zero means 1 second.
 	Every time.Duration
 
-	// ListTimeout is how long a provider may take to list its machines. Zero means 5 seconds.
-	ListTimeout time.Duration
-
-	// Clock tells when pauses are over. Nil: the system's.
-	Clock Clock
+	// Now is the clock of cycles and pauses. Nil: time.Now.
+	Now func() time.Time
 
 	// Log gets what needs somebody's attention. Nil: nobody does.
 	Log *slog.Logger
@@ -127,24 +116,17 @@ func New(cfg Config) (*Shard, error) {
 		return nil, errors.New("shard: Config.Providers is missing, and nobody has machines")
 	case cfg.Journal == nil:
 		return nil, errors.New("shard: Config.Journal is missing, and nothing is done that is not written down")
-	case cfg.Every < 0 || cfg.ListTimeout < 0 || cfg.Grace < 0:
-		return nil, fmt.Errorf("shard: Config.Every is %v, ListTimeout %v and Grace %v, and none may be negative",
-			cfg.Every, cfg.ListTimeout, cfg.Grace)
+	case cfg.Every < 0 || cfg.Grace < 0:
+		return nil, fmt.Errorf("shard: Config.Every is %v and Grace %v, and none may be negative", cfg.Every, cfg.Grace)
 	}
-	if cfg.Every == 0 {
-		cfg.Every = DefaultEvery
-	}
-	if cfg.ListTimeout == 0 {
-		cfg.ListTimeout = DefaultListTimeout
-	}
-	if cfg.Clock == nil {
-		cfg.Clock = systemClock{}
+	cfg.Every = cmp.Or(cfg.Every, defaultEvery)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	cfg.Execution.Now = cfg.Clock.Now
-	pool, err := execute.NewPool(nil, cfg.Execution)
+	pool, err := execute.NewPool(nil, execute.Options{Concurrency: cfg.Concurrency, Now: cfg.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -264,24 +246,9 @@ type Report struct {
 	Machines map[scheduler.State]int
 	// Providers are those whose machines were left alone, and why.
 	Providers map[string]error
-	Vanished  []scheduler.MachineKey
-	// Held are the tenants whose newest roll-up waits to be confirmed.
-	Held []string
-	// Unreported are the tenants that have machines and did not report since the start.
-	Unreported []string
-	Paused     bool
-	Rulings    []scheduler.Ruling
-	Results    []execute.Result // of the rulings that were to be executed, in their order
-}
-
-// Executed counts the results of an outcome.
-func (r Report) Executed(o execute.Outcome) (n int) {
-	for i := range r.Results {
-		if r.Results[i].Outcome == o {
-			n++
-		}
-	}
-	return n
+	Paused    bool
+	Rulings   []scheduler.Ruling
+	Results   []execute.Result // of the rulings that were to be executed, in their order
 }
 
 // sorted returns the keys of a set in order.

@@ -20,7 +20,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	if err := s.pool.Err(); err != nil {
 		return Report{}, err
 	}
-	report := Report{At: s.cfg.Clock.Now(), Paused: s.paused.Load(), Held: s.book.Held()}
+	report := Report{At: s.cfg.Now(), Paused: s.paused.Load()}
 	defer func() {
 		s.book.Cycle()
 		s.mu.Lock()
@@ -152,7 +152,7 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 	for name, p := range s.providers {
 		since := s.inventory.Revision(name)
 		asking.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, s.cfg.ListTimeout)
+			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			l, err := p.List(ctx, since)
 			answers <- answer{name, l, err}
@@ -163,9 +163,8 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 	s.inventory.Begin()
 	report.Providers = make(map[string]error)
 	for a := range answers {
-		var changes scheduler.Changes
 		if a.err == nil {
-			changes, a.err = s.inventory.Reconcile(a.name, a.listing)
+			_, a.err = s.inventory.Reconcile(a.name, a.listing)
 		}
 		if a.err != nil {
 			report.Providers[a.name] = a.err
@@ -174,7 +173,6 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 			continue
 		}
 		s.listed[a.name] = true
-		report.Vanished = append(report.Vanished, changes.Vanished...)
 	}
 	s.pool.Retain(func(k scheduler.MachineKey) bool { return s.inventory.Get(k) != nil })
 }
@@ -195,7 +193,6 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 	}
 	holds := s.pool.Holds(report.At)
 	report.Machines = make(map[scheduler.State]int)
-	unreported := make(map[string]bool)
 	tally := scheduler.NewTallies()
 	for m := range s.inventory.All() {
 		report.Machines[m.State]++
@@ -206,7 +203,7 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 			facts.Configured[m.Tenant]++
 		}
 		if m.Tenant != "" && !facts.Reported[m.Tenant] {
-			unreported[m.Tenant] = true
+			facts.Unreported = true
 		}
 		tally.Add(m)
 		hold, held := holds[m.MachineKey]
@@ -223,8 +220,6 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 	if ready {
 		s.tellUnknown(in)
 	}
-	facts.Unreported = len(unreported) > 0
-	report.Unreported = sorted(unreported)
 	tallies := tally.ByTenant()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +284,7 @@ func (s *Shard) tell(ctx context.Context, report *Report) {
 				string(f.outcome))
 		}
 	}
-	if took := s.cfg.Clock.Now().Sub(report.At); took > max(s.cfg.Every, time.Second) {
+	if took := s.cfg.Now().Sub(report.At); took > max(s.cfg.Every, time.Second) {
 		s.cfg.Log.WarnContext(ctx, "a cycle took longer than the pause between two", "took", took, "actions",
 			len(report.Results))
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -112,7 +113,11 @@ func TestNodeOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "a.sock")
-	a, err := agent.Open(ctx, agent.Config{DataDir: state, FS: disk.FS(), Socket: socket, Sockets: agent.Sockets{Config: filepath.Join(dir, "c.sock")}, Log: quiet(), Now: c.clock.now})
+	local, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := agent.Open(ctx, agent.Config{DataDir: state, FS: disk.FS(), Local: local, Sockets: agent.Sockets{Config: filepath.Join(dir, "c.sock")}, Log: quiet(), Now: c.clock.now})
 	if err != nil {
 		t.Fatal(err)
 	}

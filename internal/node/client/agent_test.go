@@ -29,7 +29,7 @@ func joined(t *testing.T, f *coordinatortest.Fleet, name string) (folder string)
 	t.Helper()
 	m := member.Join(t, f, "pool", name)
 	m.Start(func(c *agent.Config) {
-		c.Socket, c.Sockets.Config = filepath.Join(m.Dir, "a.sock"), filepath.Join(m.Dir, "c.sock")
+		c.Sockets.Config = filepath.Join(m.Dir, "c.sock")
 	})
 	return m.Dir
 }

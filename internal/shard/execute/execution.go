@@ -16,6 +16,7 @@
 package execute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,17 +28,21 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 )
 
-// Defaults of [Options].
+// How a pool works.
 const (
-	DefaultConcurrency = 32
-	DefaultCallTimeout = 10 * time.Second
-	DefaultBudget      = 5 * time.Second
-	DefaultFirstPause  = time.Second
-	DefaultLastPause   = time.Minute
-)
+	defaultConcurrency = 32
+	maxConcurrency     = 1024
 
-// MaxConcurrency bounds [Options.Concurrency].
-const MaxConcurrency = 1024
+	callTimeout = 10 * time.Second // of one call
+	// budget is how long after its start [Pool.Execute] begins calls: what is left is decided
+	// anew in the next cycle.
+	budget = 5 * time.Second
+
+	// A machine is left alone for firstPause after a call for it failed; each failure after
+	// that doubles it, up to lastPause.
+	firstPause = time.Second
+	lastPause  = time.Minute
+)
 
 // The errors of a [Provider]. Any other error counts as internal.
 var (
@@ -119,19 +124,10 @@ type Result struct {
 	Err     error // nil of Executed
 }
 
-// Options say how a pool works. Zero fields have the defaults of this package.
+// Options say how a pool works.
 type Options struct {
-	// Concurrency is how many calls are under way at once, 1 to MaxConcurrency.
-	// Zero means 32.
+	// Concurrency is how many calls are under way at once, 1 to 1,024. Zero means 32.
 	Concurrency int
-	// CallTimeout is how long one call may take. Zero means 10 seconds.
-	CallTimeout time.Duration
-	// Budget is how long after its start [Pool.Execute] begins calls: what is left is decided
-	// anew in the next cycle. Zero means 5 seconds.
-	Budget time.Duration
-	// FirstPause is how long a machine is left alone after a call for it failed; each failure
-	// after that doubles it, up to LastPause. Zero means 1 second, and 1 minute.
-	FirstPause, LastPause time.Duration
 	// Now is the clock of the pauses and of the budget. Nil: time.Now.
 	Now func() time.Time
 }
@@ -159,27 +155,9 @@ type failure struct {
 
 // NewPool returns a pool that acts through providers, by their names.
 func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
-	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
-	}
-	if o.Concurrency < 1 || o.Concurrency > MaxConcurrency {
-		return nil, fmt.Errorf("execute: Options.Concurrency is %d, want 1 to %d", o.Concurrency, MaxConcurrency)
-	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		zero  time.Duration
-	}{
-		{"CallTimeout", &o.CallTimeout, DefaultCallTimeout}, {"Budget", &o.Budget, DefaultBudget},
-		{"FirstPause", &o.FirstPause, DefaultFirstPause}, {"LastPause", &o.LastPause, DefaultLastPause},
-	} {
-		if *d.value < 0 {
-			return nil, fmt.Errorf("execute: Options.%s is %v, want a duration that is not negative", d.name,
-				*d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.zero
-		}
+	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
+	if o.Concurrency < 1 || o.Concurrency > maxConcurrency {
+		return nil, fmt.Errorf("execute: Options.Concurrency is %d, want 1 to %d", o.Concurrency, maxConcurrency)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -207,7 +185,7 @@ func (p *Pool) provider(name string) Provider {
 // when no call of it is under way any more. Nothing is begun after ctx ended.
 func (p *Pool) Execute(ctx context.Context, actions []scheduler.Action) []Result {
 	results := make([]Result, len(actions))
-	end := p.options.Now().Add(p.options.Budget)
+	end := p.options.Now().Add(budget)
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range min(p.options.Concurrency, len(actions)) {
@@ -237,12 +215,12 @@ func (p *Pool) one(ctx context.Context, a scheduler.Action, end time.Time) Resul
 		return putOff(context.Cause(ctx))
 	case p.options.Now().After(end):
 		return putOff(fmt.Errorf("execute: %v: the %v of this cycle are over, and the next one decides it anew",
-			a.Machine, p.options.Budget))
+			a.Machine, budget))
 	}
 	if err := p.begin(a); err != nil {
 		return putOff(err)
 	}
-	call, cancel := context.WithTimeout(ctx, p.options.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	err := send(call, provider, a)
 	cancel()
 	r := Result{a, Classify(err), err}
@@ -301,7 +279,7 @@ func (p *Pool) end(r Result) {
 				r.Action.Domain, r.Err)
 		}
 	}
-	pause := min(max(2*p.failed[r.Action.Machine].pause, p.options.FirstPause), p.options.LastPause)
+	pause := min(max(2*p.failed[r.Action.Machine].pause, firstPause), lastPause)
 	p.failed[r.Action.Machine] = failure{r.Action, r.Outcome.unknown(), pause, p.options.Now().Add(pause)}
 }
 

@@ -128,7 +128,7 @@ func TestOrders(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []execute.Options{{Concurrency: -1}, {Concurrency: 1025}, {CallTimeout: -1}, {Budget: -1}, {FirstPause: -1}, {LastPause: -1}} {
+	for _, o := range []execute.Options{{Concurrency: -1}, {Concurrency: 1025}} {
 		if _, err := execute.NewPool(nil, o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}
@@ -166,14 +166,21 @@ func TestConcurrency(t *testing.T) {
 // A call that is not begun in time is put off, and one that is begun has its own time.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &scripted{do: func(ctx context.Context, _ string, _ execute.Order) error { <-ctx.Done(); return ctx.Err() }}
-		x := pool(t, p, execute.Options{Concurrency: 1, CallTimeout: 4 * time.Second, Budget: 5 * time.Second})
+		p := &scripted{do: func(ctx context.Context, _ string, o execute.Order) error {
+			if o.Machine.ID == "a" {
+				time.Sleep(4 * time.Second)
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		x := pool(t, p, execute.Options{Concurrency: 1})
 		start := time.Now()
 		got := ""
 		for _, r := range x.Execute(t.Context(), []scheduler.Action{action(scheduler.Assign, "a"), action(scheduler.Assign, "b"), action(scheduler.Assign, "c")}) {
 			got += string(r.Outcome) + " "
 		}
-		if took := time.Since(start); got != "unavailable unavailable put-off " || took != 8*time.Second {
+		if took := time.Since(start); got != "executed unavailable put-off " || took != 14*time.Second {
 			t.Errorf("%s after %v", got, took)
 		}
 		ended, cancel := context.WithCancel(t.Context())
@@ -190,7 +197,7 @@ func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := execute.ErrUnavailable
 		p := &scripted{do: func(context.Context, string, execute.Order) error { return answer }}
-		x := pool(t, p, execute.Options{LastPause: 5 * time.Second})
+		x := pool(t, p, execute.Options{})
 		a := action(scheduler.Assign, "a")
 		held := func() bool { _, held := x.Holds(time.Now())[a.Machine]; return held }
 		fail := func(pause time.Duration) {
@@ -205,7 +212,7 @@ func TestPauses(t *testing.T) {
 				t.Errorf("left alone for longer than %v", pause)
 			}
 		}
-		for _, pause := range []time.Duration{1, 2, 4, 5, 5} {
+		for _, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			fail(pause * time.Second)
 		}
 		answer = nil

@@ -24,18 +24,18 @@ import (
 
 // Limits of a journal.
 const (
-	// SegmentBytes is at which size a segment is followed by the next one. It is written whole
+	// segmentBytes is at which size a segment is followed by the next one. It is written whole
 	// with each batch.
-	SegmentBytes = 256 << 10
-	// DefaultSegments is how many segments are kept: 128 MiB.
-	DefaultSegments = 512
-	// MaxSegmentBytes bounds what is read of one.
-	MaxSegmentBytes = 32 << 20
-	// MaxTextBytes bounds each text of an entry; what is longer is cut.
-	MaxTextBytes = 1 << 10
-	// MaxNamed is how many machines are named one by one that were kept back for one tenant
+	segmentBytes = 256 << 10
+	// defaultSegments is how many segments are kept: 128 MiB.
+	defaultSegments = 512
+	// maxSegmentBytes bounds what is read of one.
+	maxSegmentBytes = 32 << 20
+	// maxTextBytes bounds each text of an entry; what is longer is cut.
+	maxTextBytes = 1 << 10
+	// maxNamed is how many machines are named one by one that were kept back for one tenant
 	// and one reason; one entry counts the others.
-	MaxNamed = 64
+	maxNamed = 64
 )
 
 const (
@@ -117,7 +117,7 @@ type Journal struct {
 // as it is, [Journal.Problem] says what is wrong, and so does the first entry after it.
 func OpenJournal(o JournalOptions) (*Journal, error) {
 	if o.Segments == 0 {
-		o.Segments = DefaultSegments
+		o.Segments = defaultSegments
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -167,7 +167,7 @@ func (j *Journal) Close() error { return j.lock.Close() }
 
 // Cycle takes the entries of a whole cycle, and returns what [Journal.Append] is to write of
 // them. An action that is kept back is said when that begins, and not again in each cycle;
-// of one tenant and reason [MaxNamed] machines are named.
+// of one tenant and reason maxNamed machines are named.
 func (j *Journal) Cycle(entries []Entry) []Entry {
 	type group struct{ kind, tenant, outcome, reason string }
 	counts := make(map[group]int)
@@ -186,14 +186,14 @@ func (j *Journal) Cycle(entries []Entry) []Entry {
 			continue
 		}
 		g := group{e.Kind, e.Tenant, e.Outcome, e.Reason}
-		if counts[g]++; counts[g] <= MaxNamed {
+		if counts[g]++; counts[g] <= maxNamed {
 			say(e)
-		} else if counts[g] == MaxNamed+1 {
+		} else if counts[g] == maxNamed+1 {
 			groups = append(groups, g)
 		}
 	}
 	for _, g := range groups {
-		say(Entry{Kind: g.kind, Tenant: g.tenant, Outcome: g.outcome, Reason: g.reason, Count: counts[g] - MaxNamed})
+		say(Entry{Kind: g.kind, Tenant: g.tenant, Outcome: g.outcome, Reason: g.reason, Count: counts[g] - maxNamed})
 	}
 	j.said = said
 	return out
@@ -214,12 +214,12 @@ func (j *Journal) Append(entries []Entry) (written int, err error) {
 }
 
 // batch is how many entries are written at once, so that no segment is above
-// MaxSegmentBytes: an entry has less than 12 texts.
+// maxSegmentBytes: an entry has less than 12 texts.
 const batch = 256
 
 // write writes a batch.
 func (j *Journal) write(entries []Entry) error {
-	if len(j.open) >= SegmentBytes {
+	if len(j.open) >= segmentBytes {
 		if err := j.follow(); err != nil {
 			return err
 		}
@@ -362,8 +362,8 @@ func entryOf(a *auditlog.Entry) (Entry, bool) {
 // cut bounds a text, and makes it valid UTF-8: JSON would replace what is not, and the
 // entry that is read would be another than the one that was written.
 func cut(text string) string {
-	if len(text) > MaxTextBytes {
-		text = text[:MaxTextBytes]
+	if len(text) > maxTextBytes {
+		text = text[:maxTextBytes]
 	}
 	return strings.ToValidUTF8(text, "?")
 }
@@ -390,7 +390,7 @@ func brokenAt(segment uint64, format string, args ...any) error {
 
 // readSegment reads the records of a segment.
 func readSegment(files durable.FS, dir string, segment uint64) ([]Record, error) {
-	data, err := files.ReadFile(segmentPath(dir, segment), MaxSegmentBytes)
+	data, err := files.ReadFile(segmentPath(dir, segment), maxSegmentBytes)
 	if err != nil {
 		return nil, err
 	}

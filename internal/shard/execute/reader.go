@@ -55,7 +55,7 @@ func (r *Reader) Next(records, size int) ([]Record, error) {
 		if n > r.segment {
 			r.segment, r.lines = n, 0
 		}
-		data, err := r.files.ReadFile(segmentPath(r.dir, n), MaxSegmentBytes)
+		data, err := r.files.ReadFile(segmentPath(r.dir, n), maxSegmentBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was dropped meanwhile
 		}

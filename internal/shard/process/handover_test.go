@@ -328,7 +328,7 @@ func (w *world) segments() (out []string) {
 func (w *world) lastKey(i int) string {
 	w.t.Helper()
 	segments := w.segments()
-	data, err := w.disk.FS().ReadFile(segments[len(segments)-1], execute.MaxSegmentBytes)
+	data, err := w.disk.FS().ReadFile(segments[len(segments)-1], 1<<20)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func someShard(t *testing.T) *shard.Shard {
 	}
 	t.Cleanup(func() { _ = j.Close() })
 	s, err := shard.New(shard.Config{Providers: func() map[string]shard.Provider { return nil }, Journal: j,
-		Execution: execute.Options{}, Log: slog.New(slog.DiscardHandler)})
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -255,7 +255,7 @@ func (r *running) open(ctx context.Context) error {
 	bounds := func() map[scheduler.Quota]int { return quotas(cfg.Quotas, r.sites.plan()) }
 	r.shard, err = shard.New(shard.Config{Providers: r.sites.now, Quotas: bounds, Rails: hold, Grace: cfg.Grace,
 		Every: cfg.Every, Owns: r.domains.owns(),
-		Execution: execute.Options{Concurrency: cfg.Concurrency}, Journal: j, Log: cfg.Log})
+		Concurrency: cfg.Concurrency, Journal: j, Log: cfg.Log})
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -269,17 +268,4 @@ func (b *DemandBook) Of(name string) (rows []DemandRow, known bool) {
 		return t.rows, t.known
 	}
 	return nil, false
-}
-
-// Held returns the tenants whose newest roll-up waits to be confirmed, sorted.
-func (b *DemandBook) Held() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(b.tenants)) {
-		if b.tenants[name].guard.Held() > 0 {
-			out = append(out, name)
-		}
-	}
-	return out
 }

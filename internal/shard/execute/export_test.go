@@ -1,0 +1,7 @@
+package execute
+
+// Limits of an entry.
+const (
+	MaxTextBytes = maxTextBytes
+	MaxNamed     = maxNamed
+)
